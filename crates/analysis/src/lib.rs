@@ -1,0 +1,1 @@
+//! Cross-resource checks with file and line

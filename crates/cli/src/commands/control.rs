@@ -1,0 +1,11 @@
+//! `voile control`.
+
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) fn run(_args: Args) -> ExitCode {
+    eprintln!("voile control: not built yet");
+    ExitCode::from(2)
+}

@@ -1,0 +1,61 @@
+//! The commands, one file each: `Args` (what the user may say) and `run` (what happens, and the exit code).
+
+mod analyze;
+mod bench;
+mod control;
+mod echo;
+mod load;
+mod proxy;
+mod relay;
+mod token;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A service mesh you can hardly feel, and the laboratory that proves it.
+#[derive(Debug, Parser)]
+#[command(name = "voile", version, propagate_version = true)]
+pub(crate) struct Voile {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the mesh that a folder of YAML describes, on this machine.
+    Up(up::Args),
+    /// Check a folder of YAML and print every problem with its place.
+    Analyze(analyze::Args),
+    /// Run the control plane.
+    Control(control::Args),
+    /// Run a proxy.
+    Proxy(proxy::Args),
+    /// Make the tokens by which a proxy proves who it is.
+    Token(token::Args),
+    /// Measure what a mesh costs on this machine.
+    Bench(bench::Args),
+    /// Send load to a URL and measure latency.
+    Load(load::Args),
+    /// Serve HTTP answers of chosen size, delay and status.
+    Echo(echo::Args),
+    /// Relay TCP bytes between two addresses: the lab's floor.
+    Relay(relay::Args),
+}
+
+impl Voile {
+    pub(crate) fn run(self) -> ExitCode {
+        match self.command {
+            Command::Up(args) => up::run(args),
+            Command::Analyze(args) => analyze::run(args),
+            Command::Control(args) => control::run(args),
+            Command::Proxy(args) => proxy::run(args),
+            Command::Token(args) => token::run(args),
+            Command::Bench(args) => bench::run(args),
+            Command::Load(args) => load::run(args),
+            Command::Echo(args) => echo::run(args),
+            Command::Relay(args) => relay::run(args),
+        }
+    }
+}

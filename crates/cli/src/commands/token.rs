@@ -1,0 +1,11 @@
+//! `voile token`.
+
+use std::process::ExitCode;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) fn run(_args: Args) -> ExitCode {
+    eprintln!("voile token: not built yet");
+    ExitCode::from(2)
+}

@@ -1,0 +1,11 @@
+//! `voile`: the one binary. This file only chooses a command; each lives in `commands/`.
+
+mod commands;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    commands::Voile::parse().run()
+}

@@ -1,0 +1,1 @@
+//! The control plane: sources, registry, translation, push, certificate service

@@ -1,0 +1,1 @@
+//! SPIFFE certificates, CSRs, tokens and the authority's issuing logic

@@ -1,0 +1,1 @@
+//! Modes, contestants, experiments, proof of path

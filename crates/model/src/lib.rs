@@ -1,0 +1,1 @@
+//! Resources as written, with source positions, and the checked mesh model

@@ -1,0 +1,1 @@
+//! Decisions about who may talk to whom: peer authentication

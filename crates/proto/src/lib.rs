@@ -1,0 +1,1 @@
+//! Generated wire messages (prost only)

@@ -1,0 +1,1 @@
+//! The data plane: inbound, outbound, http, tcp

@@ -1,0 +1,1 @@
+//! Record types, statistics, HTML and SVG of the laboratory

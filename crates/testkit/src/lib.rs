@@ -1,0 +1,1 @@
+//! Fake clock, test authority, golden files (dev-dependency only)

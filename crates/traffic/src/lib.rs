@@ -1,0 +1,1 @@
+//! Decisions about where a request goes: endpoint choice, limits, budgets

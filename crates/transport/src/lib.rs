@@ -1,0 +1,1 @@
+//! Listeners, protocol detection, mutual TLS, pools, drain

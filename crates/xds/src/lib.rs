@@ -1,0 +1,1 @@
+//! The subscription protocol, both ends
