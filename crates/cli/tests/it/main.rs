@@ -1,0 +1,3 @@
+//! The end-to-end tests of the one binary, and `tidy`, which keeps the house as ARCHITECTURE.md draws it.
+
+mod tidy;

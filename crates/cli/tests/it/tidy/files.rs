@@ -1,0 +1,68 @@
+//! Every source file says why it exists, none outgrows its room, and every `expect` outside tests states an invariant.
+
+use std::path::{Path, PathBuf};
+
+/// Lines of one file; beyond it, it is two rooms.
+const MAX_FILE_LINES: usize = 800;
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("the folder can be read") {
+        let path = entry.expect("the entry can be read").path();
+        if path.is_dir() && !path.ends_with("target") && !path.ends_with("generated") {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Calls `rule` with each file's path (from the root) and text, and fails with everything it complains of.
+fn every_source(rule: impl Fn(&Path, &str) -> Vec<String>) {
+    let root = super::root();
+    let mut found = Vec::new();
+    sources(&root.join("crates"), &mut found);
+    assert!(found.len() > 30, "sources were found");
+    let complaints: Vec<String> = found
+        .iter()
+        .flat_map(|path| {
+            let text = std::fs::read_to_string(path).expect("the source can be read");
+            let short = path.strip_prefix(&root).unwrap_or(path);
+            rule(short, &text)
+        })
+        .collect();
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn every_source_file_opens_by_saying_why_it_exists() {
+    every_source(|path, text| match text.starts_with("//! ") {
+        true => vec![],
+        false => vec![format!("{}: no `//!` header", path.display())],
+    });
+}
+
+#[test]
+fn no_source_file_outgrows_its_room() {
+    every_source(|path, text| match text.lines().count() {
+        lines if lines > MAX_FILE_LINES => vec![format!("{}: {lines} lines", path.display())],
+        _ => vec![],
+    });
+}
+
+#[test]
+fn an_expect_outside_tests_states_its_invariant() {
+    every_source(|path, text| {
+        if path
+            .components()
+            .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "testkit")
+        {
+            return vec![];
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        code.lines()
+            .enumerate()
+            .filter(|(_, line)| line.contains(".expect(\"") && !line.contains("invariant"))
+            .map(|(number, line)| format!("{}:{}: {}", path.display(), number + 1, line.trim()))
+            .collect()
+    });
+}

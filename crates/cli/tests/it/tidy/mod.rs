@@ -1,0 +1,36 @@
+//! House rules that no compiler checks: layers, the page that draws them, file headers and lengths, excused
+//! duplicates among dependencies, and that README and CI run the same commands.
+
+mod dependencies;
+mod files;
+mod layers;
+mod pages;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The workspace's root.
+fn root() -> PathBuf {
+    let cli = Path::new(env!("CARGO_MANIFEST_DIR"));
+    cli.ancestors()
+        .nth(2)
+        .expect("invariant: crates/cli stands two folders below the root")
+        .to_path_buf()
+}
+
+/// `cargo metadata` of the workspace as it is resolved in Cargo.lock.
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--offline", "--locked"])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata starts");
+    assert!(
+        output.status.success(),
+        "cargo metadata: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+}

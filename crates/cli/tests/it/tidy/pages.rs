@@ -1,0 +1,61 @@
+//! Pages that must tell the truth: ARCHITECTURE.md's table of arrows, and the two commands that README promises.
+
+use std::collections::BTreeSet;
+
+fn page(name: &str) -> String {
+    std::fs::read_to_string(super::root().join(name))
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[test]
+fn architecture_lists_every_crate_with_its_arrows() {
+    let edges = super::layers::normal_edges(&super::metadata());
+    let ours = |name: &&String| name.starts_with("voile-");
+    let mut expected = BTreeSet::new();
+    for (package, dependencies) in edges.iter().filter(|(name, _)| name.starts_with("voile")) {
+        let short = |name: &str| name.strip_prefix("voile-").unwrap_or("cli").to_owned();
+        let arrows: Vec<String> = dependencies
+            .iter()
+            .filter(ours)
+            .map(|name| short(name))
+            .collect();
+        let arrows = if arrows.is_empty() {
+            "none".to_owned()
+        } else {
+            arrows.join(", ")
+        };
+        expected.insert(format!("| `{}` | {arrows} |", short(package)));
+    }
+    let architecture = page("ARCHITECTURE.md");
+    let drawn: BTreeSet<String> = architecture
+        .lines()
+        .filter(|line| line.starts_with("| `") && line.matches('|').count() == 3)
+        .map(str::to_owned)
+        .collect();
+    let missing: Vec<_> = expected.difference(&drawn).collect();
+    let stale: Vec<_> = drawn.difference(&expected).collect();
+    assert!(
+        missing.is_empty() && stale.is_empty(),
+        "ARCHITECTURE.md's table of arrows\nmissing: {missing:#?}\nstale: {stale:#?}"
+    );
+}
+
+#[test]
+fn readme_and_ci_run_the_same_commands() {
+    let readme = page("README.md");
+    for command in [
+        "cargo run --release -- bench quick",
+        "cargo test",
+        "cargo run --release -- up examples/bookstore",
+    ] {
+        assert!(
+            readme.contains(command),
+            "README.md no longer says `{command}`"
+        );
+    }
+    let ci = page(".ci/run");
+    assert!(
+        ci.lines().any(|line| line == "cargo test"),
+        ".ci/run runs README's test command"
+    );
+}
