@@ -1,1 +1,21 @@
-//! Resources as written, with source positions, and the checked mesh model
+//! Resources as written, with source positions, and the checked mesh model.
+//!
+//! ```text
+//! SourceFile (text) ──yaml──▶ Node tree ──decode──▶ resources as written ──check──▶ Mesh
+//! ```
+//! Pure but for `files`, which reads a folder.
+
+pub mod check;
+pub mod diagnostic;
+pub mod files;
+pub mod mesh;
+pub mod names;
+pub mod source;
+
+pub use check::check;
+pub use diagnostic::{Diagnostic, Severity};
+pub use mesh::Mesh;
+pub use names::{
+    Hostname, Identity, Labels, Namespace, Port, ResourceName, ServiceKey, TrustDomain, WorkloadKey,
+};
+pub use source::{Source, SourceFile};

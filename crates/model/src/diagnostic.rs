@@ -1,0 +1,106 @@
+//! What is wrong, where, and what would be right: the one shape in which every check reports to people and programs.
+
+use std::fmt;
+
+use crate::source::Source;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// The resource is not in force.
+    Error,
+    /// In force, but probably not what was meant.
+    Warning,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+        })
+    }
+}
+
+/// One problem. Shown as `file:line:col: error[V0101]: message (field spec.x)` and an indented help line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Stable code such as `V0101`; the tables are in `codes`.
+    pub code: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where.
+    pub source: Source,
+    /// Path of the field inside its document such as `spec.ports[0].number`; empty for the whole document.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+    /// What would be right; may be empty.
+    pub help: String,
+}
+
+impl Diagnostic {
+    /// An error at a place.
+    pub fn error(code: &'static str, source: Source, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            severity: Severity::Error,
+            source,
+            field: String::new(),
+            message: message.into(),
+            help: String::new(),
+        }
+    }
+
+    /// A warning at a place.
+    pub fn warning(code: &'static str, source: Source, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(code, source, message)
+        }
+    }
+
+    /// Names the field.
+    #[must_use]
+    pub fn field(mut self, field: impl Into<String>) -> Self {
+        self.field = field.into();
+        self
+    }
+
+    /// Says what would be right.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = help.into();
+        self
+    }
+
+    /// Whether the resource is refused because of this.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// The order in which people want to read problems: by place, then code.
+    pub fn sort(diagnostics: &mut [Diagnostic]) {
+        diagnostics.sort_by(|a, b| {
+            (&a.source, a.code, &a.field, &a.message)
+                .cmp(&(&b.source, b.code, &b.field, &b.message))
+        });
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}[{}]: {}",
+            self.source, self.severity, self.code, self.message
+        )?;
+        if !self.field.is_empty() {
+            write!(f, " (field {})", self.field)?;
+        }
+        if !self.help.is_empty() {
+            write!(f, "\n  help: {}", self.help)?;
+        }
+        Ok(())
+    }
+}

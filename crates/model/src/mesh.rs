@@ -1,0 +1,117 @@
+//! The checked mesh: everything in it is valid by itself, and knows where it was written. Whether things fit together is
+//! the business of `voile-analysis`.
+
+pub mod config;
+pub mod peer_authentication;
+mod relations;
+pub mod service;
+pub mod sidecar;
+pub mod workload;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use config::{
+    AccessLog, AccessLogEncoding, ExtensionProvider, MeshConfig, OutboundPolicy, ProxyConfig,
+    ProxySettings,
+};
+pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
+pub use relations::{ReachableService, ServiceWorkload, WorkloadService};
+pub use service::{
+    AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
+    ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
+};
+pub use sidecar::{
+    CaptureMode, DefaultEndpoint, EgressHost, EgressListener, EgressNamespace, EndpointHost,
+    IngressListener, ListenerPort, Sidecar,
+};
+pub use workload::{
+    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Workload,
+    WorkloadKind, WorkloadType,
+};
+
+use crate::names::{Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};
+use crate::source::Source;
+
+/// Everything a configuration folder says. Cheap to clone; equal folders make equal meshes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mesh {
+    /// Mesh-wide settings.
+    pub config: Arc<MeshConfig>,
+    /// Declared namespaces. Resources may live in others.
+    pub namespaces: BTreeMap<Namespace, Arc<NamespaceResource>>,
+    /// Declared service accounts.
+    pub service_accounts: BTreeMap<ResourceName, Arc<ServiceAccount>>,
+    /// Services, from Kubernetes Services and ServiceEntries.
+    pub services: BTreeMap<ServiceKey, Arc<Service>>,
+    /// Workloads, from Pods with an address, WorkloadEntries and endpoints of ServiceEntries.
+    pub workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
+    /// Pods as declared, with or without an address.
+    pub pods: BTreeMap<ResourceName, Arc<Pod>>,
+    /// Deployments.
+    pub deployments: BTreeMap<ResourceName, Arc<Deployment>>,
+    /// Sidecar resources.
+    pub sidecars: BTreeMap<ResourceName, Arc<Sidecar>>,
+    /// PeerAuthentications, oldest first (creation time, then the order of the documents).
+    pub peer_authentications: Vec<Arc<PeerAuthentication>>,
+    /// ProxyConfig resources.
+    pub proxy_configs: BTreeMap<ResourceName, Arc<ProxyConfig>>,
+    /// Secrets.
+    pub secrets: BTreeMap<ResourceName, Arc<Secret>>,
+    /// ConfigMaps other than the mesh configuration.
+    pub config_maps: BTreeMap<ResourceName, Arc<ConfigMap>>,
+    pub(crate) resources: crate::check::Resources,
+}
+
+/// A declared namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceResource {
+    /// Its name.
+    pub name: Namespace,
+    /// Its labels.
+    pub labels: Labels,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// A declared service account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceAccount {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// A Secret. `Debug` does not show what it holds.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    /// Its name.
+    pub name: ResourceName,
+    /// Its type, such as `kubernetes.io/tls`.
+    pub kind: Arc<str>,
+    /// What it holds, decoded.
+    pub data: BTreeMap<Arc<str>, Arc<[u8]>>,
+    /// Where it was written.
+    pub source: Source,
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Secret")
+            .field("name", &self.name)
+            .field("keys", &self.data.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A ConfigMap, kept as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigMap {
+    /// Its name.
+    pub name: ResourceName,
+    /// What it holds.
+    pub data: BTreeMap<Arc<str>, Arc<str>>,
+    /// Where it was written.
+    pub source: Source,
+}

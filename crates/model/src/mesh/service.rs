@@ -1,0 +1,209 @@
+//! Services: what clients can call, whether written as a Kubernetes Service or an Istio ServiceEntry.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::names::{Hostname, Labels, Namespace, Port, ServiceKey};
+use crate::source::Source;
+
+/// One callable hostname. A ServiceEntry with several hosts makes several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// `namespace/hostname`.
+    pub key: ServiceKey,
+    /// Name of the resource that declares it.
+    pub name: Arc<str>,
+    /// Where it was written.
+    pub source: Source,
+    /// Which kind of resource declares it.
+    pub origin: ServiceOrigin,
+    /// Virtual addresses (cluster IPs), in the order written.
+    pub addresses: Vec<IpAddr>,
+    /// Virtual address ranges (ServiceEntry `addresses` in CIDR form).
+    pub address_ranges: Vec<AddressRange>,
+    /// Its ports, in the order written.
+    pub ports: Vec<ServicePort>,
+    /// Selects workloads of the same namespace; `None` selects nothing.
+    pub selector: Option<Labels>,
+    /// Whether its workloads belong to the mesh.
+    pub location: Location,
+    /// How a client finds its endpoints.
+    pub resolution: Resolution,
+    /// Kubernetes `clusterIP: None`: clients address workloads themselves.
+    pub headless: bool,
+    /// Endpoints written in the ServiceEntry. Those with an IP address are workloads of the mesh too.
+    pub endpoints: Vec<Endpoint>,
+    /// Identities its endpoints may show besides their own, as URIs or names.
+    pub subject_alt_names: Vec<Arc<str>>,
+    /// Who may see it.
+    pub visibility: Visibility,
+}
+
+impl Service {
+    /// The port with this number.
+    pub fn port(&self, number: Port) -> Option<&ServicePort> {
+        self.ports.iter().find(|port| port.number == number)
+    }
+
+    /// Host names by which a client in `namespace` may call it: the hostname, and the short forms of a Kubernetes Service.
+    pub fn authorities(&self, namespace: &Namespace) -> Vec<String> {
+        let mut names = vec![self.key.hostname.to_string()];
+        if self.origin == ServiceOrigin::Kubernetes {
+            let (name, own) = (&self.name, &self.key.namespace);
+            names.push(format!("{name}.{own}.svc"));
+            names.push(format!("{name}.{own}"));
+            if namespace == own {
+                names.push(name.to_string());
+            }
+        }
+        names
+    }
+}
+
+/// Which kind of resource declares a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServiceOrigin {
+    /// A Kubernetes Service.
+    Kubernetes,
+    /// An Istio ServiceEntry.
+    ServiceEntry,
+}
+
+/// A range of addresses in CIDR form, host bits zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddressRange {
+    /// First address.
+    pub address: IpAddr,
+    /// Bits that are fixed.
+    pub prefix: u8,
+}
+
+/// One port of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its name; empty when a lone Kubernetes port has none.
+    pub name: Arc<str>,
+    /// The number clients call.
+    pub number: Port,
+    /// What is spoken on it.
+    pub protocol: Protocol,
+    /// The transport below.
+    pub transport: Transport,
+    /// Which port of the workload that is.
+    pub target: TargetPort,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// What is spoken on a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// Not said: found out from the first bytes.
+    Auto,
+    /// HTTP/1.x (`http`).
+    Http,
+    /// HTTP/2 in clear text (`http2`, `kubernetes.io/h2c`).
+    Http2,
+    /// gRPC (`grpc`, and `grpc-web`, which is spoken over HTTP).
+    Grpc,
+    /// Opaque bytes (`tcp`, `mongo`, `mysql`, `redis`).
+    Tcp,
+    /// TLS that is not ours, passed through (`tls`, `https`, `kubernetes.io/wss`).
+    Tls,
+    /// UDP; no proxy touches it.
+    Udp,
+}
+
+/// Below the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Which port of a workload serves a service port.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TargetPort {
+    /// This one.
+    Number(Port),
+    /// The container port of this name, workload by workload.
+    Named(Arc<str>),
+}
+
+/// Whether a service's workloads belong to the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Location {
+    /// They do.
+    MeshInternal,
+    /// They do not: no mutual TLS of ours.
+    MeshExternal,
+}
+
+/// How a client finds the endpoints.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resolution {
+    /// Known addresses: selected workloads or written endpoints.
+    Static,
+    /// The address the client called (`NONE`, and headless Services).
+    Passthrough,
+    /// Asked of DNS, all answers used.
+    Dns,
+    /// Asked of DNS, first answer used for each new connection.
+    DnsRoundRobin,
+    /// Asked of DNS for each host a client names.
+    DynamicDns,
+    /// Another name for a host (`type: ExternalName`).
+    Alias(Hostname),
+}
+
+/// An endpoint written inside a ServiceEntry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where it is.
+    pub address: EndpointAddress,
+    /// Target port by service-port name; a port not here keeps the service's target.
+    pub ports: BTreeMap<Arc<str>, Port>,
+    /// Its labels.
+    pub labels: Labels,
+    /// Its network, empty for ours.
+    pub network: Arc<str>,
+    /// `region/zone/subzone`, empty when not said.
+    pub locality: Arc<str>,
+    /// Its share of the load.
+    pub weight: Option<u32>,
+    /// Its service account.
+    pub service_account: Option<Arc<str>>,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// Where a written endpoint is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EndpointAddress {
+    /// An IP address.
+    Ip(IpAddr),
+    /// A DNS name.
+    Dns(Hostname),
+}
+
+/// Who may see a service (`exportTo`).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Visibility {
+    /// Every namespace.
+    Public,
+    /// These namespaces only; `.` has become the service's own.
+    Namespaces(Vec<Namespace>),
+}
+
+impl Visibility {
+    /// Whether a client in `namespace` sees it.
+    pub fn includes(&self, namespace: &Namespace) -> bool {
+        match self {
+            Self::Public => true,
+            Self::Namespaces(list) => list.contains(namespace),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Workloads (what runs and answers), and the Pods and Deployments they come from.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::names::{Hostname, Identity, Labels, Port, ResourceName, TrustDomain, WorkloadKey};
+use crate::source::Source;
+
+/// Something that runs at an address under an identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// `namespace/name`.
+    pub key: WorkloadKey,
+    /// Its name on the wire: `cluster/group/kind/namespace/name` such as `Kubernetes//Pod/default/reviews-1`.
+    pub uid: Arc<str>,
+    /// Where it was written.
+    pub source: Source,
+    /// What it comes from.
+    pub kind: WorkloadKind,
+    /// Its addresses, the primary one first; empty when only a hostname is known.
+    pub addresses: Vec<IpAddr>,
+    /// Its DNS name, when that is all a WorkloadEntry says.
+    pub hostname: Option<Hostname>,
+    /// Its labels.
+    pub labels: Labels,
+    /// Its service account, `default` when not said.
+    pub service_account: Arc<str>,
+    /// Whether a proxy of the mesh stands before it, so that it can be spoken to in mutual TLS.
+    pub has_sidecar: bool,
+    /// Name shown in metrics, by Istio's labels.
+    pub canonical_name: Arc<str>,
+    /// Revision shown in metrics, `latest` when no label says.
+    pub canonical_revision: Arc<str>,
+    /// Name of what owns it: the Deployment, or itself.
+    pub workload_name: Arc<str>,
+    /// Kind of what owns it.
+    pub workload_type: WorkloadType,
+    /// Ports by name: container ports of a Pod, `ports` of a WorkloadEntry or endpoint.
+    pub named_ports: BTreeMap<Arc<str>, Port>,
+    /// Every declared container port.
+    pub container_ports: Vec<Port>,
+    /// Its network, empty for ours.
+    pub network: Arc<str>,
+    /// `region/zone/subzone`, empty when not said.
+    pub locality: Arc<str>,
+    /// Its share of the load.
+    pub weight: Option<u32>,
+    /// Whether it can take traffic (a Pod's phase is Running or not said).
+    pub ready: bool,
+}
+
+impl Workload {
+    /// Who it is, in this trust domain.
+    pub fn identity(&self, trust_domain: &TrustDomain) -> Identity {
+        Identity {
+            trust_domain: trust_domain.clone(),
+            namespace: self.key.namespace.clone(),
+            service_account: self.service_account.clone(),
+        }
+    }
+}
+
+/// What a workload comes from.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkloadKind {
+    /// A Pod.
+    Pod,
+    /// A WorkloadEntry.
+    WorkloadEntry,
+    /// An endpoint written inside this ServiceEntry.
+    ServiceEntryEndpoint(ResourceName),
+}
+
+/// Kind of what owns a workload, as the wire knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkloadType {
+    /// A Deployment.
+    Deployment,
+    /// A CronJob.
+    CronJob,
+    /// Nothing: a bare Pod or entry.
+    Pod,
+    /// A Job.
+    Job,
+}
+
+/// A Pod as declared. It is a workload once it has an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// What runs in it.
+    pub template: PodTemplate,
+    /// `status.podIP` and `podIPs`.
+    pub addresses: Vec<IpAddr>,
+    /// `status.phase`.
+    pub phase: PodPhase,
+    /// The Deployment (or other controller) of its ownerReferences, or guessed from `pod-template-hash`.
+    pub owner: Option<(WorkloadType, Arc<str>)>,
+}
+
+/// Life of a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PodPhase {
+    /// Not started.
+    Pending,
+    /// Running, or not said.
+    Running,
+    /// Ended well.
+    Succeeded,
+    /// Ended badly.
+    Failed,
+    /// Its node is lost.
+    Unknown,
+}
+
+/// Several Pods of one template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// How many Pods.
+    pub replicas: u32,
+    /// Labels of its Pods.
+    pub selector: Labels,
+    /// What each of its Pods is.
+    pub template: PodTemplate,
+}
+
+/// What a Pod runs, and as whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodTemplate {
+    /// Its labels.
+    pub labels: Labels,
+    /// Its annotations.
+    pub annotations: Labels,
+    /// Its service account, `default` when not said.
+    pub service_account: Arc<str>,
+    /// Where `serviceAccountName` was written.
+    pub service_account_source: Option<Source>,
+    /// Whether a sidecar stands before it: `sidecar.istio.io/inject` of the Pod, else `istio-injection` of the namespace.
+    pub has_sidecar: bool,
+    /// Its containers, in the order written.
+    pub containers: Vec<Container>,
+    /// How long it may take to stop.
+    pub termination_grace: std::time::Duration,
+}
+
+/// One container: locally, one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its image; means nothing locally.
+    pub image: Option<Arc<str>>,
+    /// Program and first arguments; empty leaves it to the image, which cannot be run locally.
+    pub command: Vec<Arc<str>>,
+    /// More arguments.
+    pub args: Vec<Arc<str>>,
+    /// Environment, in the order written (a later one may name an earlier one as `$(NAME)`).
+    pub env: Vec<(Arc<str>, EnvValue)>,
+    /// Working directory.
+    pub working_dir: Option<Arc<str>>,
+    /// Its ports.
+    pub ports: Vec<ContainerPort>,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// Value of an environment variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvValue {
+    /// Written out.
+    Text(Arc<str>),
+    /// A field of the Pod such as `status.podIP` or `metadata.name`.
+    Field(Arc<str>),
+    /// A key of a ConfigMap of the Pod's namespace.
+    ConfigMapKey {
+        /// Name of the ConfigMap.
+        name: Arc<str>,
+        /// The key.
+        key: Arc<str>,
+        /// Whether it may be missing.
+        optional: bool,
+    },
+    /// A key of a Secret of the Pod's namespace.
+    SecretKey {
+        /// Name of the Secret.
+        name: Arc<str>,
+        /// The key.
+        key: Arc<str>,
+        /// Whether it may be missing.
+        optional: bool,
+    },
+}
+
+/// A declared container port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerPort {
+    /// Its name, if any.
+    pub name: Option<Arc<str>>,
+    /// Its number.
+    pub number: Port,
+    /// Where it was written.
+    pub source: Source,
+}
