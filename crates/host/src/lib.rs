@@ -1,1 +1,4 @@
-//! Supervised child processes, cgroups, resource samplers
+//! What the lab and the local mesh ask of the machine: child processes that cannot outlive us, what those processes
+//! cost, free ports, and waiting until a server answers. Plain `std` and system calls; no async runtime.
+
+pub mod child;

@@ -1,0 +1,3 @@
+//! What the machine does for us, tried on real processes: one binary, one module per subject.
+
+mod child;
