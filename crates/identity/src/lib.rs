@@ -1,1 +1,3 @@
 //! SPIFFE certificates, CSRs, tokens and the authority's issuing logic
+
+pub mod generated;

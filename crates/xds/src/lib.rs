@@ -1,1 +1,3 @@
 //! The subscription protocol, both ends
+
+pub mod generated;

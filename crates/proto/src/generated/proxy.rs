@@ -1,0 +1,348 @@
+//! Messages of package `voile.proxy.v1`, generated from `crates/proto/proto/voile/proxy.proto`.
+//! Never edited by hand: `VOILE_BLESS=1 cargo test -p voile-proto --test it` writes this file again,
+//! and the test `generated_code_is_fresh` keeps it true.
+
+/// Everything one sidecar must listen on and obey. Resource name: `namespace/workload-name` of the
+/// workload the proxy stands for; the caller's identity must be that workload's.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ProxyConfiguration {
+    /// uid of this workload's istio.workload.Workload; the proxy subscribes to it for its own labels.
+    #[prost(string, tag = "1")]
+    pub workload_uid: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub trust_domain: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "3")]
+    pub trust_domain_aliases: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "4")]
+    pub inbound: ::prost::alloc::vec::Vec<InboundListener>,
+    #[prost(message, repeated, tag = "5")]
+    pub outbound: ::prost::alloc::vec::Vec<OutboundListener>,
+    #[prost(enumeration = "OutboundPolicy", tag = "6")]
+    pub outbound_policy: i32,
+    #[prost(message, optional, tag = "7")]
+    pub connection: ::core::option::Option<ConnectionSettings>,
+    #[prost(message, optional, tag = "8")]
+    pub access_log: ::core::option::Option<AccessLog>,
+    /// Address upstream sockets bind (the pod's), 4 or 16 bytes; empty = the kernel chooses.
+    #[prost(bytes = "vec", tag = "9")]
+    pub source_address: ::prost::alloc::vec::Vec<u8>,
+}
+impl ::prost::Name for ProxyConfiguration {
+    const NAME: &'static str = "ProxyConfiguration";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ProxyConfiguration".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ProxyConfiguration".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SocketAddress {
+    /// 4 or 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub address: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+}
+impl ::prost::Name for SocketAddress {
+    const NAME: &'static str = "SocketAddress";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.SocketAddress".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.SocketAddress".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InboundListener {
+    #[prost(message, optional, tag = "1")]
+    pub bind: ::core::option::Option<SocketAddress>,
+    #[prost(enumeration = "Protocol", tag = "2")]
+    pub protocol: i32,
+    #[prost(enumeration = "MutualTls", tag = "3")]
+    pub mutual_tls: i32,
+    /// Where the application listens.
+    #[prost(message, optional, tag = "4")]
+    pub endpoint: ::core::option::Option<SocketAddress>,
+    /// The service whose target port this is, for metrics; may be empty. `namespace/hostname`.
+    #[prost(string, tag = "5")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "6")]
+    pub service_port: u32,
+    /// Name of the listener, unique in this message and stable over edits.
+    #[prost(string, tag = "7")]
+    pub name: ::prost::alloc::string::String,
+}
+impl ::prost::Name for InboundListener {
+    const NAME: &'static str = "InboundListener";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.InboundListener".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.InboundListener".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OutboundListener {
+    #[prost(message, optional, tag = "1")]
+    pub bind: ::core::option::Option<SocketAddress>,
+    #[prost(enumeration = "Protocol", tag = "2")]
+    pub protocol: i32,
+    /// The services reachable here. HTTP picks by authority; TCP (and a lone service) takes the first.
+    #[prost(message, repeated, tag = "3")]
+    pub services: ::prost::alloc::vec::Vec<ServicePort>,
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
+}
+impl ::prost::Name for OutboundListener {
+    const NAME: &'static str = "OutboundListener";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.OutboundListener".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.OutboundListener".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServicePort {
+    /// `namespace/hostname`, the resource name of both its Address and its ServicePolicy.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+    /// Authorities that select this service on a shared HTTP listener (hostname and its short forms), lower case, without port.
+    #[prost(string, repeated, tag = "3")]
+    pub authorities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for ServicePort {
+    const NAME: &'static str = "ServicePort";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ServicePort".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ServicePort".into()
+    }
+}
+/// Milliseconds; 0 = Voile's named default.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ConnectionSettings {
+    #[prost(uint32, tag = "1")]
+    pub connect_timeout_ms: u32,
+    #[prost(uint32, tag = "2")]
+    pub detection_timeout_ms: u32,
+    #[prost(uint32, tag = "3")]
+    pub idle_timeout_ms: u32,
+    #[prost(uint32, tag = "4")]
+    pub header_timeout_ms: u32,
+    #[prost(uint32, tag = "5")]
+    pub drain_timeout_ms: u32,
+}
+impl ::prost::Name for ConnectionSettings {
+    const NAME: &'static str = "ConnectionSettings";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ConnectionSettings".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ConnectionSettings".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AccessLog {
+    #[prost(enumeration = "access_log::Encoding", tag = "1")]
+    pub encoding: i32,
+    /// `/dev/stdout` or a file.
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `AccessLog`.
+pub mod access_log {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Encoding {
+        Off = 0,
+        Text = 1,
+        Json = 2,
+    }
+    impl Encoding {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Off => "OFF",
+                Self::Text => "TEXT",
+                Self::Json => "JSON",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "OFF" => Some(Self::Off),
+                "TEXT" => Some(Self::Text),
+                "JSON" => Some(Self::Json),
+                _ => None,
+            }
+        }
+    }
+}
+impl ::prost::Name for AccessLog {
+    const NAME: &'static str = "AccessLog";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AccessLog".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AccessLog".into()
+    }
+}
+/// How clients must speak to a service. Resource name: `namespace/hostname`.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ServicePolicy {
+    #[prost(message, repeated, tag = "1")]
+    pub ports: ::prost::alloc::vec::Vec<PortPolicy>,
+}
+impl ::prost::Name for ServicePolicy {
+    const NAME: &'static str = "ServicePolicy";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ServicePolicy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ServicePolicy".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PortPolicy {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(enumeration = "Protocol", tag = "2")]
+    pub protocol: i32,
+    /// Workloads (uid) that must be spoken to in plaintext on this port although they have a sidecar,
+    /// because PeerAuthentication disables mutual TLS there. Everything else follows the Workload's tunnel_protocol.
+    #[prost(string, repeated, tag = "3")]
+    pub plaintext_workloads: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for PortPolicy {
+    const NAME: &'static str = "PortPolicy";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.PortPolicy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.PortPolicy".into()
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Protocol {
+    Auto = 0,
+    Http = 1,
+    Http2 = 2,
+    Grpc = 3,
+    Tcp = 4,
+    Tls = 5,
+}
+impl Protocol {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Auto => "AUTO",
+            Self::Http => "HTTP",
+            Self::Http2 => "HTTP2",
+            Self::Grpc => "GRPC",
+            Self::Tcp => "TCP",
+            Self::Tls => "TLS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "AUTO" => Some(Self::Auto),
+            "HTTP" => Some(Self::Http),
+            "HTTP2" => Some(Self::Http2),
+            "GRPC" => Some(Self::Grpc),
+            "TCP" => Some(Self::Tcp),
+            "TLS" => Some(Self::Tls),
+            _ => None,
+        }
+    }
+}
+/// PeerAuthentication's mode after inheritance; never unset on the wire: 0 is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum MutualTls {
+    Unspecified = 0,
+    Disable = 1,
+    Permissive = 2,
+    Strict = 3,
+}
+impl MutualTls {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "UNSPECIFIED",
+            Self::Disable => "DISABLE",
+            Self::Permissive => "PERMISSIVE",
+            Self::Strict => "STRICT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "UNSPECIFIED" => Some(Self::Unspecified),
+            "DISABLE" => Some(Self::Disable),
+            "PERMISSIVE" => Some(Self::Permissive),
+            "STRICT" => Some(Self::Strict),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum OutboundPolicy {
+    AllowAny = 0,
+    RegistryOnly = 1,
+}
+impl OutboundPolicy {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::AllowAny => "ALLOW_ANY",
+            Self::RegistryOnly => "REGISTRY_ONLY",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ALLOW_ANY" => Some(Self::AllowAny),
+            "REGISTRY_ONLY" => Some(Self::RegistryOnly),
+            _ => None,
+        }
+    }
+}

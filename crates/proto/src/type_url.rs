@@ -1,0 +1,32 @@
+//! The type URLs under which resources travel in discovery requests and responses.
+//! See docs/decisions/0001-wire.md for what each is for.
+
+/// Istio's workloads and services ([`crate::workload::Address`]).
+pub const ADDRESS: &str = "type.googleapis.com/istio.workload.Address";
+
+/// What one sidecar listens on and obeys ([`crate::proxy::ProxyConfiguration`]).
+pub const PROXY_CONFIGURATION: &str = "type.googleapis.com/voile.proxy.v1.ProxyConfiguration";
+
+/// How clients must speak to a service ([`crate::proxy::ServicePolicy`]).
+pub const SERVICE_POLICY: &str = "type.googleapis.com/voile.proxy.v1.ServicePolicy";
+
+#[cfg(test)]
+mod tests {
+    use prost::Name;
+
+    use crate::{proxy, workload};
+
+    #[test]
+    fn type_urls_name_their_messages() {
+        for (url, wanted) in [
+            (super::ADDRESS, workload::Address::type_url()),
+            (
+                super::PROXY_CONFIGURATION,
+                proxy::ProxyConfiguration::type_url(),
+            ),
+            (super::SERVICE_POLICY, proxy::ServicePolicy::type_url()),
+        ] {
+            assert_eq!(url, wanted);
+        }
+    }
+}
