@@ -369,6 +369,10 @@ impl Supervised {
         Pid::from_child(&self.child)
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "paces a loop that waits for an exit, on kernels without pidfd"
+    )]
     fn sleep_until_exit(&self, bound: Duration) {
         match pidfd_open(self.rustix_pid(), PidfdFlags::empty()) {
             Ok(fd) => {
@@ -383,6 +387,10 @@ impl Supervised {
     }
 
     /// Kills what is left of the group, then collects the child. The order matters: see `try_exit`.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "paces a loop with a deadline; a thread cannot be waited for with one"
+    )]
     fn reap(&mut self) {
         let _ = kill_process_group(self.rustix_pid(), Signal::KILL);
         self.exit = Some(self.child.wait().map_or(Exit::Signal(0), Exit::from));

@@ -54,7 +54,7 @@ fn output_goes_to_files_and_to_lines() {
     let mut child = shell("echo one; echo two >&2; printf three >&2")
         .stdout(Output::File(file.clone()))
         .stderr(Output::Lines(Box::new(move |line| {
-            sender.send(line.to_owned()).expect("receiver lives")
+            sender.send(line.to_owned()).expect("receiver lives");
         })))
         .start()
         .expect("sh exists");

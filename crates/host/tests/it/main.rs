@@ -1,3 +1,4 @@
 //! What the machine does for us, tried on real processes: one binary, one module per subject.
 
 mod child;
+mod measure;

@@ -1,0 +1,219 @@
+//! Waiting until a server answers: by a TCP connection or an HTTP status, with a deadline, and giving up at once when the
+//! process behind it has ended.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::child::Supervised;
+
+/// How often a server is asked whether it is ready.
+const POLL_EVERY: Duration = Duration::from_millis(20);
+/// How long one question may take.
+const ONE_QUESTION: Duration = Duration::from_secs(1);
+/// How much of an HTTP answer is read.
+pub const ANSWER_LIMIT_BYTES: u64 = 16 << 20;
+
+/// What tells that a server is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    /// It accepts connections here.
+    Tcp(SocketAddr),
+    /// `GET` of this path answers 200.
+    Http(SocketAddr, String),
+}
+
+/// A server did not become ready.
+#[derive(Debug, thiserror::Error)]
+pub enum NotReady {
+    /// Its process ended.
+    #[error("{name} {exit} before it was ready")]
+    Ended {
+        /// What we call the process.
+        name: String,
+        /// How it ended.
+        exit: crate::child::Exit,
+    },
+    /// The deadline passed.
+    #[error("{name} is not ready after {waited:?}: {last}")]
+    Late {
+        /// What we call the process.
+        name: String,
+        /// How long we waited.
+        waited: Duration,
+        /// What the last question brought.
+        last: String,
+    },
+    /// Somebody asked us to stop.
+    #[error("stopped while waiting for {name}")]
+    Stopped {
+        /// What we call the process.
+        name: String,
+    },
+}
+
+/// Waits until the probe succeeds, the process ends, the bound passes or `stopped` says so.
+///
+/// # Errors
+/// Says which of the last three it was.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "paces the questions of a loop with a deadline"
+)]
+pub fn wait_ready(
+    child: &mut Supervised,
+    probe: &Probe,
+    bound: Duration,
+    stopped: &dyn Fn() -> bool,
+) -> Result<(), NotReady> {
+    let start = Instant::now();
+    loop {
+        if let Some(exit) = child.try_exit() {
+            return Err(NotReady::Ended {
+                name: child.name().to_owned(),
+                exit,
+            });
+        }
+        let last = match ask(probe) {
+            Ok(()) => return Ok(()),
+            Err(e) => e.to_string(),
+        };
+        if stopped() {
+            return Err(NotReady::Stopped {
+                name: child.name().to_owned(),
+            });
+        }
+        if start.elapsed() >= bound {
+            return Err(NotReady::Late {
+                name: child.name().to_owned(),
+                waited: start.elapsed(),
+                last,
+            });
+        }
+        thread::sleep(POLL_EVERY);
+    }
+}
+
+/// Asks once.
+///
+/// # Errors
+/// When nobody listens, or HTTP answers something other than 200.
+pub fn ask(probe: &Probe) -> io::Result<()> {
+    match probe {
+        Probe::Tcp(address) => TcpStream::connect_timeout(address, ONE_QUESTION)
+            .map(drop)
+            .map_err(|e| io::Error::new(e.kind(), format!("{address}: {e}"))),
+        Probe::Http(address, path) => match http_get(*address, path)? {
+            (200, _) => Ok(()),
+            (status, _) => Err(io::Error::other(format!(
+                "http://{address}{path} answers {status}"
+            ))),
+        },
+    }
+}
+
+/// One `GET`, one answer: status and body. For readiness and statistics pages of processes that we started ourselves.
+///
+/// # Errors
+/// When the connection fails, or what comes back is not HTTP/1.
+pub fn http_get(address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
+    let context = |e: io::Error| io::Error::new(e.kind(), format!("http://{address}{path}: {e}"));
+    let mut stream = TcpStream::connect_timeout(&address, ONE_QUESTION).map_err(context)?;
+    stream
+        .set_read_timeout(Some(ONE_QUESTION))
+        .map_err(context)?;
+    stream
+        .set_write_timeout(Some(ONE_QUESTION))
+        .map_err(context)?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .map_err(context)?;
+    let mut answer = Vec::new();
+    stream
+        .take(ANSWER_LIMIT_BYTES)
+        .read_to_end(&mut answer)
+        .map_err(context)?;
+    parse_answer(&answer).ok_or_else(|| {
+        context(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the answer is not HTTP/1",
+        ))
+    })
+}
+
+fn parse_answer(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let (first, fields) = head.split_once("\r\n").unwrap_or((head, ""));
+    let status = first
+        .strip_prefix("HTTP/1.")?
+        .split(' ')
+        .nth(1)?
+        .parse()
+        .ok()?;
+    let body = &answer[end + 4..];
+    let chunked = fields.lines().any(|line| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("transfer-encoding:") && line.contains("chunked")
+    });
+    Some((
+        status,
+        if chunked {
+            unchunk(body)?
+        } else {
+            body.to_vec()
+        },
+    ))
+}
+
+fn unchunk(mut body: &[u8]) -> Option<Vec<u8>> {
+    let mut whole = Vec::new();
+    loop {
+        let end = body.windows(2).position(|window| window == b"\r\n")?;
+        let size = std::str::from_utf8(&body[..end])
+            .ok()?
+            .split(';')
+            .next()?
+            .trim();
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            return Some(whole);
+        }
+        let chunk = body.get(end + 2..)?.get(..size)?;
+        whole.extend_from_slice(chunk);
+        body = body.get(end + 2 + size + 2..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_parsed_or_refused() {
+        for (answer, expected) in [
+            ("HTTP/1.1 200 OK\r\nA: b\r\n\r\nbody", Some((200, "body"))),
+            ("HTTP/1.0 503 no\r\n\r\n", Some((503, ""))),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n",
+                Some((200, "abcde")),
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nab",
+                None,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\nab",
+                None,
+            ),
+            ("SSH-2.0-x\r\n\r\n", None),
+            ("", None),
+        ] {
+            let expected = expected.map(|(status, body)| (status, body.as_bytes().to_vec()));
+            assert_eq!(parse_answer(answer.as_bytes()), expected, "{answer:?}");
+        }
+    }
+}
