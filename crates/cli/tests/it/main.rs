@@ -1,3 +1,8 @@
 //! The end-to-end tests of the one binary, and `tidy`, which keeps the house as ARCHITECTURE.md draws it.
 
+mod hostile;
+mod lifecycle;
+mod mesh;
+mod policy;
 mod tidy;
+mod traffic;

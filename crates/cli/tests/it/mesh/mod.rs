@@ -1,0 +1,290 @@
+//! A real mesh for end-to-end tests: one `voile control`, two `voile proxy`, all as processes on loopback addresses that
+//! belong to this test alone. The client pod's sidecar listens for the services; the server pod's application is the test.
+
+pub(crate) mod application;
+mod process;
+mod wire;
+
+pub(crate) use process::{Process, free_port, wait_until};
+pub(crate) use wire::{exchange, get, read_answer, read_to_end};
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Meshes made by this test process, so that each gets addresses of its own.
+static MADE: AtomicU16 = AtomicU16::new(0);
+
+/// Port that the HTTP service, its inbound listener and its outbound listener share.
+pub(crate) const HTTP_PORT: u16 = 8080;
+/// The same for the opaque TCP service.
+pub(crate) const TCP_PORT: u16 = 9000;
+const HTTP_APP_PORT: u16 = 18080;
+const TCP_APP_PORT: u16 = 19000;
+
+/// The running mesh. Dropping it ends every process.
+pub(crate) struct Mesh {
+    folder: tempfile::TempDir,
+    net: [u8; 3],
+    pub(crate) control: Process,
+    pub(crate) client: Process,
+    pub(crate) server: Process,
+    control_ports: [u16; 3],
+    client_ports: [u16; 3],
+    server_ports: [u16; 3],
+}
+
+impl Mesh {
+    /// Starts a mesh whose PeerAuthentication has the given mode, and waits until both sidecars are ready.
+    pub(crate) fn start(mode: &str) -> Mesh {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pid = std::process::id();
+        let count = MADE.fetch_add(1, Ordering::Relaxed);
+        let net = [127, 64 + (pid % 128) as u8, (count % 250) as u8 + 1];
+        let config = folder.path().join("config");
+        std::fs::create_dir(&config).expect("the config folder");
+        std::fs::write(config.join("mesh.yaml"), resources(net)).expect("resources");
+        std::fs::write(config.join("policy.yaml"), peer_authentication(mode)).expect("the policy");
+        let control_ports = [free_port(), free_port(), free_port()];
+        let control = start_control(folder.path(), control_ports);
+        let client_ports = [free_port(), free_port(), free_port()];
+        let server_ports = [free_port(), free_port(), free_port()];
+        let client = start_proxy(folder.path(), control_ports[0], "client", client_ports);
+        let server = start_proxy(folder.path(), control_ports[0], "server", server_ports);
+        let mesh = Mesh {
+            folder,
+            net,
+            control,
+            client,
+            server,
+            control_ports,
+            client_ports,
+            server_ports,
+        };
+        mesh.wait_ready();
+        mesh
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.path().join("config")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    pub(crate) fn set_peer_authentication(&self, mode: &str) {
+        std::fs::write(self.config().join("policy.yaml"), peer_authentication(mode))
+            .expect("the policy");
+    }
+
+    pub(crate) fn wait_ready(&self) {
+        for (name, port) in [
+            ("client", self.client_ports[2]),
+            ("server", self.server_ports[2]),
+        ] {
+            wait_until(&format!("{name} sidecar ready"), || {
+                get(local(port), "/healthz/ready").is_ok_and(|answer| answer.status == 200)
+            });
+        }
+    }
+
+    fn address(&self, last: u8, port: u16) -> SocketAddr {
+        SocketAddr::new(
+            IpAddr::V4(Ipv4Addr::new(self.net[0], self.net[1], self.net[2], last)),
+            port,
+        )
+    }
+
+    /// Where the client's application calls the HTTP service.
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.address(100, HTTP_PORT)
+    }
+
+    /// Where the client's application calls the TCP service.
+    pub(crate) fn tcp(&self) -> SocketAddr {
+        self.address(100, TCP_PORT)
+    }
+
+    /// The server sidecar's inbound listener, which a stranger may call directly.
+    pub(crate) fn inbound(&self, port: u16) -> SocketAddr {
+        self.address(2, port)
+    }
+
+    /// The server pod's application, listening for its HTTP service.
+    pub(crate) fn http_app(&self) -> TcpListener {
+        TcpListener::bind(self.address(2, HTTP_APP_PORT)).expect("the application's address")
+    }
+
+    /// The server pod's application, listening for its TCP service.
+    pub(crate) fn tcp_app(&self) -> TcpListener {
+        TcpListener::bind(self.address(2, TCP_APP_PORT)).expect("the application's address")
+    }
+
+    /// Every management address: control's xDS, plaintext xDS and monitoring, and both proxies' admin, metrics, readiness.
+    pub(crate) fn management(&self) -> Vec<SocketAddr> {
+        [self.control_ports, self.client_ports, self.server_ports]
+            .concat()
+            .into_iter()
+            .map(local)
+            .collect()
+    }
+
+    pub(crate) fn server_admin(&self) -> SocketAddr {
+        local(self.server_ports[0])
+    }
+
+    pub(crate) fn client_metrics(&self) -> String {
+        metrics(local(self.client_ports[1]))
+    }
+
+    pub(crate) fn server_metrics(&self) -> String {
+        metrics(local(self.server_ports[1]))
+    }
+
+    /// Ends the control plane without a chance to say goodbye.
+    pub(crate) fn kill_control(&mut self) {
+        self.control.kill();
+    }
+
+    pub(crate) fn restart_control(&mut self) {
+        self.control = start_control(self.folder.path(), self.control_ports);
+    }
+}
+
+fn metrics(address: SocketAddr) -> String {
+    let answer = get(address, "/metrics").expect("metrics");
+    assert_eq!(answer.status, 200);
+    String::from_utf8(answer.body).expect("metrics are text")
+}
+
+/// The value of the first series of `name` whose labels contain all of `labels`.
+pub(crate) fn series(exposition: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    exposition
+        .lines()
+        .find(|line| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with('{'))
+                && labels.iter().all(|label| line.contains(label))
+        })
+        .and_then(|line| line.rsplit(' ').next())
+        .and_then(|value| value.parse().ok())
+}
+
+pub(crate) fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn start_control(folder: &Path, [xds, plaintext, monitoring]: [u16; 3]) -> Process {
+    let config = folder.join("config");
+    let state = folder.join("state");
+    let process = Process::start("control", |voile| {
+        voile
+            .arg("control")
+            .arg("--config")
+            .arg(config)
+            .arg("--state")
+            .arg(state);
+        voile.args([
+            "--listen",
+            &local(xds).to_string(),
+            "--plaintext",
+            &local(plaintext).to_string(),
+        ]);
+        voile.args(["--monitoring", &local(monitoring).to_string()]);
+    });
+    wait_until("control plane ready", || {
+        get(local(monitoring), "/ready").is_ok_and(|answer| answer.status == 200)
+    });
+    process
+}
+
+fn start_proxy(
+    folder: &Path,
+    xds: u16,
+    pod: &str,
+    [admin, metrics, readiness]: [u16; 3],
+) -> Process {
+    let state = folder.join("state");
+    let token = folder.join(format!("{pod}.token"));
+    let printed = Process::output(|voile| {
+        voile
+            .args([
+                "token",
+                "create",
+                "--service-account",
+                &format!("shop/{pod}"),
+                "--pod",
+                pod,
+            ])
+            .arg("--state")
+            .arg(&state);
+    });
+    assert!(
+        printed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&printed.stderr)
+    );
+    std::fs::write(&token, &printed.stdout).expect("the token file");
+    Process::start(pod, |voile| {
+        voile.args([
+            "proxy",
+            "--workload",
+            &format!("shop/{pod}"),
+            "--control",
+            &format!("https://127.0.0.1:{xds}"),
+        ]);
+        voile
+            .arg("--root-cert")
+            .arg(state.join("root-cert.pem"))
+            .arg("--token-file")
+            .arg(token);
+        voile.args([
+            "--admin",
+            &local(admin).to_string(),
+            "--metrics",
+            &local(metrics).to_string(),
+        ]);
+        voile.args(["--readiness", &local(readiness).to_string()]);
+    })
+}
+
+pub(crate) fn peer_authentication(mode: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata:\n  name: default\n  namespace: shop\nspec:\n  mtls:\n    mode: {mode}\n"
+    )
+}
+
+fn resources(net: [u8; 3]) -> String {
+    let base = format!("{}.{}.{}", net[0], net[1], net[2]);
+    let mut text = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels:\n    istio-injection: enabled\n".to_owned();
+    for (last, pod) in [(1, "client"), (2, "server")] {
+        text += &format!(
+            "---\napiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: {pod}\n  namespace: shop\n\
+             ---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: {pod}\n  namespace: shop\n  labels:\n    app: {pod}\n    version: v1\n\
+             spec:\n  serviceAccountName: {pod}\n  containers:\n  - name: app\nstatus:\n  phase: Running\n  podIP: {base}.{last}\n"
+        );
+    }
+    text += &format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: server\n  namespace: shop\nspec:\n  selector:\n    app: server\n  ports:\n\
+         \x20 - name: http\n    port: {HTTP_PORT}\n    targetPort: {HTTP_PORT}\n  - name: tcp\n    port: {TCP_PORT}\n    targetPort: {TCP_PORT}\n"
+    );
+    text += "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata:\n  name: server\n  namespace: shop\nspec:\n  workloadSelector:\n    labels:\n      app: server\n  ingress:\n";
+    for (port, protocol, app) in [
+        (HTTP_PORT, "HTTP", HTTP_APP_PORT),
+        (TCP_PORT, "TCP", TCP_APP_PORT),
+    ] {
+        text += &format!(
+            "  - port:\n      number: {port}\n      protocol: {protocol}\n      name: {}-in\n    captureMode: NONE\n    defaultEndpoint: 0.0.0.0:{app}\n",
+            protocol.to_lowercase()
+        );
+    }
+    text += "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata:\n  name: client\n  namespace: shop\nspec:\n  workloadSelector:\n    labels:\n      app: client\n  egress:\n";
+    for (port, protocol) in [(HTTP_PORT, "HTTP"), (TCP_PORT, "TCP")] {
+        text += &format!(
+            "  - port:\n      number: {port}\n      protocol: {protocol}\n      name: {}-out\n    bind: {base}.100\n    captureMode: NONE\n    hosts:\n    - shop/server.shop.svc.cluster.local\n",
+            protocol.to_lowercase()
+        );
+    }
+    text
+}

@@ -1,0 +1,117 @@
+//! Processes of the binary under test: started with their log in a file, ended by pid, never left behind. Waiting is for
+//! a condition, with a deadline.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long any condition may take on a loaded machine of two cores.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Between two looks at a condition.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// A running `voile`.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    log: tempfile::NamedTempFile,
+}
+
+impl Process {
+    pub(crate) fn start(name: &str, arguments: impl FnOnce(&mut Command)) -> Process {
+        let log = tempfile::NamedTempFile::new().expect("a log file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_voile"));
+        arguments(&mut command);
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.reopen().expect("the log file"))
+            .stderr(log.reopen().expect("the log file"))
+            .spawn()
+            .expect("voile starts");
+        Process {
+            name: name.to_owned(),
+            child,
+            log,
+        }
+    }
+
+    /// Runs to the end and returns what was printed.
+    pub(crate) fn output(arguments: impl FnOnce(&mut Command)) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_voile"));
+        arguments(&mut command);
+        command.stdin(Stdio::null()).output().expect("voile starts")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        let mut text = String::new();
+        if let Ok(mut file) = self.log.reopen() {
+            // A log that cannot be read is reported as an empty one: it only decorates failures.
+            let _ = file.read_to_string(&mut text);
+        }
+        text
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    pub(crate) fn terminate(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM is sent");
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut ended = None;
+        wait_until(&format!("{} ends", self.name), || {
+            ended = self
+                .child
+                .try_wait()
+                .expect("the process can be waited for");
+            ended.is_some()
+        });
+        ended.expect("the wait ended with a status")
+    }
+
+    pub(crate) fn kill(&mut self) {
+        // Already gone is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- log of {}\n{}", self.name, self.log());
+        }
+    }
+}
+
+/// A port of 127.0.0.1 that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Returns once `condition` holds; panics with `what` when it does not within the deadline.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < DEADLINE,
+            "still waiting after {DEADLINE:?}: {what}"
+        );
+        pause();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the pause between two looks at a condition that has a deadline"
+)]
+fn pause() {
+    std::thread::sleep(LOOK_EVERY);
+}
