@@ -1,1 +1,18 @@
-//! The HTTP/1.1 codec, without I/O
+//! The HTTP/1.1 codec, without I/O: strict by RFC 9112, so that two receivers never disagree where a message ends.
+//!
+//! Bytes in a caller's buffer → positions ([`RequestIndex`], [`ResponseIndex`]) → a borrowed view → a forwarded head
+//! written into another buffer, and a body whose bytes are checked where they lie and relayed as they are.
+//! Nothing here allocates once its buffers have grown.
+
+mod fields;
+mod framing;
+mod limits;
+mod reject;
+mod request;
+mod scan;
+mod target;
+
+pub use framing::{Framing, Version};
+pub use limits::*;
+pub use reject::Reject;
+pub use request::{Progress, RequestHead, RequestIndex};

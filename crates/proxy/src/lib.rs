@@ -1,1 +1,3 @@
 //! The data plane: inbound, outbound, http, tcp
+
+pub mod http;

@@ -1,0 +1,247 @@
+//! A request head: parsed in place, kept as positions, read through a borrowed view.
+
+use crate::fields::{Fields, Known, Span, list};
+use crate::framing::{self, Framing, Version, is_token_byte};
+use crate::reject::Reject;
+use crate::scan::{HeadScanner, Kind};
+use crate::target::{self, Target};
+
+/// Whether a head is all there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// More bytes are needed.
+    Partial,
+    /// The head ends at [`RequestIndex::head_len`] (or [`crate::ResponseIndex::head_len`]).
+    Complete,
+}
+
+/// Positions of a request head's parts; reusable, so that parsing allocates nothing.
+#[derive(Debug, Clone, Default)]
+pub struct RequestIndex {
+    scanner: HeadScanner,
+    pub(crate) fields: Fields,
+    pub(crate) start: usize,
+    pub(crate) line_end: usize,
+    head_len: usize,
+    method: Span,
+    pub(crate) target: Target,
+    pub(crate) host: Option<Span>,
+    pub(crate) version: Version,
+    framing: Framing,
+    keep_alive: bool,
+    expects_continue: bool,
+    upgrade: bool,
+}
+
+impl RequestIndex {
+    /// Forgets the last head and starts at the beginning of a buffer.
+    pub fn reset(&mut self) {
+        self.scanner = HeadScanner::default();
+        self.head_len = 0;
+    }
+
+    /// Parses the head at the start of `bytes`, which holds everything of earlier calls since [`Self::reset`] and more.
+    pub fn parse(&mut self, bytes: &[u8]) -> Result<Progress, Reject> {
+        let layout = self
+            .scanner
+            .scan(bytes, Kind::Request, |line| request_line(line).map(|_| ()))?;
+        let Some(layout) = layout else {
+            return Ok(Progress::Partial);
+        };
+        let line = &bytes[layout.start..layout.line_end];
+        let (method, target, version) = request_line(line)?;
+        let target_at = layout.start + method.len() + 1;
+        self.start = layout.start;
+        self.line_end = layout.line_end;
+        self.head_len = layout.end;
+        self.method = Span::new(layout.start, layout.start + method.len());
+        self.version = version;
+        self.fields.parse(bytes, &layout)?;
+        self.target = target::parse(method, target, target_at)?;
+        self.check_fields(bytes)?;
+        Ok(Progress::Complete)
+    }
+
+    /// Bytes of the complete head, skipped empty lines included.
+    pub fn head_len(&self) -> usize {
+        self.head_len
+    }
+
+    /// Reads the head through this index. `bytes` must be the buffer it was parsed from.
+    pub fn head<'a>(&'a self, bytes: &'a [u8]) -> RequestHead<'a> {
+        RequestHead { bytes, index: self }
+    }
+
+    fn check_fields(&mut self, bytes: &[u8]) -> Result<(), Reject> {
+        let options = self.fields.connection(bytes, true)?;
+        self.framing = framing::declared(&self.fields, bytes, self.version)?.unwrap_or_default();
+        self.host = None;
+        self.expects_continue = false;
+        let (mut upgrade, mut upgrade_to_http2) = (false, false);
+        for field in self.fields.all() {
+            let value = field.value.of(bytes);
+            match field.known {
+                Known::Host if self.host.is_some() || !target::is_authority(value) => {
+                    return Err(Reject::Host);
+                }
+                Known::Host => self.host = Some(field.value),
+                Known::Expect if value.eq_ignore_ascii_case(b"100-continue") => {
+                    // RFC 9110 section 10.1.1: ignored from HTTP/1.0.
+                    self.expects_continue = self.version == Version::Http11;
+                }
+                Known::Expect => return Err(Reject::Expectation),
+                Known::Upgrade => {
+                    upgrade = true;
+                    upgrade_to_http2 |= list(value).any(is_http2_token);
+                }
+                _ => {}
+            }
+        }
+        if self.host.is_none() && self.version == Version::Http11 {
+            return Err(Reject::Host);
+        }
+        // An upgrade with a body, or to HTTP/2 in the clear (which would hide requests from policy), is not offered on.
+        self.upgrade = upgrade
+            && options.upgrade
+            && !upgrade_to_http2
+            && self.version == Version::Http11
+            && matches!(self.framing, Framing::None | Framing::Length(0));
+        self.keep_alive = !options.close && (self.version == Version::Http11 || options.keep_alive);
+        Ok(())
+    }
+}
+
+fn is_http2_token(token: &[u8]) -> bool {
+    let name = token.split(|byte| *byte == b'/').next().unwrap_or_default();
+    [&b"h2c"[..], b"h2", b"http", b"tls"]
+        .iter()
+        .any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// `METHOD SP target SP HTTP/1.x`, single spaces, nothing else.
+fn request_line(line: &[u8]) -> Result<(&[u8], &[u8], Version), Reject> {
+    let mut parts = line.split(|byte| *byte == b' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(Reject::RequestLine);
+    };
+    if method.is_empty() || target.is_empty() {
+        return Err(Reject::RequestLine);
+    }
+    if !method
+        .iter()
+        .all(|byte| is_token_byte(*byte) && !byte.is_ascii_lowercase())
+    {
+        return Err(Reject::Method);
+    }
+    if !target
+        .iter()
+        .all(|byte| matches!(byte, 0x21..=0x7e) && *byte != b'#')
+    {
+        return Err(Reject::Target);
+    }
+    let version = match version {
+        b"HTTP/1.1" => Version::Http11,
+        b"HTTP/1.0" => Version::Http10,
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+            return Err(Reject::Version);
+        }
+        _ => return Err(Reject::RequestLine),
+    };
+    Ok((method, target, version))
+}
+
+/// A complete request head.
+#[derive(Clone, Copy)]
+pub struct RequestHead<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) index: &'a RequestIndex,
+}
+
+fn text(bytes: &[u8]) -> &str {
+    // Every span read as text was checked to be ASCII.
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+impl<'a> RequestHead<'a> {
+    /// The method, upper case.
+    pub fn method(&self) -> &'a str {
+        text(self.index.method.of(self.bytes))
+    }
+
+    /// The target as it came.
+    pub fn target(&self) -> &'a str {
+        text(self.index.target.whole.of(self.bytes))
+    }
+
+    /// Path and query, also of an absolute target; `*` for OPTIONS on the whole server.
+    pub fn path_and_query(&self) -> &'a str {
+        match text(self.index.target.path.of(self.bytes)) {
+            "" if self.method() == "OPTIONS" => "*",
+            "" => "/",
+            path => path,
+        }
+    }
+
+    /// The path alone.
+    pub fn path(&self) -> &'a str {
+        self.path_and_query().split('?').next().unwrap_or_default()
+    }
+
+    /// Host and port: the target's if it is absolute (RFC 9112 section 3.2.2), else `Host`. None only in HTTP/1.0.
+    pub fn authority(&self) -> Option<&'a str> {
+        let span = self.index.target.authority.or(self.index.host)?;
+        Some(text(span.of(self.bytes)))
+    }
+
+    /// The version the client spoke.
+    pub fn version(&self) -> Version {
+        self.index.version
+    }
+
+    /// How the body is framed; never [`Framing::UntilClose`].
+    pub fn framing(&self) -> Framing {
+        self.index.framing
+    }
+
+    /// Whether the client wants the connection kept.
+    pub fn keep_alive(&self) -> bool {
+        self.index.keep_alive
+    }
+
+    /// Whether the client waits for 100 (Continue) before its body.
+    pub fn expects_continue(&self) -> bool {
+        self.index.expects_continue
+    }
+
+    /// Whether a protocol upgrade is asked for and will be offered on.
+    pub fn wants_upgrade(&self) -> bool {
+        self.index.upgrade
+    }
+
+    /// Whether the request may be sent twice without harm (RFC 9110 section 9.2.2).
+    pub fn is_idempotent(&self) -> bool {
+        matches!(
+            self.method(),
+            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
+        )
+    }
+
+    /// The first value of a field; names compare without case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers()
+            .find(|(have, _)| have.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+
+    /// Every field line in order, as it came.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let bytes = self.bytes;
+        self.index
+            .fields
+            .all()
+            .iter()
+            .map(move |field| (text(field.name.of(bytes)), field.value.of(bytes)))
+    }
+}

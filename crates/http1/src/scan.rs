@@ -1,0 +1,133 @@
+//! Finds where a head ends, reading each byte once however the bytes were split.
+//!
+//! What it refuses depends on positions alone, never on how the bytes arrived; garbage is refused long before a head is complete.
+
+use crate::limits::{MAX_HEAD_BYTES, MAX_HEADERS, MAX_LEADING_EMPTY_LINES, MAX_REQUEST_LINE_BYTES};
+use crate::reject::Reject;
+
+/// What kind of start line is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Request,
+    Response,
+}
+
+/// Where the lines of a complete head are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Where the start line begins, after skipped empty lines.
+    pub(crate) start: usize,
+    /// Where its CRLF begins.
+    pub(crate) line_end: usize,
+    /// Field lines.
+    pub(crate) fields: usize,
+    /// One past the empty line that ends the head.
+    pub(crate) end: usize,
+}
+
+/// The state between two calls with a growing buffer.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct HeadScanner {
+    scanned: usize,
+    start: usize,
+    line_start: usize,
+    line_end: Option<usize>,
+    lines: usize,
+    empty_lines: usize,
+}
+
+impl HeadScanner {
+    /// Looks at what was added since the last call. `first_line` checks the start line as soon as it is complete.
+    pub(crate) fn scan(
+        &mut self,
+        bytes: &[u8],
+        kind: Kind,
+        mut first_line: impl FnMut(&[u8]) -> Result<(), Reject>,
+    ) -> Result<Option<Layout>, Reject> {
+        loop {
+            let fresh = &bytes[self.scanned..];
+            let newline = memchr::memchr(b'\n', fresh).map(|at| self.scanned + at);
+            if self.line_end.is_none() {
+                self.check_start_bytes(bytes, newline.unwrap_or(bytes.len()), kind)?;
+            }
+            let Some(at) = newline else {
+                self.scanned = bytes.len();
+                // A head that is not complete within the limit cannot become so.
+                let full = bytes.len() - self.start >= MAX_HEAD_BYTES;
+                return if full {
+                    Err(Reject::HeadTooLarge)
+                } else {
+                    Ok(None)
+                };
+            };
+            if at + 1 - self.start > MAX_HEAD_BYTES {
+                return Err(Reject::HeadTooLarge);
+            }
+            self.scanned = at + 1;
+            if at == self.line_start || bytes[at - 1] != b'\r' {
+                return Err(Reject::BareLf);
+            }
+            let line = self.line_start..at - 1;
+            self.line_start = at + 1;
+            match self.line_end {
+                None if line.is_empty() => self.skip_empty_line(kind)?,
+                None => {
+                    first_line(&bytes[line.clone()])?;
+                    self.line_end = Some(line.end);
+                }
+                Some(line_end) if line.is_empty() => {
+                    let layout = Layout {
+                        start: self.start,
+                        line_end,
+                        fields: self.lines,
+                        end: at + 1,
+                    };
+                    return Ok(Some(layout));
+                }
+                Some(_) => {
+                    self.lines += 1;
+                    if self.lines > MAX_HEADERS {
+                        return Err(Reject::TooManyHeaders);
+                    }
+                }
+            }
+        }
+    }
+
+    fn skip_empty_line(&mut self, kind: Kind) -> Result<(), Reject> {
+        self.empty_lines += 1;
+        if kind == Kind::Response {
+            return Err(Reject::StatusLine);
+        }
+        if self.empty_lines > MAX_LEADING_EMPTY_LINES {
+            return Err(Reject::RequestLine);
+        }
+        self.start = self.line_start;
+        Ok(())
+    }
+
+    /// Refuses control characters in an incomplete start line, so that a TLS hello or a port scan is answered at once.
+    fn check_start_bytes(&self, bytes: &[u8], end: usize, kind: Kind) -> Result<(), Reject> {
+        let limit = self.line_start + MAX_REQUEST_LINE_BYTES + 2;
+        let from = self.scanned.max(self.line_start);
+        let fresh = &bytes[from..end.min(limit).max(from)];
+        let bad = match kind {
+            Kind::Request => fresh
+                .iter()
+                .any(|byte| !matches!(byte, 0x20..=0x7e | b'\r')),
+            Kind::Response => fresh
+                .iter()
+                .any(|byte| !matches!(byte, b'\t' | b'\r' | 0x20..=0x7e | 0x80..)),
+        };
+        if bad {
+            return Err(match kind {
+                Kind::Request => Reject::RequestLine,
+                Kind::Response => Reject::StatusLine,
+            });
+        }
+        if end >= limit {
+            return Err(Reject::TargetTooLong);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! Request targets and authorities (RFC 9112 section 3.2, RFC 3986 section 3.2).
+
+use crate::fields::Span;
+use crate::reject::Reject;
+
+/// Where in the head the target's parts are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The whole target as it came.
+    pub(crate) whole: Span,
+    /// Path and query; empty for an absolute target without a path, which means `/` (`*` for OPTIONS).
+    pub(crate) path: Span,
+    /// The authority of an absolute target.
+    pub(crate) authority: Option<Span>,
+}
+
+/// Takes a target apart. `at` is where it starts in the head.
+pub(crate) fn parse(method: &[u8], target: &[u8], at: usize) -> Result<Target, Reject> {
+    if method == b"CONNECT" {
+        return Err(Reject::Connect);
+    }
+    let whole = Span::new(at, at + target.len());
+    match target {
+        [b'/', ..] => Ok(Target {
+            whole,
+            path: whole,
+            authority: None,
+        }),
+        b"*" if method == b"OPTIONS" => Ok(Target {
+            whole,
+            path: whole,
+            authority: None,
+        }),
+        _ => absolute(target, at, whole),
+    }
+}
+
+fn absolute(target: &[u8], at: usize, whole: Span) -> Result<Target, Reject> {
+    let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
+        target
+            .get(..scheme.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    });
+    let from = scheme.ok_or(Reject::Target)?.len();
+    let rest = &target[from..];
+    let length = rest
+        .iter()
+        .position(|byte| matches!(byte, b'/' | b'?'))
+        .unwrap_or(rest.len());
+    // `http://host?query` would need a slash that is not in the buffer; nobody sends it.
+    if !is_authority(&rest[..length]) || rest.get(length) == Some(&b'?') {
+        return Err(Reject::Target);
+    }
+    Ok(Target {
+        whole,
+        path: Span::new(at + from + length, at + target.len()),
+        authority: Some(Span::new(at + from, at + from + length)),
+    })
+}
+
+/// `host [":" port]`, the host not empty and without user information.
+pub(crate) fn is_authority(value: &[u8]) -> bool {
+    let (host_ok, port) = if let Some(rest) = value.strip_prefix(b"[") {
+        let Some(end) = memchr::memchr(b']', rest) else {
+            return false;
+        };
+        let inside = &rest[..end];
+        let digits = inside
+            .iter()
+            .all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'));
+        (digits && inside.contains(&b':'), &rest[end + 1..])
+    } else {
+        let end = memchr::memchr(b':', value).unwrap_or(value.len());
+        let host = &value[..end];
+        (
+            !host.is_empty() && host.iter().all(|byte| is_name_byte(*byte)),
+            &value[end..],
+        )
+    };
+    host_ok && is_port(port)
+}
+
+fn is_port(port: &[u8]) -> bool {
+    match port {
+        [] => true,
+        [b':', digits @ ..] => {
+            digits.len() <= 5
+                && digits.iter().all(u8::is_ascii_digit)
+                && digits
+                    .iter()
+                    .fold(0_u32, |sum, digit| sum * 10 + u32::from(digit - b'0'))
+                    <= 65_535
+        }
+        _ => false,
+    }
+}
+
+/// unreserved, sub-delims and percent of RFC 3986; a comma would let two hosts pass for one.
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(&byte)
+}

@@ -1,0 +1,71 @@
+//! One worker's drain signal: requests in flight finish, idle connections close.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use slab::Slab;
+
+/// Told once, heard by every connection of the worker. Clones share the signal.
+#[derive(Clone, Default)]
+pub struct Drain {
+    shared: Rc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    draining: Cell<bool>,
+    waiting: RefCell<Slab<Waker>>,
+}
+
+impl Drain {
+    /// A signal not yet given.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gives the signal.
+    pub fn start(&self) {
+        self.shared.draining.set(true);
+        for (_, waker) in self.shared.waiting.borrow().iter() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Whether it was given.
+    pub fn is_draining(&self) -> bool {
+        self.shared.draining.get()
+    }
+
+    /// Connections being served at this moment.
+    pub fn connections(&self) -> usize {
+        self.shared.waiting.borrow().len()
+    }
+
+    pub(crate) fn listen(&self, cx: &Context<'_>) -> Listening {
+        let slot = self.shared.waiting.borrow_mut().insert(cx.waker().clone());
+        Listening {
+            drain: self.clone(),
+            slot,
+        }
+    }
+}
+
+/// One connection's place among the listeners.
+pub(crate) struct Listening {
+    drain: Drain,
+    slot: usize,
+}
+
+impl Listening {
+    /// Keeps the place's waker true; nearly always it is the task's own already.
+    pub(crate) fn refresh(&self, cx: &Context<'_>) {
+        self.drain.shared.waiting.borrow_mut()[self.slot].clone_from(cx.waker());
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.drain.shared.waiting.borrow_mut().remove(self.slot);
+    }
+}

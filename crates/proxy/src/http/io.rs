@@ -1,0 +1,33 @@
+//! What the engine needs of a byte stream beyond reading and writing.
+//!
+//! Idle connections hold no buffers, so a stream must say that it is worth reading before anybody lends it a buffer;
+//! and a response cut short must never look like a clean end, so a stream must know how to end rudely.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// A byte stream that the engine can serve: plain TCP, or TLS over it.
+pub trait Io: AsyncRead + AsyncWrite + Unpin {
+    /// Ready when a read is worth trying: bytes, end of stream or an error are likely there. Consumes nothing.
+    ///
+    /// A false alarm is allowed (the read then is pending); a missed one is not. For TLS, decrypted bytes waiting in the
+    /// session count as readable.
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Makes the coming drop noticeable to the peer as an error (TCP: reset instead of FIN; TLS: also no close_notify).
+    fn abort(&mut self);
+}
+
+impl Io for TcpStream {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(cx)
+    }
+
+    fn abort(&mut self) {
+        // Only a wish: if it fails the peer still sees fewer bytes than were promised.
+        let _ = socket2::SockRef::from(&*self).set_linger(Some(std::time::Duration::ZERO));
+    }
+}

@@ -1,0 +1,65 @@
+//! Every limit of the engine, by name, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Size of one pooled buffer, in bytes: a TLS record's plaintext, so that one record is one read.
+pub const BUFFER_BYTES: usize = 16 * 1024;
+
+/// Most free buffers a worker keeps: 4 MiB. More in use at once is possible, they are freed when they come back.
+pub const MAX_FREE_BUFFERS: usize = 256;
+
+/// The least room a body is read into; below it another buffer is taken.
+pub const MIN_READ_BYTES: usize = 4 * 1024;
+
+/// Longest time from the first byte of a request head to its last. Slower is answered 408.
+pub const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Longest time a downstream connection may wait for its next request. Envoy's default.
+pub const DOWNSTREAM_IDLE: Duration = Duration::from_secs(3600);
+
+/// Longest time in which nothing moves while we wait for the client (its body, or room for the response). Envoy's default.
+/// Waiting for the server has no limit, as in Istio.
+pub const STREAM_IDLE: Duration = Duration::from_secs(300);
+
+/// Longest time a pooled upstream connection stays unused; shorter than the 75 s of nginx and the usual load balancers.
+pub const UPSTREAM_IDLE: Duration = Duration::from_secs(60);
+
+/// Most idle upstream connections per pool key and worker.
+pub const MAX_IDLE_PER_KEY: usize = 128;
+
+/// Most idle upstream connections per pool, so that many keys do not eat all descriptors.
+pub const MAX_IDLE_PER_POOL: usize = 1024;
+
+/// Longest time spent reading what a client still sends after we answered and closed our side, so that the close does not
+/// destroy the answer on its way (RFC 9112 section 9.6).
+pub const LINGER: Duration = Duration::from_secs(2);
+
+/// Most bytes read while lingering.
+pub const MAX_LINGER_BYTES: usize = 256 * 1024;
+
+/// The durations of one worker. The defaults are the constants above; tests shorten them.
+#[derive(Debug, Clone, Copy)]
+pub struct HttpTimeouts {
+    /// See [`HEADER_TIMEOUT`].
+    pub header: Duration,
+    /// See [`DOWNSTREAM_IDLE`].
+    pub downstream_idle: Duration,
+    /// See [`STREAM_IDLE`].
+    pub stream_idle: Duration,
+    /// See [`UPSTREAM_IDLE`].
+    pub upstream_idle: Duration,
+    /// See [`LINGER`].
+    pub linger: Duration,
+}
+
+impl Default for HttpTimeouts {
+    fn default() -> Self {
+        Self {
+            header: HEADER_TIMEOUT,
+            downstream_idle: DOWNSTREAM_IDLE,
+            stream_idle: STREAM_IDLE,
+            upstream_idle: UPSTREAM_IDLE,
+            linger: LINGER,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Idle upstream connections of one worker, by key, the most recently used first.
+//!
+//! Every idle connection has the keeper's waker, so that one that closes or speaks out of turn is dropped at once, and a
+//! checkout needs no system call. One timer runs while something is idle; none otherwise.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::hash::Hash;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::io::ReadBuf;
+
+use super::io::Io;
+use super::limits::{MAX_IDLE_PER_KEY, MAX_IDLE_PER_POOL};
+
+struct Idle<S> {
+    stream: S,
+    since: Instant,
+}
+
+/// See the module.
+pub(crate) struct Pool<K, S> {
+    idle: RefCell<HashMap<K, Vec<Idle<S>>>>,
+    count: Cell<usize>,
+    keeper: RefCell<Option<Waker>>,
+    timer_armed: Cell<bool>,
+    timeout: Duration,
+}
+
+impl<K: Eq + Hash + Clone, S: Io> Pool<K, S> {
+    pub(crate) fn new(timeout: Duration) -> Rc<Self> {
+        Rc::new(Self {
+            idle: RefCell::default(),
+            count: Cell::new(0),
+            keeper: RefCell::default(),
+            timer_armed: Cell::new(false),
+            timeout,
+        })
+    }
+
+    pub(crate) fn idle(&self) -> usize {
+        self.count.get()
+    }
+
+    pub(crate) fn clear(&self) {
+        self.idle.borrow_mut().clear();
+        self.count.set(0);
+    }
+
+    /// The youngest idle connection that is neither closed nor out of turn, as far as is known without asking the kernel.
+    pub(crate) fn checkout(&self, key: &K) -> Option<S> {
+        let mut idle = self.idle.borrow_mut();
+        let list = idle.get_mut(key)?;
+        while let Some(mut candidate) = list.pop() {
+            self.count.set(self.count.get() - 1);
+            if is_quiet(
+                &mut candidate.stream,
+                &mut Context::from_waker(Waker::noop()),
+            ) {
+                return Some(candidate.stream);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection for the next request with this key, if there is room.
+    pub(crate) fn checkin(&self, key: &K, mut stream: S, now: Instant) {
+        let keeper = self.keeper.borrow();
+        let waker = keeper.as_ref().map_or(Waker::noop(), |waker| waker);
+        if self.count.get() >= MAX_IDLE_PER_POOL
+            || !is_quiet(&mut stream, &mut Context::from_waker(waker))
+        {
+            return;
+        }
+        let mut idle = self.idle.borrow_mut();
+        let item = Idle { stream, since: now };
+        match idle.get_mut(key) {
+            Some(list) if list.len() >= MAX_IDLE_PER_KEY => return,
+            Some(list) => list.push(item),
+            None => {
+                idle.insert(key.clone(), vec![item]);
+            }
+        }
+        self.count.set(self.count.get() + 1);
+        if !self.timer_armed.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Drops what is closed, out of turn or too old, and says when the next one grows old.
+    fn sweep(&self, cx: &mut Context<'_>, now: Instant) -> Option<Instant> {
+        let mut oldest: Option<Instant> = None;
+        let mut left = 0;
+        self.idle.borrow_mut().retain(|_, list| {
+            list.retain_mut(|item| {
+                let keep = now.saturating_duration_since(item.since) < self.timeout
+                    && is_quiet(&mut item.stream, cx);
+                if keep {
+                    left += 1;
+                    oldest = Some(oldest.map_or(item.since, |since| since.min(item.since)));
+                }
+                keep
+            });
+            !list.is_empty()
+        });
+        self.count.set(left);
+        oldest.map(|since| since + self.timeout)
+    }
+}
+
+/// Whether a connection has nothing to say. Readiness alone may be a false alarm, so it is confirmed by reading one byte.
+fn is_quiet<S: Io>(stream: &mut S, cx: &mut Context<'_>) -> bool {
+    if stream.poll_readable(cx).is_pending() {
+        return true;
+    }
+    let mut byte = [0];
+    Pin::new(stream)
+        .poll_read(cx, &mut ReadBuf::new(&mut byte))
+        .is_pending()
+}
+
+/// The keeper's task.
+pub(crate) async fn keep<K: Eq + Hash + Clone, S: Io>(pool: Weak<Pool<K, S>>) {
+    let mut timer: Option<Pin<Box<tokio::time::Sleep>>> = None;
+    poll_fn(move |cx| {
+        let Some(pool) = pool.upgrade() else {
+            return Poll::Ready(());
+        };
+        *pool.keeper.borrow_mut() = Some(cx.waker().clone());
+        loop {
+            let Some(next) = pool.sweep(cx, Instant::now()) else {
+                timer = None;
+                pool.timer_armed.set(false);
+                return Poll::Pending;
+            };
+            let sleep =
+                timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next.into())));
+            sleep.as_mut().reset(next.into());
+            pool.timer_armed.set(true);
+            if sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+}
+
+impl<K, S> Drop for Pool<K, S> {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.borrow_mut().take() {
+            keeper.wake();
+        }
+    }
+}

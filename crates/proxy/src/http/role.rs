@@ -1,0 +1,192 @@
+//! The seam between the HTTP/1.1 engine and whoever decides: inbound, outbound, later waypoint and gateway.
+//!
+//! The engine moves bytes; a role says where a request goes, opens connections, and learns what became of each exchange.
+//!
+//! ```text
+//! head read → role.route ─┬─ Refusal → local reply ───────────────┐
+//!                         └─ Route → pool, or role.connect → relay ┴→ role.record
+//! ```
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::hash::Hash;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use voile_http1::RequestHead;
+
+use super::io::Io;
+
+/// How long opening an upstream connection may take, handshake included, unless a route says otherwise. Istio's default.
+pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a proxy role tells the engine. One value per downstream connection; it may know the peer's identity.
+pub trait HttpRole: Sized {
+    /// The stream to an upstream.
+    type Upstream: Io;
+    /// What makes two upstream connections interchangeable: source identity, destination identity, address, TLS or not.
+    /// Cloned once per request, so make it small (an interned number) or shared.
+    type Key: Clone + Eq + Hash;
+    /// What the role wants back when the exchange is over: its permit, its metric handle.
+    type Ticket;
+
+    /// Decides where a request goes, or that it goes nowhere. Runs on the request path: indexed lookups only.
+    fn route(&self, head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>>;
+
+    /// Opens a connection for a route. The engine bounds it by `route.connect_timeout`; dropping the future cancels it.
+    fn connect(
+        &self,
+        route: &Route<Self>,
+    ) -> impl Future<Output = Result<Self::Upstream, ConnectFailure>>;
+
+    /// Learns how an exchange ended. Called after the response was written, off the request's latency.
+    fn record(&self, exchange: Exchange<'_, Self>);
+}
+
+/// Where one request goes.
+pub struct Route<R: HttpRole> {
+    /// The pool key.
+    pub key: R::Key,
+    /// Given back in [`Exchange::ticket`].
+    pub ticket: R::Ticket,
+    /// How long `connect` may take.
+    pub connect_timeout: Duration,
+    /// Complete field lines (`name: value\r\n` each) to add to the forwarded head.
+    pub add_request_headers: Option<Rc<[u8]>>,
+    /// The authority to send when the request names none, which only HTTP/1.0 allows.
+    pub default_authority: Option<Rc<str>>,
+}
+
+impl<R: HttpRole> Route<R> {
+    /// A route with default timeouts that adds nothing.
+    pub fn new(key: R::Key, ticket: R::Ticket) -> Self {
+        Self {
+            key,
+            ticket,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            add_request_headers: None,
+            default_authority: None,
+        }
+    }
+}
+
+/// A request the role will not forward.
+pub struct Refusal<R: HttpRole> {
+    /// The status to answer, 400..=599.
+    pub status: u16,
+    /// One short line for the body, for a person.
+    pub reason: Cow<'static, str>,
+    /// Whose fault, in Envoy's words.
+    pub flag: ResponseFlag,
+    /// Given back in [`Exchange::ticket`].
+    pub ticket: Option<R::Ticket>,
+}
+
+impl<R: HttpRole> Refusal<R> {
+    /// A refusal without a ticket.
+    pub fn new(status: u16, flag: ResponseFlag, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            status,
+            reason: reason.into(),
+            flag,
+            ticket: None,
+        }
+    }
+}
+
+/// Why no upstream connection could be had. Answered 503 with [`ResponseFlag::UpstreamConnectionFailure`].
+#[derive(Debug, Clone)]
+pub struct ConnectFailure {
+    /// For logs and the local reply: what was tried and what went wrong; no addresses the client should not learn.
+    pub reason: Cow<'static, str>,
+}
+
+impl ConnectFailure {
+    /// A failure with its reason.
+    pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason: reason.into(),
+        }
+    }
+}
+
+/// What went wrong with an exchange, in Envoy's vocabulary (`%RESPONSE_FLAGS%`, Istio's `response_flags` label).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ResponseFlag {
+    /// `-`: nothing went wrong.
+    #[default]
+    None,
+    /// `NR`: no route.
+    NoRoute,
+    /// `UH`: no healthy upstream.
+    NoHealthyUpstream,
+    /// `UF`: the upstream connection could not be opened.
+    UpstreamConnectionFailure,
+    /// `UO`: a circuit breaker is open.
+    UpstreamOverflow,
+    /// `UC`: the upstream connection ended during the exchange.
+    UpstreamConnectionTermination,
+    /// `UPE`: the upstream's response was not HTTP.
+    UpstreamProtocolError,
+    /// `UT`: the upstream took too long.
+    UpstreamRequestTimeout,
+    /// `DC`: the client went away.
+    DownstreamConnectionTermination,
+    /// `DPE`: the client's request was not HTTP.
+    DownstreamProtocolError,
+    /// `SI`: nothing moved for too long.
+    StreamIdleTimeout,
+    /// `UAEX`: denied by authorization.
+    Unauthorized,
+    /// `RL`: rate limited.
+    RateLimited,
+}
+
+impl ResponseFlag {
+    /// Envoy's short code, `-` for none.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::None => "-",
+            Self::NoRoute => "NR",
+            Self::NoHealthyUpstream => "UH",
+            Self::UpstreamConnectionFailure => "UF",
+            Self::UpstreamOverflow => "UO",
+            Self::UpstreamConnectionTermination => "UC",
+            Self::UpstreamProtocolError => "UPE",
+            Self::UpstreamRequestTimeout => "UT",
+            Self::DownstreamConnectionTermination => "DC",
+            Self::DownstreamProtocolError => "DPE",
+            Self::StreamIdleTimeout => "SI",
+            Self::Unauthorized => "UAEX",
+            Self::RateLimited => "RL",
+        }
+    }
+}
+
+/// What became of one request.
+pub struct Exchange<'a, R: HttpRole> {
+    /// The request head as it came; none when it could not be parsed.
+    pub head: Option<RequestHead<'a>>,
+    /// What the route (or refusal) carried; none when the request never reached the role.
+    pub ticket: Option<&'a R::Ticket>,
+    /// The status sent to the client; 0 when none was.
+    pub status: u16,
+    /// What went wrong.
+    pub flag: ResponseFlag,
+    /// One word on how it ended, `via_upstream` when all was well (Envoy's `%RESPONSE_CODE_DETAILS%`).
+    pub details: &'static str,
+    /// Bytes of the request head as received.
+    pub request_head_bytes: u64,
+    /// Bytes of the request body received, chunk framing included; of a tunnel, bytes client → server.
+    pub request_body_bytes: u64,
+    /// Bytes of the response head as sent.
+    pub response_head_bytes: u64,
+    /// Bytes of the response body sent, chunk framing included; of a tunnel, bytes server → client.
+    pub response_body_bytes: u64,
+    /// When the request head was complete.
+    pub started: Instant,
+    /// From then to the last byte of the response.
+    pub duration: Duration,
+    /// Whether the request travelled on a pooled connection.
+    pub upstream_reused: bool,
+}

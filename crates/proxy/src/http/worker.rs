@@ -1,0 +1,72 @@
+//! What the connections of one worker share: pool, buffers, drain signal, durations.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use super::buffers::Buffers;
+use super::drain::Drain;
+use super::io::Io;
+use super::limits::HttpTimeouts;
+use super::pool::Pool;
+use super::role::HttpRole;
+
+/// Shared by every connection a role serves on one worker. Several roles may share `buffers` and `drain`.
+pub struct HttpWorker<R: HttpRole> {
+    pub(crate) pool: Rc<Pool<R::Key, R::Upstream>>,
+    pub(crate) buffers: Buffers,
+    pub(crate) drain: Drain,
+    pub(crate) timeouts: HttpTimeouts,
+}
+
+impl<R: HttpRole> HttpWorker<R> {
+    /// A worker's engine with an empty pool.
+    pub fn new(buffers: Buffers, drain: Drain, timeouts: HttpTimeouts) -> Rc<Self> {
+        Rc::new(Self {
+            pool: Pool::new(timeouts.upstream_idle),
+            buffers,
+            drain,
+            timeouts,
+        })
+    }
+
+    /// Evicts idle upstream connections that closed, spoke out of turn or grew old. Spawn it once per worker on the local
+    /// set; it sleeps while nothing is idle and ends when the worker is dropped.
+    pub fn keeper(&self) -> impl Future<Output = ()> + use<R> {
+        super::pool::keep(Rc::downgrade(&self.pool))
+    }
+
+    /// Idle upstream connections at this moment.
+    pub fn idle_upstreams(&self) -> usize {
+        self.pool.idle()
+    }
+
+    /// Closes every idle upstream connection, as when certificates changed.
+    pub fn close_idle_upstreams(&self) {
+        self.pool.clear();
+    }
+}
+
+/// How serving a downstream connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionEnd {
+    /// Closed in good order, by either side.
+    Clean,
+    /// Closed after a request we refused to understand.
+    Refused,
+    /// The client went away, or a response was cut short.
+    Aborted,
+    /// Ended as a tunnel after an upgrade.
+    Tunnel,
+}
+
+/// Serves one downstream connection until it ends. `early` is what was read from it already.
+pub async fn serve_connection<S: Io, R: HttpRole>(
+    worker: &Rc<HttpWorker<R>>,
+    role: &R,
+    stream: S,
+    early: &[u8],
+) -> ConnectionEnd {
+    super::connection::Connection::new(worker, role, stream, early)
+        .serve()
+        .await
+}
