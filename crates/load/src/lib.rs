@@ -1,1 +1,28 @@
-//! Load generator, echo server and byte relay; no HTTP code shared with the proxy
+//! Load generator, echo server and byte relay, on raw epoll and threads of their own.
+//!
+//! Nothing here knows the proxy: no HTTP code is shared with it, so that a bug cannot hide itself.
+
+mod accept;
+pub mod clock;
+mod connect;
+mod duration;
+pub mod fortio;
+pub mod options;
+pub mod outcome;
+mod poll;
+pub mod relay;
+pub mod response;
+pub mod run;
+pub mod samples;
+pub mod schedule;
+mod stop;
+mod table;
+mod tally;
+mod worker;
+
+pub use duration::parse_duration;
+pub use options::{LoadOptions, Target};
+pub use outcome::LoadResult;
+pub use run::run;
+pub use schedule::Arrival;
+pub use stop::Stop;

@@ -1,11 +1,209 @@
-//! `voile load`.
+//! `voile load`: options in, one result out (table, JSON or Fortio's JSON), and an exit code that says whether the
+//! run may be believed.
 
+use std::io::{IsTerminal as _, Write as _};
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use voile_load::{Arrival, LoadOptions, LoadResult, Stop, Target, parse_duration};
+
+/// The most bytes that `--payload-size` makes.
+const MAX_PAYLOAD_BYTES: usize = 1 << 30;
+
+/// Send load to a URL on a schedule and measure latency from the instant each request was due.
+///
+/// Open loop: requests are due at --rate whatever the server does. A request that finds no connection free waits,
+/// and its latency counts from when it was due; `service` time, from the actual send, is shown beside it. Requests
+/// without an answer at the end are errors, and their age is a sample: nothing is dropped.
+///
+/// The generator measures its own lateness. A run in which it was late, missed its rate by more than 1 % or saw more
+/// than 1 % of requests fail is INVALID: it is printed, with the reasons, and the exit code is 1.
+///
+/// Exit codes: 0 valid, 1 invalid or failed, 2 wrong usage. JSON fields: docs/reference/load.md.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Where requests go: http://HOST[:PORT][/PATH][?QUERY]. Names are resolved once.
+    url: String,
+    /// Requests per second over all connections; 0 = maximum, each connection sending as soon as it is answered.
+    #[arg(long, short = 'r', default_value_t = 100.0, value_name = "N")]
+    rate: f64,
+    /// Connections, each with at most one request in flight.
+    #[arg(long, short = 'c', default_value_t = 4, value_name = "N")]
+    connections: usize,
+    /// How long to measure.
+    #[arg(long, short = 'd', default_value = "10s", value_parser = parse_duration, value_name = "DURATION")]
+    duration: Duration,
+    /// How long to send the same load first, without counting it.
+    #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION")]
+    warmup: Duration,
+    /// Generator threads; connections and schedule are divided among them.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    threads: usize,
+    /// How requests are spread over time.
+    #[arg(long, value_enum, default_value_t = ArrivalName::Uniform)]
+    arrival: ArrivalName,
+    /// Seed of `--arrival poisson`.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Longest wait for a response after it was sent; then the connection is closed and an error counted.
+    #[arg(long, default_value = "3s", value_parser = parse_duration, value_name = "DURATION")]
+    timeout: Duration,
+    /// Request method.
+    #[arg(long, short = 'X', default_value = "GET", value_name = "METHOD")]
+    method: String,
+    /// Request header; `Host` replaces the URL's. May be repeated.
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = parse_header)]
+    headers: Vec<(String, String)>,
+    /// Send a body of that many bytes.
+    #[arg(long, value_name = "BYTES", conflicts_with = "data")]
+    payload_size: Option<usize>,
+    /// Send this body; @FILE reads it from a file.
+    #[arg(long, value_name = "TEXT|@FILE")]
+    data: Option<String>,
+    /// Open a connection for each request.
+    #[arg(long)]
+    no_keepalive: bool,
+    /// Source address of the connections.
+    #[arg(long, value_name = "IP")]
+    bind: Option<IpAddr>,
+    /// Count a response with a body of another length as an error (kind `size`).
+    #[arg(long, value_name = "BYTES")]
+    expect_size: Option<u64>,
+    /// Count a response with another status as an error (kind `status`); without it, any but 2xx is.
+    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(100..=599))]
+    expect_status: Option<u16>,
+    /// Print JSON; the same as --format json.
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Write the result there instead of stdout.
+    #[arg(long, short = 'o', value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Labels, carried into Fortio's JSON.
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    labels: String,
+    /// Print a line each second to stderr even if that is not a terminal.
+    #[arg(long)]
+    progress: bool,
+}
 
-pub(crate) fn run(_args: Args) -> ExitCode {
-    eprintln!("voile load: not built yet");
-    ExitCode::from(2)
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ArrivalName {
+    /// One even schedule over all connections.
+    Uniform,
+    /// Seeded exponential gaps.
+    Poisson,
+    /// All connections in phase, one request in flight each, as fortio sends by default.
+    Fortio,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// All figures and histograms.
+    Json,
+    /// The JSON that Fortio writes.
+    Fortio,
+}
+
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("expected `Name: value`")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let options = match options(&args) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("voile load: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let progress = args.progress || std::io::stderr().is_terminal();
+    let result = Stop::new().and_then(|stop| {
+        stop.on_signals()?;
+        voile_load::run(&options, &stop, progress)
+    });
+    let result = match result {
+        Ok(result) => result,
+        Err(error) => {
+            eprintln!("voile load: {error}");
+            return ExitCode::from(1);
+        }
+    };
+    if let Err(why) = print(&args, &result) {
+        eprintln!("voile load: {why}");
+        return ExitCode::from(1);
+    }
+    for reason in &result.invalid_reasons {
+        eprintln!("voile load: run INVALID: {reason}");
+    }
+    ExitCode::from(u8::from(!result.valid))
+}
+
+fn options(args: &Args) -> Result<LoadOptions, String> {
+    let mut options = LoadOptions::new(Target::parse(&args.url)?);
+    options.rate = args.rate;
+    options.connections = args.connections;
+    options.duration = args.duration;
+    options.warmup = args.warmup;
+    options.threads = args.threads;
+    options.arrival = match args.arrival {
+        ArrivalName::Uniform => Arrival::Uniform,
+        ArrivalName::Poisson => Arrival::Poisson,
+        ArrivalName::Fortio => Arrival::Fortio,
+    };
+    options.seed = args.seed;
+    options.timeout = args.timeout;
+    options.keepalive = !args.no_keepalive;
+    options.bind = args.bind;
+    options.method.clone_from(&args.method);
+    options.headers.clone_from(&args.headers);
+    options.body = body(args)?;
+    if !options.body.is_empty() && options.method == "GET" {
+        "POST".clone_into(&mut options.method);
+    }
+    options.expect_size = args.expect_size;
+    options.expect_status = args.expect_status;
+    options.check()?;
+    Ok(options)
+}
+
+fn body(args: &Args) -> Result<Vec<u8>, String> {
+    if let Some(size) = args.payload_size {
+        if size > MAX_PAYLOAD_BYTES {
+            return Err(format!(
+                "payload of {size} bytes: at most {MAX_PAYLOAD_BYTES}"
+            ));
+        }
+        return Ok((0..size).map(|at| b'a' + (at % 26) as u8).collect());
+    }
+    match args.data.as_deref() {
+        None => Ok(Vec::new()),
+        Some(data) => match data.strip_prefix('@') {
+            Some(path) => std::fs::read(path).map_err(|error| format!("read {path}: {error}")),
+            None => Ok(data.as_bytes().to_vec()),
+        },
+    }
+}
+
+fn print(args: &Args, result: &LoadResult) -> Result<(), String> {
+    let text = match if args.json { Format::Json } else { args.format } {
+        Format::Table => result.to_table(),
+        Format::Json => result.to_json() + "\n",
+        Format::Fortio => result.to_fortio(&args.labels) + "\n",
+    };
+    match &args.out {
+        Some(path) => {
+            std::fs::write(path, text).map_err(|error| format!("write {}: {error}", path.display()))
+        }
+        None => std::io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(|error| format!("write to stdout: {error}")),
+    }
 }

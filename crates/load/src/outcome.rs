@@ -1,0 +1,358 @@
+//! The result of a run: the figures, whether they may be believed, and the JSON that records them. Field names are
+//! stable; `docs/reference/load.md` documents them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::clock::{MILLISECOND, SECOND};
+use crate::options::LoadOptions;
+use crate::samples::{Samples, Summary};
+use crate::schedule::Arrival;
+use crate::tally::{Outcome, Tally};
+
+/// The generator's own lateness at p99, in µs, beyond which a run is not valid: latencies would be its own.
+pub const MAX_LATENESS_P99_US: u64 = 1_000;
+/// How far the achieved rate may be from the scheduled one, as a fraction.
+pub const MAX_RATE_MISS: f64 = 0.01;
+/// The fraction of requests that may fail before the latencies say nothing about the service.
+pub const MAX_ERROR_FRACTION: f64 = 0.01;
+/// With answers arriving up to this long after the last scheduled instant, the rate still counts as kept.
+const TAIL_NS: u64 = 100 * MILLISECOND;
+
+/// A finished run, in the shape of its JSON.
+#[derive(Debug, Clone, Serialize)]
+pub struct LoadResult {
+    /// Version of this format.
+    pub version: u32,
+    /// What was asked for.
+    pub options: EchoedOptions,
+    /// Unix time at which the measured part began, in nanoseconds.
+    pub start_unix_ns: u64,
+    /// The same in RFC 3339, UTC.
+    pub start_time: String,
+    /// Length of the measured part of the schedule, in seconds.
+    pub duration_s: f64,
+    /// Requests per second asked for; 0 is maximum.
+    pub requested_rps: f64,
+    /// Responses per second.
+    pub achieved_rps: f64,
+    /// Requests that were due in the measured part.
+    pub scheduled: u64,
+    /// Of these, how many were sent.
+    pub sent: u64,
+    /// Of these, how many were answered as expected.
+    pub ok: u64,
+    /// The others, by kind.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// All errors.
+    pub errors_total: u64,
+    /// From the intended send time to the end of the response (or to the failure), all requests.
+    pub latency_us: Summary,
+    /// From the actual send, all that were sent.
+    pub service_us: Summary,
+    /// As `latency_us`, of failed requests only.
+    pub error_latency_us: Summary,
+    /// The generator's own lateness: actual minus intended send, where a connection was free in time.
+    pub lateness_us: Lateness,
+    /// By the second in which requests were due.
+    pub per_second: Vec<PerSecond>,
+    /// All of `latency_us`, HdrHistogram V2 compressed, base64, values in µs.
+    pub latency_histogram: String,
+    /// All of `service_us`, likewise.
+    pub service_histogram: String,
+    /// Responses by status code.
+    pub status: BTreeMap<String, u64>,
+    /// Bytes moved in the measured part.
+    pub bytes: Bytes,
+    /// Connections opened in the measured part (reconnects, when keep-alive is on).
+    pub connects: u64,
+    /// Times that bytes came which no request had asked for.
+    pub unsolicited: u64,
+    /// CPU time of the generator's threads per request sent.
+    pub cpu_us_per_request: f64,
+    /// Whether the figures may be believed.
+    pub valid: bool,
+    /// Why not.
+    pub invalid_reasons: Vec<String>,
+    /// The run was ended before its time.
+    pub interrupted: bool,
+    #[serde(skip)]
+    pub(crate) latency: Samples,
+    #[serde(skip)]
+    pub(crate) error_latency: Samples,
+}
+
+/// The options as run.
+#[derive(Debug, Clone, Serialize)]
+pub struct EchoedOptions {
+    /// Target.
+    pub url: String,
+    /// Method.
+    pub method: String,
+    /// Requests per second; 0 is maximum.
+    pub rate: f64,
+    /// Connections.
+    pub connections: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Arrival pattern; `closed` when the rate is 0.
+    pub arrival: &'static str,
+    /// Seed of random arrivals.
+    pub seed: u64,
+    /// Seconds.
+    pub duration_s: f64,
+    /// Seconds.
+    pub warmup_s: f64,
+    /// Seconds.
+    pub timeout_s: f64,
+    /// Connections are reused.
+    pub keepalive: bool,
+    /// Source address.
+    pub bind: Option<String>,
+    /// Headers added.
+    pub headers: Vec<String>,
+    /// Request body bytes.
+    pub payload_size: usize,
+    /// Expected body length.
+    pub expect_size: Option<u64>,
+    /// Expected status.
+    pub expect_status: Option<u16>,
+}
+
+/// The generator's own lateness in µs.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Lateness {
+    /// Median.
+    pub p50: u64,
+    /// 99th percentile; the bound of validity is on it.
+    pub p99: u64,
+    /// Largest.
+    pub max: u64,
+    /// Sends that found a connection free.
+    pub count: u64,
+}
+
+/// One second of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct PerSecond {
+    /// Seconds since the measurement began.
+    pub t: usize,
+    /// Requests due in this second that were sent.
+    pub sent: u64,
+    /// Of these, good ones.
+    pub ok: u64,
+    /// Failed ones.
+    pub errors: u64,
+    /// Median latency, µs.
+    pub p50: u64,
+    /// 99th percentile, µs.
+    pub p99: u64,
+    /// Largest, µs.
+    pub max: u64,
+    /// Latency histogram, as `latency_histogram`.
+    pub histogram: String,
+}
+
+/// Bytes moved.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Bytes {
+    /// Request bytes written.
+    pub sent: u64,
+    /// Response bytes read, heads included.
+    pub received: u64,
+    /// Of these, bodies of counted responses.
+    pub body: u64,
+}
+
+impl LoadResult {
+    pub(crate) fn new(
+        options: &LoadOptions,
+        tally: &Tally,
+        start_unix_ns: u64,
+        interrupted: bool,
+    ) -> Self {
+        let span = tally.end.saturating_sub(tally.start);
+        let duration_s = span as f64 / SECOND as f64;
+        let errors_total = tally.errors.values().sum();
+        let mut result = Self {
+            version: 1,
+            options: EchoedOptions::of(options),
+            start_unix_ns,
+            start_time: rfc3339(start_unix_ns),
+            duration_s,
+            requested_rps: options.rate,
+            achieved_rps: rate(tally.answered, achieved_span(tally, span)),
+            scheduled: tally.scheduled,
+            sent: tally.sent,
+            ok: tally.ok,
+            errors: tally
+                .errors
+                .iter()
+                .map(|(kind, count)| (kind.name(), *count))
+                .collect(),
+            errors_total,
+            latency_us: tally.latency.summary(),
+            service_us: tally.service.summary(),
+            error_latency_us: tally.error_latency.summary(),
+            lateness_us: Lateness {
+                p50: tally.lateness.quantile_us(0.50),
+                p99: tally.lateness.quantile_us(0.99),
+                max: tally.lateness.max_us(),
+                count: tally.lateness.count(),
+            },
+            per_second: per_second(tally),
+            latency_histogram: tally.latency.encode(),
+            service_histogram: tally.service.encode(),
+            status: tally
+                .statuses
+                .iter()
+                .map(|(status, count)| (status.to_string(), *count))
+                .collect(),
+            bytes: Bytes {
+                sent: tally.bytes_sent,
+                received: tally.bytes_received,
+                body: tally.body_bytes,
+            },
+            connects: tally.connects,
+            unsolicited: tally.unsolicited,
+            cpu_us_per_request: tally.cpu_ns as f64 / 1_000.0 / tally.sent.max(1) as f64,
+            valid: true,
+            invalid_reasons: Vec::new(),
+            interrupted,
+            latency: tally.latency.clone(),
+            error_latency: tally.error_latency.clone(),
+        };
+        result.judge(tally, span);
+        result
+    }
+
+    /// Decides whether the figures may be believed.
+    fn judge(&mut self, tally: &Tally, span: u64) {
+        let mut reasons = Vec::new();
+        if self.ok == 0 {
+            reasons.push("no request was answered as expected".to_owned());
+        }
+        let late = self.lateness_us.p99;
+        if self.requested_rps > 0.0 && late > MAX_LATENESS_P99_US {
+            reasons.push(format!(
+                "the generator was late: own lateness p99 {late} µs, more than {MAX_LATENESS_P99_US} µs"
+            ));
+        }
+        let planned = rate(self.scheduled, span);
+        if self.requested_rps > 0.0 && self.achieved_rps < planned * (1.0 - MAX_RATE_MISS) {
+            let achieved = self.achieved_rps;
+            reasons.push(format!(
+                "the rate was missed by more than {}%: {achieved:.1} responses/s of {planned:.1} scheduled",
+                MAX_RATE_MISS * 100.0
+            ));
+        }
+        if self.errors_total as f64 > self.scheduled as f64 * MAX_ERROR_FRACTION {
+            let (errors, scheduled) = (self.errors_total, self.scheduled);
+            let bound = MAX_ERROR_FRACTION * 100.0;
+            reasons.push(format!(
+                "more than {bound}% of requests failed: {errors} of {scheduled}"
+            ));
+        }
+        let unsent = tally.errors.get(&Outcome::Unsent).copied().unwrap_or(0);
+        if unsent > 0 {
+            reasons.push(format!(
+                "{unsent} due requests never found a free connection"
+            ));
+        }
+        if self.interrupted {
+            reasons.push("the run was interrupted".to_owned());
+        }
+        self.valid = reasons.is_empty();
+        self.invalid_reasons = reasons;
+    }
+
+    /// The JSON text.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("invariant: the result has string keys only")
+    }
+}
+
+impl EchoedOptions {
+    fn of(options: &LoadOptions) -> Self {
+        Self {
+            url: options.target.url.clone(),
+            method: options.method.clone(),
+            rate: options.rate,
+            connections: options.connections,
+            threads: options.threads,
+            arrival: arrival_name(options.rate, options.arrival),
+            seed: options.seed,
+            duration_s: options.duration.as_secs_f64(),
+            warmup_s: options.warmup.as_secs_f64(),
+            timeout_s: options.timeout.as_secs_f64(),
+            keepalive: options.keepalive,
+            bind: options.bind.map(|source| source.to_string()),
+            headers: options
+                .headers
+                .iter()
+                .map(|(name, value)| format!("{name}: {value}"))
+                .collect(),
+            payload_size: options.body.len(),
+            expect_size: options.expect_size,
+            expect_status: options.expect_status,
+        }
+    }
+}
+
+/// The word for how requests were spaced; there is no schedule at maximum rate.
+fn arrival_name(rate: f64, arrival: Arrival) -> &'static str {
+    if rate > 0.0 { arrival.name() } else { "closed" }
+}
+
+fn rate(count: u64, span: u64) -> f64 {
+    count as f64 * SECOND as f64 / span.max(1) as f64
+}
+
+/// The time in which the answers came: the schedule's, and longer if the last came well after it.
+fn achieved_span(tally: &Tally, span: u64) -> u64 {
+    let until_last = tally.last_done.saturating_sub(tally.start);
+    if until_last > span + TAIL_NS {
+        until_last
+    } else {
+        span
+    }
+}
+
+fn per_second(tally: &Tally) -> Vec<PerSecond> {
+    let seconds = tally.seconds.iter().enumerate();
+    seconds
+        .map(|(t, second)| PerSecond {
+            t,
+            sent: second.sent,
+            ok: second.ok,
+            errors: second.errors,
+            p50: second.latency.quantile_us(0.50),
+            p99: second.latency.quantile_us(0.99),
+            max: second.latency.max_us(),
+            histogram: second.latency.encode(),
+        })
+        .collect()
+}
+
+/// A Unix time as RFC 3339 in UTC with nanoseconds (days to civil date by the usual era arithmetic).
+pub(crate) fn rfc3339(unix_ns: u64) -> String {
+    let (seconds, nanoseconds) = (unix_ns / SECOND, unix_ns % SECOND);
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanoseconds:09}Z")
+}

@@ -1,0 +1,163 @@
+//! Latency samples: HDR histograms of three digits from 1 µs to 60 s, in microseconds, mergeable, and their
+//! encoding in records (HdrHistogram's V2 compressed form, base64), which every HDR tool reads.
+
+use base64::Engine as _;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
+use serde::Serialize;
+
+/// Significant decimal digits kept.
+const DIGITS: u8 = 3;
+/// The largest value kept apart, in µs: 60 s. Longer ones are counted as this, never dropped.
+pub const MAX_US: u64 = 60_000_000;
+/// Nanoseconds in a microsecond.
+const MICROSECOND: u64 = 1_000;
+
+/// A set of durations.
+#[derive(Debug, Clone)]
+pub struct Samples {
+    histogram: Histogram<u64>,
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Samples {
+    /// An empty set. It starts small and grows with the values seen, since a long run keeps one per second.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut histogram =
+            Histogram::new_with_bounds(1, 2, DIGITS).expect("invariant: constant bounds are valid");
+        histogram.auto(true);
+        Self { histogram }
+    }
+
+    /// Adds one duration in nanoseconds.
+    pub fn record(&mut self, nanoseconds: u64) {
+        let microseconds = (nanoseconds.saturating_add(MICROSECOND / 2)) / MICROSECOND;
+        self.histogram.saturating_record(microseconds.min(MAX_US));
+    }
+
+    /// Adds all of another set.
+    pub fn merge(&mut self, other: &Self) {
+        self.histogram
+            .add(&other.histogram)
+            .expect("invariant: an auto-resizing histogram takes any value");
+    }
+
+    /// How many durations are in the set.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The duration, in µs, that `quantile` (0…1) of the samples do not exceed.
+    #[must_use]
+    pub fn quantile_us(&self, quantile: f64) -> u64 {
+        self.histogram
+            .value_at_quantile(quantile)
+            .min(self.histogram.max())
+    }
+
+    /// The largest, in µs.
+    #[must_use]
+    pub fn max_us(&self) -> u64 {
+        if self.count() == 0 {
+            0
+        } else {
+            self.histogram.max()
+        }
+    }
+
+    /// How many are at most `us` microseconds long, at histogram precision.
+    #[must_use]
+    pub fn count_up_to(&self, us: u64) -> u64 {
+        self.histogram.count_between(0, us)
+    }
+
+    /// Standard deviation in µs.
+    #[must_use]
+    pub fn deviation_us(&self) -> f64 {
+        if self.count() == 0 {
+            0.0
+        } else {
+            self.histogram.stdev()
+        }
+    }
+
+    /// The figures that records show.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        Summary {
+            p50: self.quantile_us(0.50),
+            p75: self.quantile_us(0.75),
+            p90: self.quantile_us(0.90),
+            p99: self.quantile_us(0.99),
+            p999: self.quantile_us(0.999),
+            max: self.max_us(),
+            mean: if self.count() == 0 {
+                0.0
+            } else {
+                self.histogram.mean()
+            },
+            count: self.count(),
+        }
+    }
+
+    /// HdrHistogram V2, compressed, base64.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut bytes = Vec::new();
+        let encoded = V2DeflateSerializer::new().serialize(&self.histogram, &mut bytes);
+        encoded.expect("invariant: writing to memory does not fail");
+        base64::engine::general_purpose::STANDARD.encode(bytes)
+    }
+
+    /// Reads what [`Samples::encode`] wrote, or any HdrHistogram V2 text of other tools.
+    pub fn decode(text: &str) -> Result<Self, String> {
+        let bytes = base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .map_err(|error| format!("histogram is not base64: {error}"))?;
+        let histogram = Deserializer::new()
+            .deserialize(&mut bytes.as_slice())
+            .map_err(|error| format!("histogram is not HdrHistogram V2: {error}"))?;
+        Ok(Self { histogram })
+    }
+
+    /// Each non-empty bucket as (lowest µs, highest µs, count), ascending.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        self.histogram.iter_recorded().map(|step| {
+            let value = step.value_iterated_to();
+            let lowest = self.histogram.lowest_equivalent(value);
+            (
+                lowest,
+                self.histogram.highest_equivalent(value),
+                step.count_at_value(),
+            )
+        })
+    }
+}
+
+/// Percentiles in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// Median.
+    pub p50: u64,
+    /// 75th percentile.
+    pub p75: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+    /// Largest sample.
+    pub max: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Number of samples.
+    pub count: u64,
+}

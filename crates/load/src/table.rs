@@ -1,0 +1,109 @@
+//! The result for people.
+
+use std::fmt::Write as _;
+
+use crate::outcome::LoadResult;
+use crate::samples::Summary;
+
+impl LoadResult {
+    /// The table that `voile load` prints, ending with VALID or INVALID.
+    #[must_use]
+    pub fn to_table(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = self.write_table(&mut text);
+        text
+    }
+
+    fn write_table(&self, text: &mut String) -> std::fmt::Result {
+        let options = &self.options;
+        let wanted = match self.requested_rps {
+            rate if rate > 0.0 => format!("{rate} requests/s"),
+            _ => "maximum rate (closed loop)".to_owned(),
+        };
+        writeln!(
+            text,
+            "{} {}\n{wanted}, {} connections, {} thread(s), arrival {}, {:.1} s after {:.1} s of warm-up",
+            options.method,
+            options.url,
+            options.connections,
+            options.threads,
+            options.arrival,
+            self.duration_s,
+            options.warmup_s
+        )?;
+        writeln!(
+            text,
+            "\n{:<12}{:>12} /s",
+            "achieved",
+            format!("{:.1}", self.achieved_rps)
+        )?;
+        writeln!(
+            text,
+            "{:<12}{:>12} of {} due",
+            "sent", self.sent, self.scheduled
+        )?;
+        writeln!(text, "{:<12}{:>12}", "ok", self.ok)?;
+        let kinds: Vec<_> = self
+            .errors
+            .iter()
+            .map(|(kind, count)| format!("{kind} {count}"))
+            .collect();
+        let kinds = if kinds.is_empty() {
+            String::new()
+        } else {
+            format!("   ({})", kinds.join(", "))
+        };
+        writeln!(text, "{:<12}{:>12}{kinds}", "errors", self.errors_total)?;
+        let statuses: Vec<_> = self
+            .status
+            .iter()
+            .map(|(status, count)| format!("{status}: {count}"))
+            .collect();
+        writeln!(text, "{:<12}{:>12}", "status", statuses.join(", "))?;
+        writeln!(
+            text,
+            "\n{:<12}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}",
+            "µs", "p50", "p75", "p90", "p99", "p99.9", "max", "mean"
+        )?;
+        row(text, "latency", &self.latency_us)?;
+        row(text, "service", &self.service_us)?;
+        if self.errors_total > 0 {
+            row(text, "errors", &self.error_latency_us)?;
+        }
+        let late = &self.lateness_us;
+        writeln!(
+            text,
+            "{:<12}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}   (the generator's own)",
+            "lateness", late.p50, "", "", late.p99, "", late.max
+        )?;
+        writeln!(
+            text,
+            "\ngenerator CPU {:.1} µs per request",
+            self.cpu_us_per_request
+        )?;
+        if self.valid {
+            writeln!(text, "VALID")?;
+        } else {
+            writeln!(text, "INVALID: {}", self.invalid_reasons.join("; "))?;
+        }
+        Ok(())
+    }
+}
+
+fn row(text: &mut String, name: &str, summary: &Summary) -> std::fmt::Result {
+    let Summary {
+        p50,
+        p75,
+        p90,
+        p99,
+        p999,
+        max,
+        mean,
+        ..
+    } = summary;
+    writeln!(
+        text,
+        "{name:<12}{p50:>9}{p75:>9}{p90:>9}{p99:>9}{p999:>9}{max:>9}{mean:>11.1}"
+    )
+}

@@ -1,0 +1,175 @@
+//! What one generator thread counts. Tallies of several threads add up.
+
+use std::collections::BTreeMap;
+
+use crate::clock::SECOND;
+use crate::samples::Samples;
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Outcome {
+    /// Answered as expected.
+    Ok,
+    /// No connection could be made.
+    Connect,
+    /// The connection broke, or ended before the response did.
+    Reset,
+    /// No whole response within the timeout.
+    Timeout,
+    /// A status other than 2xx or the expected one.
+    Status,
+    /// A body of another length than expected.
+    Size,
+    /// Not an HTTP/1.1 response, or more bytes than one.
+    Protocol,
+    /// Sent, and not answered when the run ended.
+    Unanswered,
+    /// Due, and still waiting for a free connection when the run ended.
+    Unsent,
+}
+
+impl Outcome {
+    /// The word used in records.
+    #[must_use]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Connect => "connect",
+            Self::Reset => "reset",
+            Self::Timeout => "timeout",
+            Self::Status => "status",
+            Self::Size => "size",
+            Self::Protocol => "protocol",
+            Self::Unanswered => "unanswered",
+            Self::Unsent => "unsent",
+        }
+    }
+}
+
+/// One finished request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Finished {
+    pub(crate) intended: u64,
+    /// When the generator began to send it; none if it never did.
+    pub(crate) sent: Option<u64>,
+    pub(crate) done: u64,
+    pub(crate) outcome: Outcome,
+    pub(crate) status: Option<u16>,
+    pub(crate) body: u64,
+}
+
+/// What happened to the requests of one second, by the second in which they were due.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Second {
+    pub(crate) sent: u64,
+    pub(crate) ok: u64,
+    pub(crate) errors: u64,
+    pub(crate) latency: Samples,
+}
+
+/// Everything counted in the measured part of a run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    pub(crate) start: u64,
+    pub(crate) scheduled: u64,
+    pub(crate) sent: u64,
+    pub(crate) ok: u64,
+    pub(crate) answered: u64,
+    pub(crate) errors: BTreeMap<Outcome, u64>,
+    pub(crate) statuses: BTreeMap<u16, u64>,
+    pub(crate) body_bytes: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) connects: u64,
+    pub(crate) latency: Samples,
+    pub(crate) service: Samples,
+    pub(crate) error_latency: Samples,
+    pub(crate) lateness: Samples,
+    pub(crate) seconds: Vec<Second>,
+    pub(crate) last_done: u64,
+    /// Responses, or other bytes, that no request asked for.
+    pub(crate) unsolicited: u64,
+    pub(crate) cpu_ns: u64,
+    /// When the schedule really ended.
+    pub(crate) end: u64,
+}
+
+impl Tally {
+    pub(crate) fn new(start: u64) -> Self {
+        Self {
+            start,
+            last_done: start,
+            ..Self::default()
+        }
+    }
+
+    /// Counts a request, unless it was due before the measurement began.
+    pub(crate) fn finish(&mut self, request: Finished) {
+        let Some(into) = request.intended.checked_sub(self.start) else {
+            return;
+        };
+        let latency = request.done.saturating_sub(request.intended);
+        let second = (into / SECOND) as usize;
+        while self.seconds.len() <= second {
+            self.seconds.push(Second::default());
+        }
+        let second = &mut self.seconds[second];
+        self.scheduled += 1;
+        self.latency.record(latency);
+        second.latency.record(latency);
+        if let Some(sent) = request.sent {
+            self.sent += 1;
+            second.sent += 1;
+            self.service.record(request.done.saturating_sub(sent));
+        }
+        if let Some(status) = request.status {
+            self.answered += 1;
+            self.last_done = self.last_done.max(request.done);
+            *self.statuses.entry(status).or_default() += 1;
+        }
+        self.body_bytes += request.body;
+        if request.outcome == Outcome::Ok {
+            self.ok += 1;
+            second.ok += 1;
+        } else {
+            second.errors += 1;
+            self.error_latency.record(latency);
+            *self.errors.entry(request.outcome).or_default() += 1;
+        }
+    }
+
+    /// Adds what another thread of the same run counted.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.scheduled += other.scheduled;
+        self.sent += other.sent;
+        self.ok += other.ok;
+        self.answered += other.answered;
+        self.body_bytes += other.body_bytes;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+        self.connects += other.connects;
+        self.cpu_ns += other.cpu_ns;
+        self.unsolicited += other.unsolicited;
+        self.end = self.end.max(other.end);
+        self.last_done = self.last_done.max(other.last_done);
+        for (kind, count) in &other.errors {
+            *self.errors.entry(*kind).or_default() += count;
+        }
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
+        self.latency.merge(&other.latency);
+        self.service.merge(&other.service);
+        self.error_latency.merge(&other.error_latency);
+        self.lateness.merge(&other.lateness);
+        while self.seconds.len() < other.seconds.len() {
+            self.seconds.push(Second::default());
+        }
+        for (mine, theirs) in self.seconds.iter_mut().zip(&other.seconds) {
+            mine.sent += theirs.sent;
+            mine.ok += theirs.ok;
+            mine.errors += theirs.errors;
+            mine.latency.merge(&theirs.latency);
+        }
+    }
+}
