@@ -1,1 +1,30 @@
-//! Listeners, protocol detection, mutual TLS, pools, drain
+//! Everything between a socket and a protocol: listeners that shed instead of dying, protocol detection that never
+//! loses a byte, mutual TLS with the protocol named in ALPN, upstream connections, the opaque relay, orderly closing.
+//!
+//! ```text
+//! bind → accept ─(control thread)→ worker → detect → TLS → Stream → relay | codec → close
+//! ```
+
+pub mod alpn;
+pub mod buffers;
+mod client_hello;
+mod close;
+mod connect;
+mod detect;
+mod handshake;
+mod limits;
+mod listener;
+mod relay;
+mod stream;
+
+pub use client_hello::{ClientHello, HelloError};
+pub use close::{linger, reset};
+pub use connect::{ConnectError, connect};
+pub use detect::{Detected, detect, read_prefix};
+pub use handshake::{HandshakeError, accept_tls, connect_tls};
+pub use limits::*;
+pub use listener::{
+    AcceptFailure, Listener, SpareDescriptor, bind, descriptor_limit, raise_descriptor_limit,
+};
+pub use relay::{RelayEnd, RelayOutcome, relay};
+pub use stream::{Stream, TcpIo};

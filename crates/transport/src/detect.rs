@@ -1,0 +1,151 @@
+//! Telling a protocol by its first bytes. The decision is pure ([`detect`]); [`read_prefix`] feeds it from a socket
+//! until it is sure or the deadline passes, and hands back every byte it read.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use crate::client_hello::{self, ClientHello, HelloError};
+use crate::limits::{DETECTION_BUFFER, MAX_DETECTION_BYTES};
+
+/// What the first bytes of a connection are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Detected {
+    /// A complete TLS ClientHello.
+    Tls(ClientHello),
+    /// The beginning of an HTTP/1.x request.
+    Http1,
+    /// HTTP/2's connection preface.
+    Http2,
+    /// None of those.
+    Opaque,
+    /// Nothing came before the deadline, or the beginning fits several; opaque unless the caller knows better.
+    Silent,
+}
+
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// With these in front of a path nothing but HTTP is meant, so the rest of the line need not be waited for.
+const METHODS: [&[u8]; 9] = [
+    b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"TRACE",
+];
+
+/// Longest method of our own making that is still taken for one (the registry's longest has 17 letters).
+const MAX_METHOD: usize = 24;
+
+/// Decides what `bytes` begin, or `None` while they could still become several things.
+#[must_use]
+pub fn detect(bytes: &[u8]) -> Option<Detected> {
+    let first = *bytes.first()?;
+    if first == 22 {
+        return match client_hello::parse(bytes) {
+            Ok(hello) => Some(Detected::Tls(hello)),
+            Err(HelloError::Malformed) => Some(Detected::Opaque),
+            Err(HelloError::NeedMore) if bytes.len() >= MAX_DETECTION_BYTES => {
+                Some(Detected::Opaque)
+            }
+            Err(HelloError::NeedMore) => None,
+        };
+    }
+    if bytes.starts_with(HTTP2_PREFACE) {
+        return Some(Detected::Http2);
+    }
+    if HTTP2_PREFACE.starts_with(bytes) {
+        return None;
+    }
+    request_line(bytes)
+}
+
+/// `METHOD SP target SP HTTP/1.` with as little patience as is safe.
+fn request_line(bytes: &[u8]) -> Option<Detected> {
+    let is_token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
+    let method = bytes
+        .iter()
+        .take(MAX_METHOD + 1)
+        .take_while(|b| is_token(b))
+        .count();
+    if method == 0 || method > MAX_METHOD {
+        return Some(Detected::Opaque);
+    }
+    let Some(after) = bytes.get(method) else {
+        return None;
+    };
+    if *after != b' ' {
+        return Some(Detected::Opaque);
+    }
+    let target = &bytes[method + 1..];
+    let known = METHODS.contains(&&bytes[..method]);
+    match target.first() {
+        None => return None,
+        Some(b' ') => return Some(Detected::Opaque),
+        Some(first) if known && (*first == b'/' || &bytes[..method] == b"CONNECT") => {
+            return Some(Detected::Http1);
+        }
+        Some(_) => {}
+    }
+    let Some(end) = target.iter().position(|b| !(0x21..=0x7e).contains(b)) else {
+        return if bytes.len() >= MAX_DETECTION_BYTES {
+            Some(Detected::Opaque)
+        } else {
+            None
+        };
+    };
+    if target[end] != b' ' {
+        return Some(Detected::Opaque);
+    }
+    let version = &target[end + 1..];
+    const VERSION: &[u8] = b"HTTP/1.";
+    if version.starts_with(VERSION) {
+        Some(Detected::Http1)
+    } else if VERSION.starts_with(version) {
+        None
+    } else {
+        Some(Detected::Opaque)
+    }
+}
+
+/// Reads until the protocol is known, the client closes, or `deadline` passes. Every byte read is in `prefix`.
+///
+/// # Errors
+/// When the socket fails.
+pub async fn read_prefix(
+    tcp: &mut TcpStream,
+    prefix: &mut Vec<u8>,
+    deadline: Option<Duration>,
+) -> io::Result<Detected> {
+    match deadline {
+        None => read_until_sure(tcp, prefix).await,
+        Some(limit) => match tokio::time::timeout(limit, read_until_sure(tcp, prefix)).await {
+            Ok(answer) => answer,
+            Err(_) => Ok(Detected::Silent),
+        },
+    }
+}
+
+async fn read_until_sure(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<Detected> {
+    loop {
+        if let Some(answer) = detect(prefix) {
+            return Ok(answer);
+        }
+        // No buffer while nothing is there to fill it.
+        tcp.readable().await?;
+        if prefix.len() == prefix.capacity() {
+            let more = if prefix.is_empty() {
+                DETECTION_BUFFER
+            } else {
+                prefix.len()
+            };
+            prefix.reserve_exact(more.min(MAX_DETECTION_BYTES + DETECTION_BUFFER - prefix.len()));
+        }
+        // `read_buf` is cancel safe: a byte is either still in the kernel or in `prefix`.
+        if tcp.read_buf(prefix).await? == 0 {
+            return Ok(if prefix.is_empty() {
+                Detected::Silent
+            } else {
+                Detected::Opaque
+            });
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! TLS handshakes with a deadline, at both ends. Who may speak is the verifier's business (the configuration carries
+//! it); this file only makes sure that a handshake ends, and says why it failed.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::stream::{Stream, TcpIo};
+
+/// Why there is no TLS connection.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The peer took too long.
+    #[error("TLS handshake not finished within {0:?}")]
+    Timeout(Duration),
+    /// One side refused the other: certificate, version, ALPN, or no TLS at all.
+    #[error("TLS handshake refused: {0}")]
+    Refused(rustls::Error),
+    /// The connection broke.
+    #[error("connection broke during TLS handshake: {0}")]
+    Broken(io::Error),
+}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        match error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        {
+            Some(refused) => Self::Refused(refused.clone()),
+            None => Self::Broken(error),
+        }
+    }
+}
+
+/// Answers a client's handshake.
+///
+/// # Errors
+/// When it fails or takes longer than `limit`.
+pub async fn accept_tls(
+    config: Arc<ServerConfig>,
+    io: TcpIo,
+    limit: Duration,
+) -> Result<Stream, HandshakeError> {
+    match tokio::time::timeout(limit, TlsAcceptor::from(config).accept(io)).await {
+        Ok(Ok(tls)) => Ok(Stream::ServerTls(Box::new(tls))),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(HandshakeError::Timeout(limit)),
+    }
+}
+
+/// Begins a handshake with a server.
+///
+/// # Errors
+/// When it fails or takes longer than `limit`.
+pub async fn connect_tls(
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+    io: TcpIo,
+    limit: Duration,
+) -> Result<Stream, HandshakeError> {
+    match tokio::time::timeout(limit, TlsConnector::from(config).connect(name, io)).await {
+        Ok(Ok(tls)) => Ok(Stream::ClientTls(Box::new(tls))),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(HandshakeError::Timeout(limit)),
+    }
+}

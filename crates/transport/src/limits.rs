@@ -1,0 +1,43 @@
+//! The limits of the transport, each with its unit and its reason. Configuration may change the timeouts;
+//! these are what holds when it says nothing.
+
+use std::time::Duration;
+
+/// How long an upstream may take to accept a TCP connection: Istio's default.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a TLS handshake may take in all. Slow peers are rare, stalled ones must not hold a descriptor for long.
+pub const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a silent client is waited for before its connection counts as opaque, so that server-first protocols work.
+pub const DETECTION_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How long an opaque connection may carry nothing in either direction: Envoy's and Istio's default.
+pub const IDLE_TIMEOUT: Duration = Duration::from_hours(1);
+
+/// How long a refused client is given to read its answer before the socket is closed under it.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How many bytes a refused client may still send while we wait for it to close; more is not worth reading.
+pub const LINGER_BYTES: usize = 256 * 1024;
+
+/// Bytes read at most to tell a protocol: one TLS record of the largest size with its header.
+pub const MAX_DETECTION_BYTES: usize = 16 * 1024 + 5;
+
+/// First buffer for detection; a ClientHello with a post-quantum key share is about 1.5 KB.
+pub const DETECTION_BUFFER: usize = 2 * 1024;
+
+/// Connections one worker holds at most; a worker with more would rather be two.
+pub const MAX_CONNECTIONS: usize = 100_000;
+
+/// Connections that wait in the kernel to be accepted; the kernel may hold fewer (`net.core.somaxconn`).
+pub const LISTEN_BACKLOG: i32 = 4096;
+
+/// How long accepting pauses when even shedding fails, so that a full machine is not also a busy one.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Time between two log lines about shed connections.
+pub const SHED_LOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Connections accepted from one listener before others get their turn.
+pub const ACCEPT_BURST: usize = 64;

@@ -1,0 +1,240 @@
+//! The opaque relay: bytes both ways with half-close, one buffer per direction and only while bytes pass.
+//!
+//! Each direction is a small machine of its own; the future polls both, and an idle timer that is re-armed lazily,
+//! so that traffic does not touch the timer wheel.
+//!
+//! ```text
+//! Waiting (no buffer) → Writing(buffer) → Waiting …  → Closing → Done
+//! ```
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use crate::buffers::{Buffer, Class};
+use crate::close::reset;
+use crate::stream::Stream;
+
+/// Why a relay ended.
+#[derive(Debug)]
+pub enum RelayEnd {
+    /// Both sides said that they were done.
+    Finished,
+    /// Nothing moved for the idle timeout.
+    Idle,
+    /// The accepted side failed.
+    DownstreamFailed(io::Error),
+    /// The connected side failed.
+    UpstreamFailed(io::Error),
+    /// The proxy is shutting down.
+    Stopped,
+}
+
+/// What a relay moved, and how it ended.
+#[derive(Debug)]
+pub struct RelayOutcome {
+    /// Bytes from the downstream to the upstream.
+    pub received: u64,
+    /// Bytes from the upstream to the downstream.
+    pub sent: u64,
+    /// Why it ended.
+    pub end: RelayEnd,
+}
+
+/// Moves bytes between two streams until both directions end, one fails, nothing moves for `idle`, or `stop` is ready.
+/// A failed side makes the other end in a reset: a cut stream must not look finished.
+pub async fn relay(
+    mut downstream: Stream,
+    mut upstream: Stream,
+    idle: Duration,
+    stop: impl Future<Output = ()>,
+) -> RelayOutcome {
+    let mut relay = Relay {
+        up: Direction::default(),
+        down: Direction::default(),
+        last: Instant::now(),
+        moved: 0,
+    };
+    let mut timer = std::pin::pin!(tokio::time::sleep(idle));
+    let mut stop = std::pin::pin!(stop);
+    let end = std::future::poll_fn(|cx| {
+        let end = relay.poll(cx, &mut downstream, &mut upstream);
+        if end.is_ready() {
+            return end;
+        }
+        if stop.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(RelayEnd::Stopped);
+        }
+        relay.poll_idle(cx, timer.as_mut(), idle)
+    })
+    .await;
+    if !matches!(end, RelayEnd::Finished) {
+        reset(downstream.tcp());
+        reset(upstream.tcp());
+    }
+    RelayOutcome {
+        received: relay.up.bytes,
+        sent: relay.down.bytes,
+        end,
+    }
+}
+
+struct Relay {
+    /// From downstream to upstream.
+    up: Direction,
+    /// From upstream to downstream.
+    down: Direction,
+    last: Instant,
+    moved: u64,
+}
+
+impl Relay {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        downstream: &mut Stream,
+        upstream: &mut Stream,
+    ) -> Poll<RelayEnd> {
+        let up = self.up.poll(cx, downstream, upstream);
+        let down = self.down.poll(cx, upstream, downstream);
+        match (up, down) {
+            (Poll::Ready(Err(Failed::Reading(e))), _)
+            | (_, Poll::Ready(Err(Failed::Writing(e)))) => {
+                Poll::Ready(RelayEnd::DownstreamFailed(e))
+            }
+            (Poll::Ready(Err(Failed::Writing(e))), _)
+            | (_, Poll::Ready(Err(Failed::Reading(e)))) => Poll::Ready(RelayEnd::UpstreamFailed(e)),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(RelayEnd::Finished),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Looks at the clock only when the timer fires, and arms it again for what is left.
+    fn poll_idle(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut timer: Pin<&mut Sleep>,
+        idle: Duration,
+    ) -> Poll<RelayEnd> {
+        let moved = self.up.bytes + self.down.bytes;
+        if moved != self.moved {
+            self.moved = moved;
+            self.last = Instant::now();
+        }
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            let deadline = self.last + idle;
+            if Instant::now() >= deadline {
+                return Poll::Ready(RelayEnd::Idle);
+            }
+            timer.as_mut().reset(deadline);
+        }
+    }
+}
+
+enum Failed {
+    Reading(io::Error),
+    Writing(io::Error),
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Waiting,
+    Writing {
+        buffer: Buffer,
+        filled: usize,
+        written: usize,
+    },
+    Flushing,
+    Closing,
+    Done,
+}
+
+#[derive(Default)]
+struct Direction {
+    state: State,
+    class: Class,
+    bytes: u64,
+}
+
+/// Buffers one direction may move in one turn, so that one busy connection does not starve its worker.
+const BURST: usize = 16;
+
+impl Direction {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Stream,
+        to: &mut Stream,
+    ) -> Poll<Result<(), Failed>> {
+        let mut burst = 0;
+        loop {
+            match &mut self.state {
+                State::Waiting => {
+                    burst += 1;
+                    if burst > BURST {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    ready!(self.poll_fill(cx, from)).map_err(Failed::Reading)?;
+                }
+                State::Writing {
+                    buffer,
+                    filled,
+                    written,
+                } => {
+                    let count = ready!(
+                        Pin::new(&mut *to).poll_write(cx, &buffer.bytes()[*written..*filled])
+                    );
+                    let count = count.map_err(Failed::Writing)?;
+                    if count == 0 {
+                        return Poll::Ready(Err(Failed::Writing(io::ErrorKind::WriteZero.into())));
+                    }
+                    *written += count;
+                    if *written == *filled {
+                        self.state = if to.is_tls() {
+                            State::Flushing
+                        } else {
+                            State::Waiting
+                        };
+                    }
+                }
+                State::Flushing => {
+                    ready!(Pin::new(&mut *to).poll_flush(cx)).map_err(Failed::Writing)?;
+                    self.state = State::Waiting;
+                }
+                State::Closing => {
+                    ready!(Pin::new(&mut *to).poll_shutdown(cx)).map_err(Failed::Writing)?;
+                    self.state = State::Done;
+                }
+                State::Done => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>, from: &mut Stream) -> Poll<io::Result<()>> {
+        ready!(from.poll_readable(cx))?;
+        let mut buffer = Buffer::take(self.class);
+        let mut read = ReadBuf::new(buffer.bytes_mut());
+        ready!(Pin::new(from).poll_read(cx, &mut read))?;
+        let filled = read.filled().len();
+        if filled == 0 {
+            self.state = State::Closing;
+        } else {
+            self.bytes += filled as u64;
+            self.class = self.class.after(filled);
+            self.state = State::Writing {
+                buffer,
+                filled,
+                written: 0,
+            };
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,271 @@
+//! One type for every way bytes travel: plain TCP, TLS that we accepted, TLS that we opened. Bytes read during
+//! detection come out first. A stream can be waited on without holding a buffer, so that idle connections cost little.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// A TCP connection, and what detection already took from it.
+#[derive(Debug)]
+pub struct TcpIo {
+    tcp: TcpStream,
+    prefix: Vec<u8>,
+    taken: usize,
+}
+
+impl TcpIo {
+    /// A connection from which `prefix` was already read.
+    #[must_use]
+    pub fn new(tcp: TcpStream, prefix: Vec<u8>) -> Self {
+        Self {
+            tcp,
+            prefix,
+            taken: 0,
+        }
+    }
+
+    /// The socket itself.
+    #[must_use]
+    pub fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.prefix.is_empty() {
+            self.tcp.poll_read_ready(cx)
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    }
+}
+
+impl From<TcpStream> for TcpIo {
+    fn from(tcp: TcpStream) -> Self {
+        Self::new(tcp, Vec::new())
+    }
+}
+
+impl AsyncRead for TcpIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.prefix.is_empty() {
+            return Pin::new(&mut self.tcp).poll_read(cx, buf);
+        }
+        let rest = &self.prefix[self.taken..];
+        let count = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..count]);
+        self.taken += count;
+        if self.taken == self.prefix.len() {
+            self.prefix = Vec::new();
+            self.taken = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for TcpIo {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+/// A connection, however its bytes travel.
+#[derive(Debug)]
+pub enum Stream {
+    /// Plain TCP.
+    Tcp(TcpIo),
+    /// TLS whose handshake we answered.
+    ServerTls(Box<tokio_rustls::server::TlsStream<TcpIo>>),
+    /// TLS whose handshake we began.
+    ClientTls(Box<tokio_rustls::client::TlsStream<TcpIo>>),
+}
+
+/// The same call on whichever kind it is.
+macro_rules! each {
+    ($self:expr, $io:ident => $call:expr) => {
+        match $self {
+            Stream::Tcp($io) => $call,
+            Stream::ServerTls($io) => $call,
+            Stream::ClientTls($io) => $call,
+        }
+    };
+}
+
+impl Stream {
+    /// The socket at the bottom.
+    #[must_use]
+    pub fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Tcp(io) => io.tcp(),
+            Self::ServerTls(io) => io.get_ref().0.tcp(),
+            Self::ClientTls(io) => io.get_ref().0.tcp(),
+        }
+    }
+
+    /// Whether the bytes travel encrypted.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        !matches!(self, Self::Tcp(_))
+    }
+
+    /// Who is at the other end of the socket.
+    ///
+    /// # Errors
+    /// When the connection is already gone.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp().peer_addr()
+    }
+
+    /// Our end of the socket.
+    ///
+    /// # Errors
+    /// When the connection is already gone.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp().local_addr()
+    }
+
+    /// The protocol that ALPN settled on.
+    #[must_use]
+    pub fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::ServerTls(io) => io.get_ref().1.alpn_protocol(),
+            Self::ClientTls(io) => io.get_ref().1.alpn_protocol(),
+        }
+    }
+
+    /// The verified certificates of the peer, its own first; empty without TLS.
+    #[must_use]
+    pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        let chain = match self {
+            Self::Tcp(_) => None,
+            Self::ServerTls(io) => io.get_ref().1.peer_certificates(),
+            Self::ClientTls(io) => io.get_ref().1.peer_certificates(),
+        };
+        chain.unwrap_or_default()
+    }
+
+    /// Ready when a read would probably yield bytes, the end or an error. A TLS record that carries no data makes it
+    /// ready too, so a read after it may still have to wait.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(io) => io.poll_readable(cx),
+            // A session that does not want to read holds plaintext, or has seen the end.
+            Self::ServerTls(io) => match io.get_ref() {
+                (_, session) if !session.wants_read() => Poll::Ready(Ok(())),
+                (io, _) => io.poll_readable(cx),
+            },
+            Self::ClientTls(io) => match io.get_ref() {
+                (_, session) if !session.wants_read() => Poll::Ready(Ok(())),
+                (io, _) => io.poll_readable(cx),
+            },
+        }
+    }
+
+    /// Waits as [`Stream::poll_readable`] does; holds nothing but the stream while waiting.
+    ///
+    /// # Errors
+    /// When the socket's registration fails.
+    pub async fn readable(&self) -> io::Result<()> {
+        std::future::poll_fn(|cx| self.poll_readable(cx)).await
+    }
+
+    /// Whether the peer has already sent something or gone away, without waiting and without a system call unless
+    /// the socket reported an event: how a pool tells that a kept connection went stale.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        match self.poll_readable(&mut cx) {
+            Poll::Pending => false,
+            Poll::Ready(Err(_)) => true,
+            Poll::Ready(Ok(())) if self.is_tls() => true,
+            // Readiness may be left over from an earlier read that took everything.
+            Poll::Ready(Ok(())) => {
+                let mut byte = [0u8; 1];
+                let mut buf = ReadBuf::new(&mut byte);
+                ready_or_pending(self.tcp().poll_peek(&mut cx, &mut buf))
+            }
+        }
+    }
+}
+
+fn ready_or_pending<T>(poll: Poll<T>) -> bool {
+    matches!(poll, Poll::Ready(_))
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_flush(cx))
+    }
+
+    /// Says that no more will come: close_notify and then FIN with TLS, FIN without. Reading goes on.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = ready!(each!(self.get_mut(), io => Pin::new(io).poll_shutdown(cx)));
+        Poll::Ready(match result {
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            other => other,
+        })
+    }
+}

@@ -1,0 +1,4 @@
+//! The transport on real sockets: one binary, one module per behaviour.
+
+mod detection;
+mod relaying;
