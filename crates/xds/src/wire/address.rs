@@ -1,0 +1,314 @@
+//! Workloads and services as the proxy holds them, checked from Istio's `istio.workload.Address`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use prost::Message;
+use voile_model::{Hostname, Identity, Namespace, Port, ServiceKey};
+use voile_proto::workload as wire;
+
+use super::{Protocol, WireError, address, hostname, namespace, port, service_key, trust_domain};
+
+/// One resource of type `istio.workload.Address`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// Something that runs.
+    Workload(Workload),
+    /// Something that can be called.
+    Service(Service),
+}
+
+/// How to speak to a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tunnel {
+    /// In plaintext: there is no proxy before it.
+    None,
+    /// In mutual TLS, straight to its port (sidecar).
+    Mtls,
+    /// Through HBONE.
+    Hbone,
+}
+
+/// Kind of what owns a workload, for metrics and baggage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkloadType {
+    /// A Deployment.
+    Deployment,
+    /// A CronJob.
+    CronJob,
+    /// A bare Pod or entry.
+    Pod,
+    /// A Job.
+    Job,
+}
+
+/// What metrics and access logs say about a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TelemetryLabels {
+    /// `canonical_service`.
+    pub canonical_name: Arc<str>,
+    /// `canonical_revision`, `latest` when the wire is silent.
+    pub canonical_revision: Arc<str>,
+    /// Name of what owns it.
+    pub workload_name: Arc<str>,
+    /// Kind of what owns it.
+    pub workload_type: WorkloadType,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its cluster.
+    pub cluster: Arc<str>,
+}
+
+/// Something that runs at an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name on the wire.
+    pub uid: Arc<str>,
+    /// Its own name (of the Pod).
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Namespace,
+    /// Its addresses, the primary one first; empty when only `hostname` is known.
+    pub addresses: Vec<IpAddr>,
+    /// Its DNS name, when it has no address.
+    pub hostname: Option<Hostname>,
+    /// Network it is in; empty is ours.
+    pub network: Arc<str>,
+    /// Who it must prove to be. `None` only where the tunnel is `None`.
+    pub identity: Option<Identity>,
+    /// How to speak to it.
+    pub tunnel: Tunnel,
+    /// What metrics say about it.
+    pub labels: TelemetryLabels,
+    /// Services it stands behind: workload port by service port.
+    pub services: BTreeMap<ServiceKey, BTreeMap<Port, Port>>,
+    /// Its share of the load, 1 when not said.
+    pub weight: u32,
+    /// Whether it may be sent traffic.
+    pub healthy: bool,
+}
+
+/// Where one service port of one workload answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: Port,
+}
+
+impl Workload {
+    /// Where this workload answers for a port of a service; `None` when it does not, or has no address.
+    pub fn endpoint(&self, service: &ServiceKey, port: Port) -> Option<Endpoint> {
+        let port = *self.services.get(service)?.get(&port)?;
+        let address = *self.addresses.first()?;
+        Some(Endpoint { address, port })
+    }
+}
+
+/// Something that can be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// `namespace/hostname`.
+    pub key: ServiceKey,
+    /// Name of the resource that declares it, for metrics.
+    pub name: Arc<str>,
+    /// Its virtual addresses on our network.
+    pub addresses: Vec<IpAddr>,
+    /// Its ports.
+    pub ports: Vec<ServicePort>,
+    /// Identities its workloads may show besides their own.
+    pub subject_alt_names: Vec<Arc<str>>,
+    /// Whether traffic goes to the address the client named.
+    pub passthrough: bool,
+}
+
+/// One port of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServicePort {
+    /// The number clients call.
+    pub number: Port,
+    /// The workloads' port; `None` when it differs from workload to workload (see [`Workload::services`]).
+    pub target: Option<Port>,
+    /// What is spoken on it.
+    pub protocol: Protocol,
+}
+
+impl Address {
+    /// Checks the bytes of an `istio.workload.Address`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        match wire::Address::decode(bytes)?.r#type {
+            Some(wire::address::Type::Workload(workload)) => {
+                Ok(Self::Workload(Workload::check(&workload)?))
+            }
+            Some(wire::address::Type::Service(service)) => {
+                Ok(Self::Service(Service::check(&service)?))
+            }
+            None => Err(WireError::new("type", "neither workload nor service")),
+        }
+    }
+}
+
+impl Workload {
+    /// Checks a message.
+    pub fn check(message: &wire::Workload) -> Result<Self, WireError> {
+        if message.uid.is_empty() {
+            return Err(WireError::new("uid", "missing"));
+        }
+        let tunnel = tunnel(message.tunnel_protocol)?;
+        let namespace = namespace("namespace", &message.namespace)?;
+        let mut addresses = Vec::with_capacity(message.addresses.len());
+        for (index, bytes) in message.addresses.iter().enumerate() {
+            addresses.push(address(&format!("addresses[{index}]"), bytes)?);
+        }
+        let hostname = match message.hostname.as_str() {
+            "" => None,
+            text => Some(hostname("hostname", text)?),
+        };
+        let mut services = BTreeMap::new();
+        for (name, list) in &message.services {
+            let field = format!("services[{}]", super::shown(name));
+            let ports = port_list(&field, list)?;
+            services.insert(service_key(&field, name)?, ports);
+        }
+        Ok(Self {
+            uid: message.uid.as_str().into(),
+            name: message.name.as_str().into(),
+            identity: identity(message, &namespace, tunnel)?,
+            labels: labels(message)?,
+            namespace,
+            addresses,
+            hostname,
+            network: message.network.as_str().into(),
+            tunnel,
+            services,
+            weight: message.capacity.unwrap_or(1),
+            healthy: message.status == wire::WorkloadStatus::Healthy as i32,
+        })
+    }
+}
+
+fn tunnel(value: i32) -> Result<Tunnel, WireError> {
+    match wire::TunnelProtocol::try_from(value) {
+        Ok(wire::TunnelProtocol::None) => Ok(Tunnel::None),
+        Ok(wire::TunnelProtocol::Hbone) => Ok(Tunnel::Hbone),
+        Ok(wire::TunnelProtocol::LegacyIstioMtls) => Ok(Tunnel::Mtls),
+        // Never guessed: a guess of "none" would send plaintext.
+        Err(_) => Err(super::unknown_value("tunnel_protocol", value)),
+    }
+}
+
+fn identity(
+    message: &wire::Workload,
+    namespace: &Namespace,
+    tunnel: Tunnel,
+) -> Result<Option<Identity>, WireError> {
+    let account = message.service_account.as_str();
+    if account.is_empty() {
+        return match tunnel {
+            Tunnel::None => Ok(None),
+            Tunnel::Mtls | Tunnel::Hbone => Err(WireError::new(
+                "service_account",
+                "missing, but the workload is spoken to in mutual TLS",
+            )),
+        };
+    }
+    if !voile_model::names::is_dns_subdomain(account) {
+        let reason = format!("`{}` is no service account", super::shown(account));
+        return Err(WireError::new("service_account", reason));
+    }
+    Ok(Some(Identity {
+        trust_domain: trust_domain("trust_domain", &message.trust_domain)?,
+        namespace: namespace.clone(),
+        service_account: account.into(),
+    }))
+}
+
+fn labels(message: &wire::Workload) -> Result<TelemetryLabels, WireError> {
+    let workload_type = match wire::WorkloadType::try_from(message.workload_type) {
+        Ok(wire::WorkloadType::Deployment) => WorkloadType::Deployment,
+        Ok(wire::WorkloadType::Cronjob) => WorkloadType::CronJob,
+        Ok(wire::WorkloadType::Pod) => WorkloadType::Pod,
+        Ok(wire::WorkloadType::Job) => WorkloadType::Job,
+        Err(_) => return Err(super::unknown_value("workload_type", message.workload_type)),
+    };
+    let or =
+        |text: &str, other: &str| -> Arc<str> { if text.is_empty() { other } else { text }.into() };
+    let workload_name = or(&message.workload_name, &message.name);
+    Ok(TelemetryLabels {
+        canonical_name: or(&message.canonical_name, &workload_name),
+        canonical_revision: or(&message.canonical_revision, "latest"),
+        workload_name,
+        workload_type,
+        namespace: message.namespace.as_str().into(),
+        cluster: message.cluster_id.as_str().into(),
+    })
+}
+
+fn port_list(field: &str, list: &wire::PortList) -> Result<BTreeMap<Port, Port>, WireError> {
+    let mut ports = BTreeMap::new();
+    for (index, entry) in list.ports.iter().enumerate() {
+        let field = format!("{field}.ports[{index}]");
+        let number = port(&format!("{field}.service_port"), entry.service_port)?;
+        let target = port(&format!("{field}.target_port"), entry.target_port)?;
+        if ports.insert(number, target).is_some() {
+            return Err(WireError::new(
+                field,
+                format!("port {number} is there twice"),
+            ));
+        }
+    }
+    Ok(ports)
+}
+
+impl Service {
+    /// Checks a message.
+    pub fn check(message: &wire::Service) -> Result<Self, WireError> {
+        let key = ServiceKey {
+            namespace: namespace("namespace", &message.namespace)?,
+            hostname: hostname("hostname", &message.hostname)?,
+        };
+        let mut addresses = Vec::new();
+        for (index, entry) in message.addresses.iter().enumerate() {
+            let checked = address(&format!("addresses[{index}]"), &entry.address)?;
+            let whole = if checked.is_ipv4() { 32 } else { 128 };
+            // Ranges and other networks are nothing a client can call by this address.
+            if entry.network.is_empty() && entry.length.is_none_or(|length| length == whole) {
+                addresses.push(checked);
+            }
+        }
+        let mut ports = Vec::with_capacity(message.ports.len());
+        for (index, entry) in message.ports.iter().enumerate() {
+            let field = format!("ports[{index}]");
+            ports.push(ServicePort {
+                number: port(&format!("{field}.service_port"), entry.service_port)?,
+                target: match entry.target_port {
+                    0 => None,
+                    number => Some(port(&format!("{field}.target_port"), number)?),
+                },
+                protocol: Protocol::from_workload(entry.app_protocol),
+            });
+        }
+        let passthrough = message.load_balancing.as_ref().is_some_and(|balancing| {
+            balancing.mode == wire::load_balancing::Mode::Passthrough as i32
+        });
+        Ok(Self {
+            key,
+            name: message.name.as_str().into(),
+            addresses,
+            ports,
+            subject_alt_names: message
+                .subject_alt_names
+                .iter()
+                .map(|name| name.as_str().into())
+                .collect(),
+            passthrough,
+        })
+    }
+
+    /// The port with this number.
+    pub fn port(&self, number: Port) -> Option<&ServicePort> {
+        self.ports.iter().find(|port| port.number == number)
+    }
+}

@@ -1,0 +1,319 @@
+//! What one sidecar listens on and obeys, checked from `voile.proxy.v1.ProxyConfiguration`.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use voile_model::{Port, ServiceKey, TrustDomain};
+use voile_proto::proxy as wire;
+
+use super::{Protocol, WireError, address, port, service_key, socket, trust_domain};
+
+/// The configuration of one sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProxyConfiguration {
+    /// The workload it stands for.
+    pub workload_uid: Arc<str>,
+    /// Trust domain of its identity.
+    pub trust_domain: TrustDomain,
+    /// Trust domains that count as its own.
+    pub trust_domain_aliases: Vec<TrustDomain>,
+    /// What it takes in.
+    pub inbound: Vec<InboundListener>,
+    /// What the application may call.
+    pub outbound: Vec<OutboundListener>,
+    /// What happens to traffic for hosts nobody declared.
+    pub outbound_policy: OutboundPolicy,
+    /// Timeouts.
+    pub connection: Connection,
+    /// Access log; `None` is off.
+    pub access_log: Option<AccessLog>,
+    /// Address upstream sockets bind; `None` lets the kernel choose.
+    pub source_address: Option<IpAddr>,
+}
+
+/// What kind of connection an inbound listener takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MutualTls {
+    /// Plaintext only.
+    Disable,
+    /// Both.
+    Permissive,
+    /// Mutual TLS only.
+    Strict,
+}
+
+/// What happens to traffic for hosts nobody declared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OutboundPolicy {
+    /// It goes where it was going.
+    AllowAny,
+    /// It is refused.
+    RegistryOnly,
+}
+
+/// An inbound listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InboundListener {
+    /// Unique in its configuration, stable over edits.
+    pub name: Arc<str>,
+    /// Where it listens.
+    pub bind: SocketAddr,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// What kind of connection it takes.
+    pub mutual_tls: MutualTls,
+    /// Where the application listens.
+    pub endpoint: SocketAddr,
+    /// The service whose target port this is, and the service's port; for metrics only.
+    pub service: Option<(ServiceKey, Port)>,
+}
+
+/// An outbound listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboundListener {
+    /// Unique in its configuration, stable over edits.
+    pub name: Arc<str>,
+    /// Where it listens.
+    pub bind: SocketAddr,
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// What can be reached. HTTP picks by authority; TCP, and a lone service, takes the first.
+    pub services: Vec<OutboundService>,
+}
+
+/// A service behind an outbound listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboundService {
+    /// Its name, for both its Address and its ServicePolicy.
+    pub key: ServiceKey,
+    /// Its port.
+    pub port: Port,
+    /// Authorities that mean it, lower case, without port.
+    pub authorities: Vec<Arc<str>>,
+}
+
+/// Timeouts; `None` leaves the proxy's named default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Connection {
+    /// TCP connect.
+    pub connect_timeout: Option<Duration>,
+    /// Waiting for first bytes.
+    pub detection_timeout: Option<Duration>,
+    /// A connection on which nothing happens.
+    pub idle_timeout: Option<Duration>,
+    /// Reading a request's headers.
+    pub header_timeout: Option<Duration>,
+    /// Letting connections end at shutdown.
+    pub drain_timeout: Option<Duration>,
+}
+
+/// Where the access log goes and how it looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessLog {
+    /// How it looks.
+    pub encoding: AccessLogEncoding,
+    /// `/dev/stdout` or a file.
+    pub path: Arc<str>,
+}
+
+/// How the access log looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AccessLogEncoding {
+    /// A line of text a request.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+impl ProxyConfiguration {
+    /// Checks the bytes of a `voile.proxy.v1.ProxyConfiguration`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        Self::check(&wire::ProxyConfiguration::decode(bytes)?)
+    }
+
+    /// Checks a message.
+    pub fn check(message: &wire::ProxyConfiguration) -> Result<Self, WireError> {
+        if message.workload_uid.is_empty() {
+            return Err(WireError::new("workload_uid", "missing"));
+        }
+        if message.trust_domain.is_empty() {
+            return Err(WireError::new("trust_domain", "missing"));
+        }
+        let mut aliases = Vec::new();
+        for (index, alias) in message.trust_domain_aliases.iter().enumerate() {
+            let field = format!("trust_domain_aliases[{index}]");
+            aliases.push(trust_domain(&field, alias)?);
+        }
+        let source_address = match message.source_address.as_slice() {
+            [] => None,
+            bytes => Some(address("source_address", bytes)?),
+        };
+        let outbound_policy = match wire::OutboundPolicy::try_from(message.outbound_policy) {
+            Ok(wire::OutboundPolicy::AllowAny) => OutboundPolicy::AllowAny,
+            Ok(wire::OutboundPolicy::RegistryOnly) => OutboundPolicy::RegistryOnly,
+            Err(_) => {
+                return Err(super::unknown_value(
+                    "outbound_policy",
+                    message.outbound_policy,
+                ));
+            }
+        };
+        Ok(Self {
+            workload_uid: message.workload_uid.as_str().into(),
+            trust_domain: trust_domain("trust_domain", &message.trust_domain)?,
+            trust_domain_aliases: aliases,
+            inbound: listeners("inbound", &message.inbound, InboundListener::check, |l| {
+                (&l.name, l.bind)
+            })?,
+            outbound: listeners(
+                "outbound",
+                &message.outbound,
+                OutboundListener::check,
+                |l| (&l.name, l.bind),
+            )?,
+            outbound_policy,
+            connection: message
+                .connection
+                .as_ref()
+                .map(connection)
+                .unwrap_or_default(),
+            access_log: access_log(message.access_log.as_ref())?,
+            source_address,
+        })
+    }
+}
+
+/// Checks each, and that no name and no address is there twice.
+fn listeners<W, L>(
+    field: &str,
+    wire: &[W],
+    check: impl Fn(&W) -> Result<L, WireError>,
+    names: impl for<'a> Fn(&'a L) -> (&'a Arc<str>, SocketAddr),
+) -> Result<Vec<L>, WireError> {
+    let mut checked = Vec::with_capacity(wire.len());
+    let mut seen_names = BTreeSet::new();
+    let mut seen_binds = BTreeSet::new();
+    for (index, listener) in wire.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        let listener = check(listener).map_err(|error| error.within(&field))?;
+        let (name, bind) = names(&listener);
+        if name.is_empty() {
+            return Err(WireError::new(format!("{field}.name"), "missing"));
+        }
+        if !seen_names.insert(name.clone()) {
+            let reason = format!("`{}` is there twice", super::shown(name));
+            return Err(WireError::new(format!("{field}.name"), reason));
+        }
+        if !seen_binds.insert(bind) {
+            let reason = format!("{bind} is there twice");
+            return Err(WireError::new(format!("{field}.bind"), reason));
+        }
+        checked.push(listener);
+    }
+    Ok(checked)
+}
+
+impl InboundListener {
+    fn check(message: &wire::InboundListener) -> Result<Self, WireError> {
+        let mutual_tls = match wire::MutualTls::try_from(message.mutual_tls) {
+            Ok(wire::MutualTls::Disable) => MutualTls::Disable,
+            Ok(wire::MutualTls::Permissive) => MutualTls::Permissive,
+            Ok(wire::MutualTls::Strict) => MutualTls::Strict,
+            // Unset must never be read as "anything goes".
+            Ok(wire::MutualTls::Unspecified) => {
+                return Err(WireError::new("mutual_tls", "UNSPECIFIED is refused"));
+            }
+            Err(_) => return Err(super::unknown_value("mutual_tls", message.mutual_tls)),
+        };
+        let service = match message.service.as_str() {
+            "" => None,
+            name => Some((
+                service_key("service", name)?,
+                port("service_port", message.service_port)?,
+            )),
+        };
+        Ok(Self {
+            name: message.name.as_str().into(),
+            bind: socket("bind", message.bind.as_ref())?,
+            protocol: Protocol::from_proxy("protocol", message.protocol)?,
+            mutual_tls,
+            endpoint: socket("endpoint", message.endpoint.as_ref())?,
+            service,
+        })
+    }
+}
+
+impl OutboundListener {
+    fn check(message: &wire::OutboundListener) -> Result<Self, WireError> {
+        let mut services = Vec::with_capacity(message.services.len());
+        for (index, service) in message.services.iter().enumerate() {
+            let field = format!("services[{index}]");
+            services.push(OutboundService::check(service).map_err(|error| error.within(&field))?);
+        }
+        Ok(Self {
+            name: message.name.as_str().into(),
+            bind: socket("bind", message.bind.as_ref())?,
+            protocol: Protocol::from_proxy("protocol", message.protocol)?,
+            services,
+        })
+    }
+}
+
+impl OutboundService {
+    fn check(message: &wire::ServicePort) -> Result<Self, WireError> {
+        let mut authorities = Vec::with_capacity(message.authorities.len());
+        for (index, authority) in message.authorities.iter().enumerate() {
+            if authority.is_empty() || authority.bytes().any(|b| b.is_ascii_uppercase()) {
+                return Err(WireError::new(
+                    format!("authorities[{index}]"),
+                    format!("`{}` is not a lower-case host", super::shown(authority)),
+                ));
+            }
+            authorities.push(authority.as_str().into());
+        }
+        Ok(Self {
+            key: service_key("service", &message.service)?,
+            port: port("port", message.port)?,
+            authorities,
+        })
+    }
+}
+
+fn connection(message: &wire::ConnectionSettings) -> Connection {
+    let duration =
+        |milliseconds: u32| (milliseconds != 0).then(|| Duration::from_millis(milliseconds.into()));
+    Connection {
+        connect_timeout: duration(message.connect_timeout_ms),
+        detection_timeout: duration(message.detection_timeout_ms),
+        idle_timeout: duration(message.idle_timeout_ms),
+        header_timeout: duration(message.header_timeout_ms),
+        drain_timeout: duration(message.drain_timeout_ms),
+    }
+}
+
+fn access_log(message: Option<&wire::AccessLog>) -> Result<Option<AccessLog>, WireError> {
+    let Some(message) = message else {
+        return Ok(None);
+    };
+    let encoding = match wire::access_log::Encoding::try_from(message.encoding) {
+        Ok(wire::access_log::Encoding::Off) => return Ok(None),
+        Ok(wire::access_log::Encoding::Text) => AccessLogEncoding::Text,
+        Ok(wire::access_log::Encoding::Json) => AccessLogEncoding::Json,
+        Err(_) => {
+            return Err(super::unknown_value(
+                "access_log.encoding",
+                message.encoding,
+            ));
+        }
+    };
+    if message.path.is_empty() {
+        return Err(WireError::new("access_log.path", "missing"));
+    }
+    Ok(Some(AccessLog {
+        encoding,
+        path: message.path.as_str().into(),
+    }))
+}

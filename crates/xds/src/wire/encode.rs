@@ -1,0 +1,165 @@
+//! From the checked model to Istio's workload messages. What the wire cannot say (UDP ports) is left out here, once.
+
+use std::collections::BTreeMap;
+
+use voile_model::mesh::{self, Location, Resolution, TargetPort, Transport};
+use voile_model::{Port, ServiceKey, TrustDomain};
+use voile_proto::workload as wire;
+
+use super::{Protocol, address_bytes};
+
+/// What the proxy knows of a model protocol; `None` for UDP, which no proxy touches.
+pub fn protocol_of(protocol: mesh::Protocol) -> Option<Protocol> {
+    Some(match protocol {
+        mesh::Protocol::Auto => Protocol::Auto,
+        mesh::Protocol::Http => Protocol::Http,
+        mesh::Protocol::Http2 => Protocol::Http2,
+        mesh::Protocol::Grpc => Protocol::Grpc,
+        mesh::Protocol::Tcp => Protocol::Tcp,
+        mesh::Protocol::Tls => Protocol::Tls,
+        mesh::Protocol::Udp => return None,
+    })
+}
+
+/// A service as `istio.workload.Service`.
+pub fn encode_service(service: &mesh::Service) -> wire::Service {
+    let single = |address| wire::NetworkAddress {
+        network: String::new(),
+        address: address_bytes(address),
+        length: None,
+    };
+    let ranges = service
+        .address_ranges
+        .iter()
+        .map(|range| wire::NetworkAddress {
+            length: Some(range.prefix.into()),
+            ..single(range.address)
+        });
+    wire::Service {
+        name: service.name.to_string(),
+        namespace: service.key.namespace.to_string(),
+        hostname: service.key.hostname.to_string(),
+        addresses: service
+            .addresses
+            .iter()
+            .map(|a| single(*a))
+            .chain(ranges)
+            .collect(),
+        ports: service.ports.iter().filter_map(service_port).collect(),
+        subject_alt_names: service
+            .subject_alt_names
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        load_balancing: (service.resolution == Resolution::Passthrough && !service.headless).then(
+            || wire::LoadBalancing {
+                mode: wire::load_balancing::Mode::Passthrough.into(),
+                ..wire::LoadBalancing::default()
+            },
+        ),
+        canonical: service.origin == mesh::ServiceOrigin::Kubernetes,
+        visibility: match service.visibility {
+            mesh::Visibility::Public => wire::service::Visibility::Public,
+            mesh::Visibility::Namespaces(_) => wire::service::Visibility::Namespace,
+        }
+        .into(),
+        ..wire::Service::default()
+    }
+}
+
+fn service_port(port: &mesh::ServicePort) -> Option<wire::Port> {
+    if port.transport == Transport::Udp {
+        return None;
+    }
+    Some(wire::Port {
+        service_port: port.number.get().into(),
+        target_port: match &port.target {
+            TargetPort::Number(number) => number.get().into(),
+            TargetPort::Named(_) => 0,
+        },
+        app_protocol: protocol_of(port.protocol)?.to_workload().into(),
+    })
+}
+
+/// A workload as `istio.workload.Workload`, with the services it stands behind (workload port by service port).
+pub fn encode_workload(
+    workload: &mesh::Workload,
+    services: &BTreeMap<ServiceKey, BTreeMap<Port, Port>>,
+    trust_domain: &TrustDomain,
+    location: Location,
+) -> wire::Workload {
+    let own_tls = workload.has_sidecar && location == Location::MeshInternal;
+    wire::Workload {
+        uid: workload.uid.to_string(),
+        name: workload.key.name.to_string(),
+        namespace: workload.key.namespace.to_string(),
+        addresses: workload
+            .addresses
+            .iter()
+            .map(|a| address_bytes(*a))
+            .collect(),
+        hostname: workload
+            .hostname
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        network: workload.network.to_string(),
+        tunnel_protocol: match own_tls {
+            true => wire::TunnelProtocol::LegacyIstioMtls,
+            false => wire::TunnelProtocol::None,
+        }
+        .into(),
+        trust_domain: trust_domain.to_string(),
+        service_account: workload.service_account.to_string(),
+        canonical_name: workload.canonical_name.to_string(),
+        canonical_revision: workload.canonical_revision.to_string(),
+        workload_type: workload_type(workload.workload_type).into(),
+        workload_name: workload.workload_name.to_string(),
+        status: match workload.ready {
+            true => wire::WorkloadStatus::Healthy,
+            false => wire::WorkloadStatus::Unhealthy,
+        }
+        .into(),
+        cluster_id: CLUSTER.to_owned(),
+        services: services
+            .iter()
+            .map(|(key, ports)| (key.to_string(), port_list(ports)))
+            .collect(),
+        locality: locality(&workload.locality),
+        capacity: workload.weight,
+        ..wire::Workload::default()
+    }
+}
+
+/// The one cluster of a mesh without Kubernetes; the name Istio gives a cluster nobody named.
+pub const CLUSTER: &str = "Kubernetes";
+
+fn workload_type(kind: mesh::WorkloadType) -> wire::WorkloadType {
+    match kind {
+        mesh::WorkloadType::Deployment => wire::WorkloadType::Deployment,
+        mesh::WorkloadType::CronJob => wire::WorkloadType::Cronjob,
+        mesh::WorkloadType::Pod => wire::WorkloadType::Pod,
+        mesh::WorkloadType::Job => wire::WorkloadType::Job,
+    }
+}
+
+fn port_list(ports: &BTreeMap<Port, Port>) -> wire::PortList {
+    let entry = |(number, target): (&Port, &Port)| wire::Port {
+        service_port: number.get().into(),
+        target_port: target.get().into(),
+        app_protocol: 0,
+    };
+    wire::PortList {
+        ports: ports.iter().map(entry).collect(),
+    }
+}
+
+fn locality(text: &str) -> Option<wire::Locality> {
+    let mut parts = text.splitn(3, '/').map(str::to_owned);
+    let region = parts.next().filter(|region| !region.is_empty())?;
+    Some(wire::Locality {
+        region,
+        zone: parts.next().unwrap_or_default(),
+        subzone: parts.next().unwrap_or_default(),
+    })
+}

@@ -1,0 +1,55 @@
+//! How clients must speak to a service, checked from `voile.proxy.v1.ServicePolicy`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use prost::Message;
+use voile_model::Port;
+use voile_proto::proxy as wire;
+
+use super::{Protocol, WireError, port};
+
+/// How clients must speak to a service, port by port.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServicePolicy {
+    /// By service port.
+    pub ports: BTreeMap<Port, PortPolicy>,
+}
+
+/// How clients must speak to one port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortPolicy {
+    /// What is spoken on it.
+    pub protocol: Protocol,
+    /// Workloads (uid) to be spoken to in plaintext although they have a sidecar.
+    pub plaintext_workloads: BTreeSet<Arc<str>>,
+}
+
+impl ServicePolicy {
+    /// Checks the bytes of a `voile.proxy.v1.ServicePolicy`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        Self::check(&wire::ServicePolicy::decode(bytes)?)
+    }
+
+    /// Checks a message.
+    pub fn check(message: &wire::ServicePolicy) -> Result<Self, WireError> {
+        let mut ports = BTreeMap::new();
+        for (index, entry) in message.ports.iter().enumerate() {
+            let field = format!("ports[{index}]");
+            let number = port(&format!("{field}.port"), entry.port)?;
+            let policy = PortPolicy {
+                protocol: Protocol::from_proxy(&format!("{field}.protocol"), entry.protocol)?,
+                plaintext_workloads: entry
+                    .plaintext_workloads
+                    .iter()
+                    .map(|uid| uid.as_str().into())
+                    .collect(),
+            };
+            if ports.insert(number, policy).is_some() {
+                let reason = format!("port {number} is there twice");
+                return Err(WireError::new(format!("{field}.port"), reason));
+            }
+        }
+        Ok(Self { ports })
+    }
+}
