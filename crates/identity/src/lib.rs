@@ -1,3 +1,45 @@
-//! SPIFFE certificates, CSRs, tokens and the authority's issuing logic
+//! Who a workload is and how it proves it: SPIFFE certificates, the authority that issues them, tokens, and the
+//! rustls configurations of mesh mutual TLS. Keys never leave the proxy; the authority sees only requests (CSRs).
+//!
+//! ```text
+//!   proxy: keys ─CSR─> client ──token │ certificate──> service ─> authenticator ─> authority ─> leaf + root
+//!   leaf + root ─> CertificateStore ─> mesh_server_config / mesh_client_config (each handshake takes the newest)
+//! ```
+//!
+//! Deciding and issuing is synchronous and takes the time as an argument; only [`service`] and [`client`] know tonic,
+//! and only [`client`] sleeps.
 
+pub mod authenticator;
+pub mod authority;
+mod chain;
+pub mod client;
+mod csr;
 pub mod generated;
+pub mod join;
+pub mod keys;
+pub mod refresh;
+pub mod service;
+mod spiffe;
+pub mod state;
+pub mod store;
+pub mod tls;
+pub mod token;
+mod verifier;
+
+pub use authenticator::{Authenticator, Caller, MeshAuthenticator, PeerCertificates, Proof};
+pub use authority::{Authority, AuthorityError, IssueError, IssuedCertificate, ServerCertificate};
+pub use chain::{ChainError, verify_client_chain, verify_server_chain};
+pub use client::{CertificateClient, ClientSettings, control_endpoint, request_certificate};
+pub use csr::{CsrError, MAX_CSR_BYTES};
+pub use join::{JoinError, JoinTokens};
+pub use keys::{KeyError, Keys, WorkloadCertificate};
+pub use refresh::{next_refresh, retry_delay};
+pub use service::CertificateService;
+pub use spiffe::{PeerError, identity_of};
+pub use state::{StateDir, StateError};
+pub use store::{CertificateStore, TrustBundle, TrustStore};
+pub use tls::{
+    control_server_config, mesh_client_config, mesh_server_config, peer_identity, verify_expected,
+};
+pub use token::{TOKEN_AUDIENCE, TokenError, TokenKey, TokenSubject};
+pub use voile_model::{Identity, TrustDomain};

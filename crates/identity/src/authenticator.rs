@@ -1,0 +1,163 @@
+//! Who calls the control plane: a bearer token, or else the client certificate of the connection. The certificate
+//! service and the discovery server ask the same question here.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls_pki_types::{CertificateDer, UnixTime};
+use tonic::metadata::MetadataMap;
+use tonic::{Extensions, Request, Status};
+use voile_model::Identity;
+
+use crate::chain::verify_client_chain;
+use crate::join::JOIN_TOKEN_PREFIX;
+use crate::store::TrustStore;
+use crate::token::{TOKEN_AUDIENCE, TokenKey};
+
+/// By what a caller proved who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// A service-account token.
+    Token,
+    /// The client certificate of its connection.
+    Certificate,
+    /// A join token, used up by this call.
+    JoinToken,
+}
+
+/// A caller that proved who it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Who it is.
+    pub identity: Identity,
+    /// The pod its token is bound to, if any.
+    pub pod: Option<String>,
+    /// How it proved it.
+    pub proof: Proof,
+}
+
+/// The certificates a client presented on its connection, leaf first. A server that does its own TLS puts this into
+/// the request's extensions; tonic's own server needs nothing (see [`peer_certificates`]).
+#[derive(Debug, Clone, Default)]
+pub struct PeerCertificates(pub Arc<Vec<CertificateDer<'static>>>);
+
+/// Decides who calls.
+pub trait Authenticator: Send + Sync + 'static {
+    /// Who the caller is at `now`, or `Unauthenticated` with the reason.
+    ///
+    /// # Errors
+    /// There is no proof, or it is not believed. A wrong token is never forgiven for a good certificate.
+    fn authenticate(
+        &self,
+        metadata: &MetadataMap,
+        peer: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<Caller, Status>;
+}
+
+impl<A: Authenticator> Authenticator for Arc<A> {
+    fn authenticate(
+        &self,
+        metadata: &MetadataMap,
+        peer: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<Caller, Status> {
+        A::authenticate(self, metadata, peer, now)
+    }
+}
+
+/// The mesh's own authenticator: local service-account tokens and certificates of the mesh's roots.
+#[derive(Debug)]
+pub struct MeshAuthenticator {
+    tokens: TokenKey,
+    trust: Arc<TrustStore>,
+}
+
+impl MeshAuthenticator {
+    /// Believes tokens signed by `tokens`, and certificates under `trust`, which also says the trust domain.
+    pub fn new(tokens: TokenKey, trust: Arc<TrustStore>) -> Self {
+        Self { tokens, trust }
+    }
+}
+
+impl Authenticator for MeshAuthenticator {
+    fn authenticate(
+        &self,
+        metadata: &MetadataMap,
+        peer: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<Caller, Status> {
+        let trust = self.trust.current();
+        let trust = trust.ok_or_else(|| Status::unavailable("the authority is not ready yet"))?;
+        match bearer(metadata)? {
+            Some(token) if token.starts_with(JOIN_TOKEN_PREFIX) => Err(Status::unauthenticated(
+                "a join token only asks for a first certificate; show that certificate here",
+            )),
+            Some(token) => {
+                let subject = self.tokens.verify(token, TOKEN_AUDIENCE, now);
+                let subject =
+                    subject.map_err(|error| Status::unauthenticated(error.to_string()))?;
+                let identity = subject.identity(trust.trust_domain());
+                let identity =
+                    identity.ok_or_else(|| Status::unauthenticated("the token names nobody"))?;
+                Ok(Caller {
+                    identity,
+                    pod: subject.pod,
+                    proof: Proof::Token,
+                })
+            }
+            None if peer.is_empty() => Err(Status::unauthenticated(
+                "no proof of identity: send `authorization: Bearer TOKEN` or a client certificate",
+            )),
+            None => {
+                let now = now
+                    .duration_since(SystemTime::UNIX_EPOCH)
+                    .unwrap_or(Duration::ZERO);
+                let now = UnixTime::since_unix_epoch(now);
+                let mut identity = verify_client_chain(&trust, peer, now)
+                    .map_err(|error| Status::unauthenticated(error.to_string()))?;
+                // An alias is another name of the same domain; what we issue carries its own name.
+                identity.trust_domain = trust.trust_domain().clone();
+                Ok(Caller {
+                    identity,
+                    pod: None,
+                    proof: Proof::Certificate,
+                })
+            }
+        }
+    }
+}
+
+/// The bearer token of a call, if there is one.
+///
+/// # Errors
+/// There are several `authorization` headers, or one that is not `Bearer TOKEN`.
+pub(crate) fn bearer(metadata: &MetadataMap) -> Result<Option<&str>, Status> {
+    let mut headers = metadata.get_all("authorization").iter();
+    let Some(header) = headers.next() else {
+        return Ok(None);
+    };
+    let refused = || Status::unauthenticated("`authorization` must be one `Bearer TOKEN`");
+    if headers.next().is_some() {
+        return Err(refused());
+    }
+    let (scheme, token) = header
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .ok_or_else(refused)?;
+    match scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty() {
+        true => Ok(Some(token.trim())),
+        false => Err(refused()),
+    }
+}
+
+/// The client certificates of a request's connection, leaf first; empty when the client showed none. Understands
+/// [`PeerCertificates`] and tonic's own TLS server.
+pub fn peer_certificates<T>(request: &Request<T>) -> Arc<Vec<CertificateDer<'static>>> {
+    let ours = |extensions: &Extensions| extensions.get::<PeerCertificates>().cloned();
+    match ours(request.extensions()) {
+        Some(PeerCertificates(chain)) => chain,
+        None => request.peer_certs().unwrap_or_default(),
+    }
+}

@@ -1,0 +1,335 @@
+//! The certificate authority: a self-signed P-256 root in the state directory, and the rules by which it issues.
+//! Whatever a request asks for, the certificate carries the caller's identity and nothing else.
+
+use std::fmt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber,
+};
+use rustls_pki_types::CertificateDer;
+use time::OffsetDateTime;
+use voile_model::{Identity, TrustDomain};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::csr::{self, CsrError};
+use crate::keys::{KeyError, certificates_of, certified_key};
+use crate::state::{PUBLIC_MODE, SECRET_MODE, StateDir, StateError};
+
+/// The root's private key, in the state directory.
+pub const ROOT_KEY_FILE: &str = "root-key.pem";
+/// The root's certificate, in the state directory.
+pub const ROOT_CERT_FILE: &str = "root-cert.pem";
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Life of the root: ten years, as Istio's self-signed one.
+pub const ROOT_LIFE: Duration = DAY.saturating_mul(3650);
+/// Life of a workload's certificate when the request asks for none.
+pub const DEFAULT_TTL: Duration = DAY;
+/// Longest life of a workload's certificate, whatever is asked: there is no revocation but expiry.
+pub const MAX_TTL: Duration = DAY;
+/// Shortest life of a workload's certificate: less could not be renewed in time.
+pub const MIN_TTL: Duration = Duration::from_secs(10);
+/// Life of the control plane's own certificate. It is made anew at each start, in memory.
+pub const SERVER_TTL: Duration = DAY.saturating_mul(365);
+/// How long before now a certificate begins, for peers whose clocks lag.
+pub const CLOCK_SKEW: Duration = Duration::from_secs(120);
+/// Bytes of a serial number: 127 random bits (RFC 5280 allows 20 bytes, CA/B asks for 64 bits).
+const SERIAL_BYTES: usize = 16;
+
+/// Why the authority cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Key and certificate do not fit, or one is broken or missing.
+    #[error("{folder}: {reason}")]
+    Root {
+        /// The state directory.
+        folder: String,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+}
+
+/// Why a certificate is not issued.
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    /// The request is refused; the caller's fault.
+    #[error(transparent)]
+    Csr(#[from] CsrError),
+    /// The lifetime asked for cannot be granted; the caller's fault.
+    #[error("a lifetime of {0:?} was asked for; at least {MIN_TTL:?} is granted")]
+    Ttl(Duration),
+    /// A server name is not a DNS name or address.
+    #[error("`{0}` is neither a DNS name nor an IP address")]
+    ServerName(String),
+    /// The root has expired (or its clock is wrong); nobody can be certified.
+    #[error("the root certificate is not valid now; give the control plane a new state directory")]
+    RootExpired,
+    /// The cryptographic library failed; the authority's fault.
+    #[error("signing failed: {0}")]
+    Signing(String),
+}
+
+/// A workload's new certificate.
+#[derive(Debug, Clone)]
+pub struct IssuedCertificate {
+    /// PEM: leaf first, root bundle last.
+    pub chain: Vec<String>,
+    /// The last instant of validity.
+    pub not_after: SystemTime,
+}
+
+/// The control plane's own certificate and key.
+pub struct ServerCertificate {
+    /// PEM of the leaf.
+    pub chain_pem: String,
+    /// PKCS#8 PEM of the key.
+    pub key_pem: String,
+    /// The same for rustls.
+    pub certified: rustls::sign::CertifiedKey,
+}
+
+impl fmt::Debug for ServerCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServerCertificate(..)")
+    }
+}
+
+/// The open authority.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    root_pem: String,
+    root: CertificateDer<'static>,
+    not_before: SystemTime,
+    not_after: SystemTime,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority")
+            .field("not_after", &self.not_after)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Opens the root in `folder`, making folder and root if there are none. `name` goes into the root's subject
+    /// (the trust domain by custom); an existing root keeps its own.
+    ///
+    /// # Errors
+    /// The directory or key is open to others, or key and certificate do not belong together.
+    pub fn open(
+        folder: &Path,
+        name: &TrustDomain,
+        now: SystemTime,
+    ) -> Result<Self, AuthorityError> {
+        let state = StateDir::open(folder)?;
+        let _lock = state.lock()?;
+        let broken = |reason: String| AuthorityError::Root {
+            folder: folder.display().to_string(),
+            reason,
+        };
+        let mut certificate = state.read_public(ROOT_CERT_FILE)?;
+        let key = match state.read_secret(ROOT_KEY_FILE)? {
+            Some(key) => key,
+            None if certificate.is_some() => {
+                let reason = format!(
+                    "has {ROOT_CERT_FILE} but no {ROOT_KEY_FILE}: restore the key, or remove the certificate to begin a new mesh"
+                );
+                return Err(broken(reason));
+            }
+            None => {
+                let key = generate_key()
+                    .map_err(|error| broken(error.to_string()))?
+                    .serialize_pem();
+                state.write_new(ROOT_KEY_FILE, &key, SECRET_MODE)?;
+                key
+            }
+        };
+        let pair = || {
+            KeyPair::from_pkcs8_pem_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256)
+                .map_err(|error| broken(format!("{ROOT_KEY_FILE} is not a P-256 key: {error}")))
+        };
+        if certificate.is_none() {
+            // Also the way back after a crash between the two files: same key, same subject, same chains.
+            let root =
+                self_signed(&pair()?, name, now).map_err(|error| broken(error.to_string()))?;
+            state.write_new(ROOT_CERT_FILE, &root, PUBLIC_MODE)?;
+            certificate = Some(root);
+        }
+        Self::assemble(pair()?, &key, certificate.unwrap_or_default()).map_err(broken)
+    }
+
+    fn assemble(pair: KeyPair, key_pem: &str, root_pem: String) -> Result<Self, String> {
+        let unusable = |reason: String| format!("{ROOT_CERT_FILE} cannot be used: {reason}");
+        let root = match certificates_of(&root_pem).map_err(|error| unusable(error.to_string()))? {
+            mut one if one.len() == 1 => one.remove(0),
+            several => {
+                return Err(unusable(format!(
+                    "{} certificates, one expected",
+                    several.len()
+                )));
+            }
+        };
+        certified_key(key_pem, vec![root.clone()]).map_err(|_| {
+            format!("{ROOT_KEY_FILE} and {ROOT_CERT_FILE} do not belong together: restore both from one backup")
+        })?;
+        let (_, parsed) = X509Certificate::from_der(root.as_ref())
+            .map_err(|error| unusable(error.to_string()))?;
+        if !parsed.is_ca() {
+            return Err(unusable("not a CA certificate".into()));
+        }
+        let not_before = parsed.validity().not_before.to_datetime().into();
+        let not_after = parsed.validity().not_after.to_datetime().into();
+        let issuer =
+            Issuer::from_ca_cert_der(&root, pair).map_err(|error| unusable(error.to_string()))?;
+        let root = root.into_owned();
+        Ok(Self {
+            issuer,
+            root_pem,
+            root,
+            not_before,
+            not_after,
+        })
+    }
+
+    /// The root bundle in PEM, for clients to trust.
+    pub fn root_pem(&self) -> &str {
+        &self.root_pem
+    }
+
+    /// The root.
+    pub fn root(&self) -> &CertificateDer<'static> {
+        &self.root
+    }
+
+    /// Certifies the key in `csr_pem` for `caller`. `ttl` is cut to [`MAX_TTL`]; `None` means [`DEFAULT_TTL`].
+    ///
+    /// # Errors
+    /// The request is malformed, of another key type, unsigned, or names anybody but the caller.
+    pub fn issue(
+        &self,
+        csr_pem: &str,
+        caller: &Identity,
+        ttl: Option<Duration>,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, IssueError> {
+        let key = csr::check(csr_pem, caller)?;
+        let ttl = ttl.unwrap_or(DEFAULT_TTL).min(MAX_TTL);
+        if ttl < MIN_TTL {
+            return Err(IssueError::Ttl(ttl));
+        }
+        let uri = caller.to_string().try_into().map_err(signing)?;
+        let (pem, not_after) = self.sign(&key, vec![SanType::URI(uri)], ttl, now)?;
+        Ok(IssuedCertificate {
+            chain: vec![pem, self.root_pem.clone()],
+            not_after,
+        })
+    }
+
+    /// A certificate for the control plane itself, valid for `names` (DNS names and addresses).
+    ///
+    /// # Errors
+    /// A name is neither, or signing failed.
+    pub fn issue_server(
+        &self,
+        names: &[&str],
+        now: SystemTime,
+    ) -> Result<ServerCertificate, IssueError> {
+        let named = |name: &&str| match name.parse() {
+            Ok(address) => Ok(SanType::IpAddress(address)),
+            Err(_) if rustls_pki_types::DnsName::try_from(*name).is_ok() => {
+                (*name).try_into().map(SanType::DnsName).map_err(signing)
+            }
+            Err(_) => Err(IssueError::ServerName((*name).to_owned())),
+        };
+        let names = names.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+        let pair = generate_key().map_err(signing)?;
+        let (chain_pem, _) = self.sign(&pair, names, SERVER_TTL, now)?;
+        let key_pem = pair.serialize_pem();
+        let certificates =
+            certificates_of(&chain_pem).map_err(|error| IssueError::Signing(error.to_string()))?;
+        let certified = certified_key(&key_pem, certificates)
+            .map_err(|error: KeyError| IssueError::Signing(error.to_string()))?;
+        Ok(ServerCertificate {
+            chain_pem,
+            key_pem,
+            certified,
+        })
+    }
+
+    fn sign(
+        &self,
+        key: &impl PublicKeyData,
+        names: Vec<SanType>,
+        ttl: Duration,
+        now: SystemTime,
+    ) -> Result<(String, SystemTime), IssueError> {
+        if now >= self.not_after || now + CLOCK_SKEW < self.not_before {
+            return Err(IssueError::RootExpired);
+        }
+        let not_after = (now + ttl).min(self.not_after);
+        let mut params = CertificateParams::default();
+        // An empty subject makes the names critical (RFC 5280 section 4.2.1.6).
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = names;
+        params.not_before = OffsetDateTime::from((now - CLOCK_SKEW).max(self.not_before));
+        params.not_after = OffsetDateTime::from(not_after);
+        params.serial_number = Some(random_serial()?);
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(key, &self.issuer).map_err(signing)?;
+        Ok((certificate.pem(), not_after))
+    }
+}
+
+fn signing(error: rcgen::Error) -> IssueError {
+    IssueError::Signing(error.to_string())
+}
+
+fn generate_key() -> Result<KeyPair, rcgen::Error> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+}
+
+fn self_signed(pair: &KeyPair, name: &TrustDomain, now: SystemTime) -> Result<String, IssueError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, name.as_str());
+    params.not_before = OffsetDateTime::from(now - CLOCK_SKEW);
+    params.not_after = OffsetDateTime::from(now + ROOT_LIFE);
+    params.serial_number = Some(random_serial()?);
+    // Leaves only: no authority below this one.
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+        .self_signed(pair)
+        .map(|root| root.pem())
+        .map_err(signing)
+}
+
+/// Fills `bytes` from the provider's generator for secrets.
+pub(crate) fn random(bytes: &mut [u8]) -> Result<(), IssueError> {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let filled = provider.secure_random.fill(bytes);
+    filled.map_err(|_| IssueError::Signing("the system gave no randomness".into()))
+}
+
+fn random_serial() -> Result<SerialNumber, IssueError> {
+    let mut serial = [0; SERIAL_BYTES];
+    random(&mut serial)?;
+    // Positive and of full length (RFC 5280 section 4.1.2.2).
+    serial[0] = (serial[0] & 0x7f) | 0x40;
+    Ok(SerialNumber::from_slice(&serial))
+}

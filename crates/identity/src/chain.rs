@@ -1,0 +1,74 @@
+//! Whether a certificate chain may be believed at a given time: signatures and dates up to a trusted root (webpki),
+//! then one SPIFFE identity of a trusted domain in the leaf.
+
+use rustls_pki_types::{CertificateDer, UnixTime};
+use voile_model::Identity;
+use webpki::{EndEntityCert, KeyUsage};
+
+use crate::keys::MAX_CHAIN_CERTIFICATES;
+use crate::spiffe::{PeerError, identity_of};
+use crate::store::TrustBundle;
+
+/// Why a chain is not believed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    /// There is no trust bundle (yet): nobody can be believed.
+    #[error("no trust bundle has been received yet")]
+    NoTrust,
+    /// Signatures, dates or usage are wrong.
+    #[error("the certificate chain is not trusted: {0}")]
+    Chain(#[from] webpki::Error),
+    /// The chain is good, but the leaf names nobody we know.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+}
+
+/// Believes a client's chain (leaf first), or says why not.
+///
+/// # Errors
+/// The chain does not lead to a root of `trust` at `now`, or names no identity of a trusted domain.
+pub fn verify_client_chain(
+    trust: &TrustBundle,
+    chain: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<Identity, ChainError> {
+    verify(trust, chain, now, KeyUsage::client_auth())
+}
+
+/// Believes a server's chain (leaf first), or says why not.
+///
+/// # Errors
+/// As [`verify_client_chain`].
+pub fn verify_server_chain(
+    trust: &TrustBundle,
+    chain: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Result<Identity, ChainError> {
+    verify(trust, chain, now, KeyUsage::server_auth())
+}
+
+fn verify(
+    trust: &TrustBundle,
+    chain: &[CertificateDer<'_>],
+    now: UnixTime,
+    usage: KeyUsage,
+) -> Result<Identity, ChainError> {
+    let (leaf, rest) = chain.split_first().ok_or(PeerError::NoCertificate)?;
+    if rest.len() >= MAX_CHAIN_CERTIFICATES {
+        return Err(PeerError::Malformed.into());
+    }
+    EndEntityCert::try_from(leaf)?.verify_for_usage(
+        webpki::ALL_VERIFICATION_ALGS,
+        trust.anchors(),
+        rest,
+        now,
+        usage,
+        None,
+        None,
+    )?;
+    let identity = identity_of(leaf)?;
+    match trust.trusts(&identity) {
+        true => Ok(identity),
+        false => Err(PeerError::UntrustedDomain(identity).into()),
+    }
+}

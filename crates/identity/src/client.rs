@@ -1,0 +1,332 @@
+//! The proxy's side of certification: get the first certificate by token, then keep it fresh, for as long as the
+//! proxy lives and however long the control plane is away. The only module here that sleeps.
+
+use std::future::Future;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls_pki_types::UnixTime;
+use tokio::sync::watch;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as TlsIdentity};
+use tonic::{Code, Request, Status};
+use voile_proto::certificate::IstioCertificateRequest;
+
+use crate::chain::verify_server_chain;
+use crate::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
+use crate::keys::{Keys, WorkloadCertificate};
+use crate::refresh::{next_refresh, retry_delay};
+use crate::store::{CertificateStore, TrustBundle};
+use crate::token::MAX_TOKEN_BYTES;
+
+/// Longest wait for a connection to the control plane.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for a certificate once connected.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest root file read, in bytes.
+const MAX_ROOT_BYTES: usize = 256 * 1024;
+
+/// Why there is no new certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// A token or root file cannot be read.
+    #[error("{}: cannot read: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Nothing is configured by which to prove who we are, and no certificate is held.
+    #[error(
+        "no token file is given and no valid certificate is held: make a token by `voile token`"
+    )]
+    NoCredential,
+    /// The address of the control plane is wrong, or it cannot be reached.
+    #[error("cannot reach the control plane at {control}: {reason}")]
+    Connect {
+        /// Its address.
+        control: String,
+        /// Why.
+        reason: String,
+    },
+    /// The authority refused.
+    #[error("the authority refused ({:?}): {}", .0.code(), .0.message())]
+    Refused(Box<Status>),
+    /// What came back cannot be used.
+    #[error("the authority's answer cannot be used: {0}")]
+    Answer(String),
+}
+
+/// By what a certificate is asked for.
+#[derive(Debug, Clone)]
+pub enum Credential {
+    /// A service-account token or join token.
+    Bearer(String),
+    /// The client certificate of the channel.
+    Certificate,
+}
+
+/// Where and how to get certificates.
+#[derive(Debug, Clone)]
+pub struct ClientSettings {
+    /// The control plane, `https://HOST:PORT`.
+    pub control: String,
+    /// The root that its certificate must lead to.
+    pub root_cert: PathBuf,
+    /// A service-account token; read anew for each request, since others rewrite it.
+    pub token_file: Option<PathBuf>,
+    /// A join token, for the first certificate only.
+    pub join_token_file: Option<PathBuf>,
+    /// The lifetime to ask for; `None` leaves it to the authority.
+    pub ttl: Option<Duration>,
+}
+
+/// The endpoint of the control plane, over TLS that trusts `root_pem` only; with `certificate` as client certificate
+/// if given. The discovery client uses it too.
+///
+/// # Errors
+/// The address is no `https://` URI, or the PEM cannot be used.
+pub fn control_endpoint(
+    control: &str,
+    root_pem: &str,
+    certificate: Option<&WorkloadCertificate>,
+) -> Result<Endpoint, ClientError> {
+    let failed = |reason: String| ClientError::Connect {
+        control: control.to_owned(),
+        reason,
+    };
+    let endpoint =
+        Endpoint::from_shared(control.to_owned()).map_err(|error| failed(error.to_string()))?;
+    if endpoint.uri().scheme_str() != Some("https") {
+        return Err(failed("the address must begin with https://".into()));
+    }
+    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(root_pem));
+    if let Some(host) = endpoint.uri().host() {
+        // rustls knows IPv6 addresses without the URI's brackets.
+        tls = tls.domain_name(host.trim_start_matches('[').trim_end_matches(']'));
+    }
+    if let Some(own) = certificate {
+        tls = tls.identity(TlsIdentity::from_pem(
+            own.chain_pem(),
+            own.private_key_pem(),
+        ));
+    }
+    let endpoint = endpoint
+        .tls_config(tls)
+        .map_err(|error| failed(describe(&error)))?;
+    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true))
+}
+
+/// Asks for a certificate; the answer is the chain, leaf first, root bundle last.
+///
+/// # Errors
+/// The status of the authority, or of the transport.
+pub async fn request_certificate(
+    channel: Channel,
+    credential: &Credential,
+    csr_pem: String,
+    ttl: Option<Duration>,
+) -> Result<Vec<String>, Status> {
+    let validity_duration = ttl.map_or(0, |ttl| i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX));
+    let mut request = Request::new(IstioCertificateRequest {
+        csr: csr_pem,
+        validity_duration,
+        metadata: None,
+    });
+    request.set_timeout(REQUEST_TIMEOUT);
+    if let Credential::Bearer(token) = credential {
+        let mut header: MetadataValue<Ascii> = format!("Bearer {token}").parse().map_err(|_| {
+            Status::invalid_argument("the token has characters no header can carry")
+        })?;
+        header.set_sensitive(true);
+        request.metadata_mut().insert("authorization", header);
+    }
+    let mut client = IstioCertificateServiceClient::new(channel);
+    Ok(client
+        .create_certificate(request)
+        .await?
+        .into_inner()
+        .cert_chain)
+}
+
+/// Keeps a [`CertificateStore`] supplied.
+#[derive(Debug)]
+pub struct CertificateClient {
+    settings: ClientSettings,
+    store: Arc<CertificateStore>,
+    published: watch::Sender<Option<Arc<WorkloadCertificate>>>,
+}
+
+impl CertificateClient {
+    /// A client that publishes into `store`.
+    pub fn new(settings: ClientSettings, store: Arc<CertificateStore>) -> Self {
+        Self {
+            settings,
+            store,
+            published: watch::Sender::new(None),
+        }
+    }
+
+    /// Tells of each new certificate; `None` until the first.
+    pub fn subscribe(&self) -> watch::Receiver<Option<Arc<WorkloadCertificate>>> {
+        self.published.subscribe()
+    }
+
+    /// Obtains and renews until `shutdown` resolves. Never gives up: a certificate in hand is used to its end, and
+    /// failures are retried with growing, jittered waits.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        tokio::select! {
+            () = shutdown => {}
+            () = self.keep_fresh() => {}
+        }
+    }
+
+    async fn keep_fresh(&self) {
+        let mut failures: u32 = 0;
+        loop {
+            let wait = match self.obtain().await {
+                Ok(certificate) => {
+                    failures = 0;
+                    let (born, dies) = (certificate.not_before(), certificate.not_after());
+                    next_refresh(born, dies, SystemTime::now(), fastrand::f64())
+                }
+                Err(error) => {
+                    failures = failures.saturating_add(1);
+                    let wait = retry_delay(failures, fastrand::f64());
+                    tracing::warn!(%error, failures, wait_ms = wait.as_millis(), "no new certificate");
+                    wait
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Gets and publishes one certificate now.
+    ///
+    /// # Errors
+    /// There is nothing to prove ourselves by, the control plane is away, or it refused.
+    pub async fn obtain(&self) -> Result<Arc<WorkloadCertificate>, ClientError> {
+        let mut last = ClientError::NoCredential;
+        for credential in self.credentials() {
+            match credential {
+                Ok(credential) => match self.obtain_by(&credential).await {
+                    Err(ClientError::Refused(status)) if status.code() == Code::Unauthenticated => {
+                        // A stale token file must not cost us a renewal that the certificate would get.
+                        last = ClientError::Refused(status);
+                    }
+                    done => return done,
+                },
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// What to try, best first: the token file, the certificate we hold, and a join token while we hold none.
+    fn credentials(&self) -> Vec<Result<Credential, ClientError>> {
+        let held = self
+            .store
+            .current()
+            .filter(|held| held.not_after() > SystemTime::now());
+        let bearer = |path: &PathBuf| {
+            read_limited(path, MAX_TOKEN_BYTES)
+                .map(|text| Credential::Bearer(text.trim().to_owned()))
+        };
+        let mut found: Vec<_> = self.settings.token_file.iter().map(bearer).collect();
+        match held {
+            Some(_) => found.push(Ok(Credential::Certificate)),
+            None => found.extend(self.settings.join_token_file.iter().map(bearer)),
+        }
+        found
+    }
+
+    async fn obtain_by(
+        &self,
+        credential: &Credential,
+    ) -> Result<Arc<WorkloadCertificate>, ClientError> {
+        let control = &self.settings.control;
+        let root_pem = read_limited(&self.settings.root_cert, MAX_ROOT_BYTES)?;
+        let held = match credential {
+            Credential::Certificate => self.store.current(),
+            Credential::Bearer(_) => None,
+        };
+        let endpoint = control_endpoint(control, &root_pem, held.as_deref())?;
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| ClientError::Connect {
+                control: control.clone(),
+                reason: describe(&error),
+            })?;
+        let unusable = |error: &dyn std::fmt::Display| ClientError::Answer(error.to_string());
+        let keys = Keys::generate().map_err(|error| unusable(&error))?;
+        let csr = keys.request(None).map_err(|error| unusable(&error))?;
+        let chain = request_certificate(channel, credential, csr, self.settings.ttl).await;
+        let chain = chain.map_err(|status| ClientError::Refused(Box::new(status)))?;
+        let certificate = keys.certify(&chain).map_err(|error| unusable(&error))?;
+        check_usable(&certificate, SystemTime::now())?;
+        if let Some(before) = self
+            .store
+            .current()
+            .filter(|b| b.identity() != certificate.identity())
+        {
+            tracing::warn!(before = %before.identity(), now = %certificate.identity(), "our identity changed");
+        }
+        let certificate = self
+            .store
+            .publish(certificate)
+            .map_err(|error| unusable(&error))?;
+        tracing::info!(identity = %certificate.identity(), serial = certificate.serial(), "new certificate");
+        self.published.send_replace(Some(Arc::clone(&certificate)));
+        Ok(certificate)
+    }
+}
+
+/// Refuses a certificate that no peer would accept: better to keep the old one.
+fn check_usable(certificate: &WorkloadCertificate, now: SystemTime) -> Result<(), ClientError> {
+    let unusable = |error: &dyn std::fmt::Display| ClientError::Answer(error.to_string());
+    let own = certificate.identity().trust_domain.clone();
+    let trust = TrustBundle::new(own, Vec::new(), certificate.roots().to_vec())
+        .map_err(|error| unusable(&error))?;
+    let since = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let now = UnixTime::since_unix_epoch(since);
+    verify_server_chain(&trust, &certificate.certified_key().cert, now)
+        .map(drop)
+        .map_err(|error| unusable(&error))
+}
+
+/// A small text file, read anew.
+fn read_limited(path: &Path, limit: usize) -> Result<String, ClientError> {
+    let failed = |source| ClientError::File {
+        path: path.to_path_buf(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    file.take(limit as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
+    match text.len() > limit {
+        true => Err(failed(std::io::Error::other(format!(
+            "larger than {limit} bytes"
+        )))),
+        false => Ok(text),
+    }
+}
+
+/// An error with its causes: tonic's own text says only "transport error".
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

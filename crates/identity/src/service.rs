@@ -1,0 +1,158 @@
+//! Istio's certificate service: authenticates the caller, lets the authority issue, and says what was refused and why.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tonic::{Request, Response, Status};
+use voile_proto::certificate::{IstioCertificateRequest, IstioCertificateResponse};
+
+use crate::authenticator::{Authenticator, Caller, Proof, bearer, peer_certificates};
+use crate::authority::{Authority, IssueError};
+use crate::csr::CsrError;
+use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateService;
+pub use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateServiceServer;
+use crate::join::{JOIN_TOKEN_PREFIX, JoinError, JoinTokens, Redeemable};
+use crate::store::TrustStore;
+
+/// The metadata by which Istio's node agents ask on behalf of others.
+const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
+
+/// The service; wrap it in [`IstioCertificateServiceServer`].
+#[derive(Debug)]
+pub struct CertificateService<A> {
+    authority: Arc<Authority>,
+    authenticator: A,
+    joins: JoinTokens,
+    trust: Arc<TrustStore>,
+    clock: fn() -> SystemTime,
+}
+
+impl<A: Authenticator> CertificateService<A> {
+    /// A service that issues from `authority`; `trust` says the trust domain of those who join.
+    pub fn new(
+        authority: Arc<Authority>,
+        authenticator: A,
+        joins: JoinTokens,
+        trust: Arc<TrustStore>,
+    ) -> Self {
+        Self {
+            authority,
+            authenticator,
+            joins,
+            trust,
+            clock: SystemTime::now,
+        }
+    }
+
+    /// Tells the time by another clock (tests).
+    #[must_use]
+    pub fn with_clock(mut self, clock: fn() -> SystemTime) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The same as a tonic service, ready for a server.
+    pub fn into_server(self) -> IstioCertificateServiceServer<Self> {
+        IstioCertificateServiceServer::new(self)
+    }
+
+    /// Who calls, and the join token to use up if that is the proof.
+    fn caller<T>(
+        &self,
+        request: &Request<T>,
+        now: SystemTime,
+    ) -> Result<(Caller, Option<Redeemable>), Status> {
+        match bearer(request.metadata())? {
+            Some(token) if token.starts_with(JOIN_TOKEN_PREFIX) => {
+                let token = self.joins.check(token, now).map_err(refused_join)?;
+                let trust = self.trust.current();
+                let domain =
+                    trust.ok_or_else(|| Status::unavailable("the authority is not ready yet"))?;
+                let identity = token.subject().identity(domain.trust_domain());
+                let identity = identity
+                    .ok_or_else(|| Status::unauthenticated("the join token names nobody"))?;
+                let caller = Caller {
+                    identity,
+                    pod: None,
+                    proof: Proof::JoinToken,
+                };
+                Ok((caller, Some(token)))
+            }
+            _ => {
+                let peer = peer_certificates(request);
+                let caller = self
+                    .authenticator
+                    .authenticate(request.metadata(), &peer, now)?;
+                Ok((caller, None))
+            }
+        }
+    }
+}
+
+fn refused_join(error: JoinError) -> Status {
+    match error {
+        JoinError::State(_) | JoinError::Random(_) => {
+            tracing::error!(%error, "join tokens cannot be read");
+            Status::internal("the authority cannot read its join tokens")
+        }
+        _ => Status::unauthenticated(error.to_string()),
+    }
+}
+
+fn refused_request(error: &IssueError) -> Status {
+    match error {
+        IssueError::Csr(CsrError::ForeignName { .. }) => {
+            Status::permission_denied(error.to_string())
+        }
+        IssueError::Csr(_) | IssueError::Ttl(_) => Status::invalid_argument(error.to_string()),
+        IssueError::ServerName(_) | IssueError::RootExpired | IssueError::Signing(_) => {
+            tracing::error!(%error, "cannot issue a certificate");
+            Status::internal(error.to_string())
+        }
+    }
+}
+
+/// The lifetime asked for: 0 means the default (proto3 knows no absence).
+fn asked_ttl(seconds: i64) -> Result<Option<Duration>, Status> {
+    match u64::try_from(seconds) {
+        Ok(0) => Ok(None),
+        Ok(seconds) => Ok(Some(Duration::from_secs(seconds))),
+        Err(_) => Err(Status::invalid_argument("validity_duration is negative")),
+    }
+}
+
+#[tonic::async_trait]
+impl<A: Authenticator> IstioCertificateService for CertificateService<A> {
+    async fn create_certificate(
+        &self,
+        request: Request<IstioCertificateRequest>,
+    ) -> Result<Response<IstioCertificateResponse>, Status> {
+        let now = (self.clock)();
+        let (caller, join) = self.caller(&request, now)?;
+        let asked = request.into_inner();
+        let impersonates = asked
+            .metadata
+            .as_ref()
+            .is_some_and(|m| m.fields.contains_key(IMPERSONATED_IDENTITY));
+        if impersonates {
+            return Err(Status::permission_denied(format!(
+                "{IMPERSONATED_IDENTITY} is not supported: {} may only ask for itself",
+                caller.identity
+            )));
+        }
+        let ttl = asked_ttl(asked.validity_duration)?;
+        let issued = self.authority.issue(&asked.csr, &caller.identity, ttl, now);
+        let issued = issued.map_err(|error| {
+            tracing::warn!(caller = %caller.identity, %error, "certificate request refused");
+            refused_request(&error)
+        })?;
+        if let Some(join) = join {
+            // Only the one who takes the token away gets what was issued for it.
+            self.joins.consume(join).map_err(refused_join)?;
+        }
+        tracing::info!(identity = %caller.identity, proof = ?caller.proof, "certificate issued");
+        Ok(Response::new(IstioCertificateResponse {
+            cert_chain: issued.chain,
+        }))
+    }
+}

@@ -1,0 +1,205 @@
+//! What a process holds at the moment: its certificate, and whom it trusts. Both change while connections live; each
+//! new handshake takes the newest by one short read lock and one reference count, nothing touches it per request.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::client::ResolvesClientCert;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{SignatureAlgorithm, SignatureScheme};
+use rustls_pki_types::{CertificateDer, TrustAnchor};
+use voile_model::{Identity, TrustDomain};
+
+use crate::keys::{KeyError, WorkloadCertificate, certificates_of};
+
+/// Whom we trust: roots, and the trust domains whose identities they may speak for.
+#[derive(Debug, Clone)]
+pub struct TrustBundle {
+    trust_domain: TrustDomain,
+    aliases: Vec<TrustDomain>,
+    roots: Vec<CertificateDer<'static>>,
+    anchors: Vec<TrustAnchor<'static>>,
+}
+
+impl TrustBundle {
+    /// A bundle of at least one root.
+    ///
+    /// # Errors
+    /// There is no root, or one cannot be parsed.
+    pub fn new(
+        trust_domain: TrustDomain,
+        aliases: Vec<TrustDomain>,
+        roots: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, KeyError> {
+        if roots.is_empty() {
+            return Err(KeyError::Chain("a trust bundle needs a root".into()));
+        }
+        let anchor = |root: &CertificateDer<'static>| {
+            webpki::anchor_from_trusted_cert(root)
+                .map(|anchor| anchor.to_owned())
+                .map_err(|error| KeyError::Chain(format!("a root cannot be used: {error}")))
+        };
+        let anchors = roots.iter().map(anchor).collect::<Result<_, _>>()?;
+        Ok(Self {
+            trust_domain,
+            aliases,
+            roots,
+            anchors,
+        })
+    }
+
+    /// A bundle from PEM, which may hold several roots.
+    ///
+    /// # Errors
+    /// As [`TrustBundle::new`].
+    pub fn from_pem(
+        trust_domain: TrustDomain,
+        aliases: Vec<TrustDomain>,
+        pem: &str,
+    ) -> Result<Self, KeyError> {
+        Self::new(trust_domain, aliases, certificates_of(pem)?)
+    }
+
+    /// Our own trust domain.
+    pub fn trust_domain(&self) -> &TrustDomain {
+        &self.trust_domain
+    }
+
+    /// The other names of our trust domain.
+    pub fn aliases(&self) -> &[TrustDomain] {
+        &self.aliases
+    }
+
+    /// The roots.
+    pub fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.roots
+    }
+
+    pub(crate) fn anchors(&self) -> &[TrustAnchor<'static>] {
+        &self.anchors
+    }
+
+    /// Whether identities of this one's trust domain are believed.
+    pub fn trusts(&self, identity: &Identity) -> bool {
+        let domain = &identity.trust_domain;
+        *domain == self.trust_domain || self.aliases.contains(domain)
+    }
+}
+
+/// The trust bundle of the moment. `None` until there is one: then everybody is refused.
+#[derive(Debug, Default)]
+pub struct TrustStore(RwLock<Option<Arc<TrustBundle>>>);
+
+impl TrustStore {
+    /// A store with a bundle.
+    pub fn new(bundle: TrustBundle) -> Self {
+        Self(RwLock::new(Some(Arc::new(bundle))))
+    }
+
+    /// The bundle of the moment.
+    pub fn current(&self) -> Option<Arc<TrustBundle>> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Trusts `bundle` from now on; live connections stay.
+    pub fn set(&self, bundle: TrustBundle) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(bundle));
+    }
+
+    /// Changes the trust domain's aliases; does nothing while there is no bundle.
+    pub fn set_aliases(&self, aliases: &[TrustDomain]) {
+        self.change(|bundle| bundle.aliases = aliases.to_vec());
+    }
+
+    /// Changes our own trust domain and its aliases; does nothing while there is no bundle.
+    pub fn set_trust_domain(&self, own: &TrustDomain, aliases: &[TrustDomain]) {
+        self.change(|bundle| {
+            bundle.trust_domain = own.clone();
+            bundle.aliases = aliases.to_vec();
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut TrustBundle)) {
+        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bundle) = held.as_mut() {
+            change(Arc::make_mut(bundle));
+        }
+    }
+}
+
+/// The certificate of the moment, offered to every new handshake, and the trust that came with it.
+#[derive(Debug, Default)]
+pub struct CertificateStore {
+    certificate: RwLock<Option<Arc<WorkloadCertificate>>>,
+    trust: Arc<TrustStore>,
+}
+
+impl CertificateStore {
+    /// An empty store: handshakes fail until a certificate is published.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The certificate of the moment.
+    pub fn current(&self) -> Option<Arc<WorkloadCertificate>> {
+        self.certificate
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Whom handshakes trust.
+    pub fn trust(&self) -> &Arc<TrustStore> {
+        &self.trust
+    }
+
+    /// Shows `certificate` in every handshake from now on and trusts the roots that came with it; the aliases of
+    /// the trust domain stay.
+    ///
+    /// # Errors
+    /// A root that came with it cannot be used; nothing changes then.
+    pub fn publish(
+        &self,
+        certificate: WorkloadCertificate,
+    ) -> Result<Arc<WorkloadCertificate>, KeyError> {
+        let aliases = self
+            .trust
+            .current()
+            .map(|old| old.aliases.clone())
+            .unwrap_or_default();
+        let own = certificate.identity().trust_domain.clone();
+        let bundle = TrustBundle::new(own, aliases, certificate.roots().to_vec())?;
+        let certificate = Arc::new(certificate);
+        self.trust.set(bundle);
+        *self
+            .certificate
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&certificate));
+        Ok(certificate)
+    }
+
+    fn resolve_for(&self, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let key = Arc::clone(self.current()?.certified_key());
+        let ours = key.key.algorithm() == SignatureAlgorithm::ECDSA;
+        (ours && key.key.choose_scheme(schemes).is_some()).then_some(key)
+    }
+}
+
+impl ResolvesServerCert for CertificateStore {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.resolve_for(hello.signature_schemes())
+    }
+}
+
+impl ResolvesClientCert for CertificateStore {
+    fn resolve(&self, _: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.resolve_for(schemes)
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
