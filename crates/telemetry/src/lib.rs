@@ -1,1 +1,21 @@
-//! Metrics, access logs, admin plumbing
+//! What a proxy tells about itself: Istio's standard metrics without a lock on the request path, access logs that
+//! never hold a request up, a small admin server, logging whose level changes at run time.
+//!
+//! ```text
+//! worker: Shard (plain counters) ──scrape message──► control thread: Scrape (merge) ──► Prometheus text
+//! ```
+
+pub mod access_log;
+pub mod admin;
+mod exposition;
+mod histogram;
+mod labels;
+pub mod logging;
+mod process;
+mod shard;
+
+pub use exposition::{Family, Scrape, escape_label};
+pub use histogram::Histogram;
+pub use labels::{Labels, Peer, Reporter, Security, Service, UNKNOWN};
+pub use process::ProcessFigures;
+pub use shard::{MAX_OUTCOMES, MAX_SERIES, SeriesId, Shard, Snapshot};

@@ -1,0 +1,191 @@
+//! A small HTTP server for people and scrapers: admin, metrics and readiness pages. Not on any data path; it serves
+//! few connections at once and small requests only.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+
+/// Connections served at once; more wait in the kernel. Scrapers need one.
+pub const MAX_ADMIN_CONNECTIONS: usize = 64;
+
+/// How long a client may take to send its request head.
+pub const ADMIN_HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Largest body of a request; ours need none.
+pub const MAX_ADMIN_BODY: usize = 64 * 1024;
+
+/// How long accepting rests after a failure such as running out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What was asked.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// GET, POST, …
+    pub method: Method,
+    /// The path, without query.
+    pub path: String,
+    /// The raw query, empty when there is none.
+    pub query: String,
+}
+
+impl Question {
+    /// The value of a query parameter. Percent escapes are not needed by anything we ask for, and not decoded.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.query
+            .split('&')
+            .find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name))
+            .map(|(_, v)| v)
+    }
+}
+
+/// An answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Status code.
+    pub status: StatusCode,
+    /// `text/plain; charset=utf-8` unless it is JSON or metrics.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: String,
+}
+
+/// Prometheus' text format.
+pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+impl Answer {
+    /// Plain text.
+    #[must_use]
+    pub fn text(status: StatusCode, body: impl Into<String>) -> Self {
+        Self {
+            status,
+            content_type: TEXT,
+            body: body.into(),
+        }
+    }
+
+    /// JSON, already written.
+    #[must_use]
+    pub fn json(body: String) -> Self {
+        Self {
+            status: StatusCode::OK,
+            content_type: "application/json",
+            body,
+        }
+    }
+
+    /// A page of metrics.
+    #[must_use]
+    pub fn metrics(body: String) -> Self {
+        Self {
+            status: StatusCode::OK,
+            content_type: METRICS_TYPE,
+            body,
+        }
+    }
+
+    /// 404 that says where help is.
+    #[must_use]
+    pub fn not_found(path: &str) -> Self {
+        Self::text(
+            StatusCode::NOT_FOUND,
+            format!("nothing at {path}; GET /help lists what there is\n"),
+        )
+    }
+}
+
+/// Serves until dropped. Must run inside a `LocalSet`. Each question is answered by `handler`.
+pub async fn serve<H, F>(listener: TcpListener, handler: H)
+where
+    H: Fn(Question) -> F + 'static,
+    F: Future<Output = Answer> + 'static,
+{
+    let handler = Rc::new(handler);
+    let slots = Rc::new(tokio::sync::Semaphore::new(MAX_ADMIN_CONNECTIONS));
+    loop {
+        let Ok(slot) = Rc::clone(&slots).acquire_owned_rc().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "admin connection not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let handler = Rc::clone(&handler);
+        tokio::task::spawn_local(async move {
+            let _slot = slot;
+            let service = service_fn(move |request| answer(Rc::clone(&handler), request));
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(ADMIN_HEADER_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service);
+            // A client that breaks off, or speaks no HTTP, concerns nobody.
+            let _ = served.await;
+        });
+    }
+}
+
+async fn answer<H, F>(
+    handler: Rc<H>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible>
+where
+    H: Fn(Question) -> F,
+    F: Future<Output = Answer>,
+{
+    let (parts, body) = request.into_parts();
+    let head_only = parts.method == Method::HEAD;
+    let question = Question {
+        method: if head_only { Method::GET } else { parts.method },
+        path: parts.uri.path().to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+    };
+    let answer = match Limited::new(body, MAX_ADMIN_BODY).collect().await {
+        Ok(_) => handler(question).await,
+        Err(_) => Answer::text(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "request body too large or broken\n",
+        ),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(answer.body)));
+    *response.status_mut() = answer.status;
+    let content_type = http::HeaderValue::from_static(answer.content_type);
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, content_type);
+    Ok(response)
+}
+
+/// A semaphore's permit on one thread: tokio's owned permit wants an `Arc`.
+trait AcquireRc {
+    async fn acquire_owned_rc(self) -> Result<Slot, tokio::sync::AcquireError>;
+}
+
+struct Slot(Rc<tokio::sync::Semaphore>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
+    }
+}
+
+impl AcquireRc for Rc<tokio::sync::Semaphore> {
+    async fn acquire_owned_rc(self) -> Result<Slot, tokio::sync::AcquireError> {
+        self.acquire().await?.forget();
+        Ok(Slot(self))
+    }
+}

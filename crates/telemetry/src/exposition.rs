@@ -1,0 +1,282 @@
+//! Merging the workers' shards and writing Prometheus' text format (version 0.0.4).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::histogram::Histogram;
+use crate::labels::Labels;
+use crate::shard::{Outcome, Series, Snapshot, TcpOutcome};
+
+/// A metric of our own beside Istio's: one family, its samples by labels.
+#[derive(Debug, Clone)]
+pub struct Family {
+    /// Metric name.
+    pub name: &'static str,
+    /// `counter` or `gauge`.
+    pub kind: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// Label pairs and value.
+    pub samples: Vec<(Vec<(&'static str, String)>, f64)>,
+}
+
+impl Family {
+    /// A family with one sample and no labels.
+    #[must_use]
+    pub fn single(name: &'static str, kind: &'static str, help: &'static str, value: f64) -> Self {
+        Self {
+            name,
+            kind,
+            help,
+            samples: vec![(Vec::new(), value)],
+        }
+    }
+}
+
+/// What the workers said, merged.
+#[derive(Debug, Default)]
+pub struct Scrape {
+    series: BTreeMap<Arc<Labels>, Series>,
+    overflowed: u64,
+    families: Vec<Family>,
+}
+
+impl Scrape {
+    /// Adds a worker's answer.
+    pub fn add(&mut self, snapshot: Snapshot) {
+        self.overflowed += snapshot.overflowed;
+        for series in snapshot.series {
+            match self.series.get_mut(&series.labels) {
+                None => {
+                    self.series.insert(Arc::clone(&series.labels), series);
+                }
+                Some(mine) => merge(mine, &series),
+            }
+        }
+    }
+
+    /// Adds a metric of our own.
+    pub fn family(&mut self, family: Family) {
+        self.families.push(family);
+    }
+
+    /// The page.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut page = String::with_capacity(16 * 1024);
+        self.requests(&mut page);
+        self.histogram(
+            &mut page,
+            "istio_request_duration_milliseconds",
+            "Duration of requests.",
+            |o| &o.duration,
+        );
+        self.histogram(
+            &mut page,
+            "istio_request_bytes",
+            "Size of requests, head included.",
+            |o| &o.request_bytes,
+        );
+        self.histogram(
+            &mut page,
+            "istio_response_bytes",
+            "Size of responses, head included.",
+            |o| &o.response_bytes,
+        );
+        self.tcp(
+            &mut page,
+            "istio_tcp_sent_bytes_total",
+            "Bytes sent to clients of opaque connections.",
+            |o| o.sent,
+        );
+        self.tcp(
+            &mut page,
+            "istio_tcp_received_bytes_total",
+            "Bytes received from clients of opaque connections.",
+            |o| o.received,
+        );
+        self.tcp(
+            &mut page,
+            "istio_tcp_connections_opened_total",
+            "Opaque connections begun.",
+            |o| o.opened,
+        );
+        self.tcp(
+            &mut page,
+            "istio_tcp_connections_closed_total",
+            "Opaque connections ended.",
+            |o| o.closed,
+        );
+        let build = vec![
+            ("component", "proxy".to_owned()),
+            ("tag", env!("CARGO_PKG_VERSION").to_owned()),
+        ];
+        family(
+            &mut page,
+            &Family {
+                name: "istio_build",
+                kind: "gauge",
+                help: "The version that runs.",
+                samples: vec![(build, 1.0)],
+            },
+        );
+        family(
+            &mut page,
+            &Family::single(
+                "voile_metric_series_overflowed_total",
+                "counter",
+                "Connections and routes counted under the labels `other`, because the worker had no room for theirs.",
+                self.overflowed as f64,
+            ),
+        );
+        for own in &self.families {
+            family(&mut page, own);
+        }
+        page
+    }
+
+    fn requests(&self, page: &mut String) {
+        let mut headed = false;
+        for (series, outcome) in self.outcomes() {
+            head_once(
+                page,
+                &mut headed,
+                "istio_requests_total",
+                "counter",
+                "Requests by how they ended.",
+            );
+            let labels = http_labels(&series.labels, outcome);
+            let _ = writeln!(page, "istio_requests_total{{{labels}}} {}", outcome.count);
+        }
+    }
+
+    fn histogram(
+        &self,
+        page: &mut String,
+        name: &str,
+        help: &str,
+        of: impl Fn(&Outcome) -> &Histogram,
+    ) {
+        let mut headed = false;
+        for (series, outcome) in self.outcomes() {
+            head_once(page, &mut headed, name, "histogram", help);
+            let labels = http_labels(&series.labels, outcome);
+            let histogram = of(outcome);
+            for (bound, count) in histogram.cumulative() {
+                let _ = writeln!(page, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
+            }
+            let count = histogram.count();
+            let _ = writeln!(page, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+            let _ = writeln!(page, "{name}_sum{{{labels}}} {}", histogram.sum());
+            let _ = writeln!(page, "{name}_count{{{labels}}} {count}");
+        }
+    }
+
+    fn tcp(&self, page: &mut String, name: &str, help: &str, of: impl Fn(&TcpOutcome) -> u64) {
+        let mut headed = false;
+        for series in self.series.values() {
+            for outcome in &series.tcp {
+                head_once(page, &mut headed, name, "counter", help);
+                let labels = label_text(
+                    series
+                        .labels
+                        .pairs()
+                        .into_iter()
+                        .chain([("response_flags", outcome.flags)]),
+                );
+                let _ = writeln!(page, "{name}{{{labels}}} {}", of(outcome));
+            }
+        }
+    }
+
+    fn outcomes(&self) -> impl Iterator<Item = (&Series, &Outcome)> {
+        self.series
+            .values()
+            .flat_map(|series| series.http.iter().map(move |outcome| (series, outcome)))
+    }
+}
+
+fn merge(mine: &mut Series, theirs: &Series) {
+    for outcome in &theirs.http {
+        match mine
+            .http
+            .iter_mut()
+            .find(|own| own.code == outcome.code && own.flags == outcome.flags)
+        {
+            None => mine.http.push(outcome.clone()),
+            Some(own) => {
+                own.count += outcome.count;
+                own.duration.merge(&outcome.duration);
+                own.request_bytes.merge(&outcome.request_bytes);
+                own.response_bytes.merge(&outcome.response_bytes);
+            }
+        }
+    }
+    for outcome in &theirs.tcp {
+        match mine.tcp.iter_mut().find(|own| own.flags == outcome.flags) {
+            None => mine.tcp.push(outcome.clone()),
+            Some(own) => {
+                own.opened += outcome.opened;
+                own.closed += outcome.closed;
+                own.sent += outcome.sent;
+                own.received += outcome.received;
+            }
+        }
+    }
+}
+
+fn http_labels(labels: &Labels, outcome: &Outcome) -> String {
+    let code = outcome.code.to_string();
+    let own = [
+        ("response_code", code.as_str()),
+        ("grpc_response_status", ""),
+        ("response_flags", outcome.flags),
+    ];
+    label_text(labels.pairs().into_iter().chain(own))
+}
+
+fn label_text<'a>(pairs: impl Iterator<Item = (&'static str, &'a str)>) -> String {
+    let mut text = String::with_capacity(768);
+    for (name, value) in pairs {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(name);
+        text.push_str("=\"");
+        escape_label(&mut text, value);
+        text.push('"');
+    }
+    text
+}
+
+/// Appends a label's value as the format wants it: backslash, quote and line feed escaped.
+pub fn escape_label(text: &mut String, value: &str) {
+    for letter in value.chars() {
+        match letter {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+fn head_once(page: &mut String, done: &mut bool, name: &str, kind: &str, help: &str) {
+    if !std::mem::replace(done, true) {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+}
+
+fn family(page: &mut String, family: &Family) {
+    let mut headed = false;
+    for (labels, value) in &family.samples {
+        head_once(page, &mut headed, family.name, family.kind, family.help);
+        let labels = label_text(labels.iter().map(|(name, value)| (*name, value.as_str())));
+        let _ = match labels.as_str() {
+            "" => writeln!(page, "{} {value}", family.name),
+            labels => writeln!(page, "{}{{{labels}}} {value}", family.name),
+        };
+    }
+}

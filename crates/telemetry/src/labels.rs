@@ -1,0 +1,173 @@
+//! The labels of Istio's standard metrics. One [`Labels`] is one (source, destination, service, protocol) a worker
+//! has seen; connections look it up once and then carry its small number.
+
+/// What a label says when nobody knows.
+pub const UNKNOWN: &str = "unknown";
+
+/// Which side measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reporter {
+    /// The client's proxy.
+    Source,
+    /// The server's proxy.
+    Destination,
+}
+
+impl Reporter {
+    /// The label's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Destination => "destination",
+        }
+    }
+}
+
+/// How the server's side was secured; the client's side does not say (as in Istio).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Security {
+    /// Mutual TLS.
+    MutualTls,
+    /// Plaintext.
+    None,
+    /// The reporter is the client.
+    Unknown,
+}
+
+impl Security {
+    /// The label's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MutualTls => "mutual_tls",
+            Self::None => "none",
+            Self::Unknown => UNKNOWN,
+        }
+    }
+}
+
+/// One end of the traffic. Empty strings are exposed as `unknown`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Peer {
+    /// Name of the workload (the Deployment's).
+    pub workload: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its SPIFFE identity, with scheme.
+    pub principal: String,
+    /// Label `app`.
+    pub app: String,
+    /// Label `version`.
+    pub version: String,
+    /// `service.istio.io/canonical-name`.
+    pub canonical_service: String,
+    /// `service.istio.io/canonical-revision`; empty is exposed as `latest`.
+    pub canonical_revision: String,
+    /// The cluster it lives in.
+    pub cluster: String,
+}
+
+/// The service that was meant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Service {
+    /// Its host name.
+    pub host: String,
+    /// Its short name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+}
+
+/// Everything that names a series but what is known only at the end (code and flags).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Labels {
+    /// Which side measured.
+    pub reporter: Reporter,
+    /// Who called.
+    pub source: Peer,
+    /// Who was called.
+    pub destination: Peer,
+    /// By which service.
+    pub service: Service,
+    /// `http`, `grpc` or `tcp`.
+    pub protocol: &'static str,
+    /// How it was secured.
+    pub security: Security,
+}
+
+impl Labels {
+    /// The series that takes what no longer has room: every label says so.
+    #[must_use]
+    pub fn other() -> Self {
+        let other = || Peer {
+            workload: "other".to_owned(),
+            ..Peer::default()
+        };
+        Self {
+            reporter: Reporter::Source,
+            source: other(),
+            destination: other(),
+            service: Service {
+                host: "other".to_owned(),
+                name: "other".to_owned(),
+                namespace: String::new(),
+            },
+            protocol: UNKNOWN,
+            security: Security::Unknown,
+        }
+    }
+
+    /// Names and values in Istio's order.
+    pub(crate) fn pairs(&self) -> Vec<(&'static str, &str)> {
+        let known = |value| if value == "" { UNKNOWN } else { value };
+        let revision = |peer: &'_ Peer| {
+            peer.canonical_revision.is_empty() && !peer.canonical_service.is_empty()
+        };
+        let (from, to) = (&self.source, &self.destination);
+        vec![
+            ("reporter", self.reporter.as_str()),
+            ("source_workload", known(&from.workload)),
+            ("source_canonical_service", known(&from.canonical_service)),
+            (
+                "source_canonical_revision",
+                if revision(from) {
+                    "latest"
+                } else {
+                    known(&from.canonical_revision)
+                },
+            ),
+            ("source_workload_namespace", known(&from.namespace)),
+            ("source_principal", known(&from.principal)),
+            ("source_app", known(&from.app)),
+            ("source_version", known(&from.version)),
+            ("source_cluster", known(&from.cluster)),
+            ("destination_workload", known(&to.workload)),
+            ("destination_workload_namespace", known(&to.namespace)),
+            ("destination_principal", known(&to.principal)),
+            ("destination_app", known(&to.app)),
+            ("destination_version", known(&to.version)),
+            ("destination_service", known(&self.service.host)),
+            (
+                "destination_canonical_service",
+                known(&to.canonical_service),
+            ),
+            (
+                "destination_canonical_revision",
+                if revision(to) {
+                    "latest"
+                } else {
+                    known(&to.canonical_revision)
+                },
+            ),
+            ("destination_service_name", known(&self.service.name)),
+            (
+                "destination_service_namespace",
+                known(&self.service.namespace),
+            ),
+            ("destination_cluster", known(&to.cluster)),
+            ("request_protocol", self.protocol),
+            ("connection_security_policy", self.security.as_str()),
+        ]
+    }
+}

@@ -1,0 +1,189 @@
+//! One worker's counters. No atomics, no locks: only the worker touches them, and a scrape is a message that it
+//! answers with a copy. The number of series is bounded; what comes later is counted in one series named `other`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::histogram::Histogram;
+use crate::labels::Labels;
+
+/// Label sets one worker keeps. A sidecar has tens; thousands mean that strangers choose them.
+pub const MAX_SERIES: usize = 2_000;
+
+/// Different (code, flags) of one label set; an upstream that invents codes stays bounded.
+pub const MAX_OUTCOMES: usize = 48;
+
+/// The number by which a connection or route remembers its series. Valid for the shard that gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeriesId(u32);
+
+/// How requests of one series ended in one way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) code: u16,
+    pub(crate) flags: &'static str,
+    pub(crate) count: u64,
+    pub(crate) duration: Histogram,
+    pub(crate) request_bytes: Histogram,
+    pub(crate) response_bytes: Histogram,
+}
+
+/// What opaque connections of one series did, by how they ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct TcpOutcome {
+    pub(crate) flags: &'static str,
+    pub(crate) opened: u64,
+    pub(crate) closed: u64,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Series {
+    pub(crate) labels: Arc<Labels>,
+    pub(crate) http: Vec<Outcome>,
+    pub(crate) tcp: Vec<TcpOutcome>,
+}
+
+/// One worker's series.
+#[derive(Debug)]
+pub struct Shard {
+    series: Vec<Series>,
+    index: HashMap<Arc<Labels>, SeriesId>,
+    overflowed: u64,
+    limit: usize,
+}
+
+/// A copy of a shard, on its way to be merged.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    pub(crate) series: Vec<Series>,
+    pub(crate) overflowed: u64,
+}
+
+/// Where `other` stands.
+const OTHER: SeriesId = SeriesId(0);
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self::with_limit(MAX_SERIES)
+    }
+}
+
+impl Shard {
+    /// A shard that keeps at most `limit` label sets.
+    #[must_use]
+    pub fn with_limit(limit: usize) -> Self {
+        let other = Series {
+            labels: Arc::new(Labels::other()),
+            http: Vec::new(),
+            tcp: Vec::new(),
+        };
+        Self {
+            series: vec![other],
+            index: HashMap::new(),
+            overflowed: 0,
+            limit,
+        }
+    }
+
+    /// The series of these labels: once per connection or route, not per request.
+    pub fn series(&mut self, labels: &Labels) -> SeriesId {
+        if let Some(id) = self.index.get(labels) {
+            return *id;
+        }
+        if self.index.len() >= self.limit {
+            self.overflowed += 1;
+            return OTHER;
+        }
+        let id =
+            SeriesId(u32::try_from(self.series.len()).expect("invariant: bounded by MAX_SERIES"));
+        let labels = Arc::new(labels.clone());
+        self.series.push(Series {
+            labels: Arc::clone(&labels),
+            http: Vec::new(),
+            tcp: Vec::new(),
+        });
+        self.index.insert(labels, id);
+        id
+    }
+
+    /// Counts one finished request.
+    pub fn request(
+        &mut self,
+        id: SeriesId,
+        (code, flags): (u16, &'static str),
+        duration: Duration,
+        (request_bytes, response_bytes): (u64, u64),
+    ) {
+        let outcomes = &mut self.series[id.0 as usize].http;
+        let found = outcomes
+            .iter()
+            .position(|outcome| outcome.code == code && outcome.flags == flags);
+        let index = found.unwrap_or_else(|| add_outcome(outcomes, code, flags));
+        let outcome = &mut outcomes[index];
+        outcome.count += 1;
+        outcome
+            .duration
+            .record_milli(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+        outcome.request_bytes.record(request_bytes);
+        outcome.response_bytes.record(response_bytes);
+    }
+
+    /// Counts an opaque connection that began.
+    pub fn tcp_opened(&mut self, id: SeriesId) {
+        self.tcp(id, "-").opened += 1;
+    }
+
+    /// Counts an opaque connection that ended, and what it carried: `received` from the client, `sent` to it.
+    pub fn tcp_closed(&mut self, id: SeriesId, flags: &'static str, received: u64, sent: u64) {
+        let outcome = self.tcp(id, flags);
+        outcome.closed += 1;
+        outcome.received += received;
+        outcome.sent += sent;
+    }
+
+    fn tcp(&mut self, id: SeriesId, flags: &'static str) -> &mut TcpOutcome {
+        let outcomes = &mut self.series[id.0 as usize].tcp;
+        let found = outcomes.iter().position(|outcome| outcome.flags == flags);
+        let index = found.unwrap_or_else(|| {
+            outcomes.push(TcpOutcome {
+                flags,
+                ..TcpOutcome::default()
+            });
+            outcomes.len() - 1
+        });
+        &mut outcomes[index]
+    }
+
+    /// A copy for the scrape.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            series: self.series.clone(),
+            overflowed: self.overflowed,
+        }
+    }
+}
+
+/// A new outcome, or the series' last one when an upstream has invented too many codes.
+fn add_outcome(outcomes: &mut Vec<Outcome>, code: u16, flags: &'static str) -> usize {
+    if outcomes.len() < MAX_OUTCOMES {
+        let none = Histogram::default;
+        let code = if outcomes.len() == MAX_OUTCOMES - 1 {
+            0
+        } else {
+            code
+        };
+        outcomes.push(Outcome {
+            code,
+            flags,
+            count: 0,
+            duration: none(),
+            request_bytes: none(),
+            response_bytes: none(),
+        });
+    }
+    outcomes.len() - 1
+}

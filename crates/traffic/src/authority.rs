@@ -1,0 +1,131 @@
+//! Which service a request's authority means on a listener shared by several: one hash lookup, blind to case and
+//! port, without allocating.
+
+use std::collections::HashMap;
+
+/// Longest authority looked up, in bytes: a DNS name of 253 and a port.
+pub const MAX_AUTHORITY: usize = 260;
+
+/// Names of services, lower case and without port, to whatever the caller keeps for each.
+#[derive(Debug, Clone)]
+pub struct AuthorityTable<T> {
+    by_name: HashMap<Box<[u8]>, T>,
+}
+
+impl<T> Default for AuthorityTable<T> {
+    fn default() -> Self {
+        Self {
+            by_name: HashMap::new(),
+        }
+    }
+}
+
+impl<T> AuthorityTable<T> {
+    /// Adds a name. The first to claim a name keeps it; `false` says that somebody had.
+    pub fn insert(&mut self, name: &str, value: T) -> bool {
+        let name = name
+            .trim_end_matches('.')
+            .to_ascii_lowercase()
+            .into_bytes()
+            .into_boxed_slice();
+        match self.by_name.entry(name) {
+            std::collections::hash_map::Entry::Occupied(_) => false,
+            std::collections::hash_map::Entry::Vacant(free) => {
+                free.insert(value);
+                true
+            }
+        }
+    }
+
+    /// Finds what an authority (`Host` header or `:authority`, with or without port) names.
+    #[must_use]
+    pub fn get(&self, authority: &[u8]) -> Option<&T> {
+        let host = host(authority)?;
+        let mut lower = [0; MAX_AUTHORITY];
+        let lower = lower.get_mut(..host.len())?;
+        lower.copy_from_slice(host);
+        lower.make_ascii_lowercase();
+        self.by_name.get(&*lower)
+    }
+
+    /// How many names there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+}
+
+/// The authority without its port and without the root's dot. `None` when it cannot name anything.
+fn host(authority: &[u8]) -> Option<&[u8]> {
+    let host = if authority.first() == Some(&b'[') {
+        let end = authority.iter().position(|byte| *byte == b']')?;
+        port(&authority[end + 1..])?;
+        &authority[..=end]
+    } else {
+        match authority.iter().position(|byte| *byte == b':') {
+            Some(colon) => {
+                port(&authority[colon..])?;
+                &authority[..colon]
+            }
+            None => authority,
+        }
+    };
+    let host = host.strip_suffix(b".").unwrap_or(host);
+    (!host.is_empty()).then_some(host)
+}
+
+/// Nothing, or a colon and up to five digits.
+fn port(rest: &[u8]) -> Option<()> {
+    match rest {
+        [] => Some(()),
+        [b':', digits @ ..] if digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit) => {
+            Some(())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_name_services_whatever_their_case_and_port() {
+        let mut table = AuthorityTable::default();
+        assert!(table.insert("reviews.shop.svc.cluster.local", 1));
+        assert!(table.insert("reviews", 1));
+        assert!(table.insert("[::1]", 2));
+        assert!(!table.insert("REVIEWS.", 3), "the first claim holds");
+        let long = "a".repeat(MAX_AUTHORITY + 1);
+        let cases: [(&str, Option<i32>); 15] = [
+            ("reviews", Some(1)),
+            ("Reviews", Some(1)),
+            ("reviews:9080", Some(1)),
+            ("reviews:", Some(1)),
+            ("REVIEWS.shop.svc.cluster.LOCAL.:80", Some(1)),
+            ("[::1]:80", Some(2)),
+            ("[::1]", Some(2)),
+            ("[::1]x", None),
+            ("[::1", None),
+            ("reviews:80:80", None),
+            ("reviews:port", None),
+            ("reviews:123456", None),
+            ("", None),
+            (".", None),
+            (&long, None),
+        ];
+        for (authority, expected) in cases {
+            assert_eq!(
+                table.get(authority.as_bytes()).copied(),
+                expected,
+                "{authority}"
+            );
+        }
+    }
+}
