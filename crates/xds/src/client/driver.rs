@@ -1,0 +1,287 @@
+//! Keeps a stream to the control plane open, for ever. Commands may come from any thread and are merged until the driver
+//! takes them; responses are applied one by one by the handler, on the driver's task.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+
+use super::backoff::Backoff;
+use super::connect::{ClientConfig, ClientError, CredentialSource, chain, connect};
+use super::state::ClientState;
+use super::subscriptions::{Rejection, Subscriptions, Update};
+use crate::generated::ads::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+
+/// Names one proxy may want, of all types: strangers' addresses are names too, and must not fill the memory.
+const MAX_WANTED_NAMES: usize = 100_000;
+/// Largest response that is taken, in bytes. Our control plane sends at most a few megabytes at once; istiod may send all it knows.
+const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
+/// Requests waiting for the transport; one ACK per response and one merged change at a time need no more.
+const REQUEST_QUEUE: usize = 16;
+
+/// Applies an update, at once; returns what it cannot use.
+pub type Handler = Box<dyn FnMut(&Update) -> Vec<Rejection> + Send>;
+
+/// Why a subscription is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this proxy already asks for {MAX_WANTED_NAMES} names")]
+pub struct SubscribeError;
+
+/// A handle on the client. The client ends when the last handle is dropped.
+#[derive(Debug, Clone)]
+pub struct XdsClient {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    commands: Arc<Commands>,
+    state: watch::Receiver<ClientState>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Per type and name, whether it is wanted. The last word counts.
+type Changes = BTreeMap<(Arc<str>, Arc<str>), bool>;
+
+/// Changes nobody has sent yet.
+#[derive(Debug, Default)]
+struct Commands {
+    changes: Mutex<Changes>,
+    news: Notify,
+}
+
+impl Commands {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
+        let changes = std::mem::take(&mut *self.lock());
+        type Names = (Vec<Arc<str>>, Vec<Arc<str>>);
+        let mut by_type: BTreeMap<Arc<str>, Names> = BTreeMap::new();
+        for ((type_url, name), wanted) in changes {
+            let (subscribe, unsubscribe) = by_type.entry(type_url).or_default();
+            match wanted {
+                true => subscribe.push(name),
+                false => unsubscribe.push(name),
+            }
+        }
+        by_type
+            .into_iter()
+            .filter_map(|(type_url, (subscribe, unsubscribe))| {
+                subscriptions.change(&type_url, subscribe, unsubscribe)
+            })
+            .collect()
+    }
+}
+
+impl XdsClient {
+    /// Starts the client on a runtime. It connects at once and for ever again; `handler` is called for each response.
+    pub fn start(
+        config: ClientConfig,
+        credentials: Arc<dyn CredentialSource>,
+        handler: Handler,
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
+        let commands = Arc::new(Commands::default());
+        let (publish, state) = watch::channel(ClientState::default());
+        let driver = Driver {
+            subscriptions: Subscriptions::new(config.node.clone()),
+            config,
+            credentials,
+            handler,
+            commands: commands.clone(),
+            publish,
+            backoff: Backoff::default(),
+        };
+        Self {
+            inner: Arc::new(Inner {
+                commands,
+                state,
+                task: runtime.spawn(driver.run()),
+            }),
+        }
+    }
+
+    /// Asks for names of a type (`*` for all). Names already asked for are no news.
+    pub fn subscribe<I>(&self, type_url: &str, names: I) -> Result<(), SubscribeError>
+    where
+        I: IntoIterator,
+        I::Item: Into<Arc<str>>,
+    {
+        self.change(type_url, names, true)
+    }
+
+    /// Asks no more for names of a type. The caller forgets these resources itself; the control plane then tells which
+    /// others came only along with them.
+    pub fn unsubscribe<I>(&self, type_url: &str, names: I)
+    where
+        I: IntoIterator,
+        I::Item: Into<Arc<str>>,
+    {
+        // Wanting less is never refused.
+        let _ = self.change(type_url, names, false);
+    }
+
+    fn change<I>(&self, type_url: &str, names: I, wanted: bool) -> Result<(), SubscribeError>
+    where
+        I: IntoIterator,
+        I::Item: Into<Arc<str>>,
+    {
+        let type_url: Arc<str> = type_url.into();
+        let mut changes = self.inner.commands.lock();
+        for name in names {
+            if wanted && changes.len() >= MAX_WANTED_NAMES {
+                return Err(SubscribeError);
+            }
+            changes.insert((type_url.clone(), name.into()), wanted);
+        }
+        drop(changes);
+        self.inner.commands.news.notify_one();
+        Ok(())
+    }
+
+    /// The state, to look at or to wait on.
+    pub fn state(&self) -> watch::Receiver<ClientState> {
+        self.inner.state.clone()
+    }
+}
+
+struct Driver {
+    config: ClientConfig,
+    credentials: Arc<dyn CredentialSource>,
+    handler: Handler,
+    commands: Arc<Commands>,
+    subscriptions: Subscriptions,
+    publish: watch::Sender<ClientState>,
+    backoff: Backoff,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        loop {
+            let error = self.stream().await;
+            self.subscriptions.closed();
+            self.report(&error);
+            let wait = self.backoff.wait(random());
+            tracing::debug!(?wait, "next attempt at the control plane");
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Tells of a new trouble once; the same again only to those who debug.
+    fn report(&mut self, error: &ClientError) {
+        let text = error.to_string();
+        self.publish.send_modify(|state| {
+            if state.last_error.as_ref() != Some(&text) || state.connected {
+                tracing::warn!("{text}; what is held stays in force");
+            } else {
+                tracing::debug!("{text}");
+            }
+            state.connected = false;
+            state.last_error = Some(text);
+        });
+    }
+
+    /// One stream from its opening to its end.
+    async fn stream(&mut self) -> ClientError {
+        let (channel, bearer) = match connect(&self.config, &self.credentials).await {
+            Ok(connected) => connected,
+            Err(error) => return error,
+        };
+        let (requests, queue) = mpsc::channel(REQUEST_QUEUE);
+        // istiod answers headers only after the first request, so that must be under way before we wait for headers.
+        self.commands.apply(&mut self.subscriptions);
+        for request in self.subscriptions.open() {
+            if requests.try_send(request).is_err() {
+                return self.broken("more types of resources than a stream takes");
+            }
+        }
+        let mut client = AggregatedDiscoveryServiceClient::new(channel)
+            .max_decoding_message_size(MAX_RESPONSE_BYTES);
+        let mut request = tonic::Request::new(ReceiverStream::new(queue));
+        if let Some(bearer) = bearer {
+            request.metadata_mut().insert("authorization", bearer);
+        }
+        let mut responses = match client.delta_aggregated_resources(request).await {
+            Ok(response) => response.into_inner(),
+            Err(status) => return self.refused(&status),
+        };
+        self.publish.send_modify(|state| {
+            state.connections += 1;
+            state.connected_since = Some(SystemTime::now());
+        });
+        let commands = self.commands.clone();
+        loop {
+            let next = tokio::select! {
+                response = responses.message() => match response {
+                    Ok(Some(response)) => vec![self.apply(response)],
+                    Ok(None) => return self.broken("it ended the stream"),
+                    Err(status) => return self.refused(&status),
+                },
+                () = commands.news.notified() => commands.apply(&mut self.subscriptions),
+            };
+            if self.subscriptions.wanted() > MAX_WANTED_NAMES {
+                tracing::warn!(names = self.subscriptions.wanted(), "{SubscribeError}");
+            }
+            for request in next {
+                if requests.send(request).await.is_err() {
+                    return self.broken("it takes no more requests");
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
+        let update = self.subscriptions.receive(response);
+        let type_url = update.type_url.clone();
+        let rejections = (self.handler)(&update);
+        let request = self.subscriptions.finish(update, rejections);
+        self.backoff.reset();
+        let now = SystemTime::now();
+        let held = self.subscriptions.held(&type_url);
+        self.publish.send_modify(|state| {
+            state.connected = true;
+            let kind = state.types.entry(type_url.clone()).or_default();
+            kind.last_update = Some(now);
+            kind.updates += 1;
+            kind.held = held;
+            if let Some(error) = &request.error_detail {
+                tracing::error!(%type_url, "configuration refused: {}", error.message);
+                kind.last_rejection = Some((now, error.message.clone()));
+            }
+        });
+        request
+    }
+
+    fn broken(&self, status: &str) -> ClientError {
+        ClientError::Stream {
+            address: self.config.address.clone(),
+            status: status.to_owned(),
+        }
+    }
+
+    fn refused(&self, status: &tonic::Status) -> ClientError {
+        let mut text = format!("{:?}: {}", status.code(), status.message());
+        if let Some(source) = std::error::Error::source(status) {
+            text = format!("{text}: {}", chain(source));
+        }
+        self.broken(&text)
+    }
+}
+
+/// A number from 0 to 1, different in each process: the standard hasher's keys are random, and jitter needs no more.
+fn random() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    let bits = RandomState::new().hash_one(0u8) >> 11;
+    bits as f64 / (1u64 << 53) as f64
+}

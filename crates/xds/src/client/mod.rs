@@ -1,0 +1,15 @@
+//! The proxy's end of delta ADS: `Subscriptions` decides what to say, `driver` says it over TLS and comes back after
+//! every failure. The proxy gives a handler that applies each response and names what it cannot use; everything else in
+//! the response takes effect all the same.
+
+mod backoff;
+mod connect;
+mod driver;
+mod state;
+mod subscriptions;
+
+pub use backoff::Backoff;
+pub use connect::{ClientConfig, ClientError, Credential, CredentialSource, TokenFile};
+pub use driver::{Handler, SubscribeError, XdsClient};
+pub use state::{ClientState, TypeState};
+pub use subscriptions::{Rejection, ResourceUpdate, Subscriptions, Update};

@@ -1,0 +1,252 @@
+//! What the client wants, what it holds, and what it must say next: no sockets, no clock.
+//!
+//! ```text
+//! subscribe/unsubscribe ─▶ request          open() ─▶ first request of each type (names wanted, versions held)
+//! response ─▶ receive() ─▶ Update ─▶ (handler) ─▶ finish(rejections) ─▶ ACK or NACK
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
+
+/// gRPC code of a NACK (`INVALID_ARGUMENT`).
+const INVALID_ARGUMENT: i32 = 3;
+/// Characters of a NACK's text: enough to name a few dozen resources, too little to matter in a log.
+const MAX_NACK_CHARS: usize = 4096;
+
+/// One resource that arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceUpdate {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its other names, by which it may have been asked for.
+    pub aliases: Vec<Arc<str>>,
+    /// Its version.
+    pub version: Arc<str>,
+    /// The encoded message.
+    pub body: Vec<u8>,
+}
+
+/// What one response changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Update {
+    /// Type of all its resources.
+    pub type_url: Arc<str>,
+    /// New or changed resources.
+    pub added: Vec<ResourceUpdate>,
+    /// Names of resources that are gone, and names asked for that do not exist.
+    pub removed: Vec<Arc<str>>,
+    nonce: String,
+    unusable: Vec<Rejection>,
+}
+
+/// A resource that the proxy cannot use. What it held under this name before stays in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// Name of the resource.
+    pub name: Arc<str>,
+    /// Why.
+    pub reason: String,
+}
+
+#[derive(Debug, Default)]
+struct Kind {
+    wanted: BTreeSet<Arc<str>>,
+    /// Version of each resource in force.
+    held: BTreeMap<Arc<str>, Arc<str>>,
+    /// Whether the first request of this type went out on the open stream.
+    announced: bool,
+}
+
+/// The client's side of one stream, and what outlives it.
+#[derive(Debug)]
+pub struct Subscriptions {
+    node: Node,
+    kinds: BTreeMap<Arc<str>, Kind>,
+    open: bool,
+}
+
+impl Subscriptions {
+    /// Nothing wanted, nothing held, no stream open.
+    pub fn new(node: Node) -> Self {
+        Self {
+            node,
+            kinds: BTreeMap::new(),
+            open: false,
+        }
+    }
+
+    /// A stream is open: the requests to send on it first.
+    pub fn open(&mut self) -> Vec<DeltaDiscoveryRequest> {
+        self.open = true;
+        let mut requests = Vec::new();
+        for (type_url, kind) in &mut self.kinds {
+            kind.announced = !kind.wanted.is_empty();
+            if kind.announced {
+                requests.push(first_request(&self.node, type_url, kind));
+            }
+        }
+        requests
+    }
+
+    /// The stream ended; what is held stays in force.
+    pub fn closed(&mut self) {
+        self.open = false;
+        for kind in self.kinds.values_mut() {
+            kind.announced = false;
+        }
+    }
+
+    /// Wants more names (`*` for everything) and stops wanting others; the request to send, if there is a stream and news.
+    pub fn change(
+        &mut self,
+        type_url: &str,
+        subscribe: impl IntoIterator<Item = Arc<str>>,
+        unsubscribe: impl IntoIterator<Item = Arc<str>>,
+    ) -> Option<DeltaDiscoveryRequest> {
+        let kind = self.kinds.entry(type_url.into()).or_default();
+        let mut new: Vec<Arc<str>> = Vec::new();
+        for name in subscribe {
+            if kind.wanted.insert(name.clone()) {
+                new.push(name);
+            }
+        }
+        let mut gone: Vec<Arc<str>> = Vec::new();
+        for name in unsubscribe {
+            if kind.wanted.remove(&name) {
+                // The server tells of what else this name brought; the name itself is ours to forget.
+                kind.held.remove(&name);
+                gone.push(name);
+            }
+        }
+        if !self.open || (new.is_empty() && gone.is_empty()) {
+            return None;
+        }
+        if !kind.announced {
+            kind.announced = !kind.wanted.is_empty();
+            return kind
+                .announced
+                .then(|| first_request(&self.node, type_url, kind));
+        }
+        Some(DeltaDiscoveryRequest {
+            type_url: type_url.to_owned(),
+            resource_names_subscribe: strings(&new),
+            resource_names_unsubscribe: strings(&gone),
+            ..DeltaDiscoveryRequest::default()
+        })
+    }
+
+    /// Takes a response apart. Resources without a body or a name, of another type, or there twice are marked unusable.
+    pub fn receive(&mut self, response: DeltaDiscoveryResponse) -> Update {
+        let type_url: Arc<str> = response.type_url.into();
+        let mut unusable = Vec::new();
+        let mut added: Vec<ResourceUpdate> = Vec::with_capacity(response.resources.len());
+        let mut seen = BTreeSet::new();
+        for resource in response.resources {
+            let name: Arc<str> = resource.name.into();
+            let mut refuse = |reason: &str| {
+                unusable.push(Rejection {
+                    name: name.clone(),
+                    reason: reason.to_owned(),
+                });
+            };
+            if !self.kinds.contains_key(&type_url) {
+                refuse("nobody asked for this type");
+            } else if name.is_empty() {
+                refuse("a resource without a name");
+            } else if !seen.insert(name.clone()) {
+                refuse("there twice in one response");
+            } else {
+                match resource.resource {
+                    Some(any) if any.type_url == *type_url => added.push(ResourceUpdate {
+                        name,
+                        aliases: resource.aliases.into_iter().map(Into::into).collect(),
+                        version: resource.version.into(),
+                        body: any.value,
+                    }),
+                    Some(_) => refuse("its body is of another type than the response"),
+                    None => refuse("a resource without a body"),
+                }
+            }
+        }
+        Update {
+            type_url,
+            added,
+            removed: response
+                .removed_resources
+                .into_iter()
+                .map(Into::into)
+                .collect(),
+            nonce: response.nonce,
+            unusable,
+        }
+    }
+
+    /// The update was applied but for `rejections`: remembers what is held now, and gives the ACK or NACK to send.
+    pub fn finish(
+        &mut self,
+        update: Update,
+        mut rejections: Vec<Rejection>,
+    ) -> DeltaDiscoveryRequest {
+        rejections.extend(update.unusable);
+        if let Some(kind) = self.kinds.get_mut(&update.type_url) {
+            let rejected: BTreeSet<&str> = rejections.iter().map(|r| &*r.name).collect();
+            for name in &update.removed {
+                kind.held.remove(name);
+            }
+            // Rejected versions are not held; the older one that stays in force is.
+            for resource in update.added {
+                if !rejected.contains(&*resource.name) {
+                    kind.held.insert(resource.name, resource.version);
+                }
+            }
+        }
+        DeltaDiscoveryRequest {
+            type_url: update.type_url.to_string(),
+            response_nonce: update.nonce,
+            error_detail: (!rejections.is_empty()).then(|| nack(&rejections)),
+            ..DeltaDiscoveryRequest::default()
+        }
+    }
+
+    /// How many resources of a type are held.
+    pub fn held(&self, type_url: &str) -> usize {
+        self.kinds.get(type_url).map_or(0, |kind| kind.held.len())
+    }
+
+    /// How many names of all types are wanted.
+    pub fn wanted(&self) -> usize {
+        self.kinds.values().map(|kind| kind.wanted.len()).sum()
+    }
+}
+
+fn first_request(node: &Node, type_url: &str, kind: &Kind) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        node: Some(node.clone()),
+        type_url: type_url.to_owned(),
+        resource_names_subscribe: kind.wanted.iter().map(ToString::to_string).collect(),
+        initial_resource_versions: kind
+            .held
+            .iter()
+            .map(|(name, version)| (name.to_string(), version.to_string()))
+            .collect(),
+        ..DeltaDiscoveryRequest::default()
+    }
+}
+
+fn strings(names: &[Arc<str>]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+fn nack(rejections: &[Rejection]) -> Status {
+    let text: Vec<String> = rejections
+        .iter()
+        .map(|rejection| format!("{}: {}", rejection.name, rejection.reason))
+        .collect();
+    Status {
+        code: INVALID_ARGUMENT,
+        message: text.join("; ").chars().take(MAX_NACK_CHARS).collect(),
+        details: Vec::new(),
+    }
+}
