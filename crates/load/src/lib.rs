@@ -3,9 +3,11 @@
 //! Nothing here knows the proxy: no HTTP code is shared with it, so that a bug cannot hide itself.
 
 mod accept;
+mod body;
 pub mod clock;
 mod connect;
 mod duration;
+pub mod echo;
 pub mod fortio;
 pub mod options;
 pub mod outcome;
@@ -15,6 +17,7 @@ pub mod response;
 pub mod run;
 pub mod samples;
 pub mod schedule;
+mod shovel;
 mod stop;
 mod table;
 mod tally;

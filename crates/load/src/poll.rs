@@ -71,6 +71,11 @@ impl Poll {
         self.add(fd, token, epoll::EventFlags::IN)
     }
 
+    /// Watches a descriptor no longer.
+    pub(crate) fn remove(&self, fd: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.fd, fd)?)
+    }
+
     fn add(&self, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
         epoll::add(&self.fd, fd, epoll::EventData::new_u64(token), flags)?;
         Ok(())

@@ -7,8 +7,8 @@
 //! Half-close travels each way by itself; a reset travels as a reset. Nothing is allocated once a pair is open,
 //! unless a receiver is slower than its sender, and then at most one buffer per direction.
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -18,10 +18,9 @@ use socket2::SockRef;
 use crate::accept::{Inbox, accept_loop, listen, raise_descriptor_limit};
 use crate::connect::start_connect;
 use crate::poll::{Poll, Ready};
+use crate::shovel::{BUFFER_BYTES, Direction};
 use crate::stop::Stop;
 
-/// One read: large enough for a bulk stream to cost few system calls, small enough to stay in the L2 cache.
-const BUFFER_BYTES: usize = 64 * 1024;
 const INBOX: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
@@ -79,17 +78,6 @@ impl Relay {
         }
         accepted
     }
-}
-
-/// One direction of a pair.
-#[derive(Debug, Default)]
-struct Direction {
-    /// Read but not yet accepted by the receiver.
-    pending: Vec<u8>,
-    readable: bool,
-    hangup: bool,
-    finished_reading: bool,
-    finished: bool,
 }
 
 #[derive(Debug)]
@@ -215,10 +203,13 @@ impl Pair {
             }
         }
         // An event on one end can unblock both directions: its bytes, and the bytes that wait for it.
-        for from in [side, 1 - side] {
-            if self.shovel(from, buffer).is_err() {
-                return Fate::Broken;
-            }
+        let [client, server] = &self.ends;
+        let [to_server, to_client] = &mut self.directions;
+        let moved = to_server
+            .shovel(client, server, buffer)
+            .and_then(|()| to_client.shovel(server, client, buffer));
+        if moved.is_err() {
+            return Fate::Broken;
         }
         if self.directions.iter().all(|direction| direction.finished) {
             Fate::Done
@@ -227,64 +218,10 @@ impl Pair {
         }
     }
 
-    fn shovel(&mut self, from: usize, buffer: &mut [u8]) -> io::Result<()> {
-        let [client, server] = &self.ends;
-        let (mut source, mut sink) = if from == 0 {
-            (client, server)
-        } else {
-            (server, client)
-        };
-        let direction = &mut self.directions[from];
-        while !direction.finished {
-            if !direction.pending.is_empty() {
-                let written = write_some(&mut sink, &direction.pending)?;
-                direction.pending.drain(..written);
-                if !direction.pending.is_empty() {
-                    return Ok(());
-                }
-            }
-            if direction.finished_reading {
-                direction.finished = true;
-                return sink.shutdown(Shutdown::Write);
-            }
-            if !direction.readable {
-                return Ok(());
-            }
-            match source.read(buffer) {
-                Ok(0) => direction.finished_reading = true,
-                Ok(count) => {
-                    let written = write_some(&mut sink, &buffer[..count])?;
-                    direction.pending.extend_from_slice(&buffer[written..count]);
-                    // A short read emptied the socket; the next bytes raise a new edge. Not so for an end already
-                    // announced, whose edge is spent.
-                    direction.readable = count == buffer.len() || direction.hangup;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    direction.readable = false
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
     /// Closes both ends with a reset, so that neither side takes a cut stream for a whole one.
     fn reset(&self) {
         for end in &self.ends {
             let _ = SockRef::from(end).set_linger(Some(Duration::ZERO));
-        }
-    }
-}
-
-/// Writes once; nothing, when the receiver has no room.
-fn write_some(sink: &mut &TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    loop {
-        match sink.write(bytes) {
-            Ok(count) => return Ok(count),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
         }
     }
 }

@@ -38,7 +38,9 @@ impl Samples {
     /// Adds one duration in nanoseconds.
     pub fn record(&mut self, nanoseconds: u64) {
         let microseconds = (nanoseconds.saturating_add(MICROSECOND / 2)) / MICROSECOND;
-        self.histogram.saturating_record(microseconds.min(MAX_US));
+        // Not `saturating_record`: that saturates at the present size instead of growing.
+        let recorded = self.histogram.record(microseconds.min(MAX_US));
+        recorded.expect("invariant: an auto-resizing histogram takes any value");
     }
 
     /// Adds all of another set.

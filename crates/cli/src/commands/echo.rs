@@ -1,11 +1,98 @@
-//! `voile echo`.
+//! `voile echo`: a server whose answers are chosen by the query.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use voile_load::echo::{Echo, EchoOptions, Stall};
+use voile_load::{Stop, Target, parse_duration};
+
+/// Serve HTTP/1.1 answers of chosen size, delay and status.
+///
+/// The query of each request chooses its answer:
+///   size=1024          a body of that many bytes; without it the request's own body comes back
+///   delay=2ms          wait (at most 60s) before answering
+///   status=503         answer with that status
+///   close=true         close the connection after the answer (or a percentage: close=5)
+///   header=Name:Value  add a header field; may be repeated
+/// size, delay and status take lists with percentages too: delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests,
+/// 5 ms in 5 %, and not at all in the rest. /debug answers with the request's head as it arrived.
+///
+/// With --call the server is a service that depends on others: each request first calls those URLs, in order, passing
+/// trace headers on, and answers {"service":NAME,"calls":[{"url","status","body"|"error"}]}; the status is 502 if a
+/// callee failed or did not answer 2xx.
+///
+/// Prints `listening on ADDRESS` to stderr for each address. Ends on SIGINT or SIGTERM, answering requests begun.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// Address to listen on; port 0 takes a free one. May be repeated.
+    #[arg(long, required = true, num_args = 1.., value_name = "ADDR")]
+    listen: Vec<SocketAddr>,
+    /// Worker threads; connections are balanced over them.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    threads: usize,
+    /// Body size of answers whose query has no `size`; without it the request's body is echoed.
+    #[arg(long, value_name = "BYTES")]
+    size: Option<usize>,
+    /// Delay of answers whose query has no `delay`.
+    #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION")]
+    delay: Duration,
+    /// Answer nothing for a while, again and again: 5s:200ms stops for 200 ms every 5 s.
+    #[arg(long, value_parser = Stall::parse, value_name = "EVERY:FOR")]
+    stall: Option<Stall>,
+    /// Name, put into answers as `x-voile-echo` and, with --call, as `service`.
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    name: Option<String>,
+    /// URL to call before answering. May be repeated.
+    #[arg(long = "call", value_name = "URL", value_parser = Target::parse)]
+    calls: Vec<Target>,
+    /// Serve raw TCP: what comes goes back, half-close included.
+    #[arg(long, conflicts_with_all = ["size", "stall", "name", "calls"])]
+    tcp: bool,
+}
 
-pub(crate) fn run(_args: Args) -> ExitCode {
-    eprintln!("voile echo: not built yet");
-    ExitCode::from(2)
+fn parse_name(text: &str) -> Result<String, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(text.to_owned());
+    }
+    Err("expected printable ASCII without spaces".to_owned())
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    if args
+        .size
+        .is_some_and(|size| size > voile_load::echo::MAX_SIZE)
+    {
+        eprintln!(
+            "voile echo: --size is at most {}",
+            voile_load::echo::MAX_SIZE
+        );
+        return ExitCode::from(2);
+    }
+    let options = EchoOptions {
+        listen: args.listen,
+        threads: args.threads,
+        size: args.size,
+        delay: args.delay,
+        stall: args.stall,
+        name: args.name,
+        calls: args.calls,
+        tcp: args.tcp,
+    };
+    let ended = Stop::new().and_then(|stop| {
+        stop.on_signals()?;
+        let echo = Echo::bind(options)?;
+        for address in echo.addresses()? {
+            eprintln!("voile echo: listening on {address}");
+        }
+        echo.run(&stop)
+    });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("voile echo: {error}");
+            ExitCode::from(1)
+        }
+    }
 }

@@ -5,10 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Packages that may be there twice, and why.
 const EXCUSED: &[(&str, &str)] = &[
     ("base64", "pem, under rcgen, is one ahead of tonic"),
-    ("hashbrown", "hashlink, under the YAML parser, is one behind indexmap"),
+    (
+        "hashbrown",
+        "hashlink, under the YAML parser, is one behind indexmap",
+    ),
     ("nom", "the X.509 parser is one behind hdrhistogram"),
-    ("syn", "derive macros move at different speeds; build time only"),
-    ("untrusted", "aws-lc-rs still has the old one, webpki the new"),
+    (
+        "syn",
+        "derive macros move at different speeds; build time only",
+    ),
+    (
+        "untrusted",
+        "aws-lc-rs still has the old one, webpki the new",
+    ),
 ];
 
 /// Licences that may be linked into the binary.

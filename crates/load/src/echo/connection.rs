@@ -1,0 +1,269 @@
+//! One client's connection: what has been read and not understood, what is to be written, and the request between.
+
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use crate::body::Body;
+use crate::echo::plan::Plan;
+
+/// Bodies made on demand are written from this pattern; 64 KiB fills a socket buffer by few writes.
+const PATTERN: [u8; 64 * 1024] = [b'v'; 64 * 1024];
+/// A whole answer up to this size is kept with its plan and written at once.
+const MAX_FIXED_BYTES: usize = 64 * 1024;
+
+/// What a connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Waiting for a request, or in its head.
+    Head,
+    /// In a request's body.
+    Body,
+    /// The answer is due later.
+    Waiting,
+    /// Other services are being called.
+    Calling,
+}
+
+/// What must be remembered of a request until it is answered.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) head_only: bool,
+    pub(crate) http11: bool,
+    pub(crate) close: bool,
+    /// A status that overrides the plan's.
+    pub(crate) status: Option<u16>,
+    /// Bytes of the request's body.
+    pub(crate) length: u64,
+    /// The body to answer with: the request's own, a description, or the outcome of calls.
+    pub(crate) echo: Vec<u8>,
+    pub(crate) json: bool,
+    pub(crate) trace: String,
+    pub(crate) description: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) stream: TcpStream,
+    pub(crate) generation: u32,
+    /// Read, and not yet used.
+    pub(crate) input: Vec<u8>,
+    /// `input` holds only a part of a head.
+    pub(crate) starved: bool,
+    pub(crate) readable: bool,
+    pub(crate) hangup: bool,
+    pub(crate) ended: bool,
+    pub(crate) phase: Phase,
+    pub(crate) body: Body,
+    pub(crate) plan: Option<Arc<Plan>>,
+    pub(crate) request: Request,
+    /// Close once all is written.
+    pub(crate) closing: bool,
+    out: Vec<u8>,
+    written: usize,
+    pattern_left: usize,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream, generation: u32) -> Self {
+        Self {
+            stream,
+            generation,
+            input: Vec::new(),
+            starved: false,
+            readable: false,
+            hangup: false,
+            ended: false,
+            phase: Phase::Head,
+            body: Body::new(),
+            plan: None,
+            request: Request::default(),
+            closing: false,
+            out: Vec::new(),
+            written: 0,
+            pattern_left: 0,
+        }
+    }
+
+    /// Between requests, with nothing begun: may be closed without hurting anybody.
+    pub(crate) fn idle(&self) -> bool {
+        self.phase == Phase::Head && self.input.is_empty() && self.flushed()
+    }
+
+    fn flushed(&self) -> bool {
+        self.written == self.out.len() && self.pattern_left == 0
+    }
+
+    /// Writes what is pending; true when nothing is left.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        while !self.flushed() {
+            let rest = &self.out[self.written..];
+            let bytes = if rest.is_empty() {
+                &PATTERN[..self.pattern_left.min(PATTERN.len())]
+            } else {
+                rest
+            };
+            let from_pattern = rest.is_empty();
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) if from_pattern => self.pattern_left -= count,
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        Ok(true)
+    }
+
+    /// Tells the client that its body is welcome.
+    pub(crate) fn invite_body(&mut self) {
+        self.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+
+    /// Answers a request that cannot be understood, and closes.
+    pub(crate) fn refuse(&mut self, status: u16, reason: &str) {
+        let body = format!("{reason}\n");
+        let length = body.len();
+        let phrase = reason_phrase(status);
+        let head = format!(
+            "HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        );
+        self.out.extend_from_slice(head.as_bytes());
+        self.out.extend_from_slice(body.as_bytes());
+        self.phase = Phase::Head;
+        self.closing = true;
+    }
+
+    /// Answers the request by its plan. Errors show at the next [`Connection::flush`].
+    pub(crate) fn answer(&mut self, draining: bool) {
+        self.phase = Phase::Head;
+        let Some(plan) = &self.plan else { return };
+        let request = &self.request;
+        let close = request.close || draining || plan.close.pick(fastrand::f64);
+        let plain = request.http11 && !request.head_only && !close && request.echo.is_empty();
+        if let Some(fixed) = plan
+            .fixed
+            .as_deref()
+            .filter(|_| plain && request.status.is_none())
+        {
+            // Steady state: straight from the kept answer to the socket.
+            let count = if self.out.is_empty() {
+                (&self.stream).write(fixed).unwrap_or(0)
+            } else {
+                0
+            };
+            self.out.extend_from_slice(&fixed[count..]);
+            return;
+        }
+        let status = request
+            .status
+            .unwrap_or_else(|| plan.status.pick(fastrand::f64));
+        let wanted = plan
+            .size
+            .as_ref()
+            .filter(|_| request.echo.is_empty() || !plan.debug && !request.json);
+        let size = wanted.map(|size| size.pick(fastrand::f64));
+        let length = size.unwrap_or(request.echo.len());
+        let bodyless = matches!(status, 204 | 304);
+        let connection = match (close, request.http11) {
+            (true, _) => "Connection: close\r\n",
+            (false, false) => "Connection: keep-alive\r\n",
+            (false, true) => "",
+        };
+        let kind = if request.json {
+            "application/json"
+        } else {
+            "text/plain"
+        };
+        write_head(
+            &mut self.out,
+            status,
+            kind,
+            (!bodyless).then_some(length),
+            &plan.headers,
+            connection,
+        );
+        if !bodyless && !request.head_only {
+            match size {
+                Some(size) => self.pattern_left = size,
+                None => self.out.extend_from_slice(&request.echo),
+            }
+        }
+        self.closing = close;
+    }
+}
+
+impl Plan {
+    /// Makes the answer now if it is always the same.
+    pub(crate) fn fix(&mut self) {
+        use crate::echo::plan::Choice::Always;
+        let (Always(status), Always(false)) = (&self.status, &self.close) else {
+            return;
+        };
+        let size = match self.size {
+            None => 0,
+            Some(Always(size)) => size,
+            Some(_) => return,
+        };
+        if size > MAX_FIXED_BYTES || self.debug || matches!(status, 204 | 304) {
+            return;
+        }
+        let mut fixed = Vec::new();
+        write_head(
+            &mut fixed,
+            *status,
+            "text/plain",
+            Some(size),
+            &self.headers,
+            "",
+        );
+        fixed.extend_from_slice(&PATTERN[..size]);
+        self.fixed = Some(fixed);
+    }
+}
+
+fn write_head(
+    out: &mut Vec<u8>,
+    status: u16,
+    kind: &str,
+    length: Option<usize>,
+    headers: &str,
+    connection: &str,
+) {
+    let phrase = reason_phrase(status);
+    let framing = match length {
+        Some(length) => format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n"),
+        None => String::new(),
+    };
+    // Writing to a Vec does not fail.
+    let _ = write!(
+        out,
+        "HTTP/1.1 {status} {phrase}\r\n{framing}{headers}{connection}\r\n"
+    );
+}
+
+fn reason_phrase(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        204 => "No Content",
+        301 => "Moved Permanently",
+        302 => "Found",
+        304 => "Not Modified",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        413 => "Content Too Large",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Status",
+    }
+}

@@ -1,0 +1,145 @@
+//! The echo server: answers of chosen size, delay and status, as cheap as a server can be, because it runs on the
+//! same cores as the proxies under test.
+//!
+//! ```text
+//! acceptor ─▶ worker: read → request → plan (by target, kept) → write        one read, one write, no allocation
+//!                                        └▶ wait (timer) or calls to other services (own threads) ─▶ write
+//! ```
+
+mod calls;
+mod connection;
+mod plan;
+mod raw;
+mod request;
+mod worker;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::accept::{Inbox, accept_loop, listen, raise_descriptor_limit};
+use crate::clock::now;
+use crate::options::Target;
+use crate::stop::Stop;
+
+pub use plan::{Choice, MAX_DELAY, MAX_SIZE, Plan};
+
+/// How to serve.
+#[derive(Debug, Clone, Default)]
+pub struct EchoOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: Vec<SocketAddr>,
+    /// Worker threads.
+    pub threads: usize,
+    /// Size of answers that ask for none with `size=`; without it, the request's body is echoed.
+    pub size: Option<usize>,
+    /// Delay of answers that ask for none with `delay=`.
+    pub delay: Duration,
+    /// Answer nothing for a while, again and again.
+    pub stall: Option<Stall>,
+    /// The `x-voile-echo` field of answers, and `service` in the answers of a calling server.
+    pub name: Option<String>,
+    /// Services to call, in order, before answering.
+    pub calls: Vec<Target>,
+    /// Serve raw TCP, sending back what comes, instead of HTTP.
+    pub tcp: bool,
+}
+
+/// A server that stops answering for `length` at the end of every `every`, as one in garbage collection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stall {
+    /// From one stall's beginning to the next.
+    pub every: Duration,
+    /// How long each lasts; shorter than `every`.
+    pub length: Duration,
+}
+
+impl Stall {
+    /// Reads `EVERY:FOR`, such as `5s:200ms`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (every, length) = text
+            .split_once(':')
+            .ok_or("expected EVERY:FOR, such as 5s:200ms")?;
+        let (every, length) = (
+            crate::parse_duration(every)?,
+            crate::parse_duration(length)?,
+        );
+        if length >= every {
+            return Err(format!(
+                "`{text}`: the stall must be shorter than its period"
+            ));
+        }
+        Ok(Self { every, length })
+    }
+
+    /// When something due at `at` can happen, both in nanoseconds since the server started. The first stall begins
+    /// after one period.
+    #[must_use]
+    pub fn release(self, at: u64) -> u64 {
+        let (every, length) = (self.every.as_nanos() as u64, self.length.as_nanos() as u64);
+        let (turn, into) = (at / every, at % every);
+        if turn > 0 && into < length {
+            turn * every + length
+        } else {
+            at
+        }
+    }
+}
+
+/// A server that listens but does not yet answer.
+#[derive(Debug)]
+pub struct Echo {
+    options: EchoOptions,
+    listeners: Vec<TcpListener>,
+}
+
+impl Echo {
+    /// Binds all addresses.
+    pub fn bind(options: EchoOptions) -> io::Result<Self> {
+        raise_descriptor_limit();
+        let listeners = options
+            .listen
+            .iter()
+            .map(|address| listen(*address))
+            .collect::<io::Result<_>>()?;
+        Ok(Self { options, listeners })
+    }
+
+    /// The addresses really listened on.
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.listeners.iter().map(TcpListener::local_addr).collect()
+    }
+
+    /// Serves until stopped; then requests begun are answered, for a moment, and all is closed.
+    pub fn run(self, stop: &Stop) -> io::Result<()> {
+        let options = Arc::new(self.options);
+        let calls = calls::Callers::start(&options)?;
+        let began = now();
+        let inboxes: Vec<_> = (0..options.threads.max(1))
+            .map(|_| Inbox::new())
+            .collect::<io::Result<_>>()?;
+        let mut threads = Vec::new();
+        for (index, inbox) in inboxes.iter().enumerate() {
+            let thread = thread::Builder::new().name(format!("echo-{index}"));
+            let (inbox, stop) = (Arc::clone(inbox), stop.clone());
+            if options.tcp {
+                threads.push(thread.spawn(move || raw::serve(&inbox, &stop))?);
+            } else {
+                let worker =
+                    worker::Worker::new(inbox, Arc::clone(&options), calls.clone(), began)?;
+                threads.push(thread.spawn(move || worker.run(&stop))?);
+            }
+        }
+        let accepted = accept_loop(&self.listeners, &inboxes, stop);
+        drop(self.listeners);
+        stop.raise();
+        for thread in threads {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("an echo worker panicked")))?;
+        }
+        accepted
+    }
+}

@@ -1,0 +1,111 @@
+//! Reading one request head: strict, and no more than the server needs to know of it. No I/O.
+
+use crate::body::Framing;
+
+/// The largest request head accepted; beyond it the answer is 431.
+pub(crate) const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// The most header fields accepted.
+const MAX_HEADERS: usize = 128;
+
+/// Fields that a service passes on when it calls others, so that a trace stays whole.
+const TRACE_FIELDS: [&str; 11] = [
+    "x-request-id",
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "b3",
+    "x-b3-traceid",
+    "x-b3-spanid",
+    "x-b3-parentspanid",
+    "x-b3-sampled",
+    "x-b3-flags",
+    "x-ot-span-context",
+];
+
+/// A request head, borrowed from the bytes it came in.
+pub(crate) struct Head<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) target: &'a str,
+    pub(crate) http11: bool,
+    pub(crate) framing: Framing,
+    pub(crate) expects_continue: bool,
+    /// Bytes of the head.
+    pub(crate) length: usize,
+    pub(crate) trace: String,
+    /// Method, target and fields as text, for `/debug`.
+    pub(crate) description: String,
+}
+
+/// Why a request is refused: status and reason.
+pub(crate) struct Refusal(pub(crate) u16, pub(crate) &'static str);
+
+/// Parses a head; none when it is not all there. `describe` also keeps the fields as text, `trace` the trace context.
+pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<Head<'_>>, Refusal> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut fields);
+    let length = match request.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD_BYTES => length,
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
+        Ok(_) => return Err(Refusal(431, "request head larger than 64 KiB")),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(Refusal(431, "more than 128 header fields"));
+        }
+        Err(_) => return Err(Refusal(400, "not an HTTP/1.1 request")),
+    };
+    let (Some(method), Some(target)) = (request.method, request.path) else {
+        return Err(Refusal(400, "not an HTTP/1.1 request"));
+    };
+    let http11 = request.version == Some(1);
+    let fields = &*request.headers;
+    let framing = Framing::of(fields, http11).map_err(|_| Refusal(400, "ambiguous body length"))?;
+    let hosts = fields
+        .iter()
+        .filter(|field| field.name.eq_ignore_ascii_case("host"))
+        .count();
+    if hosts > 1 || (hosts == 0 && http11) {
+        return Err(Refusal(400, "expected exactly one Host field"));
+    }
+    let expects_continue = http11
+        && fields.iter().any(|field| {
+            field.name.eq_ignore_ascii_case("expect")
+                && field.value.eq_ignore_ascii_case(b"100-continue")
+        });
+    let wanted = |name: &str| {
+        trace
+            && TRACE_FIELDS
+                .iter()
+                .any(|field| field.eq_ignore_ascii_case(name))
+    };
+    let description = if target.contains("/debug") {
+        format!(
+            "{method} {target} HTTP/1.{}\n{}",
+            u8::from(http11),
+            text(fields, "\n", |_| true)
+        )
+    } else {
+        String::new()
+    };
+    let trace = text(fields, "\r\n", wanted);
+    Ok(Some(Head {
+        method,
+        target,
+        http11,
+        framing,
+        expects_continue,
+        length,
+        trace,
+        description,
+    }))
+}
+
+/// Fields as lines; empty, and without an allocation, when none is wanted.
+fn text(fields: &[httparse::Header<'_>], end: &str, wanted: impl Fn(&str) -> bool) -> String {
+    let mut text = String::new();
+    for field in fields.iter().filter(|field| wanted(field.name)) {
+        text.push_str(field.name);
+        text.push_str(": ");
+        text.push_str(&String::from_utf8_lossy(field.value));
+        text.push_str(end);
+    }
+    text
+}

@@ -1,0 +1,456 @@
+//! One thread of the echo server: its connections, the timer of delayed answers, and answers of called services.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use crate::accept::Inbox;
+use crate::clock::{SECOND, Timer, now, sharpen_timers};
+use crate::echo::EchoOptions;
+use crate::echo::calls::{Callers, Job, Replies};
+use crate::echo::connection::{Connection, Phase, Request};
+use crate::echo::plan::{Defaults, Plan};
+use crate::echo::request::{self, Refusal};
+use crate::poll::{Poll, Ready};
+use crate::stop::Stop;
+
+/// One read: a request head, and most bodies, in one piece.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// The largest request body that is kept to be echoed.
+const MAX_ECHO_BYTES: u64 = 16 * 1024 * 1024;
+/// Targets whose plans are kept; a client that asks for ever new ones makes us forget, not grow.
+const MAX_PLANS: usize = 256;
+/// Memory that a connection may keep between requests.
+const KEPT_BYTES: usize = 64 * 1024;
+/// After a stop, how long requests begun may still be answered.
+const DRAIN_NS: u64 = 2 * SECOND;
+
+const INBOX: u64 = u64::MAX;
+const STOP: u64 = u64::MAX - 1;
+const TIMER: u64 = u64::MAX - 2;
+const REPLIES: u64 = u64::MAX - 3;
+
+pub(crate) struct Worker {
+    poll: Poll,
+    inbox: Arc<Inbox>,
+    options: Arc<EchoOptions>,
+    defaults: Defaults,
+    calls: Option<Callers>,
+    replies: Arc<Replies>,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    generation: u32,
+    plans: HashMap<Vec<u8>, Arc<Plan>>,
+    timer: Timer,
+    delayed: BinaryHeap<Reverse<(u64, u64)>>,
+    began: u64,
+    drain_until: Option<u64>,
+    buffer: Box<[u8]>,
+}
+
+/// A connection that must be closed: it has failed, or is done.
+struct Over;
+
+impl From<io::Error> for Over {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(
+        inbox: Arc<Inbox>,
+        options: Arc<EchoOptions>,
+        calls: Option<Callers>,
+        began: u64,
+    ) -> io::Result<Self> {
+        let headers = options
+            .name
+            .as_ref()
+            .map(|name| format!("x-voile-echo: {name}\r\n"))
+            .unwrap_or_default();
+        let delay = options.delay.as_nanos() as u64;
+        Ok(Self {
+            poll: Poll::new()?,
+            inbox,
+            defaults: Defaults {
+                size: options.size,
+                delay,
+                headers,
+            },
+            options,
+            calls,
+            replies: Replies::new()?,
+            connections: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
+            plans: HashMap::new(),
+            timer: Timer::new()?,
+            delayed: BinaryHeap::new(),
+            began,
+            drain_until: None,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+        })
+    }
+
+    pub(crate) fn run(mut self, stop: &Stop) -> io::Result<()> {
+        sharpen_timers();
+        self.poll.add_level(self.inbox.waker.fd(), INBOX)?;
+        self.poll.add_level(stop.fd(), STOP)?;
+        self.poll.add_level(self.replies.waker.fd(), REPLIES)?;
+        self.poll.add_timer(&self.timer, TIMER)?;
+        loop {
+            for index in 0..self.poll.wait()? {
+                let ready = self.poll.event(index);
+                match ready.token {
+                    INBOX => self.open_new(),
+                    REPLIES => self.take_replies(),
+                    TIMER => self.timer.fired(),
+                    STOP => {
+                        self.poll.remove(stop.fd())?;
+                        self.drain();
+                    }
+                    _ => self.on_ready(ready),
+                }
+            }
+            self.fire()?;
+            if let Some(until) = self.drain_until
+                && (self.free.len() == self.connections.len() || now() >= until)
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    fn open_new(&mut self) {
+        for (stream, _listener) in self.inbox.take() {
+            if self.drain_until.is_some() || self.open(stream).is_err() {
+                self.inbox.closed();
+            }
+        }
+    }
+
+    fn open(&mut self, stream: TcpStream) -> io::Result<()> {
+        let slot = self.free.last().copied().unwrap_or(self.connections.len());
+        self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
+        self.poll
+            .add_stream(&stream, token(slot, self.generation))?;
+        if self.free.pop().is_none() {
+            self.connections.push(None);
+        }
+        self.connections[slot] = Some(Connection::new(stream, self.generation));
+        Ok(())
+    }
+
+    fn close(&mut self, slot: usize) {
+        if self.connections[slot].take().is_some() {
+            self.free.push(slot);
+            self.inbox.closed();
+        }
+    }
+
+    /// Stops taking requests: idle connections are closed at once.
+    fn drain(&mut self) {
+        self.drain_until = Some(now() + DRAIN_NS);
+        for slot in 0..self.connections.len() {
+            if self.connections[slot]
+                .as_ref()
+                .is_some_and(Connection::idle)
+            {
+                self.close(slot);
+            }
+        }
+    }
+
+    fn lookup(&self, token: u64) -> Option<usize> {
+        let (slot, generation) = ((token & u64::from(u32::MAX)) as usize, (token >> 32) as u32);
+        let connection = self.connections.get(slot)?.as_ref()?;
+        (connection.generation == generation).then_some(slot)
+    }
+
+    fn on_ready(&mut self, ready: Ready) {
+        let Some(slot) = self.lookup(ready.token) else {
+            return;
+        };
+        let Some(mut connection) = self.connections[slot].take() else {
+            return;
+        };
+        connection.readable |= ready.readable();
+        connection.hangup |= ready.hangup();
+        self.resume(slot, connection);
+    }
+
+    /// Goes on with a connection taken out of its slot, and puts it back unless it is over.
+    fn resume(&mut self, slot: usize, mut connection: Connection) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let over = self.drive(slot, &mut connection, &mut buffer).is_err();
+        self.buffer = buffer;
+        self.connections[slot] = Some(connection);
+        if over {
+            self.close(slot);
+        }
+    }
+
+    fn drive(
+        &mut self,
+        slot: usize,
+        connection: &mut Connection,
+        buffer: &mut [u8],
+    ) -> Result<(), Over> {
+        loop {
+            if !connection.flush()? || matches!(connection.phase, Phase::Waiting | Phase::Calling) {
+                return Ok(());
+            }
+            if connection.closing {
+                return Err(Over);
+            }
+            if !connection.input.is_empty() && !connection.starved {
+                let mut input = std::mem::take(&mut connection.input);
+                let used = self.consume(slot, connection, &input);
+                input.drain(..used);
+                connection.starved = used == 0;
+                connection.input = input;
+            } else if connection.readable {
+                self.read(slot, connection, buffer)?;
+            } else if connection.ended {
+                return Err(Over);
+            } else {
+                if connection.input.is_empty() && connection.input.capacity() > KEPT_BYTES {
+                    connection.input = Vec::new();
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        slot: usize,
+        connection: &mut Connection,
+        buffer: &mut [u8],
+    ) -> Result<(), Over> {
+        match connection.stream.read(buffer) {
+            Ok(0) => {
+                connection.ended = true;
+                connection.readable = false;
+            }
+            Ok(count) => {
+                connection.readable = count == buffer.len() || connection.hangup;
+                connection.starved = false;
+                let used = match connection.input.is_empty() {
+                    true => self.consume(slot, connection, &buffer[..count]),
+                    false => 0,
+                };
+                connection.input.extend_from_slice(&buffer[used..count]);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.readable = false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Err(Over),
+        }
+        Ok(())
+    }
+
+    /// Uses bytes of at most one request; none when a head is not all there.
+    fn consume(&mut self, slot: usize, connection: &mut Connection, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        if connection.phase == Phase::Head {
+            match self.begin(connection, bytes) {
+                Ok(None) => return 0,
+                Ok(Some(length)) => used = length,
+                Err(Refusal(status, reason)) => {
+                    connection.refuse(status, reason);
+                    return bytes.len();
+                }
+            }
+            if connection.closing {
+                return bytes.len();
+            }
+        }
+        let Connection { body, request, .. } = connection;
+        // Without a size asked for, the answer is the request's body.
+        let keep = self.calls.is_none()
+            && connection
+                .plan
+                .as_ref()
+                .is_some_and(|plan| plan.size.is_none() && !plan.debug);
+        let fed = body.feed(&bytes[used..], &mut |part: &[u8]| {
+            request.length += part.len() as u64;
+            if keep && request.length <= MAX_ECHO_BYTES {
+                request.echo.extend_from_slice(part);
+            }
+        });
+        match fed {
+            Ok(count) => used += count,
+            Err(_) => {
+                connection.refuse(400, "malformed chunked body");
+                return bytes.len();
+            }
+        }
+        if keep && connection.request.length > MAX_ECHO_BYTES {
+            connection.refuse(
+                413,
+                "body larger than 16 MiB cannot be echoed; ask for a size",
+            );
+            return bytes.len();
+        }
+        if connection.body.whole() {
+            self.respond(slot, connection);
+        } else {
+            connection.phase = Phase::Body;
+        }
+        used
+    }
+
+    /// Begins a request from its head; returns the head's length.
+    fn begin(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+    ) -> Result<Option<usize>, Refusal> {
+        let Some(head) = request::parse(bytes, self.calls.is_some())? else {
+            return Ok(None);
+        };
+        let known = connection
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.target == head.target.as_bytes());
+        if !known {
+            match self.plan(head.target.as_bytes()) {
+                Ok(plan) => connection.plan = Some(plan),
+                Err(why) => {
+                    connection.refuse(400, &why);
+                    return Ok(Some(head.length));
+                }
+            }
+        }
+        let mut echo = std::mem::take(&mut connection.request.echo);
+        echo.clear();
+        if echo.capacity() > KEPT_BYTES {
+            echo = Vec::new();
+        }
+        connection.request = Request {
+            head_only: head.method == "HEAD",
+            http11: head.http11,
+            close: head.framing.close,
+            echo,
+            trace: head.trace,
+            description: head.description,
+            ..Request::default()
+        };
+        match (head.framing.chunked, head.framing.length) {
+            (true, _) => connection.body.begin_chunked(),
+            (false, length) => connection.body.begin_length(length.unwrap_or(0)),
+        }
+        if head.expects_continue && !connection.body.whole() && bytes.len() == head.length {
+            connection.invite_body();
+        }
+        Ok(Some(head.length))
+    }
+
+    fn plan(&mut self, target: &[u8]) -> Result<Arc<Plan>, String> {
+        if let Some(plan) = self.plans.get(target) {
+            return Ok(Arc::clone(plan));
+        }
+        let mut plan = Plan::of(target, &self.defaults)?;
+        plan.fix();
+        if self.plans.len() >= MAX_PLANS {
+            self.plans.clear();
+        }
+        let plan = Arc::new(plan);
+        self.plans.insert(target.to_vec(), Arc::clone(&plan));
+        Ok(plan)
+    }
+
+    /// The request is whole: calls, waits or answers.
+    fn respond(&mut self, slot: usize, connection: &mut Connection) {
+        if let Some(calls) = &self.calls {
+            connection.phase = Phase::Calling;
+            let trace = std::mem::take(&mut connection.request.trace);
+            let token = token(slot, connection.generation);
+            calls.submit(Job {
+                token,
+                trace,
+                replies: Arc::clone(&self.replies),
+            });
+            return;
+        }
+        let Some(plan) = &connection.plan else { return };
+        if plan.debug {
+            let request = &mut connection.request;
+            request.echo =
+                format!("{}\nbody: {} bytes\n", request.description, request.length).into_bytes();
+        }
+        self.schedule(slot, connection);
+    }
+
+    /// Answers now, or when delay and stall allow.
+    fn schedule(&mut self, slot: usize, connection: &mut Connection) {
+        let delay = connection
+            .plan
+            .as_ref()
+            .map_or(0, |plan| plan.delay.pick(fastrand::f64));
+        if delay > 0 || self.options.stall.is_some() {
+            let at = now();
+            let due = at + delay;
+            let release = |stall: super::Stall| self.began + stall.release(due - self.began);
+            let due = self.options.stall.map_or(due, release);
+            if due > at {
+                connection.phase = Phase::Waiting;
+                self.delayed
+                    .push(Reverse((due, token(slot, connection.generation))));
+                return;
+            }
+        }
+        connection.answer(self.drain_until.is_some());
+    }
+
+    /// Answers whatever has become due and arms the timer for the rest.
+    fn fire(&mut self) -> io::Result<()> {
+        while let Some(Reverse((due, token))) = self.delayed.peek().copied() {
+            if due > now() {
+                break;
+            }
+            self.delayed.pop();
+            let Some(slot) = self.lookup(token) else {
+                continue;
+            };
+            if let Some(mut connection) = self.connections[slot].take() {
+                connection.answer(self.drain_until.is_some());
+                self.resume(slot, connection);
+            }
+        }
+        let due = self.delayed.peek().map(|Reverse((due, _))| *due);
+        let next = match (due, self.drain_until) {
+            (Some(due), Some(until)) => Some(due.min(until)),
+            (due, until) => due.or(until),
+        };
+        // A disarmed timer that still runs only wakes us once for nothing, and saves a call per answer.
+        if next.is_some() {
+            self.timer.set(next)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn take_replies(&mut self) {
+        for reply in self.replies.take() {
+            let Some(slot) = self.lookup(reply.token) else {
+                continue;
+            };
+            let Some(mut connection) = self.connections[slot].take() else {
+                continue;
+            };
+            connection.request.status = reply.failed.then_some(502);
+            connection.request.echo = reply.body;
+            connection.request.json = true;
+            self.schedule(slot, &mut connection);
+            self.resume(slot, connection);
+        }
+    }
+}
+
+fn token(slot: usize, generation: u32) -> u64 {
+    slot as u64 | u64::from(generation) << 32
+}
