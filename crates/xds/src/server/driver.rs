@@ -1,0 +1,231 @@
+//! Serves streams over tonic: one small task each, which sleeps until the caller speaks, the snapshot changes, or the
+//! caller has been silent for too long.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::Stream as AsyncStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Response, Status, Streaming};
+use voile_proto::discovery::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+
+use super::Snapshot;
+use super::stream::{Ended, Event, MAX_TYPES, Stream};
+use crate::generated::ads::aggregated_discovery_service_server::{
+    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
+};
+
+/// Largest request that is taken, in bytes: a reconnect names everything held.
+const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
+
+/// Number of a stream, unique in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// Hears what happens on streams, for metrics and status pages. Must not block.
+pub trait Observer<C>: Send + Sync + 'static {
+    /// A stream was opened.
+    fn opened(&self, id: StreamId, caller: &C);
+    /// The caller named itself (it may say anything).
+    fn named(&self, id: StreamId, node: &str);
+    /// A request arrived.
+    fn event(&self, id: StreamId, type_url: &str, event: &Event);
+    /// A response was sent.
+    fn sent(&self, id: StreamId, type_url: &str, resources: usize, removed: usize);
+    /// The stream ended.
+    fn closed(&self, id: StreamId, reason: &str);
+}
+
+type Snapshots<C> = watch::Receiver<Arc<dyn Snapshot<C>>>;
+
+/// The aggregated discovery service for callers of type `C`, which somebody before us (an interceptor) has put into the
+/// request's extensions.
+pub struct AdsService<C> {
+    snapshots: Snapshots<C>,
+    observer: Arc<dyn Observer<C>>,
+    opened: Arc<AtomicU64>,
+    ending: watch::Receiver<bool>,
+}
+
+impl<C> Clone for AdsService<C> {
+    fn clone(&self) -> Self {
+        Self {
+            snapshots: self.snapshots.clone(),
+            observer: self.observer.clone(),
+            opened: self.opened.clone(),
+            ending: self.ending.clone(),
+        }
+    }
+}
+
+impl<C: Clone + Send + Sync + 'static> AdsService<C> {
+    /// Serves what comes through `snapshots`; all streams end when `ending` becomes true.
+    pub fn new(
+        snapshots: Snapshots<C>,
+        observer: Arc<dyn Observer<C>>,
+        ending: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            snapshots,
+            observer,
+            opened: Arc::new(AtomicU64::new(0)),
+            ending,
+        }
+    }
+
+    /// As a tonic service.
+    pub fn into_server(self) -> AggregatedDiscoveryServiceServer<Self> {
+        AggregatedDiscoveryServiceServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES)
+    }
+}
+
+type Responses<T> = Pin<Box<dyn AsyncStream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService<C> {
+    type StreamAggregatedResourcesStream = Responses<DiscoveryResponse>;
+    type DeltaAggregatedResourcesStream = Responses<DeltaDiscoveryResponse>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        _request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        Err(Status::unimplemented(
+            "state-of-the-world discovery is not served yet: use DeltaAggregatedResources",
+        ))
+    }
+
+    async fn delta_aggregated_resources(
+        &self,
+        mut request: Request<Streaming<DeltaDiscoveryRequest>>,
+    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        let caller = request
+            .extensions_mut()
+            .remove::<C>()
+            .ok_or_else(|| Status::unauthenticated("nobody has checked who calls"))?;
+        // One response in flight per type: the queue never holds more.
+        let (responses, queue) = mpsc::channel(MAX_TYPES + 1);
+        let session = Session {
+            id: StreamId(self.opened.fetch_add(1, Ordering::Relaxed)),
+            stream: Stream::new(caller),
+            snapshots: self.snapshots.clone(),
+            observer: self.observer.clone(),
+            responses,
+        };
+        tokio::spawn(session.run(request.into_inner(), self.ending.clone()));
+        Ok(Response::new(Box::pin(ReceiverStream::new(queue))))
+    }
+}
+
+struct Session<C> {
+    id: StreamId,
+    stream: Stream<C>,
+    snapshots: Snapshots<C>,
+    observer: Arc<dyn Observer<C>>,
+    responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+}
+
+impl<C: Clone + Send + Sync + 'static> Session<C> {
+    async fn run(
+        mut self,
+        requests: Streaming<DeltaDiscoveryRequest>,
+        ending: watch::Receiver<bool>,
+    ) {
+        self.observer.opened(self.id, self.stream.caller());
+        let status = self.serve(requests, ending).await;
+        self.observer.closed(self.id, status.message());
+        if status.code() != Code::Ok {
+            // A caller that reads nothing will not read this either.
+            let _ = self.responses.try_send(Err(status));
+        }
+    }
+
+    async fn serve(
+        &mut self,
+        mut requests: Streaming<DeltaDiscoveryRequest>,
+        mut ending: watch::Receiver<bool>,
+    ) -> Status {
+        let mut named = false;
+        loop {
+            let deadline = self.stream.deadline();
+            let silence = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                request = requests.message() => match request {
+                    Ok(Some(request)) => {
+                        if let (false, Some(node)) = (named, &request.node) {
+                            named = true;
+                            self.observer.named(self.id, &node.id);
+                        }
+                        if let Err(status) = self.receive(request) {
+                            return status;
+                        }
+                    }
+                    Ok(None) => return Status::ok("the caller ended the stream"),
+                    Err(status) => return Status::ok(format!("the connection broke: {}", status.message())),
+                },
+                changed = self.snapshots.changed() => match changed {
+                    Ok(()) => self.stream.changed(),
+                    Err(_) => return Status::unavailable("the control plane is ending"),
+                },
+                _ = ending.wait_for(|ending| *ending) => {
+                    return Status::unavailable("the control plane is ending");
+                }
+                () = silence => return status_of(&Ended::Silent),
+                () = self.responses.closed() => return Status::ok("the caller is gone"),
+            }
+            if let Err(status) = self.push() {
+                return status;
+            }
+        }
+    }
+
+    fn receive(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
+        let type_url = request.type_url.clone();
+        let event = self
+            .stream
+            .receive(request, Instant::now())
+            .map_err(|ended| status_of(&ended))?;
+        self.observer.event(self.id, &type_url, &event);
+        Ok(())
+    }
+
+    fn push(&mut self) -> Result<(), Status> {
+        // A request may have woken us just as a snapshot arrived: taking the snapshot must not lose the news.
+        if self.snapshots.has_changed().unwrap_or(false) {
+            self.stream.changed();
+        }
+        let snapshot = self.snapshots.borrow_and_update().clone();
+        while let Some(response) = self.stream.next(&*snapshot, Instant::now()) {
+            self.observer.sent(
+                self.id,
+                &response.type_url,
+                response.resources.len(),
+                response.removed_resources.len(),
+            );
+            // Full means that the caller acknowledges what it has not read.
+            if self.responses.try_send(Ok(response)).is_err() {
+                return Err(Status::resource_exhausted("responses are not read"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn status_of(ended: &Ended) -> Status {
+    let code = match ended {
+        Ended::TooMuch(_) => Code::ResourceExhausted,
+        Ended::Violation(_) => Code::InvalidArgument,
+        Ended::Silent => Code::DeadlineExceeded,
+    };
+    Status::new(code, ended.to_string())
+}

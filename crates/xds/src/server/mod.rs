@@ -1,0 +1,46 @@
+//! The control plane's end of delta ADS: `Stream` decides what one caller must be told, `AdsService` says it.
+//! What there is to tell is a `Snapshot`, swapped whole through a watch channel; who may hear it is the snapshot's to say.
+
+mod driver;
+mod stream;
+
+use std::sync::Arc;
+
+pub use driver::{AdsService, Observer, StreamId};
+pub use stream::{Ended, Event, Stream};
+
+/// One resource, encoded once and shared by all streams.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its other names, by which it may be asked for.
+    pub aliases: Vec<Arc<str>>,
+    /// Changes when, and only when, the body or the aliases change.
+    pub version: Arc<str>,
+    /// The encoded message.
+    pub body: Arc<[u8]>,
+}
+
+/// What a name stands for, to one caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// These resources; a service brings its workloads along.
+    Found(Vec<Arc<Resource>>),
+    /// Nothing has this name.
+    Unknown,
+    /// The caller may not have it. It is told that there is nothing; the reason is for our log.
+    Refused(String),
+}
+
+/// All there is at one moment, closed in itself: nothing in it names something that is not there.
+pub trait Snapshot<C>: Send + Sync + 'static {
+    /// Its version, for people to compare.
+    fn version(&self) -> &str;
+
+    /// What a name stands for.
+    fn resolve(&self, caller: &C, type_url: &str, name: &str) -> Resolution;
+
+    /// Everything of a type, for a caller that asked for `*`.
+    fn everything(&self, caller: &C, type_url: &str) -> Resolution;
+}

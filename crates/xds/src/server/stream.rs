@@ -1,0 +1,381 @@
+//! One caller's stream: what it asked for, what it was sent, and what it must be told now. No sockets; time is an argument.
+//!
+//! ```text
+//! request ─▶ receive() ─┐
+//! snapshot ─▶ changed() ┴─▶ next(): per type at most one response in flight, holding only differences
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use voile_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+
+use super::{Resolution, Resource, Snapshot};
+
+/// Types one stream may ask for: ours, Istio's, and Envoy's, with room.
+pub(super) const MAX_TYPES: usize = 16;
+/// Names one stream may ask for by type: above any real proxy, below what would exhaust us.
+const MAX_NAMES: usize = 100_000;
+/// Longest name that is looked up; hostnames are 253 bytes, uids a few hundred.
+const MAX_NAME_BYTES: usize = 2048;
+/// Bodies in one response, in bytes, unless a single resource is larger: bounds what a caller that does not read costs.
+const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
+/// How long a response may wait for its ACK; longer means that nobody reads.
+const ACK_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why we end a stream.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// It asks for more than we give anybody.
+    #[error("{0}")]
+    TooMuch(String),
+    /// It breaks the protocol.
+    #[error("{0}")]
+    Violation(String),
+    /// It does not answer.
+    #[error("no answer to a response in {ACK_DEADLINE:?}")]
+    Silent,
+}
+
+/// What a request meant, for status pages and counters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A first request, or more or fewer names.
+    Subscribed,
+    /// The response in flight was applied.
+    Acknowledged {
+        /// Version of the snapshot it came from.
+        version: Arc<str>,
+        /// From sending to ACK.
+        took: Duration,
+    },
+    /// The response in flight was refused, at least in part.
+    Refused {
+        /// What the caller says.
+        reason: String,
+    },
+    /// An answer to something that is not in flight; nothing changes.
+    Stale,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    nonce: String,
+    version: Arc<str>,
+    sent_at: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Kind {
+    names: BTreeSet<Arc<str>>,
+    wildcard: bool,
+    /// Versions the caller has been sent, or said it holds.
+    sent: BTreeMap<Arc<str>, Arc<str>>,
+    /// Names it was told do not exist.
+    told_absent: BTreeSet<Arc<str>>,
+    /// Names asked for since the last response: answered even if what they stand for was sent before.
+    fresh: BTreeSet<Arc<str>>,
+    in_flight: Option<InFlight>,
+    dirty: bool,
+    /// The first response is due, even an empty one: callers wait for it to know that they are complete.
+    greet: bool,
+}
+
+/// The server's side of one stream.
+#[derive(Debug)]
+pub struct Stream<C> {
+    caller: C,
+    kinds: BTreeMap<Arc<str>, Kind>,
+    responses: u64,
+}
+
+impl<C: 'static> Stream<C> {
+    /// A stream on which nothing was said yet.
+    pub fn new(caller: C) -> Self {
+        Self {
+            caller,
+            kinds: BTreeMap::new(),
+            responses: 0,
+        }
+    }
+
+    /// Who calls.
+    pub fn caller(&self) -> &C {
+        &self.caller
+    }
+
+    /// There is a new snapshot.
+    pub fn changed(&mut self) {
+        for kind in self.kinds.values_mut() {
+            kind.dirty = true;
+        }
+    }
+
+    /// When the caller's silence becomes too long.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.kinds
+            .values()
+            .filter_map(|kind| Some(kind.in_flight.as_ref()?.sent_at + ACK_DEADLINE))
+            .min()
+    }
+
+    /// Takes a request: an answer to a response, a change of what is asked for, or both.
+    pub fn receive(
+        &mut self,
+        request: DeltaDiscoveryRequest,
+        now: Instant,
+    ) -> Result<Event, Ended> {
+        if request.type_url.is_empty() {
+            return Err(Ended::Violation("a request without a type".to_owned()));
+        }
+        let first = !self.kinds.contains_key(request.type_url.as_str());
+        if first && self.kinds.len() >= MAX_TYPES {
+            return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
+        }
+        let kind = self
+            .kinds
+            .entry(request.type_url.as_str().into())
+            .or_default();
+        if first {
+            kind.first(&request)?;
+        }
+        kind.subscribe(first, &request)?;
+        if request.response_nonce.is_empty() {
+            return Ok(Event::Subscribed);
+        }
+        Ok(kind.answer(request, now))
+    }
+
+    /// The next response to send, if any is due and its predecessor was answered.
+    pub fn next(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        now: Instant,
+    ) -> Option<DeltaDiscoveryResponse> {
+        for (type_url, kind) in &mut self.kinds {
+            if !kind.dirty || kind.in_flight.is_some() {
+                continue;
+            }
+            let Some((resources, removed)) = kind.differences(snapshot, &self.caller, type_url)
+            else {
+                continue;
+            };
+            self.responses += 1;
+            let nonce = self.responses.to_string();
+            kind.in_flight = Some(InFlight {
+                nonce: nonce.clone(),
+                version: snapshot.version().into(),
+                sent_at: now,
+            });
+            return Some(DeltaDiscoveryResponse {
+                system_version_info: snapshot.version().to_owned(),
+                resources: resources
+                    .iter()
+                    .map(|resource| on_the_wire(resource, type_url))
+                    .collect(),
+                type_url: type_url.to_string(),
+                nonce,
+                removed_resources: removed.iter().map(ToString::to_string).collect(),
+            });
+        }
+        None
+    }
+}
+
+impl Kind {
+    fn first(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), Ended> {
+        if request.initial_resource_versions.len() > MAX_NAMES {
+            return Err(Ended::TooMuch(format!(
+                "holds more than {MAX_NAMES} resources"
+            )));
+        }
+        self.sent = request
+            .initial_resource_versions
+            .iter()
+            .map(|(name, version)| (name.as_str().into(), version.as_str().into()))
+            .collect();
+        // The protocol's old form of a wildcard: a first request that names nothing.
+        self.wildcard = request.resource_names_subscribe.is_empty();
+        self.greet = true;
+        self.dirty = true;
+        Ok(())
+    }
+
+    fn subscribe(&mut self, first: bool, request: &DeltaDiscoveryRequest) -> Result<(), Ended> {
+        for name in &request.resource_names_subscribe {
+            if name.len() > MAX_NAME_BYTES {
+                return Err(Ended::TooMuch(format!("a name of {} bytes", name.len())));
+            }
+            self.dirty = true;
+            if name == "*" {
+                self.wildcard = true;
+                continue;
+            }
+            let name: Arc<str> = name.as_str().into();
+            self.told_absent.remove(&name);
+            if !first {
+                self.fresh.insert(name.clone());
+            }
+            self.names.insert(name);
+        }
+        for name in &request.resource_names_unsubscribe {
+            self.dirty = true;
+            if name == "*" {
+                self.wildcard = false;
+                continue;
+            }
+            self.names.remove(name.as_str());
+            self.fresh.remove(name.as_str());
+            self.told_absent.remove(name.as_str());
+            // The caller forgets what it unsubscribes; only what came along with it is told as removed.
+            self.sent.remove(name.as_str());
+        }
+        match self.names.len() > MAX_NAMES {
+            true => Err(Ended::TooMuch(format!(
+                "asks for more than {MAX_NAMES} names"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    fn answer(&mut self, request: DeltaDiscoveryRequest, now: Instant) -> Event {
+        let Some(in_flight) = self
+            .in_flight
+            .take_if(|f| f.nonce == request.response_nonce)
+        else {
+            return Event::Stale;
+        };
+        match request.error_detail {
+            None => Event::Acknowledged {
+                version: in_flight.version,
+                took: now.saturating_duration_since(in_flight.sent_at),
+            },
+            Some(status) => Event::Refused {
+                reason: status.message,
+            },
+        }
+    }
+
+    /// What to say now: resources new or changed, and names gone. `None` when there is nothing.
+    fn differences<C: 'static>(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        type_url: &str,
+    ) -> Option<(Vec<Arc<Resource>>, Vec<Arc<str>>)> {
+        let (wanted, absent) = self.wanted(snapshot, caller, type_url);
+        let mut bytes = 0;
+        let mut more = false;
+        let mut resources = Vec::new();
+        for (name, (resource, fresh)) in &wanted {
+            if !fresh && self.sent.get(name) == Some(&resource.version) {
+                continue;
+            }
+            if bytes > 0 && bytes + resource.body.len() > MAX_RESPONSE_BYTES {
+                more = true;
+                break;
+            }
+            bytes += resource.body.len().max(1);
+            resources.push(resource.clone());
+        }
+        let mut removed: BTreeSet<Arc<str>> = self
+            .sent
+            .keys()
+            .filter(|name| !wanted.contains_key(*name))
+            .cloned()
+            .collect();
+        removed.extend(
+            absent
+                .iter()
+                .filter(|name| !self.told_absent.contains(*name))
+                .cloned(),
+        );
+        for name in &removed {
+            self.sent.remove(name);
+        }
+        self.told_absent = absent;
+        for resource in &resources {
+            self.sent
+                .insert(resource.name.clone(), resource.version.clone());
+        }
+        match more {
+            // What did not fit keeps its place; what did is no longer owed to a fresh name.
+            true => self.fresh.retain(|name| {
+                !resources
+                    .iter()
+                    .any(|r| r.name == *name || r.aliases.contains(name))
+            }),
+            false => self.fresh.clear(),
+        }
+        self.dirty = more;
+        let greet = std::mem::take(&mut self.greet);
+        (greet || !resources.is_empty() || !removed.is_empty())
+            .then(|| (resources, removed.into_iter().collect()))
+    }
+
+    /// Everything the caller should hold, each with whether it is owed an answer anyway; and the names that stand for nothing.
+    #[expect(clippy::type_complexity, reason = "two collections, used once")]
+    fn wanted<C: 'static>(
+        &self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        type_url: &str,
+    ) -> (
+        BTreeMap<Arc<str>, (Arc<Resource>, bool)>,
+        BTreeSet<Arc<str>>,
+    ) {
+        let mut wanted: BTreeMap<Arc<str>, (Arc<Resource>, bool)> = BTreeMap::new();
+        let mut absent = BTreeSet::new();
+        let mut add = |found: Vec<Arc<Resource>>, owed: Option<&str>| {
+            for resource in found {
+                // Of what a fresh name brings, the thing itself is owed an answer; what merely comes along is not.
+                let owed = owed.is_some_and(|name| {
+                    *resource.name == *name || resource.aliases.iter().any(|a| **a == *name)
+                });
+                let entry = wanted
+                    .entry(resource.name.clone())
+                    .or_insert((resource, false));
+                entry.1 |= owed;
+            }
+        };
+        if self.wildcard {
+            match snapshot.everything(caller, type_url) {
+                Resolution::Found(found) => add(found, None),
+                Resolution::Unknown => {}
+                Resolution::Refused(reason) => tracing::warn!(type_url, "`*` refused: {reason}"),
+            }
+        }
+        for name in &self.names {
+            match snapshot.resolve(caller, type_url, name) {
+                Resolution::Found(found) => {
+                    let owed = self.fresh.contains(name).then_some(&**name);
+                    add(found, owed);
+                }
+                Resolution::Unknown => {
+                    absent.insert(name.clone());
+                }
+                Resolution::Refused(reason) => {
+                    if !self.told_absent.contains(name) {
+                        tracing::warn!(type_url, name = %name, "refused: {reason}");
+                    }
+                    absent.insert(name.clone());
+                }
+            }
+        }
+        (wanted, absent)
+    }
+}
+
+fn on_the_wire(resource: &Resource, type_url: &str) -> discovery::Resource {
+    discovery::Resource {
+        version: resource.version.to_string(),
+        name: resource.name.to_string(),
+        aliases: resource.aliases.iter().map(ToString::to_string).collect(),
+        resource: Some(prost_types::Any {
+            type_url: type_url.to_owned(),
+            value: resource.body.to_vec(),
+        }),
+        ttl: None,
+    }
+}
