@@ -1,15 +1,127 @@
 //! From text to mesh: `check` is the one entry point. A bad resource is left out by name and never hides the good ones;
 //! when it was good before, its last good version stays.
+//!
+//! ```text
+//! files ─▶ documents ─▶ (read, check) per kind ─▶ resources by identity ─▶ last good of the bad ─▶ assemble ─▶ Mesh
+//! ```
 
+mod assemble;
+mod config;
+mod document;
+mod kinds;
+mod kubernetes;
+mod last_good;
+mod networking;
+mod pod;
+mod security;
+mod service_entry;
+mod sidecar;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
-use crate::source::SourceFile;
+use crate::mesh::{
+    ConfigMap, Deployment, MeshConfig, NamespaceResource, PeerAuthentication, Pod, ProxyConfig,
+    Secret, Service, ServiceAccount, Sidecar, Workload,
+};
+use crate::names::Namespace;
+use crate::source::{Source, SourceFile};
 
-/// Every checked resource by identity, from which the mesh is put together.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Resources {}
+/// Which resource: what the last good version is remembered by.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ResourceId {
+    pub(crate) kind: &'static str,
+    /// `None` for what belongs to the whole cluster.
+    pub(crate) namespace: Option<Namespace>,
+    pub(crate) name: Arc<str>,
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{} {namespace}/{}", self.kind, self.name),
+            None => write!(f, "{} {}", self.kind, self.name),
+        }
+    }
+}
+
+/// A resource that is valid by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Checked {
+    Namespace(Arc<NamespaceResource>),
+    ServiceAccount(Arc<ServiceAccount>),
+    /// A Kubernetes Service, or a ServiceEntry: one service for each host, and a workload for each endpoint.
+    Services(Vec<Arc<Service>>, Vec<Arc<Workload>>),
+    /// A WorkloadEntry.
+    Workload(Arc<Workload>),
+    Pod(Arc<Pod>),
+    Deployment(Arc<Deployment>),
+    Sidecar(Arc<Sidecar>),
+    PeerAuthentication(Arc<PeerAuthentication>),
+    MeshConfig(Arc<MeshConfig>),
+    ConfigMap(Arc<ConfigMap>),
+    ProxyConfig(Arc<ProxyConfig>),
+    Secret(Arc<Secret>),
+}
+
+/// A good resource and the place of its document.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Stored {
+    pub(crate) source: Source,
+    pub(crate) checked: Checked,
+}
+
+/// Every good resource by identity, from which the mesh is put together.
+pub(crate) type Resources = BTreeMap<ResourceId, Stored>;
 
 /// Checks all files together. With `previous`, a resource that was good there and is bad now keeps its last good version.
-pub fn check(_sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diagnostic>) {
-    (previous.cloned().unwrap_or_default(), Vec::new())
+pub fn check(sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diagnostic>) {
+    let mut read = Read::default();
+    for file in sources {
+        document::read_file(file, &mut read);
+    }
+    if let Some(previous) = previous {
+        last_good::keep(&mut read, &previous.resources);
+    }
+    last_good::say_what_is_open(&mut read);
+    let mut diagnostics = read.diagnostics;
+    let mesh = assemble::assemble(read.good, &mut diagnostics);
+    Diagnostic::sort(&mut diagnostics);
+    (mesh, diagnostics)
+}
+
+/// What reading all files gave.
+#[derive(Default)]
+pub(crate) struct Read {
+    good: Resources,
+    /// Resources that are there and bad, with the place of their document.
+    bad: BTreeMap<ResourceId, Source>,
+    /// Files in which something is bad that cannot be told by name.
+    nameless: BTreeMap<Arc<str>, Source>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Read {
+    fn add_good(&mut self, id: ResourceId, stored: Stored) {
+        if let Some(first) = self.good.get(&id) {
+            let message = format!(
+                "{id} is declared a second time; the first is in {}",
+                first.source
+            );
+            let help = "remove one of the two, or give it another name";
+            self.diagnostics
+                .push(Diagnostic::error(codes::DECLARED_TWICE, stored.source, message).help(help));
+        } else {
+            self.good.insert(id, stored);
+        }
+    }
+
+    fn add_nameless(&mut self, source: Source) {
+        self.nameless.entry(source.file.clone()).or_insert(source);
+    }
 }

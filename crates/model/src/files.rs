@@ -1,47 +1,93 @@
 //! The only place of this crate that touches the file system: reads the YAML files of a folder.
 
-use std::io;
-use std::path::Path;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 
 use crate::source::SourceFile;
 
 /// Largest file that is read, in bytes: far above any hand-written mesh, far below what would exhaust memory.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+/// Most files of one folder: a mistaken `/` must not be read to its end.
+pub const MAX_FILES: usize = 100_000;
+/// Deepest folder: a symbolic link to a parent would go on for ever.
+pub const MAX_FOLDER_DEPTH: usize = 32;
 
 /// Reads every `.yaml`, `.yml` and `.json` file below `directory`, sorted by path; hidden files and folders are skipped.
-/// A file that cannot be read is in the answer with its reason. Fails only when the directory itself cannot be read.
+/// A file or inner folder that cannot be read is in the answer with its reason. Fails only when the directory itself
+/// cannot be read, or holds more files than `MAX_FILES`.
 pub fn read_directory(directory: &Path) -> io::Result<Vec<SourceFile>> {
-    let mut files = Vec::new();
-    collect(directory, &mut files)?;
-    files.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(files)
+    let mut found = Vec::new();
+    collect(directory, 0, &mut found)?;
+    found.sort();
+    Ok(found
+        .into_iter()
+        .map(|(path, problem)| read_file(&path, problem))
+        .collect())
 }
 
-fn collect(directory: &Path, files: &mut Vec<SourceFile>) -> io::Result<()> {
-    for entry in std::fs::read_dir(directory)? {
+/// A path to read, and why it cannot be when that is already known.
+type Found = (PathBuf, Option<String>);
+
+fn collect(directory: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        let hidden = path
+        if path
             .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with('.'));
-        if hidden {
+            .is_some_and(|name| name.to_string_lossy().starts_with('.'))
+        {
             continue;
         }
         if path.is_dir() {
-            collect(&path, files)?;
+            let inner = if depth + 1 >= MAX_FOLDER_DEPTH {
+                Err(io::Error::other(format!(
+                    "folders are nested more than {MAX_FOLDER_DEPTH} deep"
+                )))
+            } else {
+                collect(&path, depth + 1, found)
+            };
+            if let Err(error) = inner {
+                if found.len() >= MAX_FILES {
+                    return Err(error);
+                }
+                found.push((path, Some(error.to_string())));
+            }
         } else if path
             .extension()
             .is_some_and(|e| e == "yaml" || e == "yml" || e == "json")
         {
-            files.push(read_file(&path));
+            found.push((path, None));
+        }
+        if found.len() >= MAX_FILES {
+            return Err(io::Error::other(format!("more than {MAX_FILES} files")));
         }
     }
     Ok(())
 }
 
-fn read_file(path: &Path) -> SourceFile {
+fn read_file(path: &Path, problem: Option<String>) -> SourceFile {
     let name = path.to_string_lossy().into_owned();
-    match std::fs::read_to_string(path) {
+    match problem.map_or_else(|| read_text(path), Err) {
         Ok(text) => SourceFile::new(name, text),
-        Err(error) => SourceFile::unreadable(name, error.to_string()),
+        Err(reason) => SourceFile::unreadable(name, reason),
     }
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
+    // Opening a pipe would wait for somebody to write into it.
+    if !metadata.is_file() {
+        return Err("not a regular file".to_owned());
+    }
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    // One byte more than allowed tells a file that grew since.
+    file.take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(format!("larger than the {MAX_FILE_BYTES} bytes allowed"));
+    }
+    String::from_utf8(bytes)
+        .map_err(|error| format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
 }

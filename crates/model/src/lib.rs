@@ -6,6 +6,7 @@
 //! Pure but for `files`, which reads a folder.
 
 pub mod check;
+pub mod codes;
 pub mod diagnostic;
 pub mod files;
 pub mod mesh;
@@ -19,3 +20,8 @@ pub use names::{
     Hostname, Identity, Labels, Namespace, Port, ResourceName, ServiceKey, TrustDomain, WorkloadKey,
 };
 pub use source::{Source, SourceFile};
+
+mod decode;
+mod text;
+mod written;
+mod yaml;

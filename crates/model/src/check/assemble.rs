@@ -1,0 +1,220 @@
+//! Puts the mesh together from good resources: what depends on a namespace's labels or on the root namespace is decided
+//! here, and two resources that claim one name in the mesh are told apart, first come, first served.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use super::networking::{CLUSTER, canonical_name, canonical_revision};
+use super::pod::INJECT;
+use super::{Checked, ResourceId, Resources, Stored};
+use crate::codes;
+use crate::diagnostic::Diagnostic;
+use crate::mesh::{
+    Deployment, Mesh, Pod, PodPhase, PodTemplate, Workload, WorkloadKind, WorkloadType,
+};
+use crate::names::{Labels, Namespace, ResourceName, WorkloadKey};
+use crate::source::Source;
+
+/// Makes the mesh. Resources that clash are left out, with a diagnostic.
+pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) -> Mesh {
+    let mut mesh = Mesh::default();
+    let mut in_order: Vec<(&ResourceId, &Stored)> = resources.iter().collect();
+    in_order.sort_by(|a, b| a.1.source.cmp(&b.1.source));
+    first_round(&in_order, &mut mesh, diagnostics);
+    for (id, stored) in &in_order {
+        second_round(id, stored, &mut mesh, diagnostics);
+    }
+    // Oldest first; without a time, the order of the documents, which is the order they are in.
+    mesh.peer_authentications
+        .sort_by_key(|policy| policy.created.unwrap_or(i64::MAX));
+    mesh.resources = resources;
+    mesh
+}
+
+/// What others depend on: the mesh's configuration and the namespaces.
+fn first_round(
+    in_order: &[(&ResourceId, &Stored)],
+    mesh: &mut Mesh,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let mut configs: Vec<(&ResourceId, &Stored, _)> = Vec::new();
+    for (id, stored) in in_order {
+        match &stored.checked {
+            Checked::Namespace(namespace) => drop(
+                mesh.namespaces
+                    .insert(namespace.name.clone(), namespace.clone()),
+            ),
+            Checked::MeshConfig(config) => configs.push((id, stored, config)),
+            _ => {}
+        }
+    }
+    // The configuration lives in the namespace it calls the root; a folder has but one, wherever it is.
+    let home = |(id, _, config): &&(&ResourceId, &Stored, &Arc<crate::mesh::MeshConfig>)| {
+        id.namespace.as_ref() == Some(&config.root_namespace)
+    };
+    let Some(chosen) = configs.iter().find(home).or(configs.first()) else {
+        return;
+    };
+    mesh.config = chosen.2.clone();
+    for (id, stored, _) in &configs {
+        if *id != chosen.0 {
+            let message = format!(
+                "{id} is ignored: the mesh's configuration is {} in {}",
+                chosen.0, chosen.1.source
+            );
+            diagnostics.push(
+                Diagnostic::error(codes::CLASH, stored.source.clone(), message)
+                    .help("keep one ConfigMap `istio`"),
+            );
+        }
+    }
+}
+
+fn second_round(
+    id: &ResourceId,
+    stored: &Stored,
+    mesh: &mut Mesh,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let mut clash = |what: &dyn Display, taken: &Source| {
+        let message = format!("{id} is not in force: {what} is already declared in {taken}");
+        diagnostics.push(
+            Diagnostic::error(codes::CLASH, stored.source.clone(), message)
+                .help("give one of them another name"),
+        );
+    };
+    match &stored.checked {
+        Checked::Namespace(_) | Checked::MeshConfig(_) => {}
+        Checked::ServiceAccount(account) => drop(
+            mesh.service_accounts
+                .insert(account.name.clone(), account.clone()),
+        ),
+        Checked::Services(services, workloads) => {
+            for service in services {
+                match mesh.services.get(&service.key) {
+                    Some(first) => clash(&format!("the service {}", service.key), &first.source),
+                    None => drop(mesh.services.insert(service.key.clone(), service.clone())),
+                }
+            }
+            for workload in workloads {
+                add_workload(workload.clone(), &mut mesh.workloads, &mut clash);
+            }
+        }
+        Checked::Workload(workload) => {
+            add_workload(workload.clone(), &mut mesh.workloads, &mut clash)
+        }
+        Checked::Pod(pod) => {
+            let has_sidecar = has_sidecar(mesh, &pod.name.namespace, &pod.template);
+            let pod = Arc::new(Pod {
+                template: PodTemplate {
+                    has_sidecar,
+                    ..pod.template.clone()
+                },
+                ..Pod::clone(pod)
+            });
+            if let Some(workload) = pod_workload(&pod) {
+                add_workload(workload.into(), &mut mesh.workloads, &mut clash);
+            }
+            mesh.pods.insert(pod.name.clone(), pod);
+        }
+        Checked::Deployment(deployment) => {
+            let has_sidecar = has_sidecar(mesh, &deployment.name.namespace, &deployment.template);
+            let template = PodTemplate {
+                has_sidecar,
+                ..deployment.template.clone()
+            };
+            let deployment = Deployment {
+                template,
+                ..Deployment::clone(deployment)
+            };
+            mesh.deployments
+                .insert(deployment.name.clone(), deployment.into());
+        }
+        Checked::Sidecar(sidecar) => {
+            drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()))
+        }
+        Checked::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
+        Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
+        Checked::ProxyConfig(config) => drop(
+            mesh.proxy_configs
+                .insert(config.name.clone(), config.clone()),
+        ),
+        Checked::Secret(secret) => drop(mesh.secrets.insert(secret.name.clone(), secret.clone())),
+    }
+}
+
+fn add_workload(
+    workload: Arc<Workload>,
+    all: &mut BTreeMap<WorkloadKey, Arc<Workload>>,
+    clash: &mut impl FnMut(&dyn Display, &Source),
+) {
+    match all.get(&workload.key) {
+        Some(first) => clash(&format!("the workload {}", workload.key), &first.source),
+        None => drop(all.insert(workload.key.clone(), workload)),
+    }
+}
+
+/// The Pod's word, by label before annotation, else its namespace's.
+fn has_sidecar(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> bool {
+    match template
+        .labels
+        .get(INJECT)
+        .or_else(|| template.annotations.get(INJECT))
+    {
+        Some(word) => word == "true",
+        None => mesh
+            .namespaces
+            .get(namespace)
+            .is_some_and(|namespace| injects(&namespace.labels)),
+    }
+}
+
+fn injects(labels: &Labels) -> bool {
+    match labels.get("istio-injection") {
+        Some(word) => word == "enabled",
+        None => labels.get("istio.io/rev").is_some(),
+    }
+}
+
+/// The workload that a Pod is, once it has an address and until it has ended.
+fn pod_workload(pod: &Pod) -> Option<Workload> {
+    let ended = matches!(pod.phase, PodPhase::Succeeded | PodPhase::Failed);
+    if pod.addresses.is_empty() || ended {
+        return None;
+    }
+    let ResourceName { namespace, name } = &pod.name;
+    let (workload_type, workload_name) = pod
+        .owner
+        .clone()
+        .unwrap_or((WorkloadType::Pod, name.clone()));
+    let ports = || {
+        pod.template
+            .containers
+            .iter()
+            .flat_map(|container| &container.ports)
+    };
+    Some(Workload {
+        key: WorkloadKey::new(namespace.clone(), name.clone()),
+        uid: format!("{CLUSTER}//Pod/{namespace}/{name}").into(),
+        source: pod.source.clone(),
+        kind: WorkloadKind::Pod,
+        addresses: pod.addresses.clone(),
+        hostname: None,
+        labels: pod.template.labels.clone(),
+        service_account: pod.template.service_account.clone(),
+        has_sidecar: pod.template.has_sidecar,
+        canonical_name: canonical_name(&pod.template.labels, &workload_name),
+        canonical_revision: canonical_revision(&pod.template.labels),
+        workload_name,
+        workload_type,
+        named_ports: ports()
+            .filter_map(|port| Some((port.name.clone()?, port.number)))
+            .collect(),
+        container_ports: ports().map(|port| port.number).collect(),
+        network: "".into(),
+        locality: "".into(),
+        weight: None,
+        ready: pod.phase == PodPhase::Running,
+    })
+}

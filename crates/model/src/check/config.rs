@@ -1,0 +1,279 @@
+//! Check of ConfigMaps. The one called `istio` is the mesh's configuration, written as YAML inside `data.mesh`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::values::{self, Meta};
+use super::{Checked, networking, sidecar};
+use crate::codes;
+use crate::decode::{At, Cursor, Fields, Report};
+use crate::mesh::{
+    AccessLog, AccessLogEncoding, ConfigMap, ExtensionProvider, MeshConfig, ProxySettings,
+};
+use crate::names::TrustDomain;
+use crate::text::clip;
+use crate::written::{Text, config as written, kubernetes};
+use crate::yaml::{self, Place, Value};
+
+/// Name of the ConfigMap that configures the mesh.
+const MESH_CONFIG_MAP: &str = "istio";
+/// Key of the mesh configuration inside it.
+const MESH_KEY: &str = "mesh";
+
+pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Checked> {
+    let mesh_text = fields.get("data").and_then(|data| {
+        let node = data.node.get(MESH_KEY)?;
+        Some((
+            node,
+            At {
+                place: node.place,
+                path: values::join(&data.at.path, MESH_KEY),
+            },
+        ))
+    });
+    let written = kubernetes::ConfigMap::read(fields);
+    if &*meta.name.name != MESH_CONFIG_MAP {
+        let data: BTreeMap<Arc<str>, Arc<str>> = written
+            .data
+            .into_iter()
+            .map(|(key, value)| (key.value, value.value))
+            .collect();
+        return Some(Checked::ConfigMap(
+            ConfigMap {
+                name: meta.name,
+                data,
+                source: meta.source,
+            }
+            .into(),
+        ));
+    }
+    for (key, _) in &written.data {
+        if !matches!(&*key.value, MESH_KEY | "meshNetworks") {
+            let help = crate::text::suggest(&key.value, [MESH_KEY]);
+            report.error(
+                codes::UNKNOWN_FIELD,
+                &key.at,
+                format!("unknown key `{}`", clip(&key.value)),
+                help,
+            );
+        }
+    }
+    let mut config = MeshConfig {
+        source: Some(meta.source.clone()),
+        ..MeshConfig::default()
+    };
+    if let Some((node, at)) = mesh_text {
+        let Value::Scalar(scalar) = &node.value else {
+            return None;
+        };
+        // Only a literal block keeps its lines; in any other style all we can name is where the text begins.
+        let (origin, exact) = scalar
+            .content
+            .map_or((at.place, false), |content| (content, true));
+        match yaml::parse_document(&scalar.text, origin) {
+            Err(error) => {
+                let place = if exact { error.place } else { at.place };
+                report.error(
+                    error.code,
+                    &At {
+                        place,
+                        path: at.path,
+                    },
+                    error.message,
+                    error.help,
+                );
+                return None;
+            }
+            Ok(Some(root)) if !root.is_null() => {
+                let mut root = root;
+                if !exact {
+                    pin(&mut root, at.place);
+                }
+                let cursor = Cursor {
+                    node: &root,
+                    at,
+                    report,
+                };
+                let mut fields = cursor.fields()?;
+                let written = written::MeshConfig::read(&mut fields);
+                fields.finish();
+                mesh_config(&mut config, &written, report);
+            }
+            Ok(_) => {}
+        }
+    }
+    Some(Checked::MeshConfig(config.into()))
+}
+
+/// Gives every node one place.
+fn pin(node: &mut yaml::Node, place: Place) {
+    node.place = place;
+    match &mut node.value {
+        Value::Scalar(_) => {}
+        Value::List(items) => items.iter_mut().for_each(|item| pin(item, place)),
+        Value::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
+            key.place = place;
+            pin(value, place);
+        }),
+    }
+}
+
+/// Puts what is written over the defaults.
+fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
+    let trust_domain = |text: &Text| {
+        report.parsed(
+            text,
+            "a trust domain",
+            TrustDomain::new,
+            "lower-case letters, digits, `.`, `-` and `_`, without spiffe://",
+        )
+    };
+    set(
+        &mut config.trust_domain,
+        written.trust_domain.as_ref().and_then(trust_domain),
+    );
+    config.trust_domain_aliases = written
+        .trust_domain_aliases
+        .iter()
+        .filter_map(trust_domain)
+        .collect();
+    set(
+        &mut config.root_namespace,
+        written
+            .root_namespace
+            .as_ref()
+            .and_then(|text| values::namespace(text, report)),
+    );
+    set(
+        &mut config.enable_auto_mtls,
+        written.enable_auto_mtls.as_ref().map(|flag| flag.value),
+    );
+    let policy = written
+        .outbound_mode
+        .as_ref()
+        .and_then(|text| report.one_of(text, &sidecar::OUTBOUND_MODES));
+    set(&mut config.outbound_policy, policy);
+    set(
+        &mut config.connect_timeout,
+        written
+            .connect_timeout
+            .as_ref()
+            .and_then(|text| report.duration(text)),
+    );
+    let detection = written
+        .protocol_detection_timeout
+        .as_ref()
+        .and_then(|text| report.duration(text));
+    set(&mut config.protocol_detection_timeout, detection);
+    if let Some(timeout) = &written.connect_timeout
+        && config.connect_timeout.is_zero()
+    {
+        report.bad(
+            timeout,
+            " for a timeout",
+            "no connection is made in no time",
+        );
+    }
+    config.access_log = access_log(written, report);
+    if let Some(proxy) = &written.proxy {
+        config.proxy = proxy_settings(proxy, report);
+    }
+    config.extension_providers = providers(&written.extension_providers, report);
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+fn access_log(written: &written::MeshConfig, report: &Report) -> Option<AccessLog> {
+    let words = [
+        ("TEXT", AccessLogEncoding::Text),
+        ("JSON", AccessLogEncoding::Json),
+    ];
+    let encoding = written
+        .access_log_encoding
+        .as_ref()
+        .and_then(|text| report.one_of(text, &words));
+    let path = written
+        .access_log_file
+        .as_ref()
+        .filter(|path| !path.value.is_empty())?;
+    if !path.value.starts_with('/') {
+        report.bad(path, " for a file", "write /dev/stdout or an absolute path");
+    }
+    Some(AccessLog {
+        path: path.value.clone(),
+        encoding: encoding.unwrap_or(AccessLogEncoding::Text),
+    })
+}
+
+fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySettings {
+    let mut settings = ProxySettings {
+        concurrency: written
+            .concurrency
+            .as_ref()
+            .and_then(|number| networking::concurrency(number, report)),
+        discovery_address: written
+            .discovery_address
+            .as_ref()
+            .map(|text| text.value.clone()),
+        ..ProxySettings::default()
+    };
+    set(
+        &mut settings.drain_duration,
+        written
+            .drain_duration
+            .as_ref()
+            .and_then(|text| report.duration(text)),
+    );
+    let termination = written
+        .termination_drain_duration
+        .as_ref()
+        .and_then(|text| report.duration(text));
+    set(&mut settings.termination_drain_duration, termination);
+    set(
+        &mut settings.hold_application_until_proxy_starts,
+        written.hold_application.as_ref().map(|flag| flag.value),
+    );
+    settings
+}
+
+fn providers(
+    written: &[written::ExtensionProvider],
+    report: &Report,
+) -> BTreeMap<Arc<str>, ExtensionProvider> {
+    let names = written.iter().filter_map(|provider| provider.name.as_ref());
+    values::unique(
+        "provider",
+        names.map(|name| (name.value.clone(), &name.at)),
+        report,
+    );
+    let provider = |written: &written::ExtensionProvider| {
+        let name = report
+            .required(written.name.as_ref(), &written.at, "name")?
+            .value
+            .clone();
+        let [kind] = written.kinds[..] else {
+            let message = format!("a provider is one thing, not {}", written.kinds.len());
+            report.error(
+                codes::CONTRADICTION,
+                &written.at,
+                message,
+                "write one field such as envoyExtAuthzHttp or opentelemetry",
+            );
+            return None;
+        };
+        let source = report.source(&written.at);
+        Some((
+            name.clone(),
+            ExtensionProvider {
+                name,
+                kind: kind.into(),
+                source,
+            },
+        ))
+    };
+    written.iter().filter_map(provider).collect()
+}

@@ -1,0 +1,297 @@
+//! One document: what it is, what it is called, and which check it goes to.
+
+use std::sync::Arc;
+
+use super::kinds::{KINDS, Kind, Scope, UNREAD, Unread};
+use super::values::{self, Meta};
+use super::{
+    Checked, Read, ResourceId, Stored, config, kubernetes, networking, pod, security,
+    service_entry, sidecar,
+};
+use crate::codes;
+use crate::decode::{At, Cursor, Fields, Report};
+use crate::diagnostic::Diagnostic;
+use crate::names::Namespace;
+use crate::source::{Source, SourceFile};
+use crate::text::{clip, suggest};
+use crate::written::header::Header;
+use crate::yaml::{self, Document, Node, Place};
+
+/// Most documents of one file: a file of nothing but `---` lines and scalars must not take minutes.
+const MAX_DOCUMENTS_PER_FILE: usize = 50_000;
+
+/// Reads every document of a file.
+pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
+    let start = Source {
+        file: file.name.clone(),
+        line: 1,
+        column: 1,
+    };
+    let text = match &file.text {
+        Ok(text) => text,
+        Err(reason) => {
+            read.add_nameless(start.clone());
+            let message = format!("the file cannot be read: {reason}");
+            read.diagnostics
+                .push(Diagnostic::error(codes::UNREADABLE, start, message));
+            return;
+        }
+    };
+    let documents = yaml::split(text);
+    if documents.len() > MAX_DOCUMENTS_PER_FILE {
+        read.add_nameless(start.clone());
+        let message = format!(
+            "the file has {} documents, more than the {MAX_DOCUMENTS_PER_FILE} allowed",
+            documents.len()
+        );
+        read.diagnostics.push(
+            Diagnostic::error(codes::LIMIT, start, message).help("split it into several files"),
+        );
+        return;
+    }
+    for document in documents {
+        read_document(&file.name, document, read);
+    }
+}
+
+fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut Read) {
+    let origin = Place {
+        line: document.first_line,
+        column: 1,
+    };
+    match yaml::parse_document(document.text, origin) {
+        Ok(None) => {}
+        Ok(Some(root)) if root.is_null() => {}
+        Ok(Some(root)) => {
+            let at = At {
+                place: root.place,
+                path: "".into(),
+            };
+            read_resource(file, &root, at, read);
+        }
+        Err(error) => {
+            let source = Source {
+                file: file.clone(),
+                line: error.place.line,
+                column: error.place.column,
+            };
+            read.add_nameless(source.clone());
+            read.diagnostics
+                .push(Diagnostic::error(error.code, source, error.message).help(error.help));
+        }
+    }
+}
+
+/// Reads one resource, or each of a List.
+fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
+    let report = Report::new(file.clone());
+    let cursor = Cursor {
+        node,
+        at,
+        report: &report,
+    };
+    let source = report.source(&cursor.at);
+    let outcome = match cursor.fields() {
+        Some(mut fields) => {
+            let header = Header::read(&mut fields);
+            if header
+                .kind
+                .as_ref()
+                .is_some_and(|kind| &*kind.value == "List")
+            {
+                read_list(file, &mut fields, read);
+                fields.finish();
+                Outcome::Nothing
+            } else {
+                resource(&header, fields, &report)
+            }
+        }
+        None => Outcome::Bad(None),
+    };
+    match outcome {
+        Outcome::Good(id, checked) if !report.failed() => {
+            read.add_good(id, Stored { source, checked })
+        }
+        Outcome::Good(id, _) | Outcome::Bad(Some(id)) => {
+            read.bad.entry(id).or_insert(source);
+        }
+        Outcome::Bad(None) => read.add_nameless(source),
+        Outcome::Nothing => {}
+    }
+    read.diagnostics.extend(report.into_diagnostics());
+}
+
+/// `kind: List` holds resources. A List in a List is refused by name, so this does not go deeper.
+fn read_list(file: &Arc<str>, fields: &mut Fields<'_>, read: &mut Read) {
+    let Some(items) = fields.get("items") else {
+        return;
+    };
+    for item in items.items() {
+        if item
+            .node
+            .get("kind")
+            .is_some_and(|kind| matches!(&kind.value, yaml::Value::Scalar(s) if &*s.text == "List"))
+        {
+            item.report.error(
+                codes::BAD_VALUE,
+                &item.at,
+                "a List inside a List",
+                "write its items out",
+            );
+            continue;
+        }
+        read_resource(file, item.node, item.at.clone(), read);
+    }
+}
+
+enum Outcome {
+    Good(ResourceId, Checked),
+    /// Not in force; by name where there is one.
+    Bad(Option<ResourceId>),
+    /// Nothing that could be in force.
+    Nothing,
+}
+
+fn resource(header: &Header, mut fields: Fields<'_>, report: &Report) -> Outcome {
+    let kind = report.required(header.kind.clone(), &header.at, "kind");
+    report.required(header.api_version.clone(), &header.at, "apiVersion");
+    let Some(kind_text) = kind else {
+        return Outcome::Bad(None);
+    };
+    let name = header
+        .metadata
+        .name
+        .as_ref()
+        .map_or_else(String::new, |name| format!(" `{}`", clip(&name.value)));
+    let Some(kind) = KINDS.iter().find(|kind| kind.name == &*kind_text.value) else {
+        return unread(&kind_text.value, &name, &kind_text.at, report);
+    };
+    if let Some(api_version) = &header.api_version
+        && !kind.api_versions.contains(&&*api_version.value)
+    {
+        let message = format!("`{}` has no kind {}", clip(&api_version.value), kind.name);
+        report.error(
+            codes::API_VERSION,
+            &api_version.at,
+            message,
+            format!("write {}", kind.api_versions.join(" or ")),
+        );
+    }
+    let Some(meta) = values::meta(header, kind.scope == Scope::Namespaced, report) else {
+        // It has no name to be remembered by.
+        return Outcome::Bad(None);
+    };
+    let id = id(kind, &meta);
+    let checked = checked(kind.name, meta, &mut fields, report);
+    fields.finish();
+    match checked {
+        Some(checked) => Outcome::Good(id, checked),
+        None => Outcome::Bad(Some(id)),
+    }
+}
+
+fn id(kind: &Kind, meta: &Meta) -> ResourceId {
+    let namespace: Option<Namespace> =
+        (kind.scope == Scope::Namespaced).then(|| meta.name.namespace.clone());
+    ResourceId {
+        kind: kind.name,
+        namespace,
+        name: meta.name.name.clone(),
+    }
+}
+
+/// One line a kind: as written, then checked.
+fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Checked> {
+    match kind {
+        "ConfigMap" => config::config_map(meta, fields, report),
+        "Deployment" => {
+            pod::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))
+        }
+        "Namespace" => {
+            kubernetes::namespace(meta, fields, report).map(|n| Checked::Namespace(n.into()))
+        }
+        "PeerAuthentication" => security::peer_authentication(meta, fields, report)
+            .map(|p| Checked::PeerAuthentication(p.into())),
+        "Pod" => pod::pod(meta, fields, report).map(|p| Checked::Pod(p.into())),
+        "ProxyConfig" => {
+            networking::proxy_config(meta, fields, report).map(|p| Checked::ProxyConfig(p.into()))
+        }
+        "Secret" => kubernetes::secret(meta, fields, report).map(|s| Checked::Secret(s.into())),
+        "Service" => kubernetes::service(meta, fields, report)
+            .map(|s| Checked::Services(vec![s.into()], Vec::new())),
+        "ServiceAccount" => Some(Checked::ServiceAccount(
+            kubernetes::service_account(meta, fields).into(),
+        )),
+        "ServiceEntry" => service_entry::service_entry(meta, fields, report),
+        "Sidecar" => sidecar::sidecar(meta, fields, report).map(|s| Checked::Sidecar(s.into())),
+        "WorkloadEntry" => {
+            networking::workload_entry(meta, fields, report).map(|w| Checked::Workload(w.into()))
+        }
+        _ => None,
+    }
+}
+
+fn unread(kind: &str, name: &str, at: &At, report: &Report) -> Outcome {
+    match UNREAD
+        .iter()
+        .find(|(known, _)| *known == kind)
+        .map(|(_, why)| *why)
+    {
+        Some(Unread::NotYet) => {
+            let message = format!("{kind}{name} is not yet supported, and is not in force");
+            report.error(
+                codes::NOT_YET,
+                at,
+                message,
+                "remove it, or wait for a later version",
+            );
+        }
+        Some(Unread::NotYetSecurity) => {
+            let message = format!(
+                "{kind}{name} is not yet supported: it is NOT ENFORCED, what it forbids is allowed"
+            );
+            report.error(
+                codes::NOT_YET,
+                at,
+                message,
+                "do not rely on it; remove it, or wait for a later version",
+            );
+        }
+        Some(Unread::Refused) => {
+            let message = format!(
+                "{kind}{name} is refused: it patches the inside of another proxy, which Voile does not have"
+            );
+            report.error(
+                codes::REFUSED,
+                at,
+                message,
+                "say what you want with Istio's or Gateway API's resources, and remove it",
+            );
+        }
+        Some(Unread::NoMeaning) => {
+            report.warning(
+                codes::NO_MEANING,
+                at,
+                format!("{kind}{name} means nothing to the mesh; ignored"),
+                "",
+            );
+        }
+        None => {
+            let known = KINDS
+                .iter()
+                .map(|k| k.name)
+                .chain(UNREAD.iter().map(|(name, _)| *name));
+            let near = crate::text::nearest(kind, known)
+                .map_or_else(String::new, |near| suggest(kind, [near]));
+            report.error(
+                codes::UNKNOWN_KIND,
+                at,
+                format!("unknown kind `{}`", clip(kind)),
+                near,
+            );
+            // It may be a misspelt kind whose good version is remembered.
+            return Outcome::Bad(None);
+        }
+    }
+    Outcome::Nothing
+}

@@ -1,0 +1,323 @@
+//! Checks of Service, Secret, Namespace and ServiceAccount.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use base64::Engine as _;
+
+use super::values::{self, Meta};
+use crate::codes;
+use crate::decode::{Fields, IntegerOrText, Report};
+use crate::mesh::{
+    Location, NamespaceResource, Protocol, Resolution, Secret, Service, ServiceAccount,
+    ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
+};
+use crate::names::{Hostname, Namespace, Port, ServiceKey};
+use crate::written::kubernetes as written;
+
+/// Domain of Kubernetes' services.
+const CLUSTER_DOMAIN: &str = "cluster.local";
+
+pub(super) fn namespace(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<NamespaceResource> {
+    fields.ignore(&["spec", "status"]);
+    let Some(name) = Namespace::new(&meta.name.name) else {
+        let message = format!("`{}` is not allowed for a namespace", meta.name.name);
+        report.error(
+            codes::BAD_VALUE,
+            &meta.at,
+            message,
+            "lower-case letters, digits and inner `-`, at most 63",
+        );
+        return None;
+    };
+    Some(NamespaceResource {
+        name,
+        labels: meta.labels,
+        source: meta.source,
+    })
+}
+
+pub(super) fn service_account(meta: Meta, fields: &mut Fields<'_>) -> ServiceAccount {
+    fields.ignore(&[
+        "automountServiceAccountToken",
+        "imagePullSecrets",
+        "secrets",
+    ]);
+    ServiceAccount {
+        name: meta.name,
+        source: meta.source,
+    }
+}
+
+pub(super) fn secret(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Secret> {
+    let written = written::Secret::read(fields);
+    let mut data: BTreeMap<Arc<str>, Arc<[u8]>> = BTreeMap::new();
+    for (key, value) in &written.data {
+        let packed: String = value.value.split_ascii_whitespace().collect();
+        match base64::engine::general_purpose::STANDARD.decode(packed) {
+            Ok(bytes) => drop(data.insert(key.value.clone(), bytes.into())),
+            // Never the value itself: it is a secret.
+            Err(_) => report.error(
+                codes::BAD_VALUE,
+                &value.at,
+                "not base64",
+                "plain text goes into `stringData`",
+            ),
+        }
+    }
+    for (key, value) in &written.string_data {
+        data.insert(key.value.clone(), value.value.as_bytes().into());
+    }
+    let kind = written
+        .kind
+        .map_or_else(|| "Opaque".into(), |kind| kind.value);
+    Some(Secret {
+        name: meta.name,
+        kind,
+        data,
+        source: meta.source,
+    })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum ServiceKind {
+    ClusterIp,
+    ExternalName,
+}
+
+pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Service> {
+    let written = written::Service::read(fields);
+    let kinds = [
+        ("ClusterIP", ServiceKind::ClusterIp),
+        ("NodePort", ServiceKind::ClusterIp),
+        ("LoadBalancer", ServiceKind::ClusterIp),
+        ("ExternalName", ServiceKind::ExternalName),
+    ];
+    let kind = written
+        .kind
+        .as_ref()
+        .and_then(|kind| report.one_of(kind, &kinds))
+        .unwrap_or(ServiceKind::ClusterIp);
+    let headless = written
+        .cluster_ip
+        .as_ref()
+        .is_some_and(|ip| &*ip.value == "None");
+    let resolution = match kind {
+        ServiceKind::ExternalName => {
+            let spec = crate::decode::At {
+                place: meta.at.place,
+                path: values::join(&meta.at.path, "spec"),
+            };
+            let name = report.required(written.external_name.as_ref(), &spec, "externalName")?;
+            Resolution::Alias(values::hostname(name, report)?)
+        }
+        ServiceKind::ClusterIp if headless => Resolution::Passthrough,
+        ServiceKind::ClusterIp => Resolution::Static,
+    };
+    if kind == ServiceKind::ClusterIp && !headless && written.ports.is_empty() {
+        let spec = crate::decode::At {
+            place: meta.at.place,
+            path: values::join(&meta.at.path, "spec"),
+        };
+        report.required(None::<()>, &spec, "ports");
+    }
+    let host = format!(
+        "{}.{}.svc.{CLUSTER_DOMAIN}",
+        meta.name.name, meta.name.namespace
+    );
+    let Some(hostname) = Hostname::new(&host) else {
+        report.error(
+            codes::BAD_VALUE,
+            &meta.at,
+            format!("`{host}` is not a host name"),
+            "a Service's name is one DNS label",
+        );
+        return None;
+    };
+    let visibility = export_to(&meta, report);
+    Some(Service {
+        key: ServiceKey::new(meta.name.namespace, hostname),
+        name: meta.name.name,
+        source: meta.source,
+        origin: ServiceOrigin::Kubernetes,
+        addresses: cluster_ips(&written, report),
+        address_ranges: Vec::new(),
+        ports: service_ports(&written.ports, report),
+        selector: written
+            .selector
+            .as_ref()
+            .map(|labels| values::labels(labels, report))
+            .filter(|labels| !labels.is_empty()),
+        location: if kind == ServiceKind::ExternalName {
+            Location::MeshExternal
+        } else {
+            Location::MeshInternal
+        },
+        resolution,
+        headless,
+        endpoints: Vec::new(),
+        subject_alt_names: Vec::new(),
+        visibility,
+    })
+}
+
+/// Annotation `networking.istio.io/exportTo`: namespaces joined by commas.
+fn export_to(meta: &Meta, report: &Report) -> Visibility {
+    let Some(list) = meta.annotations.get("networking.istio.io/exportTo") else {
+        return Visibility::Public;
+    };
+    let at = crate::decode::At {
+        place: meta.at.place,
+        path: values::join(&meta.at.path, "metadata.annotations"),
+    };
+    let words = list.split(',').map(|word| crate::decode::Spanned {
+        value: word.trim().into(),
+        at: at.clone(),
+    });
+    values::visibility(&words.collect::<Vec<_>>(), &meta.name.namespace, report)
+}
+
+fn cluster_ips(written: &written::Service, report: &Report) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in written.cluster_ip.iter().chain(&written.cluster_ips) {
+        if matches!(&*text.value, "None" | "") {
+            continue;
+        }
+        if let Some(address) = values::unicast_ip(text, report)
+            && !addresses.contains(&address)
+        {
+            addresses.push(address);
+        }
+    }
+    addresses
+}
+
+fn service_ports(written: &[written::ServicePort], report: &Report) -> Vec<ServicePort> {
+    let ports: Vec<ServicePort> = written
+        .iter()
+        .filter_map(|port| service_port(port, written.len() > 1, report))
+        .collect();
+    let named = written.iter().filter_map(|port| port.name.as_ref());
+    values::unique(
+        "port name",
+        named.map(|name| (name.value.clone(), &name.at)),
+        report,
+    );
+    let numbered = written
+        .iter()
+        .filter_map(|port| port.port.as_ref().map(|number| (port, number)));
+    let key = |port: &written::ServicePort, number: i64| {
+        format!(
+            "{number}/{}",
+            port.protocol
+                .as_ref()
+                .map_or("TCP", |protocol| &protocol.value)
+        )
+    };
+    values::unique(
+        "port",
+        numbered.map(|(port, number)| (key(port, number.value), &number.at)),
+        report,
+    );
+    ports
+}
+
+fn service_port(
+    port: &written::ServicePort,
+    name_needed: bool,
+    report: &Report,
+) -> Option<ServicePort> {
+    let number = report
+        .required(port.port.as_ref(), &port.at, "port")
+        .and_then(|number| report.port(number));
+    if name_needed {
+        report.required(port.name.as_ref(), &port.at, "name");
+    }
+    let name = port
+        .name
+        .as_ref()
+        .and_then(|name| values::port_name(name, report))
+        .unwrap_or_else(|| "".into());
+    let transports = [
+        ("TCP", Some(Transport::Tcp)),
+        ("UDP", Some(Transport::Udp)),
+        ("SCTP", None),
+    ];
+    let transport = port
+        .protocol
+        .as_ref()
+        .map_or(Some(Some(Transport::Tcp)), |text| {
+            report.one_of(text, &transports)
+        });
+    let Some(transport) = transport? else {
+        report.error(
+            codes::NOT_YET,
+            &port.at,
+            "SCTP is not yet supported",
+            "use TCP or UDP",
+        );
+        return None;
+    };
+    let number = number?;
+    let target = match &port.target_port {
+        None => TargetPort::Number(number),
+        Some(target) => match &target.value {
+            IntegerOrText::Integer(value) => {
+                let spanned = crate::decode::Spanned {
+                    value: *value,
+                    at: target.at.clone(),
+                };
+                TargetPort::Number(report.port(&spanned)?)
+            }
+            IntegerOrText::Text(text) => {
+                let spanned = crate::decode::Spanned {
+                    value: text.clone(),
+                    at: target.at.clone(),
+                };
+                TargetPort::Named(values::port_name(&spanned, report)?)
+            }
+        },
+    };
+    let app_protocol = port.app_protocol.as_ref().map(|text| &*text.value);
+    let protocol = if transport == Transport::Udp {
+        Protocol::Udp
+    } else {
+        protocol(app_protocol, &name, number)
+    };
+    Some(ServicePort {
+        name,
+        number,
+        protocol,
+        transport,
+        target,
+        source: report.source(&port.at),
+    })
+}
+
+/// `appProtocol`, else the port name's prefix, else found out on the wire, but for ports whose servers speak first.
+fn protocol(app_protocol: Option<&str>, name: &str, number: Port) -> Protocol {
+    const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017]; // SMTP, DNS, MySQL, MongoDB
+    let by_name = || {
+        // Before `grpc`, whose prefix it shares.
+        let word = if name == "grpc-web" || name.starts_with("grpc-web-") {
+            "grpc-web"
+        } else {
+            name.split('-').next().unwrap_or("")
+        };
+        values::protocol_word(word).filter(|protocol| *protocol != Protocol::Udp)
+    };
+    let said = match app_protocol {
+        Some(word) => values::protocol_word(word),
+        None => by_name(),
+    };
+    said.unwrap_or(if SERVER_FIRST.contains(&number.get()) {
+        Protocol::Tcp
+    } else {
+        Protocol::Auto
+    })
+}

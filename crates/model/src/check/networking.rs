@@ -1,0 +1,239 @@
+//! Checks of WorkloadEntry (and endpoints of a ServiceEntry, which have its shape) and ProxyConfig.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::values::{self, Meta};
+use crate::codes;
+use crate::decode::{At, Fields, Report};
+use crate::mesh::{Endpoint, EndpointAddress, ProxyConfig, Workload, WorkloadKind, WorkloadType};
+use crate::names::{Hostname, Labels, ResourceName, WorkloadKey};
+use crate::written::{Text, networking as written};
+
+/// Label that says a proxy stands before something that is no Pod.
+const TLS_MODE: &str = "security.istio.io/tlsMode";
+
+/// Name of the only cluster there is.
+pub(super) const CLUSTER: &str = "Kubernetes";
+
+pub(super) fn workload_entry(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<Workload> {
+    let written = report.required(written::WorkloadEntry::read(fields), &meta.at, "spec")?;
+    let mut endpoint = endpoint(&written, report)?;
+    // Istio selects by the labels of the specification, and takes those of metadata where it has none.
+    if endpoint.labels.is_empty() {
+        endpoint.labels = meta.labels.clone();
+    }
+    let uid = format!(
+        "{CLUSTER}/networking.istio.io/WorkloadEntry/{}/{}",
+        meta.name.namespace, meta.name.name
+    );
+    let key = WorkloadKey::new(meta.name.namespace.clone(), meta.name.name.clone());
+    let mut workload = workload_of(
+        &endpoint,
+        key,
+        uid.into(),
+        meta.name.name.clone(),
+        WorkloadKind::WorkloadEntry,
+    );
+    workload.source = meta.source;
+    Some(workload)
+}
+
+/// The workload that an endpoint of a ServiceEntry is, if it has an IP address.
+pub(super) fn endpoint_workload(entry: &ResourceName, endpoint: &Endpoint) -> Option<Workload> {
+    let EndpointAddress::Ip(address) = &endpoint.address else {
+        return None;
+    };
+    let uid = format!(
+        "{CLUSTER}/networking.istio.io/ServiceEntry/{}/{}/{address}",
+        entry.namespace, entry.name
+    );
+    let name: Arc<str> = format!("{}/{address}", entry.name).into();
+    let key = WorkloadKey::new(entry.namespace.clone(), name);
+    let kind = WorkloadKind::ServiceEntryEndpoint(entry.clone());
+    Some(workload_of(
+        endpoint,
+        key,
+        uid.into(),
+        entry.name.clone(),
+        kind,
+    ))
+}
+
+fn workload_of(
+    endpoint: &Endpoint,
+    key: WorkloadKey,
+    uid: Arc<str>,
+    name: Arc<str>,
+    kind: WorkloadKind,
+) -> Workload {
+    let (addresses, hostname) = match &endpoint.address {
+        EndpointAddress::Ip(address) => (vec![*address], None),
+        EndpointAddress::Dns(hostname) => (Vec::new(), Some(hostname.clone())),
+    };
+    Workload {
+        key,
+        uid,
+        source: endpoint.source.clone(),
+        kind,
+        addresses,
+        hostname,
+        service_account: endpoint
+            .service_account
+            .clone()
+            .unwrap_or_else(|| "default".into()),
+        has_sidecar: endpoint.labels.get(TLS_MODE) == Some("istio"),
+        canonical_name: canonical_name(&endpoint.labels, &name),
+        canonical_revision: canonical_revision(&endpoint.labels),
+        workload_name: name,
+        workload_type: WorkloadType::Pod,
+        named_ports: endpoint.ports.clone(),
+        container_ports: endpoint.ports.values().copied().collect(),
+        labels: endpoint.labels.clone(),
+        network: endpoint.network.clone(),
+        locality: endpoint.locality.clone(),
+        weight: endpoint.weight,
+        ready: true,
+    }
+}
+
+/// Istio's order of labels for the name in metrics.
+pub(super) fn canonical_name(labels: &Labels, otherwise: &Arc<str>) -> Arc<str> {
+    let by_label = [
+        "service.istio.io/canonical-name",
+        "app.kubernetes.io/name",
+        "app",
+    ]
+    .iter()
+    .find_map(|key| labels.get(key));
+    by_label.map_or_else(|| otherwise.clone(), Into::into)
+}
+
+/// Istio's order of labels for the revision in metrics.
+pub(super) fn canonical_revision(labels: &Labels) -> Arc<str> {
+    let keys = [
+        "service.istio.io/canonical-revision",
+        "app.kubernetes.io/version",
+        "version",
+    ];
+    keys.iter()
+        .find_map(|key| labels.get(key))
+        .unwrap_or("latest")
+        .into()
+}
+
+pub(super) fn endpoint(written: &written::WorkloadEntry, report: &Report) -> Option<Endpoint> {
+    let address = report
+        .required(written.address.as_ref(), &written.at, "address")
+        .and_then(|text| address(text, report));
+    let mut ports = BTreeMap::new();
+    for (name, number) in &written.ports {
+        let name = values::port_name(name, report);
+        let number = number.as_ref().and_then(|number| report.port(number));
+        ports.extend(name.zip(number));
+    }
+    let weight = written.weight.as_ref().and_then(|weight| {
+        let value = u32::try_from(weight.value).ok();
+        if value.is_none() {
+            report.error(
+                codes::BAD_VALUE,
+                &weight.at,
+                format!("{} is not a weight", weight.value),
+                "0 or more",
+            );
+        }
+        value
+    });
+    let text = |text: &Option<Text>| {
+        text.as_ref()
+            .map_or_else(|| "".into(), |text| text.value.clone())
+    };
+    Some(Endpoint {
+        labels: values::labels(&written.labels, report),
+        address: address?,
+        ports,
+        network: text(&written.network),
+        locality: text(&written.locality),
+        weight,
+        service_account: written
+            .service_account
+            .as_ref()
+            .map(|text| values::service_account(Some(text), report)),
+        source: report.source(&written.at),
+    })
+}
+
+fn address(text: &Text, report: &Report) -> Option<EndpointAddress> {
+    if text.value.starts_with("unix:") {
+        let message = "Unix sockets are not yet supported as addresses";
+        report.error(
+            codes::NOT_YET,
+            &text.at,
+            message,
+            "write an IP address or a host name",
+        );
+        return None;
+    }
+    if text.value.parse::<IpAddr>().is_ok() {
+        return values::unicast_ip(text, report).map(EndpointAddress::Ip);
+    }
+    // A name that is only digits and dots is a mistyped address, not a host.
+    let host = |text: &str| {
+        let numeric = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        Hostname::new(text).filter(|host| !host.is_wildcard() && !numeric)
+    };
+    report
+        .parsed(
+            text,
+            "an address",
+            host,
+            "write an IP address or a host name, without a port",
+        )
+        .map(EndpointAddress::Dns)
+}
+
+pub(super) fn proxy_config(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<ProxyConfig> {
+    let written = written::ProxyConfig::read(fields);
+    let environment = written
+        .environment
+        .iter()
+        .map(|(key, value)| (key.value.clone(), value.value.clone()))
+        .collect();
+    Some(ProxyConfig {
+        name: meta.name,
+        source: meta.source,
+        selector: values::selector(written.selector.as_ref(), report),
+        concurrency: written
+            .concurrency
+            .as_ref()
+            .and_then(|number| concurrency(number, report)),
+        environment,
+    })
+}
+
+/// Worker threads; 0 leaves the choice to the proxy.
+pub(super) fn concurrency(number: &crate::decode::Spanned<i64>, report: &Report) -> Option<u32> {
+    const MAX_WORKERS: i64 = 1024; // more threads than any machine has cores
+    let at: &At = &number.at;
+    if !(0..=MAX_WORKERS).contains(&number.value) {
+        let message = format!("{} workers are not allowed", number.value);
+        report.error(
+            codes::BAD_VALUE,
+            at,
+            message,
+            format!("a number from 0 to {MAX_WORKERS}"),
+        );
+    }
+    u32::try_from(number.value)
+        .ok()
+        .filter(|number| *number != 0)
+}

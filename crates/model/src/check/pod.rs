@@ -1,0 +1,354 @@
+//! Checks of Pod and Deployment.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::values::{self, Meta};
+use crate::codes;
+use crate::decode::{At, Fields, Report};
+use crate::mesh::{
+    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, WorkloadType,
+};
+use crate::names::Labels;
+use crate::written::pod as written;
+
+/// Label or annotation that says whether a Pod has a sidecar.
+pub(super) const INJECT: &str = "sidecar.istio.io/inject";
+/// Most Pods of one Deployment on one machine: each is processes and an address.
+const MAX_REPLICAS: i64 = 10_000;
+
+pub(super) fn pod(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Pod> {
+    let spec = written::PodSpec::read(fields);
+    let status = written::PodStatus::read(fields);
+    let phases = [
+        ("Pending", PodPhase::Pending),
+        ("Running", PodPhase::Running),
+        ("Succeeded", PodPhase::Succeeded),
+        ("Failed", PodPhase::Failed),
+        ("Unknown", PodPhase::Unknown),
+    ];
+    let phase = status
+        .phase
+        .as_ref()
+        .map_or(Some(PodPhase::Running), |text| report.one_of(text, &phases));
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for text in status.pod_ip.iter().chain(&status.pod_ips) {
+        if let Some(address) = values::unicast_ip(text, report)
+            && !addresses.contains(&address)
+        {
+            addresses.push(address);
+        }
+    }
+    let owner = owner(&meta);
+    let at = meta.at.clone();
+    let template = template(meta.labels, meta.annotations, &spec, &at, report)?;
+    Some(Pod {
+        name: meta.name,
+        source: meta.source,
+        template,
+        addresses,
+        phase: phase?,
+        owner,
+    })
+}
+
+/// What owns a Pod: a Deployment behind its ReplicaSet, a CronJob behind its Job, or what is named.
+fn owner(meta: &Meta) -> Option<(WorkloadType, Arc<str>)> {
+    let hash = meta.labels.get("pod-template-hash");
+    let strip_hash = |name: &str| {
+        hash.and_then(|hash| name.strip_suffix(hash)?.strip_suffix('-').map(Arc::from))
+    };
+    for (kind, name) in &meta.owners {
+        return Some(match &**kind {
+            "Deployment" => (WorkloadType::Deployment, name.clone()),
+            "ReplicaSet" => (
+                WorkloadType::Deployment,
+                strip_hash(name).unwrap_or_else(|| name.clone()),
+            ),
+            "CronJob" => (WorkloadType::CronJob, name.clone()),
+            "Job" => match scheduled_by(name) {
+                Some(cron_job) => (WorkloadType::CronJob, cron_job.into()),
+                None => (WorkloadType::Job, name.clone()),
+            },
+            _ => continue,
+        });
+    }
+    // Without owners, a Deployment's Pod is still known by its name: DEPLOYMENT-HASH-SUFFIX.
+    let hash = hash?;
+    let (before, _) = meta.name.name.rsplit_once(&format!("-{hash}-"))?;
+    Some((WorkloadType::Deployment, before.into()))
+}
+
+/// A CronJob names its Jobs after itself and the minute they were due.
+fn scheduled_by(job: &str) -> Option<&str> {
+    const MINUTE_DIGITS: usize = 8; // minutes since 1970, from 2019 on
+    let (cron_job, minute) = job.rsplit_once('-')?;
+    (minute.len() >= MINUTE_DIGITS && minute.bytes().all(|b| b.is_ascii_digit()))
+        .then_some(cron_job)
+}
+
+pub(super) fn deployment(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<Deployment> {
+    let written = report.required(written::Deployment::read(fields), &meta.at, "spec")?;
+    let replicas = written.replicas.as_ref().map_or(Some(1), |number| {
+        let valid = (0..=MAX_REPLICAS).contains(&number.value);
+        if !valid {
+            let message = format!("{} replicas are not allowed", number.value);
+            report.error(
+                codes::BAD_VALUE,
+                &number.at,
+                message,
+                format!("a number from 0 to {MAX_REPLICAS}"),
+            );
+        }
+        u32::try_from(number.value).ok().filter(|_| valid)
+    });
+    let selector = report
+        .required(written.selector.as_ref(), &written.at, "selector")
+        .map(|labels| values::labels(labels, report));
+    let pods = report.required(written.template.as_ref(), &written.at, "template")?;
+    let (labels, annotations) = values::labels_and_annotations(&pods.metadata, report);
+    let selector = selector?;
+    if selector.is_empty() || !selector.selects(&labels) {
+        let at = pods.metadata.at.as_ref().unwrap_or(&pods.at);
+        let message = "the selector does not select the Pods of the template";
+        report.error(
+            codes::CONTRADICTION,
+            at,
+            message,
+            "give the template every label of spec.selector.matchLabels",
+        );
+    }
+    let template = template(labels, annotations, &pods.spec, &pods.at, report)?;
+    Some(Deployment {
+        name: meta.name,
+        source: meta.source,
+        replicas: replicas?,
+        selector,
+        template,
+    })
+}
+
+fn template(
+    labels: Labels,
+    annotations: Labels,
+    spec: &written::PodSpec,
+    at: &At,
+    report: &Report,
+) -> Option<PodTemplate> {
+    const DEFAULT_GRACE: Duration = Duration::from_secs(30); // Kubernetes'
+    for value in [labels.get(INJECT), annotations.get(INJECT)]
+        .into_iter()
+        .flatten()
+    {
+        if !matches!(value, "true" | "false") {
+            let at = At {
+                place: at.place,
+                path: values::join(&at.path, &format!("metadata[{INJECT}]")),
+            };
+            report.error(
+                codes::BAD_VALUE,
+                &at,
+                format!("`{value}` is not allowed for {INJECT}"),
+                "write \"true\" or \"false\"",
+            );
+        }
+    }
+    let spec_at = At {
+        place: at.place,
+        path: values::join(&at.path, "spec"),
+    };
+    if spec.containers.is_empty() {
+        report.required(None::<()>, &spec_at, "containers");
+    }
+    let grace = spec
+        .termination_grace_seconds
+        .as_ref()
+        .map_or(Some(DEFAULT_GRACE), |seconds| {
+            let value = u32::try_from(seconds.value)
+                .ok()
+                .map(|s| Duration::from_secs(s.into()));
+            if value.is_none() {
+                report.error(
+                    codes::BAD_VALUE,
+                    &seconds.at,
+                    format!("{} seconds are not allowed", seconds.value),
+                    "0 or more",
+                );
+            }
+            value
+        });
+    let containers: Vec<Container> = spec
+        .containers
+        .iter()
+        .filter_map(|c| container(c, report))
+        .collect();
+    let names = spec.containers.iter().filter_map(|c| c.name.as_ref());
+    values::unique(
+        "container",
+        names.map(|name| (name.value.clone(), &name.at)),
+        report,
+    );
+    let ports = spec
+        .containers
+        .iter()
+        .flat_map(|c| &c.ports)
+        .filter_map(|port| port.name.as_ref());
+    values::unique(
+        "container port",
+        ports.map(|name| (name.value.clone(), &name.at)),
+        report,
+    );
+    Some(PodTemplate {
+        labels,
+        annotations,
+        service_account: values::service_account(spec.service_account.as_ref(), report),
+        service_account_source: spec
+            .service_account
+            .as_ref()
+            .map(|text| report.source(&text.at)),
+        has_sidecar: false, // known when the namespace is, at assembly
+        containers,
+        termination_grace: grace?,
+    })
+}
+
+fn container(written: &written::Container, report: &Report) -> Option<Container> {
+    let values_of = |texts: &[crate::written::Text]| {
+        texts
+            .iter()
+            .map(|text| text.value.clone())
+            .collect::<Vec<_>>()
+    };
+    let name = report.required(written.name.as_ref(), &written.at, "name")?;
+    if let Some(text) = written
+        .command
+        .iter()
+        .chain(&written.args)
+        .find(|text| text.value.contains('\0'))
+    {
+        report.bad(
+            text,
+            " as an argument",
+            "no program can be given a NUL character",
+        );
+    }
+    let env = written
+        .env
+        .iter()
+        .filter_map(|var| env(var, report))
+        .collect();
+    let ports = written.ports.iter().filter_map(|port| {
+        let number = report.required(port.number.as_ref(), &port.at, "containerPort")?;
+        if let Some(protocol) = &port.protocol {
+            report.one_of(protocol, &[("TCP", ()), ("UDP", ()), ("SCTP", ())]);
+        }
+        let name = port
+            .name
+            .as_ref()
+            .and_then(|name| values::port_name(name, report));
+        Some(ContainerPort {
+            name,
+            number: report.port(number)?,
+            source: report.source(&port.at),
+        })
+    });
+    Some(Container {
+        name: values::label_name(name, "the name of a container", report)?,
+        image: written.image.as_ref().map(|image| image.value.clone()),
+        command: values_of(&written.command),
+        args: values_of(&written.args),
+        env,
+        working_dir: written.working_dir.as_ref().map(|dir| dir.value.clone()),
+        ports: ports.collect(),
+        source: report.source(&written.at),
+    })
+}
+
+fn env(written: &written::EnvVar, report: &Report) -> Option<(Arc<str>, EnvValue)> {
+    let name = report.required(written.name.as_ref(), &written.at, "name")?;
+    let help = "a name has no `=`, no NUL, and is not empty";
+    let valid = |text: &str| (!text.is_empty() && !text.contains(['=', '\0'])).then(|| text.into());
+    let name = report.parsed(name, "a variable", valid, help)?;
+    let said = [
+        written.value.is_some(),
+        written.field.is_some(),
+        written.config_map_key.is_some(),
+        written.secret_key.is_some(),
+    ];
+    if said.into_iter().filter(|said| *said).count() > 1 {
+        report.error(
+            codes::CONTRADICTION,
+            &written.at,
+            "a variable has one value",
+            "keep `value` or one of `valueFrom`",
+        );
+    }
+    let key = |reference: &written::KeyRef| {
+        let name = report
+            .required(reference.name.as_ref(), &reference.at, "name")?
+            .value
+            .clone();
+        let key = report
+            .required(reference.key.as_ref(), &reference.at, "key")?
+            .value
+            .clone();
+        Some((name, key, reference.optional))
+    };
+    let value = if let Some(field) = &written.field {
+        EnvValue::Field(pod_field(field, report)?)
+    } else if let Some(reference) = &written.config_map_key {
+        let (name, key, optional) = key(reference)?;
+        EnvValue::ConfigMapKey {
+            name,
+            key,
+            optional,
+        }
+    } else if let Some(reference) = &written.secret_key {
+        let (name, key, optional) = key(reference)?;
+        EnvValue::SecretKey {
+            name,
+            key,
+            optional,
+        }
+    } else {
+        EnvValue::Text(
+            written
+                .value
+                .as_ref()
+                .map_or_else(|| "".into(), |text| text.value.clone()),
+        )
+    };
+    Some((name, value))
+}
+
+fn pod_field(field: &crate::written::Text, report: &Report) -> Option<Arc<str>> {
+    const FIELDS: [&str; 8] = [
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "spec.nodeName",
+        "spec.serviceAccountName",
+        "status.hostIP",
+        "status.podIP",
+        "status.podIPs",
+    ];
+    let text = &*field.value;
+    let keyed = |prefix: &str| {
+        text.strip_prefix(prefix)
+            .is_some_and(|rest| rest.starts_with("['") && rest.ends_with("']"))
+    };
+    if FIELDS.contains(&text) || keyed("metadata.labels") || keyed("metadata.annotations") {
+        return Some(field.value.clone());
+    }
+    report.bad(
+        field,
+        " as a field of a Pod",
+        crate::text::suggest(text, FIELDS),
+    );
+    None
+}

@@ -1,0 +1,64 @@
+//! Check of PeerAuthentication.
+
+use std::collections::BTreeMap;
+
+use super::values::{self, Meta};
+use crate::codes;
+use crate::decode::{Fields, Report};
+use crate::mesh::{MutualTlsMode, PeerAuthentication, PortMode};
+use crate::names::Port;
+use crate::written::{Text, security as written};
+
+const MODES: [(&str, Option<MutualTlsMode>); 4] = [
+    ("UNSET", None),
+    ("DISABLE", Some(MutualTlsMode::Disable)),
+    ("PERMISSIVE", Some(MutualTlsMode::Permissive)),
+    ("STRICT", Some(MutualTlsMode::Strict)),
+];
+
+pub(super) fn peer_authentication(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<PeerAuthentication> {
+    let written = written::PeerAuthentication::read(fields);
+    let mode = |text: Option<&Text>| text.map_or(Some(None), |text| report.one_of(text, &MODES));
+    let of_workload = mode(written.mode.as_ref());
+    let mut port_modes = BTreeMap::new();
+    for (key, text) in &written.ports {
+        let help = "the key is the number of a port of the workload, 1 to 65535";
+        let port = report.parsed(
+            key,
+            "a port",
+            |text| text.parse().ok().and_then(Port::new),
+            help,
+        );
+        if let (Some(port), Some(mode)) = (port, mode(text.as_ref()))
+            && port_modes
+                .insert(
+                    port,
+                    PortMode {
+                        mode,
+                        source: report.source(&key.at),
+                    },
+                )
+                .is_some()
+        {
+            report.error(
+                codes::DUPLICATE_KEY,
+                &key.at,
+                format!("port {port} is written twice"),
+                "",
+            );
+        }
+    }
+    let selector = values::selector(written.selector.as_ref(), report);
+    Some(PeerAuthentication {
+        name: meta.name,
+        source: meta.source,
+        created: meta.created,
+        selector,
+        mode: of_workload?,
+        port_modes,
+    })
+}

@@ -1,0 +1,298 @@
+//! Check of ServiceEntry: Istio's rules on which resolution goes with which hosts, addresses and endpoints.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::values::{self, Meta};
+use super::{Checked, networking};
+use crate::codes;
+use crate::decode::{Fields, Report};
+use crate::mesh::{
+    AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
+    ServiceOrigin, ServicePort, TargetPort, Transport,
+};
+use crate::names::{Hostname, ServiceKey};
+use crate::text::clip;
+use crate::written::{Text, networking as written};
+
+pub(super) fn service_entry(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<Checked> {
+    let written = report.required(written::ServiceEntry::read(fields), &meta.at, "spec")?;
+    if written.hosts.is_empty() {
+        report.required(None::<()>, &written.at, "hosts");
+    }
+    if written.ports.is_empty() {
+        report.required(None::<()>, &written.at, "ports");
+    }
+    let locations = [
+        ("MESH_EXTERNAL", Location::MeshExternal),
+        ("MESH_INTERNAL", Location::MeshInternal),
+    ];
+    let location = written
+        .location
+        .as_ref()
+        .map_or(Some(Location::MeshExternal), |text| {
+            report.one_of(text, &locations)
+        });
+    let resolution = resolution(&written, report);
+    let hosts: Vec<Hostname> = written
+        .hosts
+        .iter()
+        .filter_map(|host| values::hostname(host, report))
+        .collect();
+    values::unique(
+        "host",
+        written
+            .hosts
+            .iter()
+            .map(|host| (host.value.clone(), &host.at)),
+        report,
+    );
+    let endpoints: Vec<Endpoint> = written
+        .endpoints
+        .iter()
+        .filter_map(|e| networking::endpoint(e, report))
+        .collect();
+    let ports = ports(&written, report);
+    let (addresses, address_ranges) = addresses(&written.addresses, report);
+    let resolution = resolution?;
+    fits(&written, &hosts, &endpoints, &resolution, report);
+    let model = Service {
+        key: ServiceKey::new(meta.name.namespace.clone(), hosts.first()?.clone()),
+        name: meta.name.name.clone(),
+        source: meta.source,
+        origin: ServiceOrigin::ServiceEntry,
+        addresses,
+        address_ranges,
+        ports,
+        selector: values::selector(written.selector.as_ref(), report),
+        location: location?,
+        resolution,
+        headless: false,
+        endpoints,
+        subject_alt_names: written
+            .subject_alt_names
+            .iter()
+            .map(|name| name.value.clone())
+            .collect(),
+        visibility: values::visibility(&written.export_to, &meta.name.namespace, report),
+    };
+    let workloads = model
+        .endpoints
+        .iter()
+        .filter_map(|e| networking::endpoint_workload(&meta.name, e))
+        .map(Arc::new)
+        .collect();
+    let service = |host: Hostname| Service {
+        key: ServiceKey::new(meta.name.namespace.clone(), host),
+        ..model.clone()
+    };
+    let services = hosts
+        .into_iter()
+        .map(|host| Arc::new(service(host)))
+        .collect();
+    Some(Checked::Services(services, workloads))
+}
+
+fn resolution(written: &written::ServiceEntry, report: &Report) -> Option<Resolution> {
+    let words = [
+        ("NONE", 0),
+        ("STATIC", 1),
+        ("DNS", 2),
+        ("DNS_ROUND_ROBIN", 3),
+        ("DYNAMIC_DNS", 4),
+    ];
+    let number = written
+        .resolution
+        .as_ref()
+        .map_or(Some(0), |text| report.one_of(text, &words))?;
+    Some(match number {
+        1 => Resolution::Static,
+        2 => Resolution::Dns,
+        3 => Resolution::DnsRoundRobin,
+        4 => Resolution::DynamicDns,
+        _ => Resolution::Passthrough,
+    })
+}
+
+/// Whether hosts, endpoints, selector and resolution go together.
+fn fits(
+    written: &written::ServiceEntry,
+    hosts: &[Hostname],
+    endpoints: &[Endpoint],
+    resolution: &Resolution,
+    report: &Report,
+) {
+    let at = written
+        .resolution
+        .as_ref()
+        .map_or(&written.at, |text| &text.at);
+    let clash = |message: &str, help: &str| report.error(codes::CONTRADICTION, at, message, help);
+    let wildcard = hosts.iter().any(Hostname::is_wildcard);
+    if written.selector.is_some() && !written.endpoints.is_empty() {
+        clash(
+            "`endpoints` and `workloadSelector` exclude each other",
+            "keep one",
+        );
+    }
+    match resolution {
+        Resolution::Passthrough if !written.endpoints.is_empty() => {
+            clash(
+                "resolution NONE has no endpoints",
+                "use STATIC for addresses or DNS for host names",
+            );
+        }
+        Resolution::Passthrough if written.selector.is_some() => {
+            clash("resolution NONE selects no workloads", "use STATIC");
+        }
+        Resolution::Static => {
+            if endpoints
+                .iter()
+                .any(|e| matches!(e.address, EndpointAddress::Dns(_)))
+            {
+                clash(
+                    "resolution STATIC wants endpoints with IP addresses",
+                    "use DNS for host names",
+                );
+            }
+        }
+        Resolution::Dns | Resolution::DnsRoundRobin => {
+            if wildcard && written.endpoints.is_empty() {
+                clash(
+                    "a wildcard host cannot be asked of DNS",
+                    "name the endpoints, or use NONE or DYNAMIC_DNS",
+                );
+            }
+            if *resolution == Resolution::DnsRoundRobin && endpoints.len() > 1 {
+                clash(
+                    "resolution DNS_ROUND_ROBIN has at most one endpoint",
+                    "use DNS",
+                );
+            }
+        }
+        Resolution::DynamicDns if !wildcard || !written.endpoints.is_empty() => {
+            clash(
+                "resolution DYNAMIC_DNS is for wildcard hosts without endpoints",
+                "use DNS",
+            );
+        }
+        _ => {}
+    }
+}
+
+fn ports(written: &written::ServiceEntry, report: &Report) -> Vec<ServicePort> {
+    let all = &written.ports;
+    let names = all.iter().filter_map(|p| p.port.name.as_ref());
+    values::unique(
+        "port name",
+        names.map(|name| (name.value.clone(), &name.at)),
+        report,
+    );
+    let numbers = all.iter().filter_map(|p| p.port.number.as_ref());
+    values::unique(
+        "port",
+        numbers.map(|number| (number.value, &number.at)),
+        report,
+    );
+    for endpoint in &written.endpoints {
+        for (name, _) in &endpoint.ports {
+            let declared = all
+                .iter()
+                .filter_map(|p| p.port.name.as_ref())
+                .map(|n| &*n.value);
+            if !declared.clone().any(|declared| declared == &*name.value) {
+                let message = format!(
+                    "no port of the ServiceEntry is called `{}`",
+                    clip(&name.value)
+                );
+                report.error(
+                    codes::CONTRADICTION,
+                    &name.at,
+                    message,
+                    crate::text::suggest(&name.value, declared),
+                );
+            }
+        }
+    }
+    all.iter()
+        .filter_map(|port| service_port(port, report))
+        .collect()
+}
+
+fn service_port(written: &written::ServiceEntryPort, report: &Report) -> Option<ServicePort> {
+    let port = &written.port;
+    let number = report
+        .required(port.number.as_ref(), &port.at, "number")
+        .and_then(|number| report.port(number));
+    let name = report
+        .required(port.name.as_ref(), &port.at, "name")
+        .and_then(|name| values::port_name(name, report));
+    let target = written
+        .target_port
+        .as_ref()
+        .map(|number| report.port(number));
+    let protocol = values::istio_protocol(port.protocol.as_ref(), report);
+    let number = number?;
+    Some(ServicePort {
+        name: name?,
+        number,
+        protocol,
+        transport: if protocol == Protocol::Udp {
+            Transport::Udp
+        } else {
+            Transport::Tcp
+        },
+        target: TargetPort::Number(target.unwrap_or(Some(number))?),
+        source: report.source(&port.at),
+    })
+}
+
+fn addresses(written: &[Text], report: &Report) -> (Vec<IpAddr>, Vec<AddressRange>) {
+    let (mut addresses, mut ranges) = (Vec::new(), Vec::new());
+    for text in written {
+        let Some((address, prefix)) = report.parsed(
+            text,
+            "an address",
+            parse_range,
+            "write an IP address or a range such as 10.0.0.0/8",
+        ) else {
+            continue;
+        };
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        if prefix == bits {
+            addresses.push(address);
+        } else {
+            ranges.push(AddressRange {
+                address: masked(address, prefix),
+                prefix,
+            });
+        }
+    }
+    (addresses, ranges)
+}
+
+fn parse_range(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, prefix) = text
+        .split_once('/')
+        .map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    let address: IpAddr = address.parse().ok()?;
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = prefix.map_or(Some(bits), |prefix| {
+        prefix.parse().ok().filter(|prefix| *prefix <= bits)
+    })?;
+    Some((address, prefix))
+}
+
+fn masked(address: IpAddr, prefix: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => IpAddr::V4(
+            (v4.to_bits() & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)).into(),
+        ),
+        IpAddr::V6(v6) => IpAddr::V6(
+            (v6.to_bits() & u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)).into(),
+        ),
+    }
+}

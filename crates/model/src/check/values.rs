@@ -1,0 +1,305 @@
+//! Values that several kinds share: names, labels, selectors, addresses.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::codes;
+use crate::decode::{At, Report};
+use crate::mesh::{Protocol, Visibility};
+use crate::names::{Hostname, Labels, Namespace, ResourceName, is_dns_label, is_dns_subdomain};
+use crate::source::Source;
+use crate::text::clip;
+use crate::written::header::{Header, Metadata, Owner};
+use crate::written::{Selector, Text, TextMap};
+
+/// Checked metadata.
+pub(super) struct Meta {
+    pub(super) name: ResourceName,
+    pub(super) source: Source,
+    pub(super) at: At,
+    pub(super) labels: Labels,
+    pub(super) annotations: Labels,
+    pub(super) created: Option<i64>,
+    pub(super) owners: Vec<(Arc<str>, Arc<str>)>,
+}
+
+/// Checks metadata. `None` only when there is no usable name.
+pub(super) fn meta(header: &Header, namespaced: bool, report: &Report) -> Option<Meta> {
+    let metadata = &header.metadata;
+    let parent = At {
+        place: metadata.at.as_ref().unwrap_or(&header.at).place,
+        path: join(&header.at.path, "metadata"),
+    };
+    let name = report.required(metadata.name.clone(), &parent, "name")?;
+    let valid = "lower-case letters, digits, `-` and `.`, beginning and ending with a letter or digit, at most 253";
+    let name_value = report.parsed(
+        &name,
+        "a name",
+        |text| is_dns_subdomain(text).then(|| text.into()),
+        valid,
+    )?;
+    let namespace = match &metadata.namespace {
+        Some(namespace) if namespaced => self::namespace(namespace, report)?,
+        _ => Namespace::default_namespace(),
+    };
+    let (labels, annotations) = labels_and_annotations(metadata, report);
+    Some(Meta {
+        name: ResourceName {
+            namespace,
+            name: name_value,
+        },
+        source: report.source(&name.at),
+        at: header.at.clone(),
+        labels,
+        annotations,
+        created: metadata
+            .created
+            .as_ref()
+            .and_then(|created| timestamp(created, report)),
+        owners: metadata.owners.iter().filter_map(owner).collect(),
+    })
+}
+
+fn owner(owner: &Owner) -> Option<(Arc<str>, Arc<str>)> {
+    let _ = owner.controller; // one owner of a kind we know is the controller in practice
+    Some((
+        owner.kind.as_ref()?.value.clone(),
+        owner.name.as_ref()?.value.clone(),
+    ))
+}
+
+pub(super) fn join(parent: &str, name: &str) -> Arc<str> {
+    if parent.is_empty() {
+        name.into()
+    } else {
+        format!("{parent}.{name}").into()
+    }
+}
+
+/// Labels and annotations of metadata.
+pub(super) fn labels_and_annotations(metadata: &Metadata, report: &Report) -> (Labels, Labels) {
+    let annotations = metadata
+        .annotations
+        .iter()
+        .map(|(key, value)| (key.value.clone(), value.value.clone()))
+        .collect();
+    (labels(&metadata.labels, report), annotations)
+}
+
+/// Labels, each checked by Kubernetes' rules for keys and values.
+pub(super) fn labels(map: &TextMap, report: &Report) -> Labels {
+    const MAX_VALUE_BYTES: usize = 63; // Kubernetes' limit, so that a folder stays applicable to a cluster
+    let name_like = |text: &str| {
+        let bytes = text.as_bytes();
+        bytes.len() <= MAX_VALUE_BYTES
+            && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+            && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+            && bytes
+                .iter()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    };
+    for (key, value) in map {
+        let (prefix, name) = key
+            .value
+            .split_once('/')
+            .map_or((None, &*key.value), |(prefix, name)| (Some(prefix), name));
+        if !name_like(name) || prefix.is_some_and(|prefix| !is_dns_subdomain(prefix)) {
+            report.bad(
+                key,
+                " as the key of a label",
+                "write NAME or DNS-NAME/NAME with letters, digits, `-`, `_`, `.`",
+            );
+        }
+        if !value.value.is_empty() && !name_like(&value.value) {
+            report.bad(
+                value,
+                " as the value of a label",
+                "letters, digits, `-`, `_` and `.`, at most 63",
+            );
+        }
+    }
+    map.iter()
+        .map(|(key, value)| (key.value.clone(), value.value.clone()))
+        .collect()
+}
+
+/// A selector; one without labels selects everything, which is what no selector says too.
+pub(super) fn selector(selector: Option<&Selector>, report: &Report) -> Option<Labels> {
+    selector
+        .map(|selector| labels(&selector.labels, report))
+        .filter(|labels| !labels.is_empty())
+}
+
+/// The name of a namespace.
+pub(super) fn namespace(text: &Text, report: &Report) -> Option<Namespace> {
+    report.parsed(
+        text,
+        "a namespace",
+        Namespace::new,
+        "lower-case letters, digits and inner `-`, at most 63",
+    )
+}
+
+/// `exportTo`: `*` is everybody, `.` the own namespace, `~` nobody; nothing said is everybody.
+pub(super) fn visibility(list: &[Text], own: &Namespace, report: &Report) -> Visibility {
+    if list.is_empty() || list.iter().any(|text| &*text.value == "*") {
+        return Visibility::Public;
+    }
+    let named = list.iter().filter_map(|text| match &*text.value {
+        "." => Some(own.clone()),
+        "~" => None,
+        _ => namespace(text, report),
+    });
+    Visibility::Namespaces(named.collect())
+}
+
+/// The name of a service account.
+pub(super) fn service_account(text: Option<&Text>, report: &Report) -> Arc<str> {
+    let help = "lower-case letters, digits, `-` and `.`, at most 253";
+    text.and_then(|text| {
+        report.parsed(
+            text,
+            "a service account",
+            |name| is_dns_subdomain(name).then(|| name.into()),
+            help,
+        )
+    })
+    .unwrap_or_else(|| "default".into())
+}
+
+/// An IP address.
+pub(super) fn ip(text: &Text, report: &Report) -> Option<IpAddr> {
+    report.parsed(
+        text,
+        "an IP address",
+        |text| text.parse().ok(),
+        "write one such as 127.1.0.3 or fd00::3",
+    )
+}
+
+/// An address that something can be reached at: not `0.0.0.0`, not multicast.
+pub(super) fn unicast_ip(text: &Text, report: &Report) -> Option<IpAddr> {
+    let address = ip(text, report)?;
+    if address.is_unspecified() || address.is_multicast() {
+        report.bad(
+            text,
+            " as an address to reach something at",
+            "write the address of one host",
+        );
+        return None;
+    }
+    Some(address)
+}
+
+/// A host name.
+pub(super) fn hostname(text: &Text, report: &Report) -> Option<Hostname> {
+    report.parsed(
+        text,
+        "a host name",
+        Hostname::new,
+        "labels of letters, digits and inner `-` joined by dots; only the first may be `*`",
+    )
+}
+
+/// A port's name: a DNS label.
+pub(super) fn port_name(text: &Text, report: &Report) -> Option<Arc<str>> {
+    label_name(text, "the name of a port", report)
+}
+
+/// A name that is one DNS label.
+pub(super) fn label_name(text: &Text, what: &str, report: &Report) -> Option<Arc<str>> {
+    let help = "lower-case letters, digits and inner `-`";
+    report.parsed(
+        text,
+        what,
+        |name| is_dns_label(name).then(|| name.into()),
+        help,
+    )
+}
+
+/// Istio's protocol words, any case.
+pub(super) fn protocol_word(word: &str) -> Option<Protocol> {
+    Some(match word.to_ascii_lowercase().as_str() {
+        "http" | "grpc-web" | "kubernetes.io/ws" => Protocol::Http,
+        "http2" | "kubernetes.io/h2c" => Protocol::Http2,
+        "grpc" => Protocol::Grpc,
+        "tcp" | "mongo" | "mysql" | "redis" => Protocol::Tcp,
+        "https" | "tls" | "kubernetes.io/wss" => Protocol::Tls,
+        "udp" => Protocol::Udp,
+        _ => return None,
+    })
+}
+
+/// The protocol of an Istio port; not said is `Auto`.
+pub(super) fn istio_protocol(text: Option<&Text>, report: &Report) -> Protocol {
+    const WORDS: [&str; 11] = [
+        "HTTP", "HTTPS", "HTTP2", "GRPC", "GRPC-WEB", "TCP", "TLS", "MONGO", "MYSQL", "REDIS",
+        "UDP",
+    ];
+    let Some(text) = text else {
+        return Protocol::Auto;
+    };
+    protocol_word(&text.value).unwrap_or_else(|| {
+        report.bad(text, "", crate::text::suggest(&text.value, WORDS));
+        Protocol::Auto
+    })
+}
+
+/// Seconds since 1970 of an RFC 3339 time in UTC, which is what Kubernetes writes.
+fn timestamp(text: &Text, report: &Report) -> Option<i64> {
+    report.parsed(
+        text,
+        "a time",
+        parse_timestamp,
+        "write it as 2026-01-31T12:00:00Z",
+    )
+}
+
+fn parse_timestamp(text: &str) -> Option<i64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let numbers = |text: &str, by: char| -> Option<[i64; 3]> {
+        let mut parts = text
+            .split(by)
+            .map(|part| part.parse::<u16>().ok().map(i64::from));
+        let three = [parts.next()??, parts.next()??, parts.next()??];
+        parts.next().is_none().then_some(three)
+    };
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(time.split('.').next()?, ':')?;
+    if !(1..=12).contains(&month)
+        || !(1..=31).contains(&day)
+        || hour > 23
+        || minute > 59
+        || second > 60
+    {
+        return None;
+    }
+    // Days from the civil calendar, counted in eras of 400 years that begin in March.
+    let (y, m) = if month <= 2 {
+        (year - 1, month + 9)
+    } else {
+        (year, month - 3)
+    };
+    let era = y.div_euclid(400);
+    let year_of_era = y - era * 400;
+    let day_of_era =
+        year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + (153 * m + 2) / 5 + day - 1;
+    let days = era * 146_097 + day_of_era - 719_468;
+    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// Says that a second thing in a list has the same name.
+pub(super) fn unique<'a, T: PartialEq + std::fmt::Display + 'a>(
+    what: &str,
+    items: impl IntoIterator<Item = (T, &'a At)>,
+    report: &Report,
+) {
+    let mut seen: Vec<T> = Vec::new();
+    for (item, at) in items {
+        if seen.contains(&item) {
+            let message = format!("{what} {} is there twice", clip(&item.to_string()));
+            report.error(codes::CONTRADICTION, at, message, "each must be different");
+        }
+        seen.push(item);
+    }
+}

@@ -1,0 +1,52 @@
+//! Every code that reading and checking one resource can give, with what it means. Cross-resource codes (V03xx) are in
+//! `voile-analysis`. A code never changes its meaning, so that people can search for it.
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $code:literal;)*) => {
+        $($(#[doc = $doc])+ pub const $name: &str = $code;)*
+
+        /// Code and meaning, in order.
+        pub const TABLE: &[(&str, &str)] = &[$(($code, concat!($($doc),+))),*];
+    };
+}
+
+codes! {
+    /// The file cannot be read.
+    UNREADABLE = "V0001";
+    /// The text is not YAML.
+    NOT_YAML = "V0002";
+    /// The document is larger, deeper or more repetitive than is allowed.
+    LIMIT = "V0003";
+    /// A key is written twice in one mapping.
+    DUPLICATE_KEY = "V0004";
+    /// A feature of YAML that resources do not use: a key that is not text, a tag, a merge key, an alias to itself.
+    YAML_FEATURE = "V0005";
+    /// No such field.
+    UNKNOWN_FIELD = "V0101";
+    /// A value of another type is wanted.
+    WRONG_TYPE = "V0102";
+    /// A field that must be there is not.
+    MISSING = "V0103";
+    /// The value is not one of those allowed.
+    BAD_VALUE = "V0104";
+    /// Part of Istio or Kubernetes, but not yet of Voile; it is not in force.
+    NOT_YET = "V0105";
+    /// A kind that Voile will not support; it is not in force.
+    REFUSED = "V0106";
+    /// A kind that means nothing to the mesh; ignored.
+    NO_MEANING = "V0107";
+    /// No such kind.
+    UNKNOWN_KIND = "V0108";
+    /// The apiVersion does not have this kind.
+    API_VERSION = "V0109";
+    /// The last good version of a resource stays in force.
+    LAST_GOOD = "V0110";
+    /// The resource is declared a second time.
+    DECLARED_TWICE = "V0111";
+    /// Fields of one resource contradict each other.
+    CONTRADICTION = "V0112";
+    /// Two resources claim one name or address in the mesh.
+    CLASH = "V0113";
+    /// A security policy is not in force because of its errors.
+    NOT_ENFORCED = "V0114";
+}

@@ -1,0 +1,198 @@
+//! A cursor over the node tree that makes each kind's decoder short: it knows the path of the field it stands on,
+//! reports wrong types at their place, and remembers which keys were asked for, so that all others are unknown fields.
+
+mod fields;
+mod report;
+
+use std::sync::Arc;
+
+pub(crate) use fields::Fields;
+pub(crate) use report::{At, Report, Spanned};
+
+use crate::codes;
+use crate::text::clip;
+use crate::yaml::{Node, Scalar, Value};
+
+/// A node and the way to it.
+#[derive(Clone)]
+pub(crate) struct Cursor<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) at: At,
+    pub(crate) report: &'a Report,
+}
+
+impl<'a> Cursor<'a> {
+    fn wrong_type<T>(&self, wanted: &str, help: &str) -> Option<T> {
+        let found = self.node.type_name();
+        self.report.error(
+            codes::WRONG_TYPE,
+            &self.at,
+            format!("{wanted} is wanted here, not {found}"),
+            help,
+        );
+        None
+    }
+
+    fn spanned<T>(&self, value: T) -> Spanned<T> {
+        Spanned {
+            value,
+            at: self.at.clone(),
+        }
+    }
+
+    fn scalar(&self) -> Option<&'a Scalar> {
+        match &self.node.value {
+            Value::Scalar(scalar) => Some(scalar),
+            Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    /// As a mapping.
+    pub(crate) fn fields(&self) -> Option<Fields<'a>> {
+        match &self.node.value {
+            Value::Map(entries) => Some(Fields::new(self.clone(), entries)),
+            Value::Scalar(_) | Value::List(_) => self.wrong_type("a mapping", ""),
+        }
+    }
+
+    /// As a list; elements that are null are errors.
+    pub(crate) fn items(&self) -> Vec<Cursor<'a>> {
+        let Value::List(items) = &self.node.value else {
+            let help = if matches!(self.node.value, Value::Map(_)) {
+                "begin each element with `- `"
+            } else {
+                ""
+            };
+            return self
+                .wrong_type::<Vec<_>>("a list", help)
+                .unwrap_or_default();
+        };
+        items
+            .iter()
+            .enumerate()
+            .map(|(index, node)| self.element(index, node))
+            .collect()
+    }
+
+    fn element(&self, index: usize, node: &'a Node) -> Cursor<'a> {
+        let path: Arc<str> = format!("{}[{index}]", self.at.path).into();
+        Cursor {
+            node,
+            at: At {
+                place: node.place,
+                path,
+            },
+            report: self.report,
+        }
+    }
+
+    /// As text. Plain scalars that Kubernetes would take for something else need quotes.
+    pub(crate) fn text(&self) -> Option<Spanned<Arc<str>>> {
+        match self.scalar() {
+            Some(scalar) if scalar.other_type().is_none() => {
+                Some(self.spanned(scalar.text.clone()))
+            }
+            Some(scalar) if !scalar.is_null() => self.wrong_type(
+                "text",
+                &format!("put it in quotes: \"{}\"", clip(&scalar.text)),
+            ),
+            Some(_) | None => self.wrong_type("text", ""),
+        }
+    }
+
+    /// As a whole number.
+    pub(crate) fn integer(&self) -> Option<Spanned<i64>> {
+        match self.scalar() {
+            Some(scalar) if scalar.plain => match scalar.text.parse() {
+                Ok(number) => Some(self.spanned(number)),
+                Err(_) => self.wrong_type("a whole number", ""),
+            },
+            Some(scalar) if scalar.text.parse::<i64>().is_ok() => {
+                self.wrong_type("a number", "remove the quotes")
+            }
+            Some(_) | None => self.wrong_type("a whole number", ""),
+        }
+    }
+
+    /// As a boolean.
+    pub(crate) fn boolean(&self) -> Option<Spanned<bool>> {
+        match self.scalar() {
+            Some(Scalar {
+                text, plain: true, ..
+            }) if matches!(&**text, "true" | "True" | "TRUE") => Some(self.spanned(true)),
+            Some(Scalar {
+                text, plain: true, ..
+            }) if matches!(&**text, "false" | "False" | "FALSE") => Some(self.spanned(false)),
+            Some(Scalar { plain: true, .. }) => {
+                self.wrong_type("true or false", "write true or false")
+            }
+            Some(Scalar { text, .. }) if matches!(&**text, "true" | "false") => {
+                self.wrong_type("true or false", "remove the quotes")
+            }
+            Some(_) | None => self.wrong_type("true or false", ""),
+        }
+    }
+
+    /// As a number or text (Kubernetes' IntOrString).
+    pub(crate) fn integer_or_text(&self) -> Option<Spanned<IntegerOrText>> {
+        let scalar = self.scalar();
+        if scalar.is_some_and(|scalar| scalar.plain && scalar.text.parse::<i64>().is_ok()) {
+            return self
+                .integer()
+                .map(|number| self.spanned(IntegerOrText::Integer(number.value)));
+        }
+        self.text()
+            .map(|text| self.spanned(IntegerOrText::Text(text.value)))
+    }
+
+    /// As a mapping of text to text.
+    pub(crate) fn text_map(&self) -> Vec<(Spanned<Arc<str>>, Spanned<Arc<str>>)> {
+        self.entries()
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value.text()?)))
+            .collect()
+    }
+
+    /// As a mapping whose keys are not fields.
+    pub(crate) fn entries(&self) -> Vec<(Spanned<Arc<str>>, Cursor<'a>)> {
+        let Value::Map(entries) = &self.node.value else {
+            return self
+                .wrong_type::<Vec<_>>("a mapping", "")
+                .unwrap_or_default();
+        };
+        let entry = |(key, node): &'a (crate::yaml::Key, Node)| {
+            let path: Arc<str> = format!("{}[{}]", self.at.path, clip(&key.text)).into();
+            let name = Spanned {
+                value: key.text.clone(),
+                at: At {
+                    place: key.place,
+                    path: path.clone(),
+                },
+            };
+            (
+                name,
+                Cursor {
+                    node,
+                    at: At {
+                        place: node.place,
+                        path,
+                    },
+                    report: self.report,
+                },
+            )
+        };
+        entries.iter().map(entry).collect()
+    }
+
+    /// As a list of text.
+    pub(crate) fn texts(&self) -> Vec<Spanned<Arc<str>>> {
+        self.items().iter().filter_map(Cursor::text).collect()
+    }
+}
+
+/// Kubernetes' IntOrString.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum IntegerOrText {
+    Integer(i64),
+    Text(Arc<str>),
+}

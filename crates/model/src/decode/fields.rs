@@ -1,0 +1,148 @@
+//! The fields of one mapping. Asking for a field makes it known; `finish` reports what nobody asked for.
+
+use std::sync::Arc;
+
+use super::report::At;
+use super::{Cursor, IntegerOrText, Spanned};
+use crate::codes;
+use crate::text::{clip, suggest};
+use crate::yaml::{Key, Node};
+
+type Text = Spanned<Arc<str>>;
+
+/// A mapping that is being read.
+pub(crate) struct Fields<'a> {
+    cursor: Cursor<'a>,
+    entries: &'a [(Key, Node)],
+    known: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn new(cursor: Cursor<'a>, entries: &'a [(Key, Node)]) -> Self {
+        Self {
+            cursor,
+            entries,
+            known: Vec::new(),
+        }
+    }
+
+    /// Where the mapping is.
+    pub(crate) fn at(&self) -> &At {
+        &self.cursor.at
+    }
+
+    /// A field; null counts as not there.
+    pub(crate) fn get(&mut self, name: &'static str) -> Option<Cursor<'a>> {
+        self.known.push(name);
+        let (_, node) = self
+            .entries
+            .iter()
+            .find(|(key, node)| &*key.text == name && !node.is_null())?;
+        Some(Cursor {
+            node,
+            at: At {
+                place: node.place,
+                path: self.path(name),
+            },
+            report: self.cursor.report,
+        })
+    }
+
+    fn path(&self, name: &str) -> Arc<str> {
+        match &*self.cursor.at.path {
+            "" => name.into(),
+            parent => format!("{parent}.{name}").into(),
+        }
+    }
+
+    /// A field of text.
+    pub(crate) fn text(&mut self, name: &'static str) -> Option<Text> {
+        self.get(name)?.text()
+    }
+
+    /// A field that is a whole number.
+    pub(crate) fn integer(&mut self, name: &'static str) -> Option<Spanned<i64>> {
+        self.get(name)?.integer()
+    }
+
+    /// A field that is a number or text.
+    pub(crate) fn integer_or_text(&mut self, name: &'static str) -> Option<Spanned<IntegerOrText>> {
+        self.get(name)?.integer_or_text()
+    }
+
+    /// A boolean field.
+    pub(crate) fn boolean(&mut self, name: &'static str) -> Option<Spanned<bool>> {
+        self.get(name)?.boolean()
+    }
+
+    /// A field that is a list of text.
+    pub(crate) fn texts(&mut self, name: &'static str) -> Vec<Text> {
+        self.get(name)
+            .map(|cursor| cursor.texts())
+            .unwrap_or_default()
+    }
+
+    /// A field that is a mapping of text to text.
+    pub(crate) fn text_map(&mut self, name: &'static str) -> Vec<(Text, Text)> {
+        self.get(name)
+            .map(|cursor| cursor.text_map())
+            .unwrap_or_default()
+    }
+
+    /// A field that is a list, each element read by `read`.
+    pub(crate) fn list<T>(
+        &mut self,
+        name: &'static str,
+        read: impl Fn(&Cursor<'a>) -> Option<T>,
+    ) -> Vec<T> {
+        let items = self
+            .get(name)
+            .map(|cursor| cursor.items())
+            .unwrap_or_default();
+        items.iter().filter_map(read).collect()
+    }
+
+    /// A field that is a mapping of its own.
+    pub(crate) fn inner(&mut self, name: &'static str) -> Option<Fields<'a>> {
+        self.get(name)?.fields()
+    }
+
+    /// Fields that are known and mean nothing to us.
+    pub(crate) fn ignore(&mut self, names: &[&'static str]) {
+        self.known.extend(names);
+    }
+
+    /// Fields that are known and would mean something: an error when they are there.
+    pub(crate) fn not_yet(&mut self, names: &[&'static str]) {
+        for name in names {
+            if let Some(cursor) = self.get(name) {
+                let message = format!("`{name}` is not yet supported, and would not be in force");
+                self.cursor.report.error(
+                    codes::NOT_YET,
+                    &cursor.at,
+                    message,
+                    "remove it, or wait for a later version",
+                );
+            }
+        }
+    }
+
+    /// Reports what nobody asked for.
+    pub(crate) fn finish(self) {
+        for (key, _) in self.entries {
+            if !self.known.contains(&&*key.text) {
+                let at = At {
+                    place: key.place,
+                    path: self.path(&clip(&key.text)),
+                };
+                let help = suggest(&key.text, self.known.iter().copied());
+                self.cursor.report.error(
+                    codes::UNKNOWN_FIELD,
+                    &at,
+                    format!("unknown field `{}`", clip(&key.text)),
+                    help,
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Where problems of one file are collected, and the places that values carry into checks.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use crate::codes;
+use crate::diagnostic::Diagnostic;
+use crate::names::Port;
+use crate::source::Source;
+use crate::text::{clip, parse_duration, suggest};
+use crate::yaml::Place;
+
+/// Most problems kept for one document: a hostile one could make a million.
+const MAX_DIAGNOSTICS_PER_DOCUMENT: usize = 100;
+
+/// Place and field path of a value.
+#[derive(Debug, Clone)]
+pub(crate) struct At {
+    pub(crate) place: Place,
+    pub(crate) path: Arc<str>,
+}
+
+/// A value and where it was written.
+#[derive(Debug, Clone)]
+pub(crate) struct Spanned<T> {
+    pub(crate) value: T,
+    pub(crate) at: At,
+}
+
+/// Problems of one document. Shared by all cursors over it.
+pub(crate) struct Report {
+    file: Arc<str>,
+    diagnostics: RefCell<Vec<Diagnostic>>,
+    failed: RefCell<bool>,
+}
+
+impl Report {
+    pub(crate) fn new(file: Arc<str>) -> Self {
+        Self {
+            file,
+            diagnostics: RefCell::default(),
+            failed: RefCell::new(false),
+        }
+    }
+
+    /// Adds an error.
+    pub(crate) fn error(
+        &self,
+        code: &'static str,
+        at: &At,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        *self.failed.borrow_mut() = true;
+        self.push(Diagnostic::error(code, self.source(at), message), at, help);
+    }
+
+    /// Adds a warning.
+    pub(crate) fn warning(
+        &self,
+        code: &'static str,
+        at: &At,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        self.push(
+            Diagnostic::warning(code, self.source(at), message),
+            at,
+            help,
+        );
+    }
+
+    fn push(&self, diagnostic: Diagnostic, at: &At, help: impl Into<String>) {
+        let mut all = self.diagnostics.borrow_mut();
+        if all.len() < MAX_DIAGNOSTICS_PER_DOCUMENT {
+            all.push(diagnostic.field(&*at.path).help(help));
+        }
+    }
+
+    /// The place as others see it.
+    pub(crate) fn source(&self, at: &At) -> Source {
+        Source {
+            file: self.file.clone(),
+            line: at.place.line,
+            column: at.place.column,
+        }
+    }
+
+    /// Whether any error was added.
+    pub(crate) fn failed(&self) -> bool {
+        *self.failed.borrow()
+    }
+
+    /// All of it.
+    pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
+        self.diagnostics.into_inner()
+    }
+
+    /// One of the words allowed.
+    pub(crate) fn one_of<T: Copy>(
+        &self,
+        text: &Spanned<Arc<str>>,
+        words: &[(&'static str, T)],
+    ) -> Option<T> {
+        let found = words
+            .iter()
+            .find(|(word, _)| *word == &*text.value)
+            .map(|(_, value)| *value);
+        if found.is_none() {
+            let help = suggest(&text.value, words.iter().map(|(word, _)| *word));
+            self.bad(text, "", help);
+        }
+        found
+    }
+
+    /// A port number.
+    pub(crate) fn port(&self, number: &Spanned<i64>) -> Option<Port> {
+        let port = u16::try_from(number.value).ok().and_then(Port::new);
+        if port.is_none() {
+            let message = format!("{} is not a port", number.value);
+            self.error(
+                codes::BAD_VALUE,
+                &number.at,
+                message,
+                "a port is a number from 1 to 65535",
+            );
+        }
+        port
+    }
+
+    /// A duration with its unit.
+    pub(crate) fn duration(&self, text: &Spanned<Arc<str>>) -> Option<std::time::Duration> {
+        let duration = parse_duration(&text.value);
+        if duration.is_none() {
+            self.bad(
+                text,
+                " for a duration",
+                "write a number and a unit such as 10s, 250ms or 1h30m, at most a year",
+            );
+        }
+        duration
+    }
+
+    /// A value parsed by `parse`.
+    pub(crate) fn parsed<T>(
+        &self,
+        text: &Spanned<Arc<str>>,
+        what: &str,
+        parse: impl Fn(&str) -> Option<T>,
+        help: &str,
+    ) -> Option<T> {
+        let value = parse(&text.value);
+        if value.is_none() {
+            self.bad(text, &format!(" for {what}"), help);
+        }
+        value
+    }
+
+    /// Says that the text is not allowed here.
+    pub(crate) fn bad(&self, text: &Spanned<Arc<str>>, what: &str, help: impl Into<String>) {
+        self.error(
+            codes::BAD_VALUE,
+            &text.at,
+            format!("`{}` is not allowed{what}", clip(&text.value)),
+            help,
+        );
+    }
+
+    /// A field that must be there: reports at its parent when it is not.
+    pub(crate) fn required<T>(&self, value: Option<T>, parent: &At, name: &str) -> Option<T> {
+        if value.is_none() && !self.failed_below(parent, name) {
+            let path: Arc<str> = if parent.path.is_empty() {
+                name.into()
+            } else {
+                format!("{}.{name}", parent.path).into()
+            };
+            let at = At {
+                place: parent.place,
+                path,
+            };
+            self.error(codes::MISSING, &at, format!("`{name}` is missing"), "");
+        }
+        value
+    }
+
+    /// Whether the field was there but wrong, which was said already.
+    fn failed_below(&self, parent: &At, name: &str) -> bool {
+        let path = if parent.path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", parent.path)
+        };
+        self.diagnostics
+            .borrow()
+            .iter()
+            .any(|d| d.is_error() && d.field == path)
+    }
+}

@@ -1,0 +1,195 @@
+//! MeshConfig: the YAML inside `data.mesh` of the ConfigMap `istio`.
+
+use super::Text;
+use crate::decode::{At, Cursor, Fields, Spanned};
+
+/// MeshConfig.
+#[derive(Debug)]
+pub(crate) struct MeshConfig {
+    pub(crate) trust_domain: Option<Text>,
+    pub(crate) trust_domain_aliases: Vec<Text>,
+    pub(crate) root_namespace: Option<Text>,
+    pub(crate) enable_auto_mtls: Option<Spanned<bool>>,
+    pub(crate) outbound_mode: Option<Text>,
+    pub(crate) connect_timeout: Option<Text>,
+    pub(crate) protocol_detection_timeout: Option<Text>,
+    pub(crate) access_log_file: Option<Text>,
+    pub(crate) access_log_encoding: Option<Text>,
+    pub(crate) proxy: Option<ProxySettings>,
+    pub(crate) extension_providers: Vec<ExtensionProvider>,
+}
+
+/// `defaultConfig`.
+#[derive(Debug)]
+pub(crate) struct ProxySettings {
+    pub(crate) concurrency: Option<Spanned<i64>>,
+    pub(crate) drain_duration: Option<Text>,
+    pub(crate) termination_drain_duration: Option<Text>,
+    pub(crate) hold_application: Option<Spanned<bool>>,
+    pub(crate) discovery_address: Option<Text>,
+}
+
+/// One of `extensionProviders`.
+#[derive(Debug)]
+pub(crate) struct ExtensionProvider {
+    pub(crate) at: At,
+    pub(crate) name: Option<Text>,
+    pub(crate) kinds: Vec<&'static str>,
+}
+
+/// What a provider can be.
+const PROVIDER_KINDS: [&str; 14] = [
+    "envoyExtAuthzHttp",
+    "envoyExtAuthzGrpc",
+    "zipkin",
+    "lightstep",
+    "datadog",
+    "skywalking",
+    "opencensus",
+    "opentelemetry",
+    "stackdriver",
+    "prometheus",
+    "envoyFileAccessLog",
+    "envoyHttpAls",
+    "envoyTcpAls",
+    "envoyOtelAls",
+];
+
+/// Known, and without meaning for a mesh on one machine.
+const IGNORED: [&str; 21] = [
+    "ca",
+    "certificates",
+    "configSources",
+    "defaultHttpRetryPolicy",
+    "dnsRefreshRate",
+    "enablePrometheusMerge",
+    "h2UpgradePolicy",
+    "inboundClusterStatName",
+    "outboundClusterStatName",
+    "ingressClass",
+    "ingressControllerMode",
+    "ingressSelector",
+    "ingressService",
+    "localityLbSetting",
+    "proxyHttpPort",
+    "proxyInboundListenPort",
+    "proxyListenPort",
+    "serviceSettings",
+    "statNamePrefix",
+    "tcpKeepalive",
+    "verifyCertificateAtClient",
+];
+
+/// Known, and they would change what is allowed, seen or routed.
+const NOT_YET: [&str; 13] = [
+    "accessLogFormat",
+    "caCertificates",
+    "defaultDestinationRuleExportTo",
+    "defaultServiceExportTo",
+    "defaultVirtualServiceExportTo",
+    "disableEnvoyListenerLog",
+    "discoverySelectors",
+    "enableEnvoyAccessLogService",
+    "enableTracing",
+    "hboneIdleTimeout",
+    "meshMTLS",
+    "pathNormalization",
+    "tlsDefaults",
+];
+
+impl MeshConfig {
+    /// Reads all of it.
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Self {
+        let outbound_mode = fields
+            .inner("outboundTrafficPolicy")
+            .and_then(|mut policy| {
+                let mode = policy.text("mode");
+                policy.finish();
+                mode
+            });
+        let config = Self {
+            trust_domain: fields.text("trustDomain"),
+            trust_domain_aliases: fields.texts("trustDomainAliases"),
+            root_namespace: fields.text("rootNamespace"),
+            enable_auto_mtls: fields.boolean("enableAutoMtls"),
+            outbound_mode,
+            connect_timeout: fields.text("connectTimeout"),
+            protocol_detection_timeout: fields.text("protocolDetectionTimeout"),
+            access_log_file: fields.text("accessLogFile"),
+            access_log_encoding: fields.text("accessLogEncoding"),
+            proxy: fields.inner("defaultConfig").map(ProxySettings::read),
+            extension_providers: fields.list("extensionProviders", ExtensionProvider::read),
+        };
+        if let Some(mut providers) = fields.inner("defaultProviders") {
+            providers.ignore(&["metrics"]);
+            providers.not_yet(&["tracing", "accessLogging"]);
+            providers.finish();
+        }
+        fields.ignore(&IGNORED);
+        fields.not_yet(&NOT_YET);
+        config
+    }
+}
+
+impl ProxySettings {
+    fn read(mut fields: Fields<'_>) -> Self {
+        let settings = Self {
+            concurrency: fields.integer("concurrency"),
+            drain_duration: fields.text("drainDuration"),
+            termination_drain_duration: fields.text("terminationDrainDuration"),
+            hold_application: fields.boolean("holdApplicationUntilProxyStarts"),
+            discovery_address: fields.text("discoveryAddress"),
+        };
+        fields.ignore(&[
+            "binaryPath",
+            "caCertificatesPem",
+            "configPath",
+            "controlPlaneAuthPolicy",
+            "customConfigFile",
+            "envoyAccessLogService",
+            "envoyMetricsService",
+            "extraStatTags",
+            "fileFlushInterval",
+            "fileFlushMinSizeKb",
+            "gatewayTopology",
+            "image",
+            "interceptionMode",
+            "meshId",
+            "privateKeyProvider",
+            "proxyAdminPort",
+            "proxyBootstrapTemplatePath",
+            "proxyHeaders",
+            "proxyMetadata",
+            "proxyStatsMatcher",
+            "readinessProbe",
+            "runtimeValues",
+            "sds",
+            "serviceCluster",
+            "statNameLength",
+            "statsdUdpAddress",
+            "statusPort",
+            "tracing",
+            "tracingServiceName",
+            "zipkinAddress",
+        ]);
+        fields.finish();
+        settings
+    }
+}
+
+impl ExtensionProvider {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let name = fields.text("name");
+        let kinds = PROVIDER_KINDS
+            .into_iter()
+            .filter(|kind| fields.get(kind).is_some())
+            .collect();
+        fields.finish();
+        Some(Self {
+            at: cursor.at.clone(),
+            name,
+            kinds,
+        })
+    }
+}

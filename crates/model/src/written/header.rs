@@ -1,0 +1,86 @@
+//! What every resource begins with: apiVersion, kind and metadata.
+
+use super::{Text, TextMap};
+use crate::decode::{At, Fields};
+
+/// apiVersion, kind, metadata.
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub(crate) at: At,
+    pub(crate) api_version: Option<Text>,
+    pub(crate) kind: Option<Text>,
+    pub(crate) metadata: Metadata,
+}
+
+/// `metadata`, also of Pod templates.
+#[derive(Debug, Default)]
+pub(crate) struct Metadata {
+    pub(crate) at: Option<At>,
+    pub(crate) name: Option<Text>,
+    pub(crate) namespace: Option<Text>,
+    pub(crate) labels: TextMap,
+    pub(crate) annotations: TextMap,
+    pub(crate) created: Option<Text>,
+    pub(crate) owners: Vec<Owner>,
+}
+
+/// One of `ownerReferences`.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    pub(crate) kind: Option<Text>,
+    pub(crate) name: Option<Text>,
+    pub(crate) controller: bool,
+}
+
+impl Header {
+    /// Reads it from the top of a document.
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Self {
+        Self {
+            at: fields.at().clone(),
+            api_version: fields.text("apiVersion"),
+            kind: fields.text("kind"),
+            metadata: Metadata::read(fields),
+        }
+    }
+}
+
+impl Metadata {
+    /// Reads `metadata` of a mapping.
+    pub(crate) fn read(parent: &mut Fields<'_>) -> Self {
+        let Some(mut fields) = parent.inner("metadata") else {
+            return Self::default();
+        };
+        let metadata = Self {
+            at: Some(fields.at().clone()),
+            name: fields.text("name"),
+            namespace: fields.text("namespace"),
+            labels: fields.text_map("labels"),
+            annotations: fields.text_map("annotations"),
+            created: fields.text("creationTimestamp"),
+            owners: fields.list("ownerReferences", |cursor| {
+                let mut owner = cursor.fields()?;
+                let read = Owner {
+                    kind: owner.text("kind"),
+                    name: owner.text("name"),
+                    controller: owner.boolean("controller").is_some_and(|c| c.value),
+                };
+                owner.ignore(&["apiVersion", "uid", "blockOwnerDeletion"]);
+                owner.finish();
+                Some(read)
+            }),
+        };
+        fields.ignore(&[
+            "uid",
+            "resourceVersion",
+            "generation",
+            "generateName",
+            "selfLink",
+            "managedFields",
+            "finalizers",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+        ]);
+        fields.finish();
+        metadata
+    }
+}

@@ -1,0 +1,115 @@
+//! Kubernetes kinds but for Pods: Service, ConfigMap, Secret, and those that are little more than a name.
+
+use super::{Text, TextMap};
+use crate::decode::{Cursor, Fields, IntegerOrText, Spanned};
+
+/// `spec` of a Service.
+#[derive(Debug, Default)]
+pub(crate) struct Service {
+    pub(crate) kind: Option<Text>,
+    pub(crate) cluster_ip: Option<Text>,
+    pub(crate) cluster_ips: Vec<Text>,
+    pub(crate) external_name: Option<Text>,
+    pub(crate) selector: Option<TextMap>,
+    pub(crate) ports: Vec<ServicePort>,
+}
+
+/// One of `spec.ports`.
+#[derive(Debug)]
+pub(crate) struct ServicePort {
+    pub(crate) at: crate::decode::At,
+    pub(crate) name: Option<Text>,
+    pub(crate) port: Option<Spanned<i64>>,
+    pub(crate) target_port: Option<Spanned<IntegerOrText>>,
+    pub(crate) protocol: Option<Text>,
+    pub(crate) app_protocol: Option<Text>,
+}
+
+impl Service {
+    /// Reads `spec`.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Self {
+        document.ignore(&["status"]);
+        let Some(mut spec) = document.inner("spec") else {
+            return Self::default();
+        };
+        let service = Self {
+            kind: spec.text("type"),
+            cluster_ip: spec.text("clusterIP"),
+            cluster_ips: spec.texts("clusterIPs"),
+            external_name: spec.text("externalName"),
+            selector: spec.get("selector").map(|cursor| cursor.text_map()),
+            ports: spec.list("ports", ServicePort::read),
+        };
+        spec.ignore(&[
+            "allocateLoadBalancerNodePorts",
+            "externalIPs",
+            "externalTrafficPolicy",
+            "healthCheckNodePort",
+            "internalTrafficPolicy",
+            "ipFamilies",
+            "ipFamilyPolicy",
+            "loadBalancerClass",
+            "loadBalancerIP",
+            "loadBalancerSourceRanges",
+            "publishNotReadyAddresses",
+            "sessionAffinity",
+            "sessionAffinityConfig",
+            "trafficDistribution",
+        ]);
+        spec.finish();
+        service
+    }
+}
+
+impl ServicePort {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let port = Self {
+            at: cursor.at.clone(),
+            name: fields.text("name"),
+            port: fields.integer("port"),
+            target_port: fields.integer_or_text("targetPort"),
+            protocol: fields.text("protocol"),
+            app_protocol: fields.text("appProtocol"),
+        };
+        fields.ignore(&["nodePort"]);
+        fields.finish();
+        Some(port)
+    }
+}
+
+/// A ConfigMap.
+#[derive(Debug, Default)]
+pub(crate) struct ConfigMap {
+    pub(crate) data: TextMap,
+}
+
+impl ConfigMap {
+    /// Reads its fields.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Self {
+        let data = document.text_map("data");
+        document.ignore(&["binaryData", "immutable"]);
+        Self { data }
+    }
+}
+
+/// A Secret.
+#[derive(Debug)]
+pub(crate) struct Secret {
+    pub(crate) kind: Option<Text>,
+    pub(crate) data: TextMap,
+    pub(crate) string_data: TextMap,
+}
+
+impl Secret {
+    /// Reads its fields.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Self {
+        let secret = Self {
+            kind: document.text("type"),
+            data: document.text_map("data"),
+            string_data: document.text_map("stringData"),
+        };
+        document.ignore(&["immutable"]);
+        secret
+    }
+}

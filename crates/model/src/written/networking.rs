@@ -1,0 +1,248 @@
+//! `networking.istio.io`: ServiceEntry, WorkloadEntry, Sidecar and ProxyConfig.
+
+use super::{Selector, Text, TextMap};
+use crate::decode::{At, Cursor, Fields, Spanned};
+
+/// `spec` of a ServiceEntry.
+#[derive(Debug)]
+pub(crate) struct ServiceEntry {
+    pub(crate) at: At,
+    pub(crate) hosts: Vec<Text>,
+    pub(crate) addresses: Vec<Text>,
+    pub(crate) ports: Vec<ServiceEntryPort>,
+    pub(crate) location: Option<Text>,
+    pub(crate) resolution: Option<Text>,
+    pub(crate) endpoints: Vec<WorkloadEntry>,
+    pub(crate) selector: Option<Selector>,
+    pub(crate) export_to: Vec<Text>,
+    pub(crate) subject_alt_names: Vec<Text>,
+}
+
+/// One of `ports` of a ServiceEntry.
+#[derive(Debug)]
+pub(crate) struct ServiceEntryPort {
+    pub(crate) port: ListenerPort,
+    pub(crate) target_port: Option<Spanned<i64>>,
+}
+
+/// Number, protocol and name, as Istio writes ports.
+#[derive(Debug)]
+pub(crate) struct ListenerPort {
+    pub(crate) at: At,
+    pub(crate) number: Option<Spanned<i64>>,
+    pub(crate) protocol: Option<Text>,
+    pub(crate) name: Option<Text>,
+}
+
+/// `spec` of a WorkloadEntry, and each of `endpoints` of a ServiceEntry.
+#[derive(Debug)]
+pub(crate) struct WorkloadEntry {
+    pub(crate) at: At,
+    pub(crate) address: Option<Text>,
+    pub(crate) ports: Vec<(Text, Option<Spanned<i64>>)>,
+    pub(crate) labels: TextMap,
+    pub(crate) network: Option<Text>,
+    pub(crate) locality: Option<Text>,
+    pub(crate) weight: Option<Spanned<i64>>,
+    pub(crate) service_account: Option<Text>,
+}
+
+/// `spec` of a Sidecar.
+#[derive(Debug, Default)]
+pub(crate) struct Sidecar {
+    pub(crate) selector: Option<Selector>,
+    pub(crate) ingress: Vec<Ingress>,
+    pub(crate) egress: Vec<Egress>,
+    pub(crate) outbound_mode: Option<Text>,
+}
+
+/// One of `ingress`.
+#[derive(Debug)]
+pub(crate) struct Ingress {
+    pub(crate) at: At,
+    pub(crate) port: Option<ListenerPort>,
+    pub(crate) bind: Option<Text>,
+    pub(crate) capture_mode: Option<Text>,
+    pub(crate) default_endpoint: Option<Text>,
+}
+
+/// One of `egress`.
+#[derive(Debug)]
+pub(crate) struct Egress {
+    pub(crate) at: At,
+    pub(crate) port: Option<ListenerPort>,
+    pub(crate) bind: Option<Text>,
+    pub(crate) capture_mode: Option<Text>,
+    pub(crate) hosts: Vec<Text>,
+}
+
+/// `spec` of a ProxyConfig.
+#[derive(Debug, Default)]
+pub(crate) struct ProxyConfig {
+    pub(crate) selector: Option<Selector>,
+    pub(crate) concurrency: Option<Spanned<i64>>,
+    pub(crate) environment: TextMap,
+}
+
+impl ServiceEntry {
+    /// Reads `spec`.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Option<Self> {
+        document.ignore(&["status"]);
+        let mut spec = document.inner("spec")?;
+        let entry = Self {
+            at: spec.at().clone(),
+            hosts: spec.texts("hosts"),
+            addresses: spec.texts("addresses"),
+            ports: spec.list("ports", ServiceEntryPort::read),
+            location: spec.text("location"),
+            resolution: spec.text("resolution"),
+            endpoints: spec.list("endpoints", |cursor| {
+                let mut fields = cursor.fields()?;
+                let endpoint = WorkloadEntry::read_fields(&mut fields);
+                fields.finish();
+                Some(endpoint)
+            }),
+            selector: Selector::read(&mut spec, "workloadSelector", "labels"),
+            export_to: spec.texts("exportTo"),
+            subject_alt_names: spec.texts("subjectAltNames"),
+        };
+        spec.finish();
+        Some(entry)
+    }
+}
+
+impl ServiceEntryPort {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let port = Self {
+            port: ListenerPort::read_fields(&mut fields),
+            target_port: fields.integer("targetPort"),
+        };
+        fields.finish();
+        Some(port)
+    }
+}
+
+impl ListenerPort {
+    fn read_fields(fields: &mut Fields<'_>) -> Self {
+        Self {
+            at: fields.at().clone(),
+            number: fields.integer("number"),
+            protocol: fields.text("protocol"),
+            name: fields.text("name"),
+        }
+    }
+
+    fn read(parent: &mut Fields<'_>) -> Option<Self> {
+        let mut fields = parent.inner("port")?;
+        let port = Self::read_fields(&mut fields);
+        fields.ignore(&["targetPort"]);
+        fields.finish();
+        Some(port)
+    }
+}
+
+impl WorkloadEntry {
+    /// Reads `spec`.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Option<Self> {
+        document.ignore(&["status"]);
+        let mut spec = document.inner("spec")?;
+        let entry = Self::read_fields(&mut spec);
+        spec.finish();
+        Some(entry)
+    }
+
+    fn read_fields(fields: &mut Fields<'_>) -> Self {
+        let ports = fields
+            .get("ports")
+            .map(|cursor| cursor.entries())
+            .unwrap_or_default();
+        Self {
+            at: fields.at().clone(),
+            address: fields.text("address"),
+            ports: ports
+                .into_iter()
+                .map(|(name, cursor)| (name, cursor.integer()))
+                .collect(),
+            labels: fields.text_map("labels"),
+            network: fields.text("network"),
+            locality: fields.text("locality"),
+            weight: fields.integer("weight"),
+            service_account: fields.text("serviceAccount"),
+        }
+    }
+}
+
+impl Sidecar {
+    /// Reads `spec`.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Self {
+        document.ignore(&["status"]);
+        let Some(mut spec) = document.inner("spec") else {
+            return Self::default();
+        };
+        let outbound_mode = spec.inner("outboundTrafficPolicy").and_then(|mut policy| {
+            let mode = policy.text("mode");
+            policy.not_yet(&["egressProxy"]);
+            policy.finish();
+            mode
+        });
+        let sidecar = Self {
+            selector: Selector::read(&mut spec, "workloadSelector", "labels"),
+            ingress: spec.list("ingress", Ingress::read),
+            egress: spec.list("egress", Egress::read),
+            outbound_mode,
+        };
+        spec.not_yet(&["inboundConnectionPool"]);
+        spec.finish();
+        sidecar
+    }
+}
+
+impl Ingress {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let ingress = Self {
+            at: cursor.at.clone(),
+            port: ListenerPort::read(&mut fields),
+            bind: fields.text("bind"),
+            capture_mode: fields.text("captureMode"),
+            default_endpoint: fields.text("defaultEndpoint"),
+        };
+        fields.not_yet(&["tls", "connectionPool"]);
+        fields.finish();
+        Some(ingress)
+    }
+}
+
+impl Egress {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let egress = Self {
+            at: cursor.at.clone(),
+            port: ListenerPort::read(&mut fields),
+            bind: fields.text("bind"),
+            capture_mode: fields.text("captureMode"),
+            hosts: fields.texts("hosts"),
+        };
+        fields.finish();
+        Some(egress)
+    }
+}
+
+impl ProxyConfig {
+    /// Reads `spec`.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Self {
+        document.ignore(&["status"]);
+        let Some(mut spec) = document.inner("spec") else {
+            return Self::default();
+        };
+        let config = Self {
+            selector: Selector::read(&mut spec, "selector", "matchLabels"),
+            concurrency: spec.integer("concurrency"),
+            environment: spec.text_map("environmentVariables"),
+        };
+        spec.ignore(&["image"]);
+        spec.finish();
+        config
+    }
+}

@@ -1,0 +1,285 @@
+//! Pods and Deployments. Most of a Pod's specification means nothing on one machine; those fields are known by name, so
+//! that a folder written for Kubernetes passes and a slip of the pen does not.
+
+use super::header::Metadata;
+use super::{Text, TextMap};
+use crate::decode::{At, Cursor, Fields, Spanned};
+
+/// `spec` of a Pod or of a template.
+#[derive(Debug, Default)]
+pub(crate) struct PodSpec {
+    pub(crate) service_account: Option<Text>,
+    pub(crate) containers: Vec<Container>,
+    pub(crate) termination_grace_seconds: Option<Spanned<i64>>,
+}
+
+/// `status` of a Pod.
+#[derive(Debug, Default)]
+pub(crate) struct PodStatus {
+    pub(crate) phase: Option<Text>,
+    pub(crate) pod_ip: Option<Text>,
+    pub(crate) pod_ips: Vec<Text>,
+}
+
+/// One of `containers`.
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) at: At,
+    pub(crate) name: Option<Text>,
+    pub(crate) image: Option<Text>,
+    pub(crate) command: Vec<Text>,
+    pub(crate) args: Vec<Text>,
+    pub(crate) env: Vec<EnvVar>,
+    pub(crate) working_dir: Option<Text>,
+    pub(crate) ports: Vec<ContainerPort>,
+}
+
+/// One of `env`.
+#[derive(Debug)]
+pub(crate) struct EnvVar {
+    pub(crate) at: At,
+    pub(crate) name: Option<Text>,
+    pub(crate) value: Option<Text>,
+    pub(crate) field: Option<Text>,
+    pub(crate) config_map_key: Option<KeyRef>,
+    pub(crate) secret_key: Option<KeyRef>,
+}
+
+/// A key of another resource.
+#[derive(Debug)]
+pub(crate) struct KeyRef {
+    pub(crate) at: At,
+    pub(crate) name: Option<Text>,
+    pub(crate) key: Option<Text>,
+    pub(crate) optional: bool,
+}
+
+/// One of `ports` of a container.
+#[derive(Debug)]
+pub(crate) struct ContainerPort {
+    pub(crate) at: At,
+    pub(crate) name: Option<Text>,
+    pub(crate) number: Option<Spanned<i64>>,
+    pub(crate) protocol: Option<Text>,
+}
+
+/// `spec` of a Deployment.
+#[derive(Debug)]
+pub(crate) struct Deployment {
+    pub(crate) at: At,
+    pub(crate) replicas: Option<Spanned<i64>>,
+    pub(crate) selector: Option<TextMap>,
+    pub(crate) template: Option<Template>,
+}
+
+/// A Pod template.
+#[derive(Debug)]
+pub(crate) struct Template {
+    pub(crate) at: At,
+    pub(crate) metadata: Metadata,
+    pub(crate) spec: PodSpec,
+}
+
+const IGNORED_IN_POD: [&str; 36] = [
+    "activeDeadlineSeconds",
+    "affinity",
+    "automountServiceAccountToken",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "ephemeralContainers",
+    "hostAliases",
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "hostUsers",
+    "hostname",
+    "hostnameOverride",
+    "imagePullSecrets",
+    "nodeName",
+    "nodeSelector",
+    "os",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "resourceClaims",
+    "resources",
+    "restartPolicy",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "securityContext",
+    "serviceAccount",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "subdomain",
+    "tolerations",
+    "topologySpreadConstraints",
+];
+
+const IGNORED_IN_CONTAINER: [&str; 14] = [
+    "imagePullPolicy",
+    "lifecycle",
+    "livenessProbe",
+    "readinessProbe",
+    "resizePolicy",
+    "resources",
+    "restartPolicy",
+    "securityContext",
+    "startupProbe",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+];
+
+impl PodSpec {
+    /// Reads `spec`.
+    pub(crate) fn read(parent: &mut Fields<'_>) -> Self {
+        let Some(mut spec) = parent.inner("spec") else {
+            return Self::default();
+        };
+        let pod = Self {
+            service_account: spec.text("serviceAccountName"),
+            containers: spec.list("containers", Container::read),
+            termination_grace_seconds: spec.integer("terminationGracePeriodSeconds"),
+        };
+        spec.ignore(&IGNORED_IN_POD);
+        spec.ignore(&["initContainers", "volumes"]);
+        spec.finish();
+        pod
+    }
+}
+
+impl PodStatus {
+    /// Reads `status`; what else a cluster writes there is its own business.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Self {
+        let Some(mut status) = document.inner("status") else {
+            return Self::default();
+        };
+        Self {
+            phase: status.text("phase"),
+            pod_ip: status.text("podIP"),
+            pod_ips: status.list("podIPs", |cursor| cursor.fields()?.text("ip")),
+        }
+    }
+}
+
+impl Container {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let container = Self {
+            at: cursor.at.clone(),
+            name: fields.text("name"),
+            image: fields.text("image"),
+            command: fields.texts("command"),
+            args: fields.texts("args"),
+            env: fields.list("env", EnvVar::read),
+            working_dir: fields.text("workingDir"),
+            ports: fields.list("ports", ContainerPort::read),
+        };
+        fields.ignore(&IGNORED_IN_CONTAINER);
+        fields.ignore(&["volumeDevices", "volumeMounts"]);
+        fields.not_yet(&["envFrom"]);
+        fields.finish();
+        Some(container)
+    }
+}
+
+impl EnvVar {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let (name, value) = (fields.text("name"), fields.text("value"));
+        let mut env = Self {
+            at: cursor.at.clone(),
+            name,
+            value,
+            field: None,
+            config_map_key: None,
+            secret_key: None,
+        };
+        if let Some(mut from) = fields.inner("valueFrom") {
+            if let Some(mut field) = from.inner("fieldRef") {
+                env.field = field.text("fieldPath");
+                field.ignore(&["apiVersion"]);
+                field.finish();
+            }
+            env.config_map_key = KeyRef::read(&mut from, "configMapKeyRef");
+            env.secret_key = KeyRef::read(&mut from, "secretKeyRef");
+            from.not_yet(&["resourceFieldRef", "fileKeyRef"]);
+            from.finish();
+        }
+        fields.finish();
+        Some(env)
+    }
+}
+
+impl KeyRef {
+    fn read(parent: &mut Fields<'_>, field: &'static str) -> Option<Self> {
+        let mut fields = parent.inner(field)?;
+        let reference = Self {
+            at: fields.at().clone(),
+            name: fields.text("name"),
+            key: fields.text("key"),
+            optional: fields.boolean("optional").is_some_and(|o| o.value),
+        };
+        fields.finish();
+        Some(reference)
+    }
+}
+
+impl ContainerPort {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let port = Self {
+            at: cursor.at.clone(),
+            name: fields.text("name"),
+            number: fields.integer("containerPort"),
+            protocol: fields.text("protocol"),
+        };
+        fields.ignore(&["hostIP", "hostPort"]);
+        fields.finish();
+        Some(port)
+    }
+}
+
+impl Deployment {
+    /// Reads `spec`.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Option<Self> {
+        document.ignore(&["status"]);
+        let mut spec = document.inner("spec")?;
+        let selector = spec.inner("selector").map(|mut selector| {
+            let labels = selector.text_map("matchLabels");
+            selector.not_yet(&["matchExpressions"]);
+            selector.finish();
+            labels
+        });
+        let template = spec.inner("template").map(|mut template| {
+            let read = Template {
+                at: template.at().clone(),
+                metadata: Metadata::read(&mut template),
+                spec: PodSpec::read(&mut template),
+            };
+            template.finish();
+            read
+        });
+        let deployment = Self {
+            at: spec.at().clone(),
+            replicas: spec.integer("replicas"),
+            selector,
+            template,
+        };
+        spec.ignore(&[
+            "minReadySeconds",
+            "paused",
+            "progressDeadlineSeconds",
+            "revisionHistoryLimit",
+            "strategy",
+        ]);
+        spec.finish();
+        Some(deployment)
+    }
+}

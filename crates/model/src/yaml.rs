@@ -1,0 +1,19 @@
+//! YAML text to a tree of our own whose every node knows its line and column.
+//!
+//! Documents are cut apart at `---` lines first (no YAML construct may contain such a line), so that one broken document
+//! never hides the others; then each is parsed from the events of `saphyr-parser` under limits that make bombs harmless.
+
+mod build;
+mod node;
+mod split;
+
+pub(crate) use build::parse_document;
+pub(crate) use node::{Key, Node, Place, Scalar, Value};
+pub(crate) use split::{Document, split};
+
+/// Largest document, in bytes: what a Kubernetes API server takes in one request.
+pub(crate) const MAX_DOCUMENT_BYTES: usize = 3 * 1024 * 1024;
+/// Deepest nesting, in levels: real resources stay below 20; keeps every recursion over the tree small.
+pub(crate) const MAX_DEPTH: usize = 64;
+/// Most nodes of one document after aliases are expanded: stops the bomb of aliases to aliases.
+pub(crate) const MAX_NODES: usize = 250_000;

@@ -1,0 +1,57 @@
+//! Cuts a file into its documents, by lines.
+
+/// One document: its text and the line of the file it begins on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Document<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) first_line: u32,
+}
+
+/// The documents of a file that say anything, in order. `---` stays with the document it opens; `...` ends one.
+pub(crate) fn split(text: &str) -> Vec<Document<'_>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut documents = Vec::new();
+    let (mut start, mut start_line) = (0, 1);
+    let mut offset = 0;
+    for (line, number) in text.split_inclusive('\n').zip(1u32..) {
+        let next = offset + line.len();
+        if is_marker(line, "---") {
+            documents.push(Document {
+                text: &text[start..offset],
+                first_line: start_line,
+            });
+            (start, start_line) = (offset, number);
+        } else if is_marker(line, "...") {
+            documents.push(Document {
+                text: &text[start..offset],
+                first_line: start_line,
+            });
+            (start, start_line) = (next, number + 1);
+        }
+        offset = next;
+    }
+    documents.push(Document {
+        text: &text[start..],
+        first_line: start_line,
+    });
+    documents.retain(|document| says_something(document.text));
+    documents
+}
+
+fn is_marker(line: &str, marker: &str) -> bool {
+    line.strip_prefix(marker)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+}
+
+/// Not only blank lines, comments, directives and the marker itself.
+fn says_something(text: &str) -> bool {
+    text.lines().enumerate().any(|(index, line)| {
+        let line = if index == 0 {
+            line.strip_prefix("---").unwrap_or(line)
+        } else {
+            line
+        };
+        let line = line.trim();
+        !line.is_empty() && !line.starts_with('#') && !line.starts_with('%')
+    })
+}

@@ -1,0 +1,25 @@
+//! Text in, mesh and problems out: tables of small folders, hostile ones, and what stays in force after a bad edit.
+
+mod files;
+mod golden;
+mod hostile;
+mod last_good;
+mod meaning;
+
+use voile_model::{Diagnostic, Mesh, SourceFile, check};
+
+/// Checks one file called `mesh.yaml`.
+fn check_text(text: &str) -> (Mesh, Vec<Diagnostic>) {
+    check(&[SourceFile::new("mesh.yaml", text)], None)
+}
+
+/// Checks one file that must be without problems.
+fn good(text: &str) -> Mesh {
+    let (mesh, diagnostics) = check_text(text);
+    assert!(diagnostics.is_empty(), "{}", render(&diagnostics));
+    mesh
+}
+
+fn render(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().map(|d| format!("{d}\n")).collect()
+}

@@ -1,0 +1,253 @@
+//! What a good folder means: names, identities, sidecars, ports, reach.
+
+use std::time::Duration;
+
+use voile_model::mesh::{OutboundPolicy, Protocol, WorkloadType};
+use voile_model::{Hostname, Identity, Mesh, Port, SourceFile, WorkloadKey, check};
+
+use crate::good;
+
+fn shop() -> Mesh {
+    good(include_str!("good.yaml"))
+}
+
+fn workload(name: &str) -> WorkloadKey {
+    format!("shop/{name}").parse().unwrap()
+}
+
+fn ports(pairs: &[(u16, u16)]) -> Vec<(Port, Port)> {
+    pairs
+        .iter()
+        .map(|(a, b)| (Port::new(*a).unwrap(), Port::new(*b).unwrap()))
+        .collect()
+}
+
+#[test]
+fn the_mesh_configuration_is_read() {
+    let config = shop().config;
+    assert_eq!(config.trust_domain.as_str(), "shop.example");
+    assert_eq!(config.outbound_policy, OutboundPolicy::RegistryOnly);
+    assert_eq!(config.connect_timeout, Duration::from_millis(1500));
+    assert_eq!(config.proxy.concurrency, Some(3));
+    assert_eq!(config.proxy.drain_duration, Duration::from_secs(90));
+    assert_eq!(
+        &*config.extension_providers["authz"].kind,
+        "envoyExtAuthzGrpc"
+    );
+}
+
+#[test]
+fn a_workload_knows_who_and_whose_it_is() {
+    let mesh = shop();
+    let pod = &mesh.workloads[&workload("reviews-6d4-x2")];
+    assert_eq!(&*pod.uid, "Kubernetes//Pod/shop/reviews-6d4-x2");
+    assert_eq!(
+        pod.identity(&mesh.config.trust_domain).to_string(),
+        "spiffe://shop.example/ns/shop/sa/reviews"
+    );
+    assert_eq!(
+        (pod.workload_type, &*pod.workload_name),
+        (WorkloadType::Deployment, "reviews")
+    );
+    assert_eq!(
+        (&*pod.canonical_name, &*pod.canonical_revision),
+        ("reviews", "v2")
+    );
+    assert!(pod.has_sidecar, "its namespace injects");
+    assert!(!mesh.workloads[&workload("old")].has_sidecar, "it said no");
+    assert!(
+        !mesh.workloads[&workload("vm")].has_sidecar,
+        "it did not say that it has one"
+    );
+    assert!(mesh.workloads[&workload("ratings/127.1.0.9")].has_sidecar);
+}
+
+#[test]
+fn a_service_finds_its_workloads_and_their_ports() {
+    let mesh = shop();
+    let service = mesh
+        .services
+        .values()
+        .find(|s| &*s.name == "reviews")
+        .unwrap();
+    assert_eq!(
+        service.key.to_string(),
+        "shop/reviews.shop.svc.cluster.local"
+    );
+    let found: Vec<_> = mesh
+        .workloads_of(service)
+        .into_iter()
+        .map(|w| {
+            (
+                w.workload.key.name.to_string(),
+                w.ports.into_iter().collect(),
+            )
+        })
+        .collect();
+    // `old` has no container port called `web`, so its 9080 is served by nobody there.
+    let expected = [
+        ("old".to_owned(), ports(&[(3306, 3306), (9090, 7070)])),
+        (
+            "reviews-6d4-x2".to_owned(),
+            ports(&[(3306, 3306), (9080, 8080), (9090, 7070)]),
+        ),
+        ("vm".to_owned(), ports(&[(3306, 3306), (9090, 7070)])),
+    ];
+    assert_eq!(found, expected);
+    let entry = mesh
+        .services
+        .values()
+        .find(|s| &*s.name == "ratings")
+        .unwrap();
+    let behind = mesh.workloads_of(entry);
+    assert_eq!(behind.len(), 1);
+    assert_eq!(
+        behind[0].ports.clone().into_iter().collect::<Vec<_>>(),
+        ports(&[(80, 9999)])
+    );
+    assert_eq!(mesh.services_of(&behind[0].workload).len(), 1);
+}
+
+#[test]
+fn protocols_come_from_app_protocol_then_name_then_well_known_port() {
+    let cases = [
+        ("{port: 80}", Protocol::Auto),
+        ("{port: 80, name: http-web}", Protocol::Http),
+        ("{port: 80, name: http2}", Protocol::Http2),
+        ("{port: 80, name: grpc-web}", Protocol::Http),
+        ("{port: 80, name: grpc-web-x}", Protocol::Http),
+        ("{port: 80, name: grpc-x}", Protocol::Grpc),
+        ("{port: 80, name: https-x}", Protocol::Tls),
+        ("{port: 80, name: mysql}", Protocol::Tcp),
+        ("{port: 80, name: httpx}", Protocol::Auto),
+        ("{port: 3306, name: x}", Protocol::Tcp),
+        ("{port: 3306, name: http}", Protocol::Http),
+        ("{port: 80, name: http, appProtocol: tcp}", Protocol::Tcp),
+        ("{port: 80, name: x, appProtocol: HTTP}", Protocol::Http),
+        (
+            "{port: 80, name: x, appProtocol: kubernetes.io/wss}",
+            Protocol::Tls,
+        ),
+        (
+            "{port: 80, name: x, appProtocol: kubernetes.io/ws}",
+            Protocol::Http,
+        ),
+        ("{port: 53, name: http, protocol: UDP}", Protocol::Udp),
+    ];
+    for (port, expected) in cases {
+        let mesh = good(&format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: a}}\nspec: {{ports: [{port}]}}\n"
+        ));
+        assert_eq!(
+            mesh.services.values().next().unwrap().ports[0].protocol,
+            expected,
+            "{port}"
+        );
+    }
+}
+
+#[test]
+fn the_nearest_sidecar_holds_and_reaches_what_it_names() {
+    let mesh = shop();
+    let pod = &mesh.workloads[&workload("reviews-6d4-x2")];
+    let sidecar = mesh.sidecar_for(pod).unwrap();
+    assert_eq!(&*sidecar.name.name, "reviews");
+    let reached = mesh.egress_services(&pod.key.namespace, &sidecar.egress[0]);
+    assert_eq!(
+        reached
+            .iter()
+            .map(|s| s.key.hostname.as_str())
+            .collect::<Vec<_>>(),
+        ["ratings.example"]
+    );
+    let entry = &mesh.workloads[&workload("ratings/127.1.0.9")];
+    assert_eq!(
+        mesh.sidecar_for(entry).unwrap().name.to_string(),
+        "istio-system/default"
+    );
+}
+
+#[test]
+fn host_patterns_cover_names_below_them_only() {
+    let cases = [
+        ("*", "a.b", true),
+        ("*.b", "a.b", true),
+        ("*.b", "c.a.b", true),
+        ("*.b", "b", false),
+        ("*.b", "ab", false),
+        ("a.b", "a.b", true),
+    ];
+    for (pattern, host, expected) in cases {
+        assert_eq!(
+            Hostname::new(pattern)
+                .unwrap()
+                .covers(&Hostname::new(host).unwrap()),
+            expected,
+            "{pattern} {host}"
+        );
+    }
+}
+
+#[test]
+fn identities_are_parsed_strictly() {
+    let good = "spiffe://cluster.local/ns/shop/sa/web";
+    assert_eq!(good.parse::<Identity>().unwrap().to_string(), good);
+    let bad = [
+        "",
+        "spiffe://",
+        "https://cluster.local/ns/shop/sa/web",
+        "spiffe://cluster.local/ns/shop/sa/web/",
+        "spiffe://cluster.local/ns/shop/sa/",
+        "spiffe://cluster.local//ns/shop/sa/web",
+        "spiffe://CLUSTER.local/ns/shop/sa/web",
+        "spiffe://cluster.local/ns/shop/sa/web?x",
+        "spiffe://cluster.local/ns/shop/sa/w%65b",
+        "spiffe://cluster.local/ns/../sa/web",
+        "SPIFFE://cluster.local/ns/shop/sa/web",
+    ];
+    for text in bad {
+        assert!(text.parse::<Identity>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn the_order_of_files_does_not_change_the_mesh() {
+    let documents: Vec<_> = include_str!("good.yaml").split("---\n").collect();
+    let file = |(n, text): (usize, &&str)| SourceFile::new(format!("{n:02}.yaml"), *text);
+    let mut files: Vec<_> = documents.iter().enumerate().map(file).collect();
+    let (forward, diagnostics) = check(&files, None);
+    assert!(diagnostics.is_empty());
+    files.reverse();
+    assert_eq!(check(&files, None).0, forward);
+}
+
+#[test]
+fn json_with_tabs_is_read_too() {
+    let mesh = good(
+        "{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Namespace\",\n\t\"metadata\": {\n\t\t\"name\": \"a\"\n\t}\n}\n",
+    );
+    assert_eq!(mesh.namespaces.len(), 1);
+}
+
+#[test]
+fn the_oldest_policy_comes_first() {
+    let policy = |name: &str, time: &str| {
+        format!(
+            "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: {name}{time}}}\n---\n"
+        )
+    };
+    let time = |t: &str| format!(", creationTimestamp: \"{t}\"");
+    let text = [
+        policy("unknown-1", ""),
+        policy("younger", &time("2026-03-01T00:00:00Z")),
+        policy("older", &time("2026-02-28T23:59:59Z")),
+        policy("unknown-0", ""),
+    ]
+    .concat();
+    let order: Vec<_> = good(&text)
+        .peer_authentications
+        .iter()
+        .map(|p| p.name.name.to_string())
+        .collect();
+    assert_eq!(order, ["older", "younger", "unknown-1", "unknown-0"]);
+}
