@@ -24,10 +24,6 @@ impl Span {
         &bytes[usize::from(self.start)..usize::from(self.end)]
     }
 
-    pub(crate) fn from(self) -> usize {
-        usize::from(self.start)
-    }
-
     pub(crate) fn to(self) -> usize {
         usize::from(self.end)
     }

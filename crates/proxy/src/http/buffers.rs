@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
+use voile_http1::{RequestIndex, ResponseIndex};
 
 use super::limits::{BUFFER_BYTES, MAX_FREE_BUFFERS};
 
@@ -14,6 +15,16 @@ use super::limits::{BUFFER_BYTES, MAX_FREE_BUFFERS};
 #[derive(Clone, Default)]
 pub struct Buffers {
     free: Rc<RefCell<Vec<Vec<u8>>>>,
+    desks: Rc<RefCell<Vec<Box<Desk>>>>,
+}
+
+/// What one exchange works on besides bytes: indexes of the two heads and room for the two forwarded heads.
+#[derive(Default)]
+pub(crate) struct Desk {
+    pub(crate) request: RequestIndex,
+    pub(crate) response: ResponseIndex,
+    pub(crate) to_upstream: Vec<u8>,
+    pub(crate) to_client: Vec<u8>,
 }
 
 impl Buffers {
@@ -37,6 +48,20 @@ impl Buffers {
         let mut free = self.free.borrow_mut();
         if buffer.bytes.len() == BUFFER_BYTES && free.len() < MAX_FREE_BUFFERS {
             free.push(buffer.bytes);
+        }
+    }
+
+    pub(crate) fn take_desk(&self) -> Box<Desk> {
+        let mut desk = self.desks.borrow_mut().pop().unwrap_or_default();
+        desk.request.reset();
+        desk
+    }
+
+    pub(crate) fn give_desk(&self, desk: Box<Desk>) {
+        let mut desks = self.desks.borrow_mut();
+        let lean = desk.to_upstream.capacity().max(desk.to_client.capacity()) <= BUFFER_BYTES;
+        if lean && desks.len() < MAX_FREE_BUFFERS {
+            desks.push(desk);
         }
     }
 

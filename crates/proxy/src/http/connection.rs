@@ -1,32 +1,315 @@
 //! One downstream connection: requests in order, one at a time, until either side has had enough.
+//!
+//! ```text
+//! idle (no buffer) → reading a head → exchange ─┬─ keep → idle, or straight to a pipelined request
+//!                         └ refused → reply ────┴─ close (lingering if the client may still send) | abort | tunnel
+//! ```
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
 
+use voile_http1::{Progress, Reject, Version};
+
+use super::buffers::{Buffer, Buffers, Desk};
+use super::drain::Listening;
 use super::io::Io;
-use super::role::HttpRole;
+use super::limits::{BUFFER_BYTES, MAX_LINGER_BYTES};
+use super::reply::Reply;
+use super::role::{Exchange, HttpRole, ResponseFlag};
+use super::timer::Timer;
 use super::worker::{ConnectionEnd, HttpWorker};
 
+/// What a connection holds while it is not idle.
+pub(crate) struct Work {
+    pub(crate) input: Buffer,
+    pub(crate) desk: Box<Desk>,
+}
+
+/// What the wait for a request ended with.
+enum Next {
+    Request,
+    Closed,
+    Rejected(Reject),
+    TooSlow,
+}
+
+/// What to do after an exchange.
+pub(crate) enum After {
+    /// Serve the next request, which begins at this position of the buffer.
+    Keep {
+        end: usize,
+    },
+    /// Close in good order; linger if the client may still be sending.
+    Close {
+        linger: bool,
+    },
+    /// Close at once: what was promised is incomplete, and its framing shows it.
+    Cut,
+    /// End rudely: the client must notice that something is missing.
+    Abort,
+    Tunnelled,
+}
+
 pub(crate) struct Connection<'a, S, R: HttpRole> {
-    worker: &'a Rc<HttpWorker<R>>,
-    role: &'a R,
-    stream: S,
+    pub(crate) worker: &'a Rc<HttpWorker<R>>,
+    pub(crate) role: &'a R,
+    pub(crate) stream: S,
+    pub(crate) work: Option<Work>,
+    pub(crate) timer: Timer,
+    /// When the last exchange ended, or the connection began.
+    pub(crate) rested: Instant,
+    header_began: Option<Instant>,
+    listening: Option<Listening>,
+}
+
+impl<S, R: HttpRole> Drop for Connection<'_, S, R> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            work.give_back(&self.worker.buffers);
+        }
+    }
+}
+
+impl Work {
+    fn take(buffers: &Buffers) -> Self {
+        Self {
+            input: buffers.take(),
+            desk: buffers.take_desk(),
+        }
+    }
+
+    pub(crate) fn give_back(self, buffers: &Buffers) {
+        buffers.give(self.input);
+        buffers.give_desk(self.desk);
+    }
 }
 
 impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
-    pub(crate) fn new(
-        worker: &'a Rc<HttpWorker<R>>,
-        role: &'a R,
-        stream: S,
-        _early: &[u8],
-    ) -> Self {
+    pub(crate) fn new(worker: &'a Rc<HttpWorker<R>>, role: &'a R, stream: S, early: &[u8]) -> Self {
+        let work = (!early.is_empty()).then(|| {
+            let mut work = Work::take(&worker.buffers);
+            work.input.extend(early);
+            work
+        });
         Self {
             worker,
             role,
             stream,
+            work,
+            timer: Timer::default(),
+            rested: Instant::now(),
+            header_began: None,
+            listening: None,
         }
     }
 
-    pub(crate) async fn serve(self) -> ConnectionEnd {
-        ConnectionEnd::Clean
+    pub(crate) async fn serve(mut self) -> ConnectionEnd {
+        loop {
+            match poll_fn(|cx| self.poll_next(cx)).await {
+                Next::Request => {}
+                Next::Closed => {
+                    let _ = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
+                    return ConnectionEnd::Clean;
+                }
+                Next::Rejected(reject) => {
+                    self.refuse(reject.status(), reject.reason()).await;
+                    return ConnectionEnd::Refused;
+                }
+                Next::TooSlow => {
+                    self.refuse(408, "request_head_timeout").await;
+                    return ConnectionEnd::Refused;
+                }
+            }
+            match self.exchange().await {
+                After::Keep { .. } => {}
+                After::Close { linger } => {
+                    self.close(linger).await;
+                    return ConnectionEnd::Clean;
+                }
+                After::Cut => return ConnectionEnd::Aborted,
+                After::Abort => {
+                    self.stream.abort();
+                    return ConnectionEnd::Aborted;
+                }
+                After::Tunnelled => return ConnectionEnd::Tunnel,
+            }
+        }
+    }
+
+    /// Waits for a whole request head. Holds a buffer only from the first byte on.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        if self.listening.is_none() {
+            self.listening = Some(self.worker.drain.listen(cx));
+        }
+        loop {
+            let Some(work) = &mut self.work else {
+                std::task::ready!(self.poll_idle(cx));
+                if self.work.is_none() {
+                    return Poll::Ready(Next::Closed);
+                }
+                continue;
+            };
+            match work.desk.request.parse(work.input.filled()) {
+                Ok(Progress::Complete) => {
+                    self.header_began = None;
+                    return Poll::Ready(Next::Request);
+                }
+                Ok(Progress::Partial) => {}
+                Err(reject) => return Poll::Ready(Next::Rejected(reject)),
+            }
+            if work.input.room() == 0 {
+                work.input.compact();
+                work.input.grow(BUFFER_BYTES);
+            }
+            match work.input.poll_read(cx, &mut self.stream) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Next::Closed),
+                Poll::Ready(Ok(_)) => {}
+                // Old clients send an empty line after a body; it begins nothing.
+                Poll::Pending if matches!(work.input.filled(), b"" | b"\r\n") => {
+                    self.rest();
+                }
+                Poll::Pending => {
+                    let began = *self.header_began.get_or_insert_with(Instant::now);
+                    let late = self.timer.passed(cx, began + self.worker.timeouts.header);
+                    return if late {
+                        Poll::Ready(Next::TooSlow)
+                    } else {
+                        Poll::Pending
+                    };
+                }
+            }
+        }
+    }
+
+    /// Ready with work when there is something to read, ready without when the connection should end.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.worker.drain.is_draining() {
+            return Poll::Ready(());
+        }
+        if let Some(listening) = &self.listening {
+            listening.refresh(cx);
+        }
+        match self.stream.poll_readable(cx) {
+            Poll::Ready(Ok(())) => {
+                self.work = Some(Work::take(&self.worker.buffers));
+                Poll::Ready(())
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            Poll::Pending => {
+                let deadline = self.rested + self.worker.timeouts.downstream_idle;
+                if self.timer.passed(cx, deadline) {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            }
+        }
+    }
+
+    /// Gives everything back.
+    fn rest(&mut self) {
+        if let Some(work) = self.work.take() {
+            work.give_back(&self.worker.buffers);
+        }
+    }
+
+    /// Makes ready for the next request, which may have come already.
+    pub(crate) fn advance(&mut self, to: usize) {
+        if let Some(work) = &mut self.work {
+            work.input.start = to;
+            work.desk.request.reset();
+            if work.input.is_empty() {
+                self.rest();
+            }
+        }
+    }
+
+    /// Answers a head we do not understand, and closes.
+    async fn refuse(&mut self, status: u16, reason: &'static str) {
+        let started = Instant::now();
+        let reply = Reply {
+            status,
+            reason,
+            persist: false,
+            client: Version::Http11,
+            head_only: false,
+        };
+        let received = self
+            .work
+            .as_ref()
+            .map_or(0, |work| work.input.filled().len());
+        let (head, body) = self.reply(&reply).await;
+        self.role.record(Exchange {
+            head: None,
+            ticket: None,
+            status,
+            flag: ResponseFlag::DownstreamProtocolError,
+            details: reason,
+            request_head_bytes: received as u64,
+            request_body_bytes: 0,
+            response_head_bytes: head,
+            response_body_bytes: body,
+            started,
+            duration: started.elapsed(),
+            upstream_reused: false,
+        });
+        self.close(true).await;
+    }
+
+    /// Writes a reply of our own as far as the client lets us. Gives (head, body) bytes written.
+    pub(crate) async fn reply(&mut self, reply: &Reply<'_>) -> (u64, u64) {
+        let Some(work) = &mut self.work else {
+            return (0, 0);
+        };
+        let out = &mut work.desk.to_client;
+        let head = reply.write(out);
+        let began = Instant::now();
+        let limit = began + self.worker.timeouts.linger;
+        let mut sent = 0;
+        let (stream, timer) = (&mut self.stream, &mut self.timer);
+        poll_fn(|cx| {
+            while sent < out.len() {
+                match Pin::new(&mut *stream).poll_write(cx, &out[sent..]) {
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                    Poll::Ready(Ok(written)) => sent += written,
+                    Poll::Pending if timer.passed(cx, limit) => return Poll::Ready(()),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            Pin::new(&mut *stream).poll_flush(cx).map(|_| ())
+        })
+        .await;
+        (sent.min(head) as u64, sent.saturating_sub(head) as u64)
+    }
+
+    /// Closes our side; `linger` then reads what still comes for a while, so that a reset does not overtake the answer.
+    async fn close(&mut self, linger: bool) {
+        let limit = Instant::now() + self.worker.timeouts.linger;
+        let mut scratch = self.worker.buffers.take();
+        let (stream, timer) = (&mut self.stream, &mut self.timer);
+        let (mut shut, mut discarded) = (false, 0);
+        poll_fn(|cx| {
+            if !shut && Pin::new(&mut *stream).poll_shutdown(cx).is_ready() {
+                shut = true;
+            }
+            if shut && !linger {
+                return Poll::Ready(());
+            }
+            while shut && discarded < MAX_LINGER_BYTES {
+                (scratch.start, scratch.end) = (0, 0);
+                match scratch.poll_read(cx, stream) {
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                    Poll::Ready(Ok(read)) => discarded += read,
+                    Poll::Pending => break,
+                }
+            }
+            let over = discarded >= MAX_LINGER_BYTES || timer.passed(cx, limit);
+            if over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        self.worker.buffers.give(scratch);
     }
 }

@@ -4,11 +4,18 @@
 
 pub mod buffers;
 mod connection;
+mod download;
 pub mod drain;
+mod exchange;
+mod flight;
 pub mod io;
 pub mod limits;
 mod pool;
+mod reply;
 pub mod role;
+mod timer;
+mod tunnel;
+mod upload;
 pub mod worker;
 
 pub use buffers::Buffers;

@@ -1,0 +1,255 @@
+//! The chunked coding, checked byte by byte where it lies, so that a body can be relayed verbatim.
+//!
+//! ```text
+//! Size → Extension → SizeLf → Data → DataCr → DataLf → Size …
+//!                      └ size 0 → TrailerStart → TrailerName → TrailerValue → TrailerLf → TrailerStart … → EndLf → Done
+//! ```
+
+use crate::framing::is_token_byte;
+use crate::limits::{MAX_CHUNK_EXTENSION_BYTES, MAX_CHUNK_SIZE_DIGITS, MAX_TRAILER_BYTES};
+
+/// Why a body is refused. What came before the defect has been relayed; the message cannot be completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BodyError {
+    /// The chunk size is not hexadecimal digits followed by CRLF or `;`, or has too many digits.
+    ChunkSize,
+    /// A control character in, or too much of, chunk extensions.
+    ChunkExtension,
+    /// Chunk data is not followed by CRLF.
+    ChunkEnd,
+    /// A malformed trailer line, or too much of them.
+    Trailer,
+    /// A trailer that would frame, route, authenticate or identify (RFC 9110 section 6.5.1).
+    ForbiddenTrailer,
+}
+
+impl BodyError {
+    /// One word for logs.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::ChunkSize => "invalid_chunk_size",
+            Self::ChunkExtension => "invalid_chunk_extension",
+            Self::ChunkEnd => "chunk_without_end",
+            Self::Trailer => "invalid_trailer",
+            Self::ForbiddenTrailer => "forbidden_trailer",
+        }
+    }
+}
+
+/// Trailers that would change what the head already decided. Refused rather than dropped: the body is relayed as it lies,
+/// and nobody sends these in good faith.
+const FORBIDDEN_TRAILERS: [&[u8]; 16] = [
+    b"content-length",
+    b"transfer-encoding",
+    b"host",
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"upgrade",
+    b"expect",
+    b"authorization",
+    b"cookie",
+    b"set-cookie",
+    b"x-envoy-peer-metadata",
+    b"x-envoy-peer-metadata-id",
+    b"x-forwarded-client-cert",
+];
+
+/// Longest forbidden name, so that a name can be compared in a fixed space.
+const NAME_ROOM: usize = 24;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    #[default]
+    Size,
+    Extension,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    TrailerStart,
+    TrailerName,
+    TrailerValue,
+    TrailerLf,
+    EndLf,
+    Done,
+}
+
+/// A step through a chunked body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// So many bytes of framing.
+    Framing(usize),
+    /// So many bytes of data.
+    Data(usize),
+    /// The body is over.
+    Done,
+}
+
+/// Where in a chunked body we are.
+#[derive(Debug, Clone, Default)]
+pub struct ChunkScanner {
+    state: State,
+    digits: u8,
+    remaining: u64,
+    extension: u32,
+    trailer: u32,
+    name: [u8; NAME_ROOM],
+    name_len: usize,
+}
+
+impl ChunkScanner {
+    /// Whether the body is over.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Checks bytes and says how many belong to the body; fewer than given only when the body is over.
+    pub fn accept(&mut self, bytes: &[u8]) -> Result<usize, BodyError> {
+        let mut at = 0;
+        while at < bytes.len() {
+            match self.step(&bytes[at..])? {
+                Step::Framing(used) | Step::Data(used) => at += used,
+                Step::Done => break,
+            }
+        }
+        Ok(at)
+    }
+
+    /// Removes the framing: moves the data among `bytes` to their beginning. Gives (bytes used, bytes of data).
+    pub fn unwrap_in_place(&mut self, bytes: &mut [u8]) -> Result<(usize, usize), BodyError> {
+        let (mut at, mut kept) = (0, 0);
+        while at < bytes.len() {
+            match self.step(&bytes[at..])? {
+                Step::Framing(used) => at += used,
+                Step::Data(used) => {
+                    bytes.copy_within(at..at + used, kept);
+                    at += used;
+                    kept += used;
+                }
+                Step::Done => break,
+            }
+        }
+        Ok((at, kept))
+    }
+
+    fn step(&mut self, bytes: &[u8]) -> Result<Step, BodyError> {
+        if self.state == State::Data {
+            let run =
+                usize::try_from(self.remaining).map_or(bytes.len(), |left| left.min(bytes.len()));
+            self.remaining -= run as u64;
+            if self.remaining == 0 {
+                self.state = State::DataCr;
+            }
+            return Ok(Step::Data(run));
+        }
+        if self.state == State::Done {
+            return Ok(Step::Done);
+        }
+        let mut used = 0;
+        for &byte in bytes {
+            self.framing_byte(byte)?;
+            used += 1;
+            if matches!(self.state, State::Data | State::Done) {
+                break;
+            }
+        }
+        Ok(Step::Framing(used))
+    }
+
+    fn framing_byte(&mut self, byte: u8) -> Result<(), BodyError> {
+        self.state = match (self.state, byte) {
+            (State::Size, _) => self.size_byte(byte)?,
+            (State::Extension, b'\r') => State::SizeLf,
+            (State::Extension, b'\t' | 0x20..=0x7e | 0x80..) => {
+                self.extension += 1;
+                if self.extension > MAX_CHUNK_EXTENSION_BYTES {
+                    return Err(BodyError::ChunkExtension);
+                }
+                State::Extension
+            }
+            (State::Extension, _) => return Err(BodyError::ChunkExtension),
+            (State::SizeLf, b'\n') => {
+                self.digits = 0;
+                if self.remaining == 0 {
+                    State::TrailerStart
+                } else {
+                    State::Data
+                }
+            }
+            (State::SizeLf, _) => return Err(BodyError::ChunkSize),
+            (State::DataCr, b'\r') => State::DataLf,
+            (State::DataLf, b'\n') => State::Size,
+            (State::DataCr | State::DataLf, _) => return Err(BodyError::ChunkEnd),
+            (State::EndLf, b'\n') => State::Done,
+            _ => return self.trailer_byte(byte),
+        };
+        Ok(())
+    }
+
+    fn size_byte(&mut self, byte: u8) -> Result<State, BodyError> {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            b'\r' if self.digits > 0 => return Ok(State::SizeLf),
+            b';' if self.digits > 0 => return Ok(State::Extension),
+            _ => return Err(BodyError::ChunkSize),
+        };
+        self.digits += 1;
+        if self.digits > MAX_CHUNK_SIZE_DIGITS {
+            return Err(BodyError::ChunkSize);
+        }
+        self.remaining = self.remaining * 16 + u64::from(digit);
+        Ok(State::Size)
+    }
+
+    fn trailer_byte(&mut self, byte: u8) -> Result<(), BodyError> {
+        self.trailer += 1;
+        if self.trailer > MAX_TRAILER_BYTES {
+            return Err(BodyError::Trailer);
+        }
+        self.state = match (self.state, byte) {
+            (State::TrailerStart, b'\r') => State::EndLf,
+            (State::TrailerStart, _) if is_token_byte(byte) => {
+                self.name_len = 0;
+                self.name_byte(byte);
+                State::TrailerName
+            }
+            (State::TrailerName, b':') => {
+                self.check_name()?;
+                State::TrailerValue
+            }
+            (State::TrailerName, _) if is_token_byte(byte) => {
+                self.name_byte(byte);
+                State::TrailerName
+            }
+            (State::TrailerValue, b'\r') => State::TrailerLf,
+            (State::TrailerValue, b'\t' | 0x20..=0x7e | 0x80..) => State::TrailerValue,
+            (State::TrailerLf, b'\n') => State::TrailerStart,
+            _ => return Err(BodyError::Trailer),
+        };
+        Ok(())
+    }
+
+    fn name_byte(&mut self, byte: u8) {
+        if let Some(room) = self.name.get_mut(self.name_len) {
+            // As a careless receiver reads it.
+            *room = if byte == b'_' {
+                b'-'
+            } else {
+                byte.to_ascii_lowercase()
+            };
+        }
+        self.name_len += 1;
+    }
+
+    fn check_name(&self) -> Result<(), BodyError> {
+        match self.name.get(..self.name_len) {
+            Some(name) if FORBIDDEN_TRAILERS.contains(&name) => Err(BodyError::ForbiddenTrailer),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Writes the head that goes on to the next hop: what is the connection's own is left out, the rest is copied in runs.
+//!
+//! Removed: `Connection` and what it nominates, `Keep-Alive`, `Proxy-Connection`, `TE` other than `trailers`, `Upgrade`
+//! unless it is offered on, `HTTP2-Settings`, and identity fields that only a proxy may set. Nothing is added by itself
+//! (no `Via`, no `X-Request-Id`): a role adds what its users expect. Lines with unusual blanks are written anew, so that
+//! the next hop reads what we read.
+
+use crate::fields::{Field, Known, list};
+use crate::framing::{Framing, Version};
+use crate::request::RequestHead;
+use crate::response::ResponseHead;
+
+/// What a forwarded request gets that it did not bring.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RequestEdit<'a> {
+    /// `Host` when the request names no authority (HTTP/1.0 only).
+    pub default_authority: Option<&'a str>,
+    /// Complete field lines, each with its CRLF.
+    pub add: &'a [u8],
+}
+
+/// What a forwarded response gets that it did not bring.
+#[derive(Debug, Clone, Copy)]
+pub struct ResponseEdit {
+    /// The version the client spoke.
+    pub client: Version,
+    /// Whether the downstream connection is kept.
+    pub persist: bool,
+}
+
+enum Line {
+    Keep,
+    Drop,
+    /// Write `name: value` anew.
+    Rewrite,
+    /// Write this instead.
+    Replace(&'static [u8]),
+}
+
+/// Copies lines, joining neighbours into one run.
+struct Runs<'a> {
+    bytes: &'a [u8],
+    from: usize,
+    to: usize,
+}
+
+impl Runs<'_> {
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes[self.from..self.to]);
+        self.from = self.to;
+    }
+
+    fn line(&mut self, field: &Field, action: Line, out: &mut Vec<u8>) {
+        let end = usize::from(field.line_end);
+        let action = match action {
+            Line::Keep if !field.is_plain(self.bytes) => Line::Rewrite,
+            action => action,
+        };
+        if !matches!(action, Line::Keep) {
+            self.flush(out);
+            self.from = end;
+        }
+        match action {
+            Line::Rewrite => {
+                let value = field.value.of(self.bytes);
+                write(out, &[field.name.of(self.bytes), b": ", value, b"\r\n"]);
+            }
+            Line::Replace(text) => out.extend_from_slice(text),
+            Line::Keep | Line::Drop => {}
+        }
+        self.to = end;
+    }
+}
+
+fn write(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+impl RequestHead<'_> {
+    /// Appends the head to send upstream, always HTTP/1.1 in origin form with one `Host`.
+    pub fn write_forwarded(&self, edit: &RequestEdit<'_>, out: &mut Vec<u8>) {
+        let (index, bytes) = (self.index, self.bytes);
+        let section = index.line_end + 2;
+        let mut runs = Runs {
+            bytes,
+            from: index.start,
+            to: section,
+        };
+        if index.version == Version::Http10 || index.target.authority.is_some() {
+            runs.from = section;
+            let (method, path) = (self.method(), self.path_and_query());
+            write(
+                out,
+                &[method.as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\n"],
+            );
+        }
+        if let Some(authority) = index.target.authority {
+            write(out, &[b"Host: ", authority.of(bytes), b"\r\n"]);
+        } else if index.host.is_none() {
+            let authority = edit.default_authority.unwrap_or_default();
+            write(out, &[b"Host: ", authority.as_bytes(), b"\r\n"]);
+        }
+        for field in index.fields.all() {
+            runs.line(field, self.action(field), out);
+        }
+        runs.flush(out);
+        if self.wants_upgrade() {
+            out.extend_from_slice(b"Connection: Upgrade\r\n");
+        }
+        write(out, &[edit.add, b"\r\n"]);
+    }
+
+    fn action(&self, field: &Field) -> Line {
+        let value = field.value.of(self.bytes);
+        match field.known {
+            Known::Other if field.nominated => Line::Drop,
+            Known::Other | Known::ContentLength | Known::TransferEncoding => Line::Keep,
+            Known::Host if self.index.target.authority.is_some() => Line::Drop,
+            Known::Host => Line::Keep,
+            Known::Expect if self.expects_continue() => Line::Keep,
+            Known::Upgrade if self.wants_upgrade() => Line::Keep,
+            Known::Te if list(value).any(is_trailers) => Line::Replace(b"TE: trailers\r\n"),
+            _ => Line::Drop,
+        }
+    }
+}
+
+fn is_trailers(member: &[u8]) -> bool {
+    member.eq_ignore_ascii_case(b"trailers")
+}
+
+impl ResponseHead<'_> {
+    /// Whether the body's chunk framing must be removed for this client.
+    pub fn must_unwrap(&self, client: Version) -> bool {
+        client == Version::Http10 && self.framing() == Framing::Chunked
+    }
+
+    /// Appends the head to send downstream, always as HTTP/1.1 (RFC 9110 section 6.2), whatever the client spoke.
+    pub fn write_forwarded(&self, edit: &ResponseEdit, out: &mut Vec<u8>) {
+        let (index, bytes) = (self.index, self.bytes);
+        let section = index.line_end + 2;
+        let mut runs = Runs {
+            bytes,
+            from: 0,
+            to: section,
+        };
+        if self.version() == Version::Http10 {
+            out.extend_from_slice(b"HTTP/1.1");
+            runs.from = b"HTTP/1.0".len();
+        }
+        for field in index.fields.all() {
+            runs.line(field, self.action(field, edit.client), out);
+        }
+        runs.flush(out);
+        let connection: &[u8] = match self.status() {
+            101 => b"Connection: Upgrade\r\n",
+            100..200 => b"",
+            _ if !edit.persist => b"Connection: close\r\n",
+            _ if edit.client == Version::Http10 => b"Connection: keep-alive\r\n",
+            _ => b"",
+        };
+        write(out, &[connection, b"\r\n"]);
+    }
+
+    fn action(&self, field: &Field, client: Version) -> Line {
+        let bodiless = matches!(self.status(), 100..200 | 204);
+        match field.known {
+            Known::Other if field.nominated => Line::Drop,
+            // RFC 9112 section 6.1 and RFC 9110 section 8.6: neither belongs into 1xx or 204.
+            Known::ContentLength | Known::TransferEncoding if bodiless => Line::Drop,
+            Known::TransferEncoding if client == Version::Http10 => Line::Drop,
+            Known::Upgrade if matches!(self.status(), 101 | 426) => Line::Keep,
+            Known::Other
+            | Known::ContentLength
+            | Known::TransferEncoding
+            | Known::Host
+            | Known::Expect => Line::Keep,
+            _ => Line::Drop,
+        }
+    }
+}

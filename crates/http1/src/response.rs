@@ -1,0 +1,133 @@
+//! A response head: parsed in place, kept as positions, read through a borrowed view.
+
+use crate::fields::{ConnectionOptions, Fields};
+use crate::framing::{self, Framing, Version};
+use crate::reject::Reject;
+use crate::request::Progress;
+use crate::scan::{HeadScanner, Kind};
+
+/// What must be known of the request to understand its response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Asked {
+    /// The method was HEAD, so there is no body whatever the head says.
+    pub head: bool,
+    /// An upgrade was asked for, so 101 is an answer.
+    pub upgrade: bool,
+}
+
+/// Positions of a response head's parts; reusable, so that parsing allocates nothing.
+#[derive(Debug, Clone, Default)]
+pub struct ResponseIndex {
+    scanner: HeadScanner,
+    pub(crate) fields: Fields,
+    pub(crate) line_end: usize,
+    head_len: usize,
+    version: Version,
+    status: u16,
+    pub(crate) declared: Option<Framing>,
+    framing: Framing,
+    options: ConnectionOptions,
+}
+
+impl ResponseIndex {
+    /// Forgets the last head and starts at the beginning of a buffer.
+    pub fn reset(&mut self) {
+        self.scanner = HeadScanner::default();
+        self.head_len = 0;
+    }
+
+    /// Parses the head at the start of `bytes`, which holds everything of earlier calls since [`Self::reset`] and more.
+    pub fn parse(&mut self, bytes: &[u8], asked: Asked) -> Result<Progress, Reject> {
+        let check = |line: &[u8]| status_line(line).map(|_| ());
+        let Some(layout) = self.scanner.scan(bytes, Kind::Response, check)? else {
+            return Ok(Progress::Partial);
+        };
+        (self.version, self.status) = status_line(&bytes[..layout.line_end])?;
+        self.line_end = layout.line_end;
+        self.head_len = layout.end;
+        self.fields.parse(bytes, &layout)?;
+        self.options = self.fields.connection(bytes, false)?;
+        self.declared = framing::declared(&self.fields, bytes, self.version)?;
+        self.framing = match (self.status, self.declared) {
+            (101, _) if !asked.upgrade => return Err(Reject::UnexpectedUpgrade),
+            (100..200 | 204 | 304, _) => Framing::None,
+            _ if asked.head => Framing::None,
+            (_, Some(framing)) => framing,
+            (_, None) => Framing::UntilClose,
+        };
+        Ok(Progress::Complete)
+    }
+
+    /// Bytes of the complete head.
+    pub fn head_len(&self) -> usize {
+        self.head_len
+    }
+
+    /// Reads the head through this index. `bytes` must be the buffer it was parsed from.
+    pub fn head<'a>(&'a self, bytes: &'a [u8]) -> ResponseHead<'a> {
+        ResponseHead { bytes, index: self }
+    }
+}
+
+/// `HTTP/1.x SP 3DIGIT [SP reason]`: servers that leave out the blank before an empty reason are common and harmless.
+fn status_line(line: &[u8]) -> Result<(Version, u16), Reject> {
+    let version = match line.get(..9) {
+        Some(b"HTTP/1.1 ") => Version::Http11,
+        Some(b"HTTP/1.0 ") => Version::Http10,
+        _ => return Err(Reject::StatusLine),
+    };
+    let (code, reason) = line[9..].split_at_checked(3).ok_or(Reject::StatusLine)?;
+    let digits = code.iter().all(u8::is_ascii_digit) && code[0] != b'0';
+    let reason_ok = matches!(reason, [] | [b' ', ..]) && !reason.contains(&b'\r');
+    if !digits || !reason_ok {
+        return Err(Reject::StatusLine);
+    }
+    let number = code
+        .iter()
+        .fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
+    Ok((version, number))
+}
+
+/// A complete response head.
+#[derive(Clone, Copy)]
+pub struct ResponseHead<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) index: &'a ResponseIndex,
+}
+
+impl ResponseHead<'_> {
+    /// The status, 100..=999.
+    pub fn status(&self) -> u16 {
+        self.index.status
+    }
+
+    /// The version the server spoke.
+    pub fn version(&self) -> Version {
+        self.index.version
+    }
+
+    /// How the body is framed.
+    pub fn framing(&self) -> Framing {
+        self.index.framing
+    }
+
+    /// Whether another response follows this one: every 1xx but 101.
+    pub fn is_interim(&self) -> bool {
+        matches!(self.index.status, 100 | 102..200)
+    }
+
+    /// Whether the server keeps the connection after this response.
+    pub fn keep_alive(&self) -> bool {
+        let options = self.index.options;
+        let kept = self.index.version == Version::Http11 || options.keep_alive;
+        kept && !options.close && self.index.framing != Framing::UntilClose
+    }
+
+    /// Every field line in order, as it came.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.index.fields.all().iter().map(|field| {
+            let name = std::str::from_utf8(field.name.of(self.bytes)).unwrap_or_default();
+            (name, field.value.of(self.bytes))
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! One request and its response on one upstream connection, both ways at once, in one hand-written poll.
+//!
+//! A wake-up polls: upload → download → is the client still there → has it been idle too long.
+
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use voile_http1::BodyError;
+
+use super::buffers::{Buffer, Buffers, Desk};
+use super::download::{Download, DownloadError, Terms};
+use super::io::Io;
+use super::limits::HttpTimeouts;
+use super::timer::Timer;
+use super::upload::{Upload, UploadError};
+
+/// How a flight ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Landing {
+    /// The response was relayed whole.
+    Done,
+    /// The upstream failed us, or what it said was not HTTP.
+    Upstream(DownloadError),
+    /// The client went away.
+    ClientGone,
+    /// The client's body was refused.
+    RequestBody(BodyError),
+    /// Nothing moved for too long.
+    Idle,
+}
+
+/// The client's side of an exchange, which outlives a retry on another upstream connection.
+pub(crate) struct Client<'a, S> {
+    pub(crate) stream: &'a mut S,
+    pub(crate) input: &'a mut Buffer,
+    pub(crate) timer: &'a mut Timer,
+}
+
+impl<S: Io> Client<'_, S> {
+    /// Whether the client went away, as far as reading tells; keeps pipelined bytes while there is room for them.
+    /// A client that closed its sending side counts as gone (as for Envoy): most that do so have closed altogether.
+    pub(crate) fn is_gone(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.input.room() > 0 {
+            match self.stream.poll_readable(cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Err(_)) => return true,
+                Poll::Ready(Ok(())) => {}
+            }
+            match self.input.poll_read(cx, self.stream) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(0) | Err(_)) => return true,
+                Poll::Ready(Ok(_)) => {}
+            }
+        }
+        false
+    }
+}
+
+/// The moving parts of a flight.
+pub(crate) struct Flight<'a, U> {
+    pub(crate) upload: &'a mut Upload,
+    pub(crate) download: &'a mut Download,
+    pub(crate) upstream: &'a mut U,
+    pub(crate) terms: Terms,
+    pub(crate) idle_since: Option<(Instant, u64)>,
+}
+
+impl<U: Io> Flight<'_, U> {
+    pub(crate) fn poll<S: Io>(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client<'_, S>,
+        desk: &mut Desk,
+        buffers: &Buffers,
+        timeouts: &HttpTimeouts,
+    ) -> Poll<Landing> {
+        if let Some(landing) = self.poll_upload(cx, client, &desk.to_upstream) {
+            return Poll::Ready(landing);
+        }
+        // An answer before the request is complete ends the connection after it: nobody knows how much more will come.
+        let terms = Terms {
+            persist: self.terms.persist && self.upload.received(),
+            ..self.terms
+        };
+        let download = self.download.poll(
+            cx,
+            (&mut desk.response, &mut desk.to_client),
+            terms,
+            buffers,
+            (client.stream, self.upstream),
+        );
+        match download {
+            Poll::Ready(Ok(())) => return Poll::Ready(Landing::Done),
+            Poll::Ready(Err(DownloadError::Client)) => return Poll::Ready(Landing::ClientGone),
+            Poll::Ready(Err(error)) => return Poll::Ready(Landing::Upstream(error)),
+            Poll::Pending => {}
+        }
+        if self.upload.received() && client.is_gone(cx) {
+            return Poll::Ready(Landing::ClientGone);
+        }
+        if self.is_idle_too_long(cx, client.timer, timeouts) {
+            return Poll::Ready(Landing::Idle);
+        }
+        Poll::Pending
+    }
+
+    fn poll_upload<S: Io>(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client<'_, S>,
+        head: &[u8],
+    ) -> Option<Landing> {
+        if self.upload.finished || self.upload.broken {
+            return None;
+        }
+        match self
+            .upload
+            .poll(cx, head, client.input, client.stream, self.upstream)
+        {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => self.upload.finished = true,
+            // The upstream may have answered before it closed: what it said decides.
+            Poll::Ready(Err(UploadError::Upstream)) => self.upload.broken = true,
+            Poll::Ready(Err(UploadError::Client)) => return Some(Landing::ClientGone),
+            Poll::Ready(Err(UploadError::Body(error))) => return Some(Landing::RequestBody(error)),
+        }
+        None
+    }
+
+    /// Only waiting for the client is bounded; the clock is read when a wait begins, not per read.
+    fn is_idle_too_long(
+        &mut self,
+        cx: &mut Context<'_>,
+        timer: &mut Timer,
+        timeouts: &HttpTimeouts,
+    ) -> bool {
+        let waiting = self.download.stalled || !(self.upload.received() || self.upload.broken);
+        if !waiting {
+            self.idle_since = None;
+            return false;
+        }
+        let moved = self.upload.body_bytes + self.download.body_bytes;
+        let since = match self.idle_since {
+            Some((since, at)) if at == moved => since,
+            _ => self.idle_since.insert((Instant::now(), moved)).0,
+        };
+        timer.passed(cx, since + timeouts.stream_idle)
+    }
+}

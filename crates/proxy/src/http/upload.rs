@@ -1,0 +1,153 @@
+//! The request's way: the edited head and the body bytes at hand leave in one write, then the body as it comes.
+
+use std::io::IoSlice;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite;
+use voile_http1::{Body, BodyError, Framing};
+
+use super::buffers::Buffer;
+use super::io::Io;
+use super::limits::MIN_READ_BYTES;
+
+/// Why a request could not be sent whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UploadError {
+    /// The upstream takes no more; it may still have answered.
+    Upstream,
+    /// The client went away.
+    Client,
+    /// The client's body is not what its head promised.
+    Body(BodyError),
+}
+
+/// Positions of one request in the downstream buffer, whose beginning keeps the head until the exchange is recorded.
+pub(crate) struct Upload {
+    body: Body,
+    /// Where the body begins in the buffer.
+    body_at: usize,
+    /// Bytes before this were written.
+    sent_to: usize,
+    /// Bytes before this belong to the body; behind it, when the body is over, the next request begins.
+    checked_to: usize,
+    head_sent: usize,
+    /// Bytes of the body received.
+    pub(crate) body_bytes: u64,
+    /// Whether everything received is still in the buffer, so that it can be sent again.
+    pub(crate) replayable: bool,
+    /// Whether the upstream took a byte.
+    pub(crate) started: bool,
+    pub(crate) finished: bool,
+    pub(crate) broken: bool,
+}
+
+impl Upload {
+    /// A request whose head ends at `body_at`; takes the body bytes at hand.
+    pub(crate) fn new(framing: Framing, body_at: usize, input: &Buffer) -> Result<Self, BodyError> {
+        let mut body = Body::new(framing);
+        let at_hand = body.accept(&input.bytes()[body_at..input.end])?;
+        Ok(Self {
+            body,
+            body_at,
+            sent_to: body_at,
+            checked_to: body_at + at_hand,
+            head_sent: 0,
+            body_bytes: at_hand as u64,
+            replayable: true,
+            started: false,
+            finished: false,
+            broken: false,
+        })
+    }
+
+    /// Whether the whole body was received.
+    pub(crate) fn received(&self) -> bool {
+        self.body.is_done()
+    }
+
+    /// Where the next request begins, once the whole body was received.
+    pub(crate) fn end(&self) -> usize {
+        self.checked_to
+    }
+
+    /// Starts over on another connection.
+    pub(crate) fn rewind(&mut self) {
+        debug_assert!(self.replayable);
+        self.sent_to = self.body_at;
+        self.head_sent = 0;
+        self.started = false;
+        self.finished = false;
+        self.broken = false;
+    }
+
+    /// Sends `head` and the body. Ready when everything was written and flushed.
+    pub(crate) fn poll<D: Io, U: Io>(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &[u8],
+        input: &mut Buffer,
+        client: &mut D,
+        upstream: &mut U,
+    ) -> Poll<Result<(), UploadError>> {
+        loop {
+            while self.head_sent < head.len() || self.sent_to < self.checked_to {
+                let body = &input.bytes()[self.sent_to..self.checked_to];
+                let sent = ready!(poll_write_two(cx, upstream, &head[self.head_sent..], body));
+                let sent = sent.map_err(|_| UploadError::Upstream)?;
+                self.started = true;
+                let of_head = sent.min(head.len() - self.head_sent);
+                self.head_sent += of_head;
+                self.sent_to += sent - of_head;
+            }
+            if self.body.is_done() {
+                let flushed = ready!(Pin::new(upstream).poll_flush(cx));
+                return Poll::Ready(flushed.map_err(|_| UploadError::Upstream));
+            }
+            self.make_room(input);
+            let Poll::Ready(read) = input.poll_read(cx, client) else {
+                // Nothing may wait in a TLS session while we wait for the client.
+                let flushed = ready!(Pin::new(upstream).poll_flush(cx));
+                flushed.map_err(|_| UploadError::Upstream)?;
+                return Poll::Pending;
+            };
+            if read.map_err(|_| UploadError::Client)? == 0 {
+                return Poll::Ready(Err(UploadError::Client));
+            }
+            let fresh = &input.bytes()[self.checked_to..input.end];
+            let accepted = self.body.accept(fresh).map_err(UploadError::Body)?;
+            self.checked_to += accepted;
+            self.body_bytes += accepted as u64;
+        }
+    }
+
+    /// Everything received was sent: reads go behind it while there is room, then over it.
+    fn make_room(&mut self, input: &mut Buffer) {
+        if input.room() >= MIN_READ_BYTES {
+            return;
+        }
+        self.replayable = false;
+        input.end = self.body_at;
+        self.sent_to = self.body_at;
+        self.checked_to = self.body_at;
+        input.grow(MIN_READ_BYTES);
+    }
+}
+
+/// Writes two slices as one. Writing nothing of something is an error.
+pub(crate) fn poll_write_two<S: AsyncWrite + Unpin>(
+    cx: &mut Context<'_>,
+    stream: &mut S,
+    first: &[u8],
+    second: &[u8],
+) -> Poll<std::io::Result<usize>> {
+    let stream = Pin::new(stream);
+    let written = match (first, second) {
+        (one, []) | ([], one) => stream.poll_write(cx, one),
+        _ => stream.poll_write_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)]),
+    };
+    match ready!(written) {
+        Ok(0) => Poll::Ready(Err(std::io::ErrorKind::WriteZero.into())),
+        other => Poll::Ready(other),
+    }
+}
