@@ -1,0 +1,170 @@
+//! Which loopback address belongs to whom in one mesh.
+//!
+//! A mesh owns one block 127.S.0.0/16. Pods take its low part, and every (pod, service) pair one address of the
+//! rest, so that a service can be reached on its own port. An address stays with its owner over edits, and one
+//! that was given up is reused last: a client may still hold it in a pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+/// Slots of a /16: an address is `127.S.(slot / 256).(slot % 256)`.
+type Slot = u16;
+
+/// Pods: 127.S.0.2 to 127.S.15.254; about four thousand, far more than one machine runs.
+const PODS: std::ops::RangeInclusive<Slot> = 2..=(15 * 256 + 254);
+/// Service listeners: 127.S.16.1 to 127.S.254.254; about sixty thousand (pod, service) pairs.
+const LISTENERS: std::ops::RangeInclusive<Slot> = (16 * 256 + 1)..=(254 * 256 + 254);
+
+/// The block of a mesh has no address left.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum AddressError {
+    /// More pods than the block holds.
+    #[error("more pods than one mesh has loopback addresses for ({limit}); run fewer replicas")]
+    Pods {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// More pairs of pod and visible service than the block holds.
+    #[error(
+        "more pairs of pod and visible service than one mesh has loopback addresses for ({limit}); narrow what each pod sees with a Sidecar's egress.hosts"
+    )]
+    Listeners {
+        /// How many there can be.
+        limit: usize,
+    },
+}
+
+/// The addresses of one mesh: who holds which.
+#[derive(Debug, Clone)]
+pub struct Addresses {
+    block: u8,
+    pods: Pool<String>,
+    listeners: Pool<(String, String)>,
+}
+
+impl Addresses {
+    /// No address given yet in 127.`block`.0.0/16.
+    pub fn new(block: u8) -> Self {
+        Self { block, pods: Pool::new(PODS), listeners: Pool::new(LISTENERS) }
+    }
+
+    /// The address of a pod (`namespace/name`), the same on every call.
+    pub fn pod(&mut self, pod: &str) -> Result<Ipv4Addr, AddressError> {
+        let slot = self.pods.take(pod.to_owned());
+        slot.map(|slot| self.address(slot)).ok_or(AddressError::Pods { limit: PODS.len() })
+    }
+
+    /// The address where `pod` reaches `service`, the same on every call.
+    pub fn listener(&mut self, pod: &str, service: &str) -> Result<Ipv4Addr, AddressError> {
+        let slot = self.listeners.take((pod.to_owned(), service.to_owned()));
+        slot.map(|slot| self.address(slot)).ok_or(AddressError::Listeners { limit: LISTENERS.len() })
+    }
+
+    /// Gives up what belongs to no one of `pods`, and every pair that was not asked for since `begin`.
+    pub fn finish(&mut self) {
+        self.pods.finish();
+        self.listeners.finish();
+    }
+
+    /// Begins a new expansion: whatever is not asked for again until [`Self::finish`] is given up there.
+    pub fn begin(&mut self) {
+        self.pods.asked.clear();
+        self.listeners.asked.clear();
+    }
+
+    fn address(&self, slot: Slot) -> Ipv4Addr {
+        let [high, low] = slot.to_be_bytes();
+        Ipv4Addr::new(127, self.block, high, low)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Pool<K> {
+    range: std::ops::RangeInclusive<Slot>,
+    /// Where the search for a free slot begins: behind the last one given.
+    next: Slot,
+    held: BTreeMap<K, Slot>,
+    used: BTreeSet<Slot>,
+    asked: BTreeSet<K>,
+}
+
+impl<K: Ord + Clone> Pool<K> {
+    fn new(range: std::ops::RangeInclusive<Slot>) -> Self {
+        let next = *range.start();
+        Self { range, next, held: BTreeMap::new(), used: BTreeSet::new(), asked: BTreeSet::new() }
+    }
+
+    fn take(&mut self, key: K) -> Option<Slot> {
+        self.asked.insert(key.clone());
+        if let Some(slot) = self.held.get(&key) {
+            return Some(*slot);
+        }
+        let slot = self.free()?;
+        self.used.insert(slot);
+        self.held.insert(key, slot);
+        self.next = if slot == *self.range.end() { *self.range.start() } else { slot + 1 };
+        Some(slot)
+    }
+
+    fn free(&self) -> Option<Slot> {
+        let behind = self.next..=*self.range.end();
+        let before = *self.range.start()..=self.next;
+        // 127.S.x.0 and .255 are lawful on loopback, but look like a network's and a broadcast address.
+        behind.chain(before).find(|slot| !matches!(slot & 0xff, 0 | 0xff) && !self.used.contains(slot))
+    }
+
+    fn finish(&mut self) {
+        let Self { held, used, asked, .. } = self;
+        held.retain(|key, slot| {
+            let keep = asked.contains(key);
+            if !keep {
+                used.remove(slot);
+            }
+            keep
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_stays_with_its_owner_and_is_reused_last() {
+        let mut addresses = Addresses::new(7);
+        assert_eq!(addresses.pod("a/one"), Ok(Ipv4Addr::new(127, 7, 0, 2)));
+        assert_eq!(addresses.pod("a/two"), Ok(Ipv4Addr::new(127, 7, 0, 3)));
+        assert_eq!(addresses.listener("a/one", "a/x"), Ok(Ipv4Addr::new(127, 7, 16, 1)));
+        addresses.begin();
+        assert_eq!(addresses.pod("a/two"), Ok(Ipv4Addr::new(127, 7, 0, 3)));
+        addresses.finish();
+        assert_eq!(addresses.pod("a/three"), Ok(Ipv4Addr::new(127, 7, 0, 4)), "the address of a/one must rest");
+        assert_eq!(addresses.listener("a/one", "a/x"), Ok(Ipv4Addr::new(127, 7, 16, 2)));
+    }
+
+    #[test]
+    fn addresses_that_look_like_a_network_are_skipped_and_the_block_ends_with_an_error() {
+        let mut addresses = Addresses::new(1);
+        let mut seen = BTreeSet::new();
+        let error = (0..70_000)
+            .find_map(|n| match addresses.pod(&format!("a/{n}")) {
+                Ok(address) => {
+                    assert!(!matches!(address.octets()[3], 0 | 255), "{address}");
+                    assert!(address.octets()[2] <= 15, "{address} is among the listeners");
+                    assert!(seen.insert(address), "{address} given twice");
+                    None
+                }
+                Err(error) => Some(error),
+            })
+            .expect("a /20 ends before 70,000");
+        assert_eq!(error, AddressError::Pods { limit: PODS.len() });
+        // One given up makes room for one, and only one.
+        addresses.begin();
+        for n in 1..seen.len() {
+            addresses.pod(&format!("a/{n}")).expect("already held");
+        }
+        addresses.finish();
+        assert!(addresses.pod("b/new").is_ok());
+        assert!(addresses.pod("b/newer").is_err());
+    }
+}
