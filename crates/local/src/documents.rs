@@ -1,0 +1,186 @@
+//! What the control plane reads beside the user's folder: a Pod with its address for every pod that runs, and a Sidecar
+//! meant for it alone, which carries on the user's Sidecar and adds a listener for every service the pod sees.
+//!
+//! JSON, which is YAML too, in one file, so that one rename publishes a consistent whole.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+use voile_model::mesh::{
+    CaptureMode, DefaultEndpoint, EgressListener, EndpointHost, IngressListener, ListenerPort,
+    Protocol, Service, Transport,
+};
+use voile_model::ResourceName;
+
+use crate::expand::{POD_LABEL, Plan, PodPlan, SidecarPlan};
+
+/// Says which of the user's resources a generated one stands for.
+const GENERATED_FROM: &str = "voile.dev/generated-from";
+
+/// The documents of `plan`, each on a line of its own. Only the pods in `ready` take traffic.
+pub fn render(plan: &Plan, ready: &BTreeSet<ResourceName>) -> String {
+    let mut text = String::new();
+    for pod in &plan.pods {
+        let phase = if ready.contains(&pod.name) { "Running" } else { "Pending" };
+        let sidecar = pod.sidecar.as_ref().map(|plan| sidecar(pod, plan));
+        for document in [Some(pod_document(pod, phase)), sidecar].into_iter().flatten() {
+            text.push_str("---\n");
+            text.push_str(&document.to_string());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn pod_document(pod: &PodPlan, phase: &str) -> Value {
+    let template = &pod.template;
+    let mut labels: serde_json::Map<String, Value> =
+        template.labels.iter().map(|(key, value)| (key.to_string(), json!(&**value))).collect();
+    labels.insert(POD_LABEL.to_owned(), json!(&*pod.name.name));
+    labels.insert("sidecar.istio.io/inject".to_owned(), json!(template.has_sidecar.to_string()));
+    let mut annotations: serde_json::Map<String, Value> = template
+        .annotations
+        .iter()
+        .filter(|(key, _)| &***key != "sidecar.istio.io/inject") // the label above says it
+        .map(|(key, value)| (key.to_string(), json!(&**value)))
+        .collect();
+    annotations.insert(
+        GENERATED_FROM.to_owned(),
+        json!(format!("{}/{}", pod.name.namespace, pod.workload())),
+    );
+    let mut metadata = json!({
+        "name": &*pod.name.name,
+        "namespace": pod.name.namespace.as_str(),
+        "labels": labels,
+        "annotations": annotations,
+    });
+    if let Some(deployment) = &pod.deployment {
+        metadata["ownerReferences"] = json!([{
+            "apiVersion": "apps/v1", "kind": "Deployment", "name": &**deployment, "uid": &**deployment, "controller": true,
+        }]);
+    }
+    let containers: Vec<_> = template.containers.iter().map(|container| {
+        let ports: Vec<_> = container.ports.iter().map(|port| {
+            let mut value = json!({"containerPort": port.number.get()});
+            if let Some(name) = &port.name {
+                value["name"] = json!(&**name);
+            }
+            value
+        }).collect();
+        json!({"name": &*container.name, "ports": ports})
+    }).collect();
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"serviceAccountName": &*template.service_account, "containers": containers},
+        "status": {"phase": phase, "podIP": pod.address.to_string()},
+    })
+}
+
+fn sidecar(pod: &PodPlan, plan: &SidecarPlan) -> Value {
+    let ingress: Vec<_> = plan.ingress.iter().map(ingress).collect();
+    let own = plan.egress.iter().map(kept_egress);
+    let services = pod.reach.iter().zip(&pod.services);
+    let generated = services.flat_map(|(service, view)| service_egress(service, view.address.into()));
+    let mut egress: Vec<_> = own.chain(generated).collect();
+    if egress.is_empty() {
+        // An empty list would mean everything.
+        egress.push(json!({"hosts": ["~/*"]}));
+    }
+    let mut spec = json!({
+        "workloadSelector": {"labels": {POD_LABEL: &*pod.name.name}},
+        "egress": egress,
+    });
+    if !ingress.is_empty() {
+        spec["ingress"] = json!(ingress);
+    }
+    if let Some(registry_only) = plan.registry_only {
+        let mode = if registry_only { "REGISTRY_ONLY" } else { "ALLOW_ANY" };
+        spec["outboundTrafficPolicy"] = json!({"mode": mode});
+    }
+    let mut metadata = json!({"name": format!("pod-{}", pod.name.name), "namespace": pod.name.namespace.as_str()});
+    if let Some(from) = &plan.from {
+        metadata["annotations"] = json!({GENERATED_FROM: from.to_string()});
+    }
+    json!({"apiVersion": "networking.istio.io/v1", "kind": "Sidecar", "metadata": metadata, "spec": spec})
+}
+
+fn ingress(listener: &IngressListener) -> Value {
+    let mut value = json!({
+        "port": port(&listener.port),
+        "captureMode": capture(listener.capture_mode),
+    });
+    if let Some(bind) = listener.bind {
+        value["bind"] = json!(bind.to_string());
+    }
+    if let Some(DefaultEndpoint { host, port }) = listener.default_endpoint {
+        value["defaultEndpoint"] = json!(match host {
+            EndpointHost::Workload => format!("0.0.0.0:{port}"),
+            EndpointHost::Loopback(IpAddr::V4(_)) => format!("127.0.0.1:{port}"),
+            EndpointHost::Loopback(IpAddr::V6(_)) => format!("[::1]:{port}"),
+        });
+    }
+    value
+}
+
+fn kept_egress(listener: &EgressListener) -> Value {
+    let hosts: Vec<_> = listener.hosts.iter().map(ToString::to_string).collect();
+    let mut value = json!({"hosts": hosts, "captureMode": capture(listener.capture_mode)});
+    if let Some(listener_port) = &listener.port {
+        value["port"] = port(listener_port);
+    }
+    if let Some(bind) = listener.bind {
+        value["bind"] = json!(bind.to_string());
+    }
+    value
+}
+
+fn service_egress(service: &Service, bind: IpAddr) -> Vec<Value> {
+    let tcp = service.ports.iter().filter(|port| port.transport == Transport::Tcp);
+    tcp.map(|service_port| {
+        let name = match &*service_port.name {
+            "" => format!("{}-{}", service.name, service_port.number),
+            name => format!("{}-{name}", service.name),
+        };
+        json!({
+            "port": {
+                "number": service_port.number.get(),
+                "protocol": protocol(service_port.protocol),
+                "name": name,
+            },
+            "bind": bind.to_string(),
+            "captureMode": "NONE",
+            "hosts": [service.key.to_string()],
+        })
+    })
+    .collect()
+}
+
+fn port(port: &ListenerPort) -> Value {
+    let mut value = json!({"number": port.number.get(), "protocol": protocol(port.protocol)});
+    if !port.name.is_empty() {
+        value["name"] = json!(&*port.name);
+    }
+    value
+}
+
+fn capture(mode: CaptureMode) -> &'static str {
+    match mode {
+        CaptureMode::Default => "DEFAULT",
+        CaptureMode::Iptables => "IPTABLES",
+        CaptureMode::None => "NONE",
+    }
+}
+
+fn protocol(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Auto => "AUTO",
+        Protocol::Http => "HTTP",
+        Protocol::Http2 => "HTTP2",
+        Protocol::Grpc => "GRPC",
+        Protocol::Tcp | Protocol::Udp => "TCP",
+        Protocol::Tls => "TLS",
+    }
+}

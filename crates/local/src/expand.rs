@@ -1,0 +1,414 @@
+//! From a folder's mesh to what runs on this machine: Deployments times replicas become pods with addresses, and every
+//! pod learns where its sidecar listens for each service it may see. Pure: the same folder makes the same plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use voile_model::mesh::{
+    CaptureMode, EgressHost, EgressListener, EgressNamespace, EndpointHost, IngressListener,
+    PodTemplate, Resolution, Service, ServiceOrigin, Sidecar, TargetPort, Transport,
+};
+use voile_model::names::is_dns_label;
+use voile_model::{Diagnostic, Hostname, Labels, Mesh, Port, ResourceName, Source};
+
+use crate::addresses::{AddressError, Addresses};
+use crate::variables::{PortView, ServiceView};
+
+/// An injected pod stands behind a Service whose target port no Sidecar listens on.
+pub const NO_INGRESS: &str = "V0601";
+/// A container has no command; images cannot be run here.
+pub const NO_COMMAND: &str = "V0602";
+/// A pod's name would not be a DNS label, or is already another's.
+pub const POD_NAME: &str = "V0603";
+/// An egress listener is bound to one address by several pods.
+pub const SHARED_BIND: &str = "V0604";
+/// A service that cannot be reached through a listener of its own in loopback isolation.
+pub const UNREACHABLE: &str = "V0605";
+
+/// Marks one pod among the replicas of a Deployment, so that a Sidecar can be meant for it alone.
+pub const POD_LABEL: &str = voile_model::mesh::POD_LABEL;
+
+/// What runs.
+#[derive(Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Every pod, in order of names.
+    pub pods: Vec<PodPlan>,
+    /// What is reachable from outside the mesh.
+    pub published: Vec<Publication>,
+    /// What is wrong with running this folder here; errors are pods that cannot run.
+    pub problems: Vec<Diagnostic>,
+}
+
+/// One pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodPlan {
+    /// Its name.
+    pub name: ResourceName,
+    /// The Deployment it is a replica of; `None` for a bare Pod.
+    pub deployment: Option<Arc<str>>,
+    /// Where the Deployment or Pod was written.
+    pub source: Source,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// What runs in it.
+    pub template: PodTemplate,
+    /// The services it sees, each on an address of its own.
+    pub services: Vec<ServiceView>,
+    /// The hostname of each of `services`, and what it speaks.
+    pub reach: Vec<Arc<Service>>,
+    /// Names of the services it stands behind.
+    pub behind: Vec<Arc<str>>,
+    /// Its sidecar's other listeners; `None` when it has no sidecar.
+    pub sidecar: Option<SidecarPlan>,
+    /// Where its applications should listen, for readiness.
+    pub endpoints: Vec<(Ipv4Addr, u16)>,
+}
+
+/// What a generated Sidecar takes over from the user's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SidecarPlan {
+    /// The user's Sidecar, if one holds for the pod.
+    pub from: Option<ResourceName>,
+    /// Its inbound listeners.
+    pub ingress: Vec<IngressListener>,
+    /// Its outbound listeners that name their own address.
+    pub egress: Vec<EgressListener>,
+    /// Its outbound policy.
+    pub registry_only: Option<bool>,
+}
+
+/// A service port that is reachable from outside the mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publication {
+    /// `namespace/name` of the service.
+    pub service: ResourceName,
+    /// Its port.
+    pub port: u16,
+    /// The host port wished for.
+    pub wish: u16,
+    /// Whether HTTP is spoken there, so that a URL can be printed.
+    pub http: bool,
+    /// Pod and its port, for each pod behind it.
+    pub targets: Vec<(ResourceName, Ipv4Addr, u16)>,
+}
+
+impl PodPlan {
+    /// Whether a running `self` can go on as `other`: only what its sidecar learns by itself differs.
+    pub fn runs_as(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.address == other.address
+            && self.template == other.template
+            && self.endpoints == other.endpoints
+    }
+
+    /// What the view groups by: the Deployment, or the pod itself.
+    pub fn workload(&self) -> &str {
+        self.deployment.as_deref().unwrap_or(&self.name.name)
+    }
+}
+
+/// Expands `mesh`. Pods and pairs that were there keep their address in `addresses`.
+pub fn expand(mesh: &Mesh, addresses: &mut Addresses) -> Result<Plan, AddressError> {
+    let mut plan = Plan::default();
+    let mut binds = BTreeMap::new();
+    addresses.begin();
+    for candidate in candidates(mesh, &mut plan.problems) {
+        let pod = pod(mesh, candidate, addresses, &mut plan.problems)?;
+        check(&pod, &mut binds, &mut plan.problems);
+        plan.pods.push(pod);
+    }
+    addresses.finish();
+    plan.pods.sort_by(|a, b| a.name.cmp(&b.name));
+    plan.published = publications(mesh, &plan.pods);
+    plan.problems.dedup();
+    Ok(plan)
+}
+
+struct Candidate<'a> {
+    name: ResourceName,
+    deployment: Option<Arc<str>>,
+    source: &'a Source,
+    template: &'a PodTemplate,
+}
+
+fn candidates<'a>(mesh: &'a Mesh, problems: &mut Vec<Diagnostic>) -> Vec<Candidate<'a>> {
+    let mut found: Vec<Candidate<'a>> = Vec::new();
+    for deployment in mesh.deployments.values() {
+        for replica in 0..deployment.replicas {
+            let name = format!("{}-{replica}", deployment.name.name);
+            found.push(Candidate {
+                name: ResourceName::new(deployment.name.namespace.clone(), name),
+                deployment: Some(deployment.name.name.clone()),
+                source: &deployment.source,
+                template: &deployment.template,
+            });
+        }
+    }
+    // A Pod that has an address already runs elsewhere. Ours gets a name beside the declared one's, which stays declared.
+    for pod in mesh.pods.values().filter(|pod| pod.addresses.is_empty()) {
+        let name = format!("{}-0", pod.name.name);
+        found.push(Candidate {
+            name: ResourceName::new(pod.name.namespace.clone(), name),
+            deployment: None,
+            source: &pod.source,
+            template: &pod.template,
+        });
+    }
+    let mut seen: BTreeSet<ResourceName> = mesh.pods.keys().cloned().collect();
+    found.retain(|candidate| {
+        let wrong = if !is_dns_label(&candidate.name.name) {
+            "is not a DNS label of at most 63 characters"
+        } else if !seen.insert(candidate.name.clone()) {
+            "is already the name of another"
+        } else {
+            return true;
+        };
+        let message = format!("the pod's name `{}` {wrong}", candidate.name);
+        let problem = Diagnostic::error(POD_NAME, candidate.source.clone(), message);
+        problems.push(problem.field("metadata.name").help("choose another, or shorter, name"));
+        false
+    });
+    found
+}
+
+fn pod(
+    mesh: &Mesh,
+    candidate: Candidate<'_>,
+    addresses: &mut Addresses,
+    problems: &mut Vec<Diagnostic>,
+) -> Result<PodPlan, AddressError> {
+    let Candidate { name, deployment, source, template } = candidate;
+    let address = addresses.pod(&name.to_string())?;
+    let user = mesh.sidecar_for_labels(&name.namespace, &template.labels);
+    let user = user.filter(|_| template.has_sidecar);
+    let reach = visible(mesh, &name, user, problems);
+    let mut services = Vec::new();
+    for service in &reach {
+        let listener = addresses.listener(&name.to_string(), &service.key.to_string())?;
+        services.push(view(service, listener));
+    }
+    let served = served_ports(mesh, &name, template);
+    let sidecar = template.has_sidecar.then(|| sidecar_plan(user));
+    let mut endpoints: Vec<_> = match &sidecar {
+        Some(sidecar) => sidecar.ingress.iter().map(|l| endpoint(l, address)).collect(),
+        None => served.keys().map(|port| (address, port.get())).collect(),
+    };
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    if let Some(sidecar) = &sidecar {
+        for (port, service) in &served {
+            if !sidecar.ingress.iter().any(|listener| listener.port.number == *port) {
+                problems.push(no_ingress(source, template, *port, service));
+            }
+        }
+    }
+    let behind: BTreeSet<_> = served.into_values().collect();
+    Ok(PodPlan {
+        name,
+        deployment,
+        source: source.clone(),
+        address,
+        template: template.clone(),
+        services,
+        reach,
+        behind: behind.into_iter().collect(),
+        sidecar,
+        endpoints,
+    })
+}
+
+/// Workload ports that services of the namespace send to, each with the name of one such service.
+fn served_ports(
+    mesh: &Mesh,
+    name: &ResourceName,
+    template: &PodTemplate,
+) -> BTreeMap<Port, Arc<str>> {
+    let mut served = BTreeMap::new();
+    for service in mesh.services.values() {
+        if !stands_behind(service, name, &template.labels) {
+            continue;
+        }
+        for port in service.ports.iter().filter(|port| port.transport == Transport::Tcp) {
+            if let Some(target) = target(&port.target, template) {
+                served.insert(target, service.name.clone());
+            }
+        }
+    }
+    served
+}
+
+fn stands_behind(service: &Service, pod: &ResourceName, labels: &Labels) -> bool {
+    let selects = |selector: &Labels| !selector.is_empty() && selector.selects(labels);
+    service.key.namespace == pod.namespace && service.selector.as_ref().is_some_and(selects)
+}
+
+fn target(target: &TargetPort, template: &PodTemplate) -> Option<Port> {
+    match target {
+        TargetPort::Number(port) => Some(*port),
+        TargetPort::Named(name) => {
+            let mut ports = template.containers.iter().flat_map(|container| &container.ports);
+            ports.find(|port| port.name.as_ref() == Some(name)).map(|port| port.number)
+        }
+    }
+}
+
+/// The services the pod may see and can be given a listener for, in order of their keys.
+fn visible(
+    mesh: &Mesh,
+    pod: &ResourceName,
+    user: Option<&Arc<Sidecar>>,
+    problems: &mut Vec<Diagnostic>,
+) -> Vec<Arc<Service>> {
+    let bounds: Vec<&EgressListener> =
+        user.map(|user| user.egress.iter().filter(|l| !keeps_address(l)).collect()).unwrap_or_default();
+    let everything = EgressListener {
+        port: None,
+        bind: None,
+        capture_mode: CaptureMode::None,
+        hosts: Hostname::new("*").map(|hostname| EgressHost {
+            namespace: EgressNamespace::Any,
+            hostname,
+            source: Source { file: "".into(), line: 0, column: 0 },
+        }).into_iter().collect(),
+        source: Source { file: "".into(), line: 0, column: 0 },
+    };
+    let unbounded = user.is_none_or(|user| user.egress.is_empty());
+    let listeners = if unbounded { vec![&everything] } else { bounds };
+    let mut found = BTreeMap::new();
+    for listener in listeners {
+        for service in mesh.egress_services(&pod.namespace, listener) {
+            found.insert(service.key.clone(), service);
+        }
+    }
+    found.into_values().filter(|service| reachable(service, problems)).collect()
+}
+
+fn reachable(service: &Service, problems: &mut Vec<Diagnostic>) -> bool {
+    let why = match (&service.resolution, service.origin) {
+        _ if service.key.hostname.is_wildcard() => "its host is a wildcard",
+        (Resolution::Static, _) | (Resolution::Passthrough, ServiceOrigin::Kubernetes) => {
+            return service.ports.iter().any(|port| port.transport == Transport::Tcp);
+        }
+        (Resolution::Alias(_), _) => "it is another name for a host",
+        (_, _) => "its addresses are not known beforehand",
+    };
+    let message = format!("{} gets no listener in loopback isolation: {why}", service.key);
+    let problem = Diagnostic::warning(UNREACHABLE, service.source.clone(), message);
+    if !problems.contains(&problem) {
+        problems.push(problem);
+    }
+    false
+}
+
+fn view(service: &Service, address: Ipv4Addr) -> ServiceView {
+    let name = match service.origin {
+        ServiceOrigin::Kubernetes => service.name.to_string(),
+        ServiceOrigin::ServiceEntry => service.key.hostname.to_string(),
+    };
+    let ports = service.ports.iter().filter(|port| port.transport == Transport::Tcp);
+    ServiceView {
+        name,
+        namespace: service.key.namespace.to_string(),
+        address,
+        ports: ports
+            .map(|port| PortView { name: port.name.to_string(), number: port.number.get() })
+            .collect(),
+    }
+}
+
+/// An egress listener that says its own address and port is the user's to choose; any other only bounds what is seen.
+fn keeps_address(listener: &EgressListener) -> bool {
+    listener.port.is_some() && listener.bind.is_some()
+}
+
+fn sidecar_plan(user: Option<&Arc<Sidecar>>) -> SidecarPlan {
+    let Some(user) = user else {
+        return SidecarPlan { from: None, ingress: Vec::new(), egress: Vec::new(), registry_only: None };
+    };
+    SidecarPlan {
+        from: Some(user.name.clone()),
+        ingress: user.ingress.clone(),
+        egress: user.egress.iter().filter(|listener| keeps_address(listener)).cloned().collect(),
+        registry_only: user
+            .outbound_policy
+            .map(|policy| policy == voile_model::mesh::OutboundPolicy::RegistryOnly),
+    }
+}
+
+fn endpoint(listener: &IngressListener, pod: Ipv4Addr) -> (Ipv4Addr, u16) {
+    match listener.default_endpoint {
+        Some(endpoint) => match endpoint.host {
+            EndpointHost::Workload => (pod, endpoint.port.get()),
+            EndpointHost::Loopback(_) => (Ipv4Addr::LOCALHOST, endpoint.port.get()),
+        },
+        None => (Ipv4Addr::LOCALHOST, listener.port.number.get()),
+    }
+}
+
+fn no_ingress(source: &Source, template: &PodTemplate, port: Port, service: &str) -> Diagnostic {
+    let labels: Vec<_> = template.labels.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+    let message = format!(
+        "the Service `{service}` sends to port {port} of this pod, but no Sidecar listens there: \
+         in loopback isolation nothing redirects traffic through a sidecar by itself"
+    );
+    Diagnostic::error(NO_INGRESS, source.clone(), message).help(format!(
+        "add a Sidecar with workloadSelector.labels {{{}}} and ingress [{{port: {{number: {port}, protocol: HTTP, name: http}}, \
+         captureMode: NONE, defaultEndpoint: \"0.0.0.0:PORT\"}}], and let the application listen on $(POD_IP):PORT",
+        labels.join(", ")
+    ))
+}
+
+fn check(
+    pod: &PodPlan,
+    binds: &mut BTreeMap<(IpAddr, Port), ResourceName>,
+    problems: &mut Vec<Diagnostic>,
+) {
+    for container in &pod.template.containers {
+        if container.command.is_empty() {
+            let message = format!(
+                "the container `{}` has no command, and `voile up` cannot run its image",
+                container.name
+            );
+            let problem = Diagnostic::error(NO_COMMAND, container.source.clone(), message)
+                .field("command")
+                .help("say which program of this machine to run, such as command: [\"python3\", \"server.py\"]");
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+    }
+    for listener in pod.sidecar.iter().flat_map(|sidecar| &sidecar.egress) {
+        let (Some(bind), Some(port)) = (listener.bind, &listener.port) else { continue };
+        if let Some(other) = binds.insert((bind, port.number), pod.name.clone()) {
+            let message = format!("both {other} and {} would listen on {bind}:{}", pod.name, port.number);
+            let problem = Diagnostic::error(SHARED_BIND, listener.source.clone(), message);
+            problems.push(problem.field("bind").help("leave `bind` out: each pod then gets an address of its own"));
+        }
+    }
+}
+
+fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<Publication> {
+    let mut published = Vec::new();
+    for service in mesh.services.values() {
+        for port in &service.ports {
+            let Some(wish) = published_port(service, port) else { continue };
+            let targets = pods
+                .iter()
+                .filter(|pod| stands_behind(service, &pod.name, &pod.template.labels))
+                .filter_map(|pod| {
+                    let port = target(&port.target, &pod.template)?;
+                    Some((pod.name.clone(), pod.address, port.get()))
+                })
+                .collect();
+            published.push(Publication {
+                service: ResourceName::new(service.key.namespace.clone(), service.name.clone()),
+                port: port.number.get(),
+                wish,
+                http: matches!(port.protocol, voile_model::mesh::Protocol::Http | voile_model::mesh::Protocol::Auto),
+                targets,
+            });
+        }
+    }
+    published
+}

@@ -1,0 +1,207 @@
+//! The live state as text: pure, so that every line of it can be tested.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::scrape::Figures;
+
+/// What the terminal shows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct View {
+    /// The folder.
+    pub folder: String,
+    /// Since when the mesh runs.
+    pub uptime: Duration,
+    /// `running`, or why not.
+    pub control: String,
+    /// How many services there are.
+    pub services: usize,
+    /// Where to reach the mesh from outside: service and URL.
+    pub reach: Vec<(String, String)>,
+    /// One row a workload.
+    pub rows: Vec<Row>,
+    /// What happened lately, oldest first.
+    pub events: Vec<String>,
+}
+
+/// One workload: a Deployment or a bare Pod.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Row {
+    /// Its name, with the namespace.
+    pub name: String,
+    /// Pods that are ready.
+    pub ready: usize,
+    /// Pods that should be.
+    pub wanted: usize,
+    /// Its SPIFFE identity; empty without a sidecar.
+    pub identity: String,
+    /// What its sidecars counted lately.
+    pub figures: Figures,
+    /// How often its processes ended and were started again.
+    pub restarts: u32,
+}
+
+/// How many of the latest events are shown.
+const SHOWN_EVENTS: usize = 6;
+
+/// The whole picture, redrawn in place; no line is wider than `width`.
+pub fn picture(view: &View, width: usize) -> String {
+    let mut text = format!(
+        "voile up {} · {} · control {} · {} services · {} of {} instances ready\n",
+        view.folder,
+        duration(view.uptime),
+        view.control,
+        view.services,
+        view.rows.iter().map(|row| row.ready).sum::<usize>(),
+        view.rows.iter().map(|row| row.wanted).sum::<usize>(),
+    );
+    for (service, url) in &view.reach {
+        let _ = writeln!(text, "  {url}  → {service}");
+    }
+    let name = view.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(8);
+    let _ = writeln!(
+        text,
+        "\n{:name$}  {:>5}  {:>8}  {:>7}  {:>8}  {:>8}  {:>5}  {:>8}  IDENTITY",
+        "WORKLOAD", "READY", "REQ/S", "ERR/S", "P50 MS*", "P99 MS*", "MTLS", "RESTARTS"
+    );
+    for row in &view.rows {
+        let figures = &row.figures;
+        let _ = writeln!(
+            text,
+            "{:name$}  {:>5}  {:>8.1}  {:>7.1}  {:>8}  {:>8}  {:>5}  {:>8}  {}",
+            row.name,
+            format!("{}/{}", row.ready, row.wanted),
+            figures.rate,
+            figures.errors,
+            milliseconds(figures.p50),
+            milliseconds(figures.p99),
+            share(figures.mutual_tls),
+            row.restarts,
+            if row.identity.is_empty() { "no sidecar" } else { &row.identity },
+        );
+    }
+    text.push_str("* from the sidecars' histogram buckets, so an estimate\n");
+    let skip = view.events.len().saturating_sub(SHOWN_EVENTS);
+    for event in &view.events[skip..] {
+        let _ = writeln!(text, "- {}", event.lines().next().unwrap_or_default());
+    }
+    text.lines().map(|line| line.chars().take(width).collect::<String>() + "\n").collect()
+}
+
+/// One line, for a log.
+pub fn line(view: &View) -> String {
+    let rows = &view.rows;
+    let ready: usize = rows.iter().map(|row| row.ready).sum();
+    let wanted: usize = rows.iter().map(|row| row.wanted).sum();
+    let mut text = format!("{} control {}, {ready} of {wanted} ready;", duration(view.uptime), view.control);
+    for row in rows.iter().filter(|row| row.figures.rate > 0.0) {
+        let figures = &row.figures;
+        let _ = write!(
+            text,
+            " {} {:.1}/s err {:.1}/s p50~{} p99~{} ms mtls {};",
+            row.name,
+            figures.rate,
+            figures.errors,
+            milliseconds(figures.p50),
+            milliseconds(figures.p99),
+            share(figures.mutual_tls),
+        );
+    }
+    if rows.iter().all(|row| row.figures.rate == 0.0) {
+        text.push_str(" no requests;");
+    }
+    text.pop();
+    text
+}
+
+fn milliseconds(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 10.0 => format!("{value:.2}"),
+        Some(value) if value < 100.0 => format!("{value:.1}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}
+
+fn share(value: Option<f64>) -> String {
+    // Rounded down: 100% must mean every single one.
+    value.map_or_else(|| "-".to_owned(), |value| format!("{:.0}%", (value * 100.0).floor()))
+}
+
+fn duration(value: Duration) -> String {
+    let seconds = value.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s:02}s"),
+        (h, m, _) => format!("{h}h{m:02}m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> View {
+        View {
+            folder: "shop".to_owned(),
+            uptime: Duration::from_secs(65),
+            control: "running".to_owned(),
+            services: 2,
+            reach: vec![("shop/front".to_owned(), "http://127.0.0.1:8080".to_owned())],
+            rows: vec![
+                Row {
+                    name: "shop/front".to_owned(),
+                    ready: 1,
+                    wanted: 2,
+                    identity: "spiffe://cluster.local/ns/shop/sa/front".to_owned(),
+                    figures: Figures {
+                        rate: 5.0,
+                        errors: 0.5,
+                        p50: Some(1.234),
+                        p99: Some(123.4),
+                        mutual_tls: Some(0.999),
+                    },
+                    restarts: 3,
+                },
+                Row { name: "shop/traffic".to_owned(), ready: 1, wanted: 1, ..Row::default() },
+            ],
+            events: (0..8).map(|n| format!("event {n}\nwith details")).collect(),
+        }
+    }
+
+    #[test]
+    fn the_picture_shows_every_workload_and_the_latest_events() {
+        let expected = "\
+voile up shop · 1m05s · control running · 2 services · 2 of 3 instances ready
+  http://127.0.0.1:8080  → shop/front
+
+WORKLOAD      READY     REQ/S    ERR/S   P50 MS*   P99 MS*   MTLS  RESTARTS  IDENTITY
+shop/front      1/2       5.0      0.5      1.23       123    99%         3  spiffe://cluster.local/ns/shop/sa/front
+shop/traffic    1/1       0.0      0.0         -         -      -         0  no sidecar
+* from the sidecars' histogram buckets, so an estimate
+- event 2
+- event 3
+- event 4
+- event 5
+- event 6
+- event 7
+";
+        assert_eq!(picture(&view(), 200), expected);
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for width in [1, 20, 80] {
+            assert!(picture(&view(), width).lines().all(|line| line.chars().count() <= width));
+        }
+    }
+
+    #[test]
+    fn the_line_says_what_moved() {
+        assert_eq!(
+            line(&view()),
+            "1m05s control running, 2 of 3 ready; shop/front 5.0/s err 0.5/s p50~1.23 p99~123 ms mtls 99%"
+        );
+        assert_eq!(line(&View { control: "down".to_owned(), ..View::default() }), "0s control down, 0 of 0 ready; no requests");
+    }
+}
