@@ -392,7 +392,10 @@ fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<Publication> {
     let mut published = Vec::new();
     for service in mesh.services.values() {
         for port in &service.ports {
-            let Some(wish) = published_port(service, port) else { continue };
+            if !service.published || port.transport != Transport::Tcp {
+                continue;
+            }
+            let wish = port.node_port.unwrap_or(port.number).get();
             let targets = pods
                 .iter()
                 .filter(|pod| stands_behind(service, &pod.name, &pod.template.labels))

@@ -1,1 +1,23 @@
-//! The runner behind voile up
+//! The runner behind `voile up`: a folder of YAML becomes processes on this machine that are a mesh.
+//!
+//! ```text
+//! folder ──model──▶ Mesh ──expand──▶ Plan ──documents──▶ what `voile control` reads beside the folder
+//!                                     │
+//!                                  runner ──▶ control, then per pod: sidecar, then its applications
+//!                                     ▲
+//!                     observer (readiness, metrics) ──▶ scrape ──▶ view
+//! ```
+//! The expansion, the documents, the variables, the figures and the view are pure; only the runner's modules touch the world.
+
+pub mod addresses;
+pub mod application;
+pub mod block;
+pub mod documents;
+pub mod expand;
+pub mod observer;
+pub mod process;
+pub mod relay;
+pub mod run_folder;
+pub mod scrape;
+pub mod variables;
+pub mod view;

@@ -16,7 +16,7 @@ pub use config::{
     ProxySettings,
 };
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
-pub use relations::{ReachableService, ServiceWorkload, WorkloadService};
+pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
 pub use service::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
     ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,

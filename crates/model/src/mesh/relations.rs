@@ -25,6 +25,9 @@ pub struct WorkloadService {
     pub ports: BTreeMap<Port, Port>,
 }
 
+/// The label that tells one pod among its like, so that a Sidecar can be meant for it alone; `voile up` sets it.
+pub const POD_LABEL: &str = "voile.dev/pod";
+
 /// A service that an egress listener reaches.
 pub type ReachableService = Arc<Service>;
 
@@ -71,12 +74,21 @@ impl Mesh {
                 .collect::<Vec<_>>()
         };
         let own = in_namespace(namespace);
+        let selecting = |s: &&&Arc<Sidecar>| {
+            s.selector
+                .as_ref()
+                .is_some_and(|selector| selector.selects(labels))
+        };
+        let for_one_pod = |s: &&&Arc<Sidecar>| {
+            s.selector
+                .as_ref()
+                .is_some_and(|selector| selector.get(POD_LABEL).is_some())
+        };
+        // A Sidecar meant for this one pod carries on the more general one that it was made from.
         own.iter()
-            .find(|s| {
-                s.selector
-                    .as_ref()
-                    .is_some_and(|selector| selector.selects(labels))
-            })
+            .filter(selecting)
+            .find(for_one_pod)
+            .or_else(|| own.iter().find(selecting))
             .or_else(|| own.iter().find(|s| s.selector.is_none()))
             .copied()
             .or_else(|| {

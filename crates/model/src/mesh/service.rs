@@ -38,6 +38,8 @@ pub struct Service {
     pub subject_alt_names: Vec<Arc<str>>,
     /// Who may see it.
     pub visibility: Visibility,
+    /// Whether it is to be reached from outside the mesh (`type: NodePort` or `LoadBalancer`).
+    pub published: bool,
 }
 
 impl Service {
@@ -92,6 +94,8 @@ pub struct ServicePort {
     pub transport: Transport,
     /// Which port of the workload that is.
     pub target: TargetPort,
+    /// `nodePort`: the port of the machine on which a published service is wished for.
+    pub node_port: Option<Port>,
     /// Where it was written.
     pub source: Source,
 }

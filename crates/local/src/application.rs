@@ -1,0 +1,202 @@
+//! The command lines of a mesh: what is started for a container, a sidecar and the control plane.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use voile_model::Mesh;
+use voile_model::mesh::{Container, EnvValue};
+
+use crate::expand::PodPlan;
+use crate::process::Recipe;
+use crate::run_folder::RunFolder;
+use crate::variables::{expand, of_services};
+
+/// Istio's ports of a sidecar. Every pod has an address of its own, so nobody need move them.
+pub const ADMIN_PORT: u16 = 15000;
+/// Where a sidecar shows its metrics.
+pub const METRICS_PORT: u16 = 15020;
+/// Where a sidecar says whether it is ready.
+pub const READINESS_PORT: u16 = 15021;
+
+/// What every recipe needs to know.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// The path of this program.
+    pub voile: &'a Path,
+    /// The user's folder, absolute.
+    pub folder: &'a Path,
+    /// The run's own folder.
+    pub run: &'a RunFolder,
+    /// The control plane's state.
+    pub state: &'a Path,
+    /// Whether lines are shown.
+    pub show: bool,
+}
+
+/// The control plane.
+pub fn control(around: &Surroundings<'_>, xds: SocketAddr, monitoring: SocketAddr) -> Recipe {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let args = [
+        ("--config", text(around.folder)),
+        ("--config", text(&around.run.config())),
+        ("--state", text(around.state)),
+        ("--listen", xds.to_string()),
+        ("--plaintext", "off".to_owned()),
+        ("--monitoring", monitoring.to_string()),
+    ];
+    ours(around, "control".to_owned(), "control", &args)
+}
+
+/// The sidecar of a pod.
+pub fn sidecar(around: &Surroundings<'_>, pod: &PodPlan, xds: SocketAddr) -> Recipe {
+    let id = process_name(pod, "sidecar");
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let args = [
+        ("--workload", pod.name.to_string()),
+        ("--control", format!("https://{xds}")),
+        ("--root-cert", text(around.state.join("root-cert.pem"))),
+        ("--token-file", text(around.run.token(&pod_id(pod)))),
+        ("--admin", format!("{}:{ADMIN_PORT}", pod.address)),
+        ("--metrics", format!("{}:{METRICS_PORT}", pod.address)),
+        ("--readiness", format!("{}:{READINESS_PORT}", pod.address)),
+    ];
+    ours(around, id, "proxy", &args)
+}
+
+fn ours(around: &Surroundings<'_>, name: String, command: &str, args: &[(&str, String)]) -> Recipe {
+    let mut line = vec![command.to_owned()];
+    line.extend(args.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()]));
+    Recipe {
+        log: around.run.log(&name),
+        name,
+        program: around.voile.to_owned(),
+        args: line,
+        env: Vec::new(),
+        folder: None,
+        show: around.show,
+    }
+}
+
+/// `namespace.pod`, as a file name.
+pub fn pod_id(pod: &PodPlan) -> String {
+    format!("{}.{}", pod.name.namespace, pod.name.name)
+}
+
+fn process_name(pod: &PodPlan, part: &str) -> String {
+    format!("{}.{part}", pod_id(pod))
+}
+
+/// One container. Fails when a variable comes from something that is not there.
+pub fn container(
+    around: &Surroundings<'_>,
+    mesh: &Mesh,
+    pod: &PodPlan,
+    container: &Container,
+) -> Result<Recipe, String> {
+    let variables = environment(around, mesh, pod, container)?;
+    let mut words = container.command.iter().chain(&container.args).map(|word| expand(word, &variables));
+    let program = words.next().ok_or_else(|| format!("the container `{}` has no command", container.name))?;
+    let args = words.collect();
+    let folder = match container.working_dir.as_deref() {
+        Some(folder) => around.folder.join(expand(folder, &variables)),
+        None => around.folder.to_owned(),
+    };
+    // A path is meant from the working directory; a bare name is looked for in PATH.
+    let program = if program.contains('/') { folder.join(program) } else { program.into() };
+    let name = process_name(pod, &container.name);
+    Ok(Recipe {
+        log: around.run.log(&name),
+        name,
+        program,
+        args,
+        env: variables.into_iter().collect(),
+        folder: Some(folder),
+        show: around.show,
+    })
+}
+
+fn environment(
+    around: &Surroundings<'_>,
+    mesh: &Mesh,
+    pod: &PodPlan,
+    container: &Container,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut variables = of_services(pod.name.namespace.as_str(), &pod.services);
+    for (name, value) in [
+        ("POD_IP", pod.address.to_string()),
+        ("POD_NAME", pod.name.name.to_string()),
+        ("POD_NAMESPACE", pod.name.namespace.to_string()),
+        ("HOSTNAME", pod.name.name.to_string()),
+        ("VOILE", around.voile.to_string_lossy().into_owned()),
+    ] {
+        variables.insert(name.to_owned(), value);
+    }
+    for (name, value) in &container.env {
+        let value = match value {
+            EnvValue::Text(text) => Some(expand(text, &variables)),
+            EnvValue::Field(path) => Some(field(pod, path).ok_or_else(|| {
+                format!("variable {name} of container `{}`: there is no field `{path}` here", container.name)
+            })?),
+            EnvValue::ConfigMapKey { name: map, key, optional } => {
+                let value = config_map(mesh, pod, map, key);
+                found(value, *optional, container, name, &format!("ConfigMap `{map}`"), key)?
+            }
+            EnvValue::SecretKey { name: secret, key, optional } => {
+                let value = secret_value(mesh, pod, secret, key);
+                found(value, *optional, container, name, &format!("Secret `{secret}`"), key)?
+            }
+        };
+        if let Some(value) = value {
+            variables.insert(name.to_string(), value);
+        }
+    }
+    Ok(variables)
+}
+
+fn found(
+    value: Option<String>,
+    optional: bool,
+    container: &Container,
+    name: &str,
+    from: &str,
+    key: &str,
+) -> Result<Option<String>, String> {
+    match value {
+        None if !optional => {
+            Err(format!("variable {name} of container `{}`: {from} has no key `{key}`, or is not there", container.name))
+        }
+        value => Ok(value),
+    }
+}
+
+fn config_map(mesh: &Mesh, pod: &PodPlan, map: &str, key: &str) -> Option<String> {
+    let name = voile_model::ResourceName::new(pod.name.namespace.clone(), map);
+    mesh.config_maps.get(&name)?.data.get(key).map(ToString::to_string)
+}
+
+fn secret_value(mesh: &Mesh, pod: &PodPlan, secret: &str, key: &str) -> Option<String> {
+    let name = voile_model::ResourceName::new(pod.name.namespace.clone(), secret);
+    let bytes = mesh.secrets.get(&name)?.data.get(key)?;
+    String::from_utf8(bytes.to_vec()).ok()
+}
+
+fn field(pod: &PodPlan, path: &str) -> Option<String> {
+    let template = &pod.template;
+    let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_prefix("['")?.strip_suffix("']");
+    if let Some(key) = keyed("metadata.labels") {
+        return Some(template.labels.get(key).unwrap_or_default().to_owned());
+    }
+    if let Some(key) = keyed("metadata.annotations") {
+        return Some(template.annotations.get(key).unwrap_or_default().to_owned());
+    }
+    Some(match path {
+        "metadata.name" => pod.name.name.to_string(),
+        "metadata.namespace" => pod.name.namespace.to_string(),
+        "spec.serviceAccountName" => template.service_account.to_string(),
+        "status.podIP" | "status.podIPs" => pod.address.to_string(),
+        "status.hostIP" | "status.hostIPs" => "127.0.0.1".to_owned(),
+        "spec.nodeName" => "localhost".to_owned(),
+        _ => return None,
+    })
+}

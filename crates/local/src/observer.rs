@@ -1,0 +1,146 @@
+//! A thread that asks the pods how they are: sidecars for readiness and metrics, applications whether they listen. Apart
+//! from the main loop, so that one that hangs delays nobody's restart.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use voile_host::ready::{Probe, ask, http_get};
+use voile_model::ResourceName;
+
+use crate::application::{METRICS_PORT, READINESS_PORT};
+use crate::scrape::{Counters, parse};
+
+/// Between two rounds when everybody is ready.
+const CALM: Duration = Duration::from_secs(1);
+/// Between two rounds when somebody is waited for.
+const EAGER: Duration = Duration::from_millis(50);
+/// Between two scrapes of one sidecar.
+const SCRAPE_EVERY: Duration = Duration::from_secs(1);
+
+/// Whom to ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The pod's address.
+    pub address: Ipv4Addr,
+    /// Whether it has a sidecar that runs.
+    pub sidecar: bool,
+    /// Where its applications listen, once they run.
+    pub endpoints: Vec<(Ipv4Addr, u16)>,
+    /// Changes when an application was started again, so that it is asked again.
+    pub generation: u32,
+}
+
+/// What a pod answered.
+#[derive(Debug, Clone, Default)]
+pub struct Observation {
+    /// Whether its sidecar is ready.
+    pub sidecar_ready: bool,
+    /// The generation whose applications all listen.
+    pub listening: Option<u32>,
+    /// The latest two pages of its sidecar, with their times.
+    pub counters: Option<(Instant, Counters)>,
+    /// The page before.
+    pub before: Option<(Instant, Counters)>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    targets: BTreeMap<ResourceName, Target>,
+    control: Option<SocketAddr>,
+    control_ready: bool,
+    seen: BTreeMap<ResourceName, Observation>,
+}
+
+/// The thread; dropping it ends it.
+#[derive(Debug)]
+pub struct Observer {
+    shared: Arc<Mutex<Shared>>,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Observer {
+    /// Starts it; it asks `control` (its monitoring address) too.
+    pub fn start(control: SocketAddr) -> Self {
+        let shared = Arc::new(Mutex::new(Shared { control: Some(control), ..Shared::default() }));
+        let (stop, stopped) = mpsc::channel();
+        let inside = shared.clone();
+        let thread = std::thread::spawn(move || {
+            let mut wait = EAGER;
+            while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+                wait = if round(&inside) { CALM } else { EAGER };
+            }
+        });
+        Self { shared, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Asks these from now on.
+    pub fn set_targets(&self, targets: BTreeMap<ResourceName, Target>) {
+        let mut shared = lock(&self.shared);
+        shared.seen.retain(|name, _| targets.contains_key(name));
+        shared.targets = targets;
+    }
+
+    /// What all answered, and whether the control plane is ready.
+    pub fn look(&self) -> (BTreeMap<ResourceName, Observation>, bool) {
+        let shared = lock(&self.shared);
+        (shared.seen.clone(), shared.control_ready)
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // It ends after the question it is asking; a panic there has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    // Every change is a single assignment: half-done work cannot be seen.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks everybody once, without holding the lock while asking; says whether all are ready.
+fn round(shared: &Mutex<Shared>) -> bool {
+    let (targets, control) = {
+        let shared = lock(shared);
+        (shared.targets.clone(), shared.control)
+    };
+    let control_ready = control.is_some_and(|address| ask(&Probe::Http(address, "/ready".to_owned())).is_ok());
+    lock(shared).control_ready = control_ready;
+    let mut all = control_ready;
+    for (name, target) in targets {
+        let before = lock(shared).seen.get(&name).cloned().unwrap_or_default();
+        let now = observe(&target, before);
+        all &= now.sidecar_ready == target.sidecar;
+        all &= target.endpoints.is_empty() || now.listening == Some(target.generation);
+        let mut shared = lock(shared);
+        if shared.targets.contains_key(&name) {
+            shared.seen.insert(name, now);
+        }
+    }
+    all
+}
+
+fn observe(target: &Target, mut seen: Observation) -> Observation {
+    let at = |port| SocketAddr::from((target.address, port));
+    seen.sidecar_ready =
+        target.sidecar && ask(&Probe::Http(at(READINESS_PORT), "/healthz/ready".to_owned())).is_ok();
+    if seen.listening != Some(target.generation) && !target.endpoints.is_empty() {
+        let all = target.endpoints.iter().all(|endpoint| ask(&Probe::Tcp((*endpoint).into())).is_ok());
+        seen.listening = all.then_some(target.generation);
+    }
+    let due = seen.counters.as_ref().is_none_or(|(when, _)| when.elapsed() >= SCRAPE_EVERY);
+    if seen.sidecar_ready && due && let Ok((200, page)) = http_get(at(METRICS_PORT), "/metrics") {
+        let now = (Instant::now(), parse(&String::from_utf8_lossy(&page)));
+        seen.before = seen.counters.replace(now);
+    }
+    seen
+}

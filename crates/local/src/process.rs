@@ -1,0 +1,251 @@
+//! One process that should run for as long as its pod does: started again when it ends, with growing pauses, as Kubernetes'
+//! `restartPolicy: Always` does it. Its output goes to a file of the run.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use voile_host::child::{Exit, LineSink, Output, Spec, Supervised};
+
+/// The first restart is at once; the pause before the second. Kubernetes begins with 10 s, which is long for who edits and looks.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// No pause is longer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Who ran this long is forgiven its earlier ends.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
+/// How much of a log's end is looked at when somebody died, in bytes.
+const TAIL_BYTES: u64 = 16 * 1024;
+
+/// The pause before a process is started for the `restart`-th time in a row (from 0).
+pub fn pause(restart: u32) -> Duration {
+    match restart {
+        0 => Duration::ZERO,
+        n => FIRST_PAUSE.saturating_mul(1 << (n - 1).min(16)).min(LONGEST_PAUSE),
+    }
+}
+
+/// How to start it, again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recipe {
+    /// What it is called; the log's name.
+    pub name: String,
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Variables on top of ours.
+    pub env: Vec<(String, String)>,
+    /// Where it runs.
+    pub folder: Option<PathBuf>,
+    /// Its log.
+    pub log: PathBuf,
+    /// Whether its lines are shown too.
+    pub show: bool,
+}
+
+/// A process and its history.
+#[derive(Debug)]
+pub struct Process {
+    recipe: Recipe,
+    child: Option<Supervised>,
+    started: Instant,
+    /// Ends in a row, without a long life between.
+    ends: u32,
+    start_at: Instant,
+    /// How often it was started again.
+    pub restarts: u32,
+}
+
+impl Process {
+    /// Not yet started; the first [`Self::tick`] does it.
+    pub fn new(recipe: Recipe) -> Self {
+        let now = Instant::now();
+        Self { recipe, child: None, started: now, ends: 0, start_at: now, restarts: 0 }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.recipe.name
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Looks after it: starts it when it is time, notices its end. Returns what people should know.
+    pub fn tick(&mut self, now: Instant) -> Option<String> {
+        let Some(child) = &mut self.child else {
+            return if now >= self.start_at { self.start(now) } else { None };
+        };
+        let exit = child.try_exit()?;
+        self.child = None;
+        if now.duration_since(self.started) >= FORGIVEN_AFTER {
+            self.ends = 0;
+        }
+        Some(self.ended(now, &exit.to_string(), exit))
+    }
+
+    fn start(&mut self, now: Instant) -> Option<String> {
+        let first = self.ends == 0 && self.restarts == 0;
+        match self.spec(first).start() {
+            Ok(child) => {
+                self.child = Some(child);
+                self.started = now;
+                if !first {
+                    self.restarts += 1;
+                }
+                None
+            }
+            Err(error) => Some(self.ended(now, &error.to_string(), Exit::Code(127))),
+        }
+    }
+
+    fn ended(&mut self, now: Instant, how: &str, exit: Exit) -> String {
+        let pause = pause(self.ends);
+        self.ends = self.ends.saturating_add(1);
+        self.start_at = now + pause;
+        let when = if pause.is_zero() { "at once".to_owned() } else { format!("in {pause:?}") };
+        let mut text = format!("{} {how}; starting it again {when}", self.name());
+        if !exit.is_success() {
+            for line in tail(&self.recipe.log, 3) {
+                text.push_str("\n    ");
+                text.push_str(&line);
+            }
+        }
+        text
+    }
+
+    fn spec(&self, first: bool) -> Spec {
+        let recipe = &self.recipe;
+        let mut spec = Spec::new(&recipe.name, &recipe.program).args(&recipe.args);
+        for (name, value) in &recipe.env {
+            spec = spec.env(name, value);
+        }
+        if let Some(folder) = &recipe.folder {
+            spec = spec.folder(folder);
+        }
+        if recipe.show {
+            return spec.stdout(self.shown()).stderr(self.shown());
+        }
+        // Both streams append, so that neither overwrites the other; the first start begins a new file.
+        if first {
+            let _ = fs::remove_file(&recipe.log);
+        }
+        spec.stdout(Output::Append(recipe.log.clone())).stderr(Output::Append(recipe.log.clone()))
+    }
+
+    fn shown(&self) -> Output {
+        let name = self.recipe.name.clone();
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(&self.recipe.log).ok();
+        let sink: LineSink = Box::new(move |line| {
+            use io::Write as _;
+            // A log that cannot be written is still shown.
+            if let Some(file) = &mut file {
+                let _ = writeln!(file, "{line}");
+            }
+            let _ = writeln!(io::stderr(), "[{name}] {line}");
+        });
+        Output::Lines(sink)
+    }
+
+    /// SIGTERM, without waiting.
+    pub fn begin_stop(&self) {
+        if let Some(child) = &self.child {
+            child.begin_stop();
+        }
+    }
+
+    /// Whether it has ended after [`Self::begin_stop`]; it is not started again.
+    pub fn has_stopped(&mut self) -> bool {
+        match &mut self.child {
+            Some(child) => child.try_exit().is_some(),
+            None => true,
+        }
+    }
+
+    /// Ends it now.
+    pub fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            child.stop(Duration::ZERO);
+        }
+    }
+
+    /// The end of its log.
+    pub fn last_lines(&self, count: usize) -> Vec<String> {
+        tail(&self.recipe.log, count)
+    }
+}
+
+fn tail(log: &Path, count: usize) -> Vec<String> {
+    let read = || -> io::Result<String> {
+        let mut file = fs::File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let mut lines = VecDeque::new();
+    for line in read().unwrap_or_default().lines() {
+        if lines.len() == count {
+            lines.pop_front();
+        }
+        lines.push_back(line.to_owned());
+    }
+    lines.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_from_none_to_a_minute() {
+        let seconds: Vec<_> = [0, 1, 2, 3, 6, 7, 8, 1000].map(|n| pause(n).as_secs()).into();
+        assert_eq!(seconds, [0, 1, 2, 4, 32, 60, 60, 60]);
+    }
+
+    #[test]
+    fn a_process_that_ends_is_reported_with_its_last_lines_and_started_again() {
+        let log = std::env::temp_dir().join(format!("voile-process-test-{}.log", std::process::id()));
+        let mut process = Process::new(Recipe {
+            name: "app".to_owned(),
+            program: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), "echo one; echo two >&2; exit 3".to_owned()],
+            env: vec![],
+            folder: None,
+            log: log.clone(),
+            show: false,
+        });
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut said = Vec::new();
+        while said.len() < 2 {
+            assert!(Instant::now() < deadline, "said only {said:?}");
+            said.extend(process.tick(Instant::now()));
+            std::thread::yield_now();
+        }
+        assert_eq!(said[0], "app ended with code 3; starting it again at once\n    one\n    two");
+        assert_eq!(said[1], "app ended with code 3; starting it again in 1s\n    two\n    one\n    two");
+        assert_eq!(process.restarts, 1);
+        assert!(process.tick(Instant::now()).is_none() && !process.is_running(), "it must wait");
+        fs::remove_file(log).expect("the log was written");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let mut process = Process::new(Recipe {
+            name: "app".to_owned(),
+            program: "/nonexistent/program".into(),
+            args: vec![],
+            env: vec![],
+            folder: None,
+            log: "/nonexistent/log".into(),
+            show: true,
+        });
+        let said = process.tick(Instant::now()).expect("said at once");
+        assert!(said.contains("/nonexistent/program"), "{said}");
+    }
+}

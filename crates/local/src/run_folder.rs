@@ -1,0 +1,136 @@
+//! The run's own folder: generated configuration, tokens, logs. Only its owner may look in; it goes when the run goes.
+//!
+//! A run that was killed cannot clean up. Its folder is recognised by a lock nobody holds any more, and the next run sweeps it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// How often another name is tried when one is taken.
+const NAMES_TRIED: u32 = 100;
+const LOCK_FILE: &str = "lock";
+
+/// The folder of one run; dropping it removes it.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunFolder {
+    /// Makes one below `parent` (mode 0700), after sweeping what killed runs left there.
+    pub fn make(parent: &Path) -> io::Result<Self> {
+        let user = rustix::process::geteuid().as_raw();
+        let prefix = format!("voile-up-{user}-");
+        sweep(parent, &prefix, user);
+        let pid = std::process::id();
+        for n in 0..NAMES_TRIED {
+            let path = parent.join(format!("{prefix}{pid}-{n}"));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(at(&path)(error)),
+            }
+            let lock = lock(&path, true).map_err(at(&path))?;
+            let folder = Self { path, _lock: lock };
+            for inner in ["config", "logs", "tokens"] {
+                let inner = folder.path.join(inner);
+                DirBuilder::new().mode(0o700).create(&inner).map_err(at(&inner))?;
+            }
+            return Ok(folder);
+        }
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("no free name {prefix}{pid}-N in {}", parent.display())))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder of generated configuration.
+    pub fn config(&self) -> PathBuf {
+        self.path.join("config")
+    }
+
+    /// Where the output of a process goes.
+    pub fn log(&self, process: &str) -> PathBuf {
+        self.path.join("logs").join(format!("{process}.log"))
+    }
+
+    /// Where the token of a pod is.
+    pub fn token(&self, pod: &str) -> PathBuf {
+        self.path.join("tokens").join(pod)
+    }
+
+    /// Replaces a file as a whole, readable by its owner only: a reader sees the old text or the new, never a part.
+    pub fn replace(&self, path: &Path, text: &str) -> io::Result<()> {
+        let draft = self.path.join("draft");
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            file.write_all(text.as_bytes())?;
+            fs::rename(&draft, path)
+        };
+        write().map_err(at(path))
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        // What cannot be removed now is swept by the next run.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn lock(folder: &Path, create: bool) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create(create).truncate(false).mode(0o600).open(folder.join(LOCK_FILE))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+fn sweep(parent: &Path, prefix: &str, user: u32) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let named = entry.file_name().to_string_lossy().starts_with(prefix);
+        // Not following links, so that nobody can point us at a folder that is not ours.
+        let ours = entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == user);
+        if named && ours && let Ok(_held) = lock(&entry.path(), false) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_removes_its_folder_and_sweeps_those_of_killed_runs_but_no_living_ones() {
+        let parent = std::env::temp_dir().join(format!("voile-run-folder-test-{}", std::process::id()));
+        fs::create_dir_all(&parent).expect("the parent");
+        let living = RunFolder::make(&parent).expect("made");
+        let user = rustix::process::geteuid().as_raw();
+        let killed = parent.join(format!("voile-up-{user}-1-0"));
+        fs::create_dir_all(killed.join("logs")).expect("made");
+        fs::write(killed.join(LOCK_FILE), "").expect("written");
+        let foreign = parent.join("something-else");
+        fs::create_dir_all(&foreign).expect("made");
+        let second = RunFolder::make(&parent).expect("made");
+        assert!(!killed.exists(), "a killed run's folder stays");
+        assert!(living.path().exists() && foreign.exists());
+        let path = second.config().join("mesh.json");
+        second.replace(&path, "text").expect("written");
+        let mode = fs::metadata(&path).expect("there").mode() & 0o777;
+        assert_eq!((mode, fs::metadata(second.path()).expect("there").mode() & 0o777), (0o600, 0o700));
+        drop((living, second));
+        let left: Vec<_> = fs::read_dir(&parent).expect("read").flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(left, ["something-else"]);
+        fs::remove_dir_all(&parent).expect("cleaned");
+    }
+}
