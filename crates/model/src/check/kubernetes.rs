@@ -87,6 +87,8 @@ pub(super) fn secret(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Op
 #[derive(Clone, Copy, PartialEq)]
 enum ServiceKind {
     ClusterIp,
+    /// A ClusterIp that is reached from outside too.
+    Published,
     ExternalName,
 }
 
@@ -94,8 +96,8 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     let written = written::Service::read(fields);
     let kinds = [
         ("ClusterIP", ServiceKind::ClusterIp),
-        ("NodePort", ServiceKind::ClusterIp),
-        ("LoadBalancer", ServiceKind::ClusterIp),
+        ("NodePort", ServiceKind::Published),
+        ("LoadBalancer", ServiceKind::Published),
         ("ExternalName", ServiceKind::ExternalName),
     ];
     let kind = written
@@ -116,10 +118,10 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
             let name = report.required(written.external_name.as_ref(), &spec, "externalName")?;
             Resolution::Alias(values::hostname(name, report)?)
         }
-        ServiceKind::ClusterIp if headless => Resolution::Passthrough,
-        ServiceKind::ClusterIp => Resolution::Static,
+        ServiceKind::ClusterIp | ServiceKind::Published if headless => Resolution::Passthrough,
+        ServiceKind::ClusterIp | ServiceKind::Published => Resolution::Static,
     };
-    if kind == ServiceKind::ClusterIp && !headless && written.ports.is_empty() {
+    if kind != ServiceKind::ExternalName && !headless && written.ports.is_empty() {
         let spec = crate::decode::At {
             place: meta.at.place,
             path: values::join(&meta.at.path, "spec"),
@@ -163,6 +165,7 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
         endpoints: Vec::new(),
         subject_alt_names: Vec::new(),
         visibility,
+        published: kind == ServiceKind::Published,
     })
 }
 
@@ -283,6 +286,11 @@ fn service_port(
             }
         },
     };
+    let node_port = match &port.node_port {
+        // Kubernetes writes 0 for "choose one".
+        Some(number) if number.value != 0 => Some(report.port(number)?),
+        _ => None,
+    };
     let app_protocol = port.app_protocol.as_ref().map(|text| &*text.value);
     let protocol = if transport == Transport::Udp {
         Protocol::Udp
@@ -295,6 +303,7 @@ fn service_port(
         protocol,
         transport,
         target,
+        node_port,
         source: report.source(&port.at),
     })
 }

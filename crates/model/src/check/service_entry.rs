@@ -79,6 +79,7 @@ pub(super) fn service_entry(
             .map(|name| name.value.clone())
             .collect(),
         visibility: values::visibility(&written.export_to, &meta.name.namespace, report),
+        published: false,
     };
     let workloads = model
         .endpoints
@@ -246,6 +247,7 @@ fn service_port(written: &written::ServiceEntryPort, report: &Report) -> Option<
             Transport::Tcp
         },
         target: TargetPort::Number(target.unwrap_or(Some(number))?),
+        node_port: None,
         source: report.source(&port.at),
     })
 }

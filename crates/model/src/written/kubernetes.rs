@@ -23,6 +23,7 @@ pub(crate) struct ServicePort {
     pub(crate) target_port: Option<Spanned<IntegerOrText>>,
     pub(crate) protocol: Option<Text>,
     pub(crate) app_protocol: Option<Text>,
+    pub(crate) node_port: Option<Spanned<i64>>,
 }
 
 impl Service {
@@ -71,8 +72,8 @@ impl ServicePort {
             target_port: fields.integer_or_text("targetPort"),
             protocol: fields.text("protocol"),
             app_protocol: fields.text("appProtocol"),
+            node_port: fields.integer("nodePort"),
         };
-        fields.ignore(&["nodePort"]);
         fields.finish();
         Some(port)
     }
