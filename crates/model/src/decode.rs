@@ -146,7 +146,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a mapping of text to text.
-    pub(crate) fn text_map(&self) -> Vec<(Spanned<Arc<str>>, Spanned<Arc<str>>)> {
+    pub(crate) fn text_map(&self) -> crate::written::TextMap {
         self.entries()
             .into_iter()
             .filter_map(|(key, value)| Some((key, value.text()?)))

@@ -102,7 +102,7 @@ fn second_round(
             }
         }
         Checked::Workload(workload) => {
-            add_workload(workload.clone(), &mut mesh.workloads, &mut clash)
+            add_workload(workload.clone(), &mut mesh.workloads, &mut clash);
         }
         Checked::Pod(pod) => {
             let has_sidecar = has_sidecar(mesh, &pod.name.namespace, &pod.template);
@@ -132,7 +132,7 @@ fn second_round(
                 .insert(deployment.name.clone(), deployment.into());
         }
         Checked::Sidecar(sidecar) => {
-            drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()))
+            drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }
         Checked::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),

@@ -59,50 +59,55 @@ pub(super) fn config_map(meta: Meta, fields: &mut Fields<'_>, report: &Report) -
         }
     }
     let mut config = MeshConfig {
-        source: Some(meta.source.clone()),
+        source: Some(meta.source),
         ..MeshConfig::default()
     };
     if let Some((node, at)) = mesh_text {
-        let Value::Scalar(scalar) = &node.value else {
-            return None;
-        };
-        // Only a literal block keeps its lines; in any other style all we can name is where the text begins.
-        let (origin, exact) = scalar
-            .content
-            .map_or((at.place, false), |content| (content, true));
-        match yaml::parse_document(&scalar.text, origin) {
-            Err(error) => {
-                let place = if exact { error.place } else { at.place };
-                report.error(
-                    error.code,
-                    &At {
-                        place,
-                        path: at.path,
-                    },
-                    error.message,
-                    error.help,
-                );
-                return None;
-            }
-            Ok(Some(root)) if !root.is_null() => {
-                let mut root = root;
-                if !exact {
-                    pin(&mut root, at.place);
-                }
-                let cursor = Cursor {
-                    node: &root,
-                    at,
-                    report,
-                };
-                let mut fields = cursor.fields()?;
-                let written = written::MeshConfig::read(&mut fields);
-                fields.finish();
-                mesh_config(&mut config, &written, report);
-            }
-            Ok(_) => {}
-        }
+        embedded(node, at, &mut config, report)?;
     }
     Some(Checked::MeshConfig(config.into()))
+}
+
+/// The YAML inside `data.mesh`.
+fn embedded(node: &yaml::Node, at: At, config: &mut MeshConfig, report: &Report) -> Option<()> {
+    let Value::Scalar(scalar) = &node.value else {
+        return None;
+    };
+    // Only a literal block keeps its lines; in any other style all we can name is where the text begins.
+    let (origin, exact) = scalar
+        .content
+        .map_or((at.place, false), |content| (content, true));
+    match yaml::parse_document(&scalar.text, origin) {
+        Err(error) => {
+            let place = if exact { error.place } else { at.place };
+            report.error(
+                error.code,
+                &At {
+                    place,
+                    path: at.path,
+                },
+                error.message,
+                error.help,
+            );
+            return None;
+        }
+        Ok(Some(mut root)) if !root.is_null() => {
+            if !exact {
+                pin(&mut root, at.place);
+            }
+            let cursor = Cursor {
+                node: &root,
+                at,
+                report,
+            };
+            let mut fields = cursor.fields()?;
+            let written = written::MeshConfig::read(&mut fields);
+            fields.finish();
+            mesh_config(config, &written, report);
+        }
+        Ok(_) => {}
+    }
+    Some(())
 }
 
 /// Gives every node one place.

@@ -110,7 +110,7 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
     };
     match outcome {
         Outcome::Good(id, checked) if !report.failed() => {
-            read.add_good(id, Stored { source, checked })
+            read.add_good(id, Stored { source, checked });
         }
         Outcome::Good(id, _) | Outcome::Bad(Some(id)) => {
             read.bad.entry(id).or_insert(source);

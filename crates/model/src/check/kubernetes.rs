@@ -8,7 +8,7 @@ use base64::Engine as _;
 
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{Fields, IntegerOrText, Report};
+use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
 use crate::mesh::{
     Location, NamespaceResource, Protocol, Resolution, Secret, Service, ServiceAccount,
     ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
@@ -92,8 +92,18 @@ enum ServiceKind {
     ExternalName,
 }
 
-pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Service> {
-    let written = written::Service::read(fields);
+fn is_headless(written: &written::Service) -> bool {
+    written
+        .cluster_ip
+        .as_ref()
+        .is_some_and(|ip| &*ip.value == "None")
+}
+
+fn kind_and_resolution(
+    written: &written::Service,
+    spec: &At,
+    report: &Report,
+) -> Option<(ServiceKind, Resolution)> {
     let kinds = [
         ("ClusterIP", ServiceKind::ClusterIp),
         ("NodePort", ServiceKind::Published),
@@ -103,31 +113,32 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
     let kind = written
         .kind
         .as_ref()
-        .and_then(|kind| report.one_of(kind, &kinds))
-        .unwrap_or(ServiceKind::ClusterIp);
-    let headless = written
-        .cluster_ip
-        .as_ref()
-        .is_some_and(|ip| &*ip.value == "None");
+        .map_or(Some(ServiceKind::ClusterIp), |kind| {
+            report.one_of(kind, &kinds)
+        });
     let resolution = match kind {
-        ServiceKind::ExternalName => {
-            let spec = crate::decode::At {
-                place: meta.at.place,
-                path: values::join(&meta.at.path, "spec"),
-            };
-            let name = report.required(written.external_name.as_ref(), &spec, "externalName")?;
+        Some(ServiceKind::ExternalName) => {
+            let name = report.required(written.external_name.as_ref(), spec, "externalName")?;
             Resolution::Alias(values::hostname(name, report)?)
         }
-        ServiceKind::ClusterIp | ServiceKind::Published if headless => Resolution::Passthrough,
-        ServiceKind::ClusterIp | ServiceKind::Published => Resolution::Static,
+        _ if is_headless(written) => Resolution::Passthrough,
+        _ => {
+            if written.ports.is_empty() {
+                report.required(None::<()>, spec, "ports");
+            }
+            Resolution::Static
+        }
     };
-    if kind != ServiceKind::ExternalName && !headless && written.ports.is_empty() {
-        let spec = crate::decode::At {
-            place: meta.at.place,
-            path: values::join(&meta.at.path, "spec"),
-        };
-        report.required(None::<()>, &spec, "ports");
-    }
+    Some((kind.unwrap_or(ServiceKind::ClusterIp), resolution))
+}
+
+pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Service> {
+    let written = written::Service::read(fields);
+    let spec = At {
+        place: meta.at.place,
+        path: values::join(&meta.at.path, "spec"),
+    };
+    let (kind, resolution) = kind_and_resolution(&written, &spec, report)?;
     let host = format!(
         "{}.{}.svc.{CLUSTER_DOMAIN}",
         meta.name.name, meta.name.namespace
@@ -161,7 +172,7 @@ pub(super) fn service(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> O
             Location::MeshInternal
         },
         resolution,
-        headless,
+        headless: is_headless(&written),
         endpoints: Vec::new(),
         subject_alt_names: Vec::new(),
         visibility,
@@ -174,11 +185,11 @@ fn export_to(meta: &Meta, report: &Report) -> Visibility {
     let Some(list) = meta.annotations.get("networking.istio.io/exportTo") else {
         return Visibility::Public;
     };
-    let at = crate::decode::At {
+    let at = At {
         place: meta.at.place,
         path: values::join(&meta.at.path, "metadata.annotations"),
     };
-    let words = list.split(',').map(|word| crate::decode::Spanned {
+    let words = list.split(',').map(|word| Spanned {
         value: word.trim().into(),
         at: at.clone(),
     });
@@ -271,14 +282,14 @@ fn service_port(
         None => TargetPort::Number(number),
         Some(target) => match &target.value {
             IntegerOrText::Integer(value) => {
-                let spanned = crate::decode::Spanned {
+                let spanned = Spanned {
                     value: *value,
                     at: target.at.clone(),
                 };
                 TargetPort::Number(report.port(&spanned)?)
             }
             IntegerOrText::Text(text) => {
-                let spanned = crate::decode::Spanned {
+                let spanned = Spanned {
                     value: text.clone(),
                     at: target.at.clone(),
                 };

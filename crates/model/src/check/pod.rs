@@ -141,23 +141,7 @@ fn template(
     report: &Report,
 ) -> Option<PodTemplate> {
     const DEFAULT_GRACE: Duration = Duration::from_secs(30); // Kubernetes'
-    for value in [labels.get(INJECT), annotations.get(INJECT)]
-        .into_iter()
-        .flatten()
-    {
-        if !matches!(value, "true" | "false") {
-            let at = At {
-                place: at.place,
-                path: values::join(&at.path, &format!("metadata[{INJECT}]")),
-            };
-            report.error(
-                codes::BAD_VALUE,
-                &at,
-                format!("`{value}` is not allowed for {INJECT}"),
-                "write \"true\" or \"false\"",
-            );
-        }
-    }
+    check_injection(&labels, &annotations, at, report);
     let spec_at = At {
         place: at.place,
         path: values::join(&at.path, "spec"),
@@ -215,6 +199,27 @@ fn template(
         containers,
         termination_grace: grace?,
     })
+}
+
+/// The word that decides about encryption must be one of two.
+fn check_injection(labels: &Labels, annotations: &Labels, at: &At, report: &Report) {
+    for value in [labels.get(INJECT), annotations.get(INJECT)]
+        .into_iter()
+        .flatten()
+    {
+        if !matches!(value, "true" | "false") {
+            let at = At {
+                place: at.place,
+                path: values::join(&at.path, &format!("metadata[{INJECT}]")),
+            };
+            report.error(
+                codes::BAD_VALUE,
+                &at,
+                format!("`{value}` is not allowed for {INJECT}"),
+                "write \"true\" or \"false\"",
+            );
+        }
+    }
 }
 
 fn container(written: &written::Container, report: &Report) -> Option<Container> {

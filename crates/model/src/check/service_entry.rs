@@ -21,12 +21,7 @@ pub(super) fn service_entry(
     report: &Report,
 ) -> Option<Checked> {
     let written = report.required(written::ServiceEntry::read(fields), &meta.at, "spec")?;
-    if written.hosts.is_empty() {
-        report.required(None::<()>, &written.at, "hosts");
-    }
-    if written.ports.is_empty() {
-        report.required(None::<()>, &written.at, "ports");
-    }
+    must_have(&written, report);
     let locations = [
         ("MESH_EXTERNAL", Location::MeshExternal),
         ("MESH_INTERNAL", Location::MeshInternal),
@@ -98,6 +93,15 @@ pub(super) fn service_entry(
     Some(Checked::Services(services, workloads))
 }
 
+fn must_have(written: &written::ServiceEntry, report: &Report) {
+    if written.hosts.is_empty() {
+        report.required(None::<()>, &written.at, "hosts");
+    }
+    if written.ports.is_empty() {
+        report.required(None::<()>, &written.at, "ports");
+    }
+}
+
 fn resolution(written: &written::ServiceEntry, report: &Report) -> Option<Resolution> {
     let words = [
         ("NONE", 0),
@@ -149,16 +153,15 @@ fn fits(
         Resolution::Passthrough if written.selector.is_some() => {
             clash("resolution NONE selects no workloads", "use STATIC");
         }
-        Resolution::Static => {
+        Resolution::Static
             if endpoints
                 .iter()
-                .any(|e| matches!(e.address, EndpointAddress::Dns(_)))
-            {
-                clash(
-                    "resolution STATIC wants endpoints with IP addresses",
-                    "use DNS for host names",
-                );
-            }
+                .any(|e| matches!(e.address, EndpointAddress::Dns(_))) =>
+        {
+            clash(
+                "resolution STATIC wants endpoints with IP addresses",
+                "use DNS for host names",
+            );
         }
         Resolution::Dns | Resolution::DnsRoundRobin => {
             if wildcard && written.endpoints.is_empty() {

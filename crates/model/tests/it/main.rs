@@ -1,5 +1,10 @@
 //! Text in, mesh and problems out: tables of small folders, hostile ones, and what stays in force after a bad edit.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot set itself up has failed"
+)]
+
 mod files;
 mod golden;
 mod hostile;

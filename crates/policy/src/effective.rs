@@ -1,0 +1,94 @@
+//! Which PeerAuthentication mode holds where (Istio's rules): port over workload over namespace over mesh, UNSET inherits,
+//! in one scope the oldest wins, a selector in the root namespace is ignored, and with nothing said it is PERMISSIVE.
+
+use std::sync::Arc;
+
+use voile_model::mesh::{Mesh, MutualTlsMode, PeerAuthentication, Workload};
+use voile_model::{Labels, Namespace, Port};
+
+use crate::inbound::Mode;
+
+/// The mode at a place, and who said so.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effective {
+    /// The mode.
+    pub mode: Mode,
+    /// The policy it comes from; `None` when nobody said anything.
+    pub policy: Option<Arc<PeerAuthentication>>,
+}
+
+impl Effective {
+    fn by(mode: MutualTlsMode, policy: &Arc<PeerAuthentication>) -> Self {
+        Self {
+            mode: mode.into(),
+            policy: Some(policy.clone()),
+        }
+    }
+}
+
+impl From<MutualTlsMode> for Mode {
+    fn from(mode: MutualTlsMode) -> Self {
+        match mode {
+            MutualTlsMode::Disable => Self::Disable,
+            MutualTlsMode::Permissive => Self::Permissive,
+            MutualTlsMode::Strict => Self::Strict,
+        }
+    }
+}
+
+/// The mode at a port of a workload. `port` is the WORKLOAD's port (a target port, not a service's).
+pub fn effective(mesh: &Mesh, workload: &Workload, port: Port) -> Effective {
+    effective_for(mesh, &workload.key.namespace, &workload.labels, port)
+}
+
+fn effective_for(mesh: &Mesh, namespace: &Namespace, labels: &Labels, port: Port) -> Effective {
+    if let Some(policy) = selecting(mesh, namespace, labels)
+        && let Some(mode) = policy.port_modes.get(&port).and_then(|entry| entry.mode)
+    {
+        return Effective::by(mode, policy);
+    }
+    inherited(mesh, namespace, labels)
+}
+
+/// The mode of ports that no `portLevelMtls` names.
+pub fn inherited(mesh: &Mesh, namespace: &Namespace, labels: &Labels) -> Effective {
+    let scopes = [
+        selecting(mesh, namespace, labels),
+        unselective(mesh, namespace),
+        unselective(mesh, &mesh.config.root_namespace),
+    ];
+    let said = scopes
+        .into_iter()
+        .flatten()
+        .find_map(|policy| Some(Effective::by(policy.mode?, policy)));
+    said.unwrap_or(Effective {
+        mode: Mode::Permissive,
+        policy: None,
+    })
+}
+
+/// The oldest policy of the namespace that selects these labels. In the root namespace a selector means nothing.
+fn selecting<'a>(
+    mesh: &'a Mesh,
+    namespace: &Namespace,
+    labels: &Labels,
+) -> Option<&'a Arc<PeerAuthentication>> {
+    if *namespace == mesh.config.root_namespace {
+        return None;
+    }
+    let selects = |policy: &&Arc<PeerAuthentication>| {
+        policy.name.namespace == *namespace
+            && policy
+                .selector
+                .as_ref()
+                .is_some_and(|selector| selector.selects(labels))
+    };
+    mesh.peer_authentications.iter().find(selects)
+}
+
+/// The oldest policy for all of a namespace.
+fn unselective<'a>(mesh: &'a Mesh, namespace: &Namespace) -> Option<&'a Arc<PeerAuthentication>> {
+    mesh.peer_authentications
+        .iter()
+        .find(|policy| policy.name.namespace == *namespace && policy.selector.is_none())
+}
