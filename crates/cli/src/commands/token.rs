@@ -1,11 +1,105 @@
-//! `voile token`.
+//! `voile token`: makes the tokens by which a proxy proves who it is, with the key in the control plane's state
+//! directory. Whoever can read that directory may be anybody in the mesh; that is why it is private.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use voile_identity::state::StateDir;
+use voile_identity::{JoinTokens, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    #[command(subcommand)]
+    kind: Kind,
+}
 
-pub(crate) fn run(_args: Args) -> ExitCode {
-    eprintln!("voile token: not built yet");
-    ExitCode::from(2)
+#[derive(Debug, clap::Subcommand)]
+enum Kind {
+    /// Print a service-account token (a JWT): good for any number of certificates until it expires.
+    Create(Create),
+    /// Print a join token: good for one first certificate, which then renews itself.
+    Join(Join),
+}
+
+#[derive(Debug, clap::Args)]
+struct Subject {
+    /// The control plane's state directory; made, with mode 0700, if missing.
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// Whom the token stands for.
+    #[arg(long, value_name = "NS/SA", value_parser = service_account)]
+    service_account: TokenSubject,
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    #[command(flatten)]
+    subject: Subject,
+    /// Bind the token to a pod.
+    #[arg(long, value_name = "NAME")]
+    pod: Option<String>,
+    /// How long the token is good, at most 24h.
+    #[arg(long, default_value = "1h", value_parser = voile_load::parse_duration)]
+    ttl: Duration,
+    /// Whom the token is shown to.
+    #[arg(long, default_value = TOKEN_AUDIENCE)]
+    audience: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Join {
+    #[command(flatten)]
+    subject: Subject,
+    /// How long the token may wait for its use, at most 168h.
+    #[arg(long, default_value = "1h", value_parser = voile_load::parse_duration)]
+    ttl: Duration,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let made = match args.kind {
+        Kind::Create(create) => service_account_token(create),
+        Kind::Join(join) => join_token(join),
+    };
+    match made {
+        Ok(token) => {
+            println!("{token}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("voile token: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn service_account_token(args: Create) -> Result<String, Box<dyn std::error::Error>> {
+    let state = StateDir::open(&args.subject.state)?;
+    let subject = TokenSubject {
+        pod: args.pod,
+        ..args.subject.service_account
+    };
+    let key = TokenKey::open(&state)?;
+    Ok(key.mint(&subject, &args.audience, SystemTime::now(), args.ttl)?)
+}
+
+fn join_token(args: Join) -> Result<String, Box<dyn std::error::Error>> {
+    let joins = JoinTokens::open(&StateDir::open(&args.subject.state)?)?;
+    Ok(joins.create(&args.subject.service_account, SystemTime::now(), args.ttl)?)
+}
+
+/// `NAMESPACE/SERVICE-ACCOUNT`, both Kubernetes names.
+fn service_account(text: &str) -> Result<TokenSubject, String> {
+    let refused =
+        || "expected NAMESPACE/SERVICE-ACCOUNT in lower case, as in `shop/cart`".to_owned();
+    let (namespace, account) = text.split_once('/').ok_or_else(refused)?;
+    voile_model::Namespace::new(namespace).ok_or_else(refused)?;
+    if !voile_model::names::is_dns_subdomain(account) {
+        return Err(refused());
+    }
+    Ok(TokenSubject {
+        namespace: namespace.to_owned(),
+        service_account: account.to_owned(),
+        pod: None,
+    })
 }
