@@ -146,11 +146,19 @@ fn accept_all(listener: &TcpListener, index: usize, inboxes: &[Arc<Inbox>], turn
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
                 ) =>
             {
-                std::thread::sleep(EXHAUSTED_PAUSE);
+                rest();
                 return;
             }
             // The peer gave up before we got to it, or a transient network error: the next one may be fine.
             Err(_) => {}
         }
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "no event tells that a descriptor somewhere was closed"
+)]
+fn rest() {
+    std::thread::sleep(EXHAUSTED_PAUSE);
 }

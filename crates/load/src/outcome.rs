@@ -356,3 +356,92 @@ pub(crate) fn rfc3339(unix_ns: u64) -> String {
     let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanoseconds:09}Z")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Target;
+    use crate::tally::Finished;
+
+    /// A run of 1,000 requests in one second, each answered after 100 µs, changed by the case.
+    fn judged(change: impl Fn(&mut Tally)) -> Vec<String> {
+        let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
+        let mut options = LoadOptions::new(target);
+        options.rate = 1_000.0;
+        let mut tally = Tally::new(SECOND);
+        tally.end = 2 * SECOND;
+        for index in 0..1_000 {
+            let intended = SECOND + index * MILLISECOND;
+            tally.lateness.record(20_000);
+            tally.finish(Finished {
+                intended,
+                sent: Some(intended),
+                done: intended + MILLISECOND / 10,
+                outcome: Outcome::Ok,
+                status: Some(200),
+                body: 0,
+            });
+        }
+        change(&mut tally);
+        let result = LoadResult::new(&options, &tally, 0, false);
+        assert_eq!(result.valid, result.invalid_reasons.is_empty());
+        result.invalid_reasons
+    }
+
+    fn failed(outcome: Outcome) -> Finished {
+        let (intended, done) = (SECOND, 2 * SECOND);
+        Finished {
+            intended,
+            sent: None,
+            done,
+            outcome,
+            status: None,
+            body: 0,
+        }
+    }
+
+    #[test]
+    fn a_punctual_run_is_valid() {
+        assert_eq!(judged(|_| {}), Vec::<String>::new());
+        let one_in_a_hundred =
+            |tally: &mut Tally| (0..10).for_each(|_| tally.finish(failed(Outcome::Reset)));
+        assert_eq!(judged(one_in_a_hundred), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_run_that_cannot_be_believed_says_why() {
+        let late = judged(|tally| (0..20).for_each(|_| tally.lateness.record(2 * MILLISECOND)));
+        assert!(
+            late[0].starts_with("the generator was late: own lateness p99 2"),
+            "{late:?}"
+        );
+        let slow = judged(|tally| tally.last_done = 3 * SECOND);
+        assert!(
+            slow[0].starts_with("the rate was missed by more than 1%: 500.0"),
+            "{slow:?}"
+        );
+        let failing = judged(|tally| (0..50).for_each(|_| tally.finish(failed(Outcome::Reset))));
+        assert!(
+            failing
+                .concat()
+                .contains("more than 1% of requests failed: 50 of 1050"),
+            "{failing:?}"
+        );
+        let starved = judged(|tally| tally.finish(failed(Outcome::Unsent)));
+        assert_eq!(starved, ["1 due requests never found a free connection"]);
+    }
+
+    #[test]
+    fn times_are_written_as_rfc_3339() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000000Z"),
+            (1_795_242_456, "2026-11-21T06:27:36.000000000Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000000Z"),
+        ] {
+            assert_eq!(rfc3339(seconds * SECOND), text);
+        }
+    }
+}

@@ -15,7 +15,7 @@ impl LoadResult {
         text
     }
 
-    fn write_table(&self, text: &mut String) -> std::fmt::Result {
+    fn write_heading(&self, text: &mut String) -> std::fmt::Result {
         let options = &self.options;
         let wanted = match self.requested_rps {
             rate if rate > 0.0 => format!("{rate} requests/s"),
@@ -31,7 +31,11 @@ impl LoadResult {
             options.arrival,
             self.duration_s,
             options.warmup_s
-        )?;
+        )
+    }
+
+    fn write_table(&self, text: &mut String) -> std::fmt::Result {
+        self.write_heading(text)?;
         writeln!(
             text,
             "\n{:<12}{:>12} /s",

@@ -8,7 +8,7 @@ use crate::body::Body;
 use crate::echo::plan::Plan;
 
 /// Bodies made on demand are written from this pattern; 64 KiB fills a socket buffer by few writes.
-const PATTERN: [u8; 64 * 1024] = [b'v'; 64 * 1024];
+static PATTERN: [u8; 64 * 1024] = [b'v'; 64 * 1024];
 /// A whole answer up to this size is kept with its plan and written at once.
 const MAX_FIXED_BYTES: usize = 64 * 1024;
 

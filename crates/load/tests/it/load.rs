@@ -1,0 +1,316 @@
+//! Load against our own echo server: latency counts from the intended instant, and the record holds together.
+//! Times are only ever bounded from below: a loaded machine makes things late, never early.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use voile_load::echo::{EchoOptions, Stall};
+use voile_load::samples::Samples;
+use voile_load::{Arrival, LoadOptions, LoadResult, Stop, parse_duration};
+
+use crate::server::Served;
+
+fn run(options: &LoadOptions) -> LoadResult {
+    voile_load::run(options, &Stop::new().unwrap(), false).unwrap()
+}
+
+#[test]
+fn a_fixed_delay_is_the_least_latency() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/?delay=2ms&size=1024");
+    options.expect_size = Some(1024);
+    let result = run(&options);
+    assert_eq!((result.scheduled, result.sent, result.ok), (100, 100, 100));
+    let service = Samples::decode(&result.service_histogram).unwrap();
+    assert_eq!(
+        service.count_up_to(1_900),
+        0,
+        "nothing is faster than the delay"
+    );
+    assert!(result.latency_us.p50 >= 2_000);
+    assert!(result.latency_us.p50 >= result.service_us.p50);
+    assert_eq!(result.bytes.body, 100 * 1024);
+}
+
+#[test]
+fn a_stall_is_seen_by_every_request_that_was_due_in_it() {
+    let stall = Stall {
+        every: Duration::from_millis(500),
+        length: Duration::from_millis(200),
+    };
+    let server = Served::echo(EchoOptions {
+        stall: Some(stall),
+        ..EchoOptions::default()
+    });
+    let mut options = server.load("/");
+    options.rate = 500.0;
+    options.connections = 8;
+    // Long enough to hold one whole stall whenever it begins.
+    options.duration = Duration::from_millis(1_200);
+    let result = run(&options);
+    assert_eq!(result.ok, result.scheduled);
+    let over_50_ms = |text: &str| {
+        let samples = Samples::decode(text).unwrap();
+        samples.count() - samples.count_up_to(50_000)
+    };
+    let seen = over_50_ms(&result.latency_histogram);
+    // 150 of the stall's 200 ms leave more than 50 ms to wait: 75 requests at 500/s.
+    assert!(seen >= 70, "{seen}");
+    assert!(
+        result.latency_us.max >= 150_000,
+        "{}",
+        result.latency_us.max
+    );
+    // What a generator that counts from the actual send would have reported.
+    let hidden = over_50_ms(&result.service_histogram);
+    assert!(hidden < seen, "{hidden} of {seen}");
+}
+
+#[test]
+fn every_arrival_sends_its_whole_schedule() {
+    let server = Served::echo(EchoOptions {
+        threads: 2,
+        ..EchoOptions::default()
+    });
+    for arrival in [Arrival::Uniform, Arrival::Poisson, Arrival::Fortio] {
+        for threads in [1, 3] {
+            let mut options = server.load("/?size=10");
+            (options.arrival, options.threads) = (arrival, threads);
+            options.warmup = Duration::from_millis(50);
+            let result = run(&options);
+            assert_eq!(
+                result.ok, result.scheduled,
+                "{arrival:?} on {threads} threads"
+            );
+            // Poisson: 100 expected, standard deviation 10, seed fixed.
+            assert!(
+                (60..140).contains(&result.scheduled),
+                "{arrival:?}: {}",
+                result.scheduled
+            );
+            if arrival == Arrival::Uniform {
+                assert_eq!(result.scheduled, 100);
+            }
+        }
+    }
+}
+
+#[test]
+fn maximum_rate_keeps_every_connection_busy() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/?size=10");
+    options.rate = 0.0;
+    options.duration = Duration::from_millis(200);
+    let result = run(&options);
+    assert!(result.ok > 0);
+    assert_eq!(result.ok, result.scheduled);
+    assert_eq!(result.options.arrival, "closed");
+    assert!(result.to_table().contains("maximum rate (closed loop)"));
+}
+
+#[test]
+fn connections_are_reused_unless_told_otherwise() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/");
+    assert_eq!(
+        run(&options).connects,
+        0,
+        "none is opened in the measured part"
+    );
+    options.keepalive = false;
+    let result = run(&options);
+    assert_eq!((result.ok, result.connects), (100, 100));
+    let closing = server.load("/?close=true");
+    let result = run(&closing);
+    assert_eq!(result.ok, 100);
+    assert!(
+        result.connects >= 90,
+        "a closed connection is opened again: {}",
+        result.connects
+    );
+}
+
+#[test]
+fn payload_method_and_headers_arrive() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/");
+    options.method = "POST".to_owned();
+    options.body = vec![b'x'; 300_000];
+    options.expect_size = Some(300_000);
+    options.headers = vec![
+        ("X-A".to_owned(), "b".to_owned()),
+        ("Host".to_owned(), "shop.example".to_owned()),
+    ];
+    let result = run(&options);
+    assert_eq!(result.ok, 100, "{:?}", result.errors);
+    let request = String::from_utf8(options.request()).unwrap();
+    assert!(
+        request.contains("\r\nHost: shop.example\r\n") && request.matches("Host:").count() == 1
+    );
+    options.method = "HEAD".to_owned();
+    options.body.clear();
+    options.expect_size = Some(0);
+    assert_eq!(run(&options).ok, 100);
+}
+
+#[test]
+fn the_json_holds_together() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/?size=100&status=503:10");
+    options.duration = Duration::from_millis(1_200);
+    let result = run(&options);
+    let json: Value = serde_json::from_str(&result.to_json()).unwrap();
+    for field in [
+        "version",
+        "options",
+        "start_unix_ns",
+        "start_time",
+        "duration_s",
+        "requested_rps",
+        "achieved_rps",
+        "scheduled",
+        "sent",
+        "ok",
+        "errors",
+        "errors_total",
+        "latency_us",
+        "service_us",
+        "error_latency_us",
+        "lateness_us",
+        "per_second",
+        "latency_histogram",
+        "service_histogram",
+        "status",
+        "bytes",
+        "connects",
+        "unsolicited",
+        "cpu_us_per_request",
+        "valid",
+        "invalid_reasons",
+        "interrupted",
+    ] {
+        assert!(json.get(field).is_some(), "{field} is missing");
+    }
+    for field in ["p50", "p75", "p90", "p99", "p999", "max", "mean", "count"] {
+        assert!(json["latency_us"][field].is_number(), "{field}");
+    }
+    let seconds = json["per_second"].as_array().unwrap();
+    assert_eq!(seconds.len(), 2);
+    let sum = |field: &str| {
+        seconds
+            .iter()
+            .map(|second| second[field].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!(
+        (sum("sent"), sum("ok"), sum("errors")),
+        (result.sent, result.ok, result.errors_total)
+    );
+    let mut merged = Samples::new();
+    for second in seconds {
+        merged.merge(&Samples::decode(second["histogram"].as_str().unwrap()).unwrap());
+    }
+    let whole = Samples::decode(json["latency_histogram"].as_str().unwrap()).unwrap();
+    assert_eq!(merged.summary(), whole.summary());
+    assert_eq!(whole.count(), 600);
+    assert!(result.errors["status"] > 0 && result.status["503"] == result.errors["status"]);
+}
+
+#[test]
+fn the_fortio_json_has_fortios_shape() {
+    let server = Served::echo(EchoOptions::default());
+    let result = run(&server.load("/?delay=1ms"));
+    let json: Value = serde_json::from_str(&result.to_fortio("a label/1")).unwrap();
+    assert_eq!(json["RunType"], "HTTP");
+    assert_eq!(json["RequestedQPS"], "500");
+    assert_eq!(json["RetCodes"]["200"], 100);
+    assert!(json["ID"].as_str().unwrap().ends_with("_a_label_1"));
+    let histogram = &json["DurationHistogram"];
+    assert_eq!(histogram["Count"], 100);
+    let data = histogram["Data"].as_array().unwrap();
+    let count: u64 = data
+        .iter()
+        .map(|bucket| bucket["Count"].as_u64().unwrap())
+        .sum();
+    assert_eq!(count, 100);
+    assert_eq!(data.last().unwrap()["Percent"], 100.0);
+    assert_eq!(data[0]["Start"], histogram["Min"]);
+    assert_eq!(data.last().unwrap()["End"], histogram["Max"]);
+    let fifty = &histogram["Percentiles"][0];
+    assert_eq!(fifty["Percentile"], 50.0);
+    assert!(
+        fifty["Value"].as_f64().unwrap() >= 0.001,
+        "seconds, at least the delay"
+    );
+    assert_eq!(voile_load::fortio::edges().len(), 56);
+}
+
+#[test]
+fn a_run_that_is_stopped_still_gives_its_result() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/");
+    options.duration = Duration::from_secs(3_600);
+    let stop = Stop::new().unwrap();
+    stop.raise();
+    let result = voile_load::run(&options, &stop, false).unwrap();
+    assert!(result.interrupted && !result.valid);
+    assert!(result.duration_s < 3_600.0);
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_by_name() {
+    let server = Served::echo(EchoOptions::default());
+    let refused = |change: &dyn Fn(&mut LoadOptions), word: &str| {
+        let mut options = server.load("/");
+        change(&mut options);
+        let error = options.check().unwrap_err();
+        assert!(error.contains(word), "{error}");
+    };
+    refused(&|options| options.rate = -1.0, "rate");
+    refused(&|options| options.rate = f64::NAN, "rate");
+    refused(&|options| options.connections = 0, "connections");
+    refused(&|options| options.threads = 5, "threads");
+    refused(&|options| options.duration = Duration::ZERO, "duration");
+    refused(&|options| options.method = "GE T".to_owned(), "method");
+    refused(
+        &|options| options.headers.push(("a".into(), "b\r\nc: d".into())),
+        "header",
+    );
+    refused(
+        &|options| options.headers.push(("Content-Length".into(), "1".into())),
+        "Content-Length",
+    );
+    refused(
+        &|options| options.bind = Some("::1".parse().unwrap()),
+        "bind",
+    );
+    for url in [
+        "https://127.0.0.1/",
+        "http://",
+        "http://a@b/",
+        "http://127.0.0.1:1/ x",
+        "http://127.0.0.1:99999/",
+    ] {
+        assert!(voile_load::Target::parse(url).is_err(), "{url}");
+    }
+}
+
+#[test]
+fn durations_are_read_as_people_write_them() {
+    for (text, nanoseconds) in [
+        ("0", 0),
+        ("250us", 250_000),
+        ("2ms", 2_000_000),
+        ("1.5s", 1_500_000_000),
+        ("1m30s", 90_000_000_000),
+    ] {
+        assert_eq!(
+            parse_duration(text).unwrap().as_nanos(),
+            nanoseconds,
+            "{text}"
+        );
+    }
+    for text in ["", "1", "s", "1x", "-1s", "1.2.3s", "9999999h", "1s2"] {
+        assert!(parse_duration(text).is_err(), "{text}");
+    }
+}

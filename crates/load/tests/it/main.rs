@@ -1,0 +1,14 @@
+//! The load tools against real sockets on loopback, and their pure parts as tables.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should panic where it stands"
+)]
+
+mod echo;
+mod load;
+mod misbehaving;
+mod relay;
+mod responses;
+mod schedules;
+mod server;
