@@ -45,19 +45,27 @@ pub struct Addresses {
 impl Addresses {
     /// No address given yet in 127.`block`.0.0/16.
     pub fn new(block: u8) -> Self {
-        Self { block, pods: Pool::new(PODS), listeners: Pool::new(LISTENERS) }
+        Self {
+            block,
+            pods: Pool::new(PODS),
+            listeners: Pool::new(LISTENERS),
+        }
     }
 
     /// The address of a pod (`namespace/name`), the same on every call.
     pub fn pod(&mut self, pod: &str) -> Result<Ipv4Addr, AddressError> {
         let slot = self.pods.take(pod.to_owned());
-        slot.map(|slot| self.address(slot)).ok_or(AddressError::Pods { limit: PODS.len() })
+        slot.map(|slot| self.address(slot))
+            .ok_or(AddressError::Pods { limit: PODS.len() })
     }
 
     /// The address where `pod` reaches `service`, the same on every call.
     pub fn listener(&mut self, pod: &str, service: &str) -> Result<Ipv4Addr, AddressError> {
         let slot = self.listeners.take((pod.to_owned(), service.to_owned()));
-        slot.map(|slot| self.address(slot)).ok_or(AddressError::Listeners { limit: LISTENERS.len() })
+        slot.map(|slot| self.address(slot))
+            .ok_or(AddressError::Listeners {
+                limit: LISTENERS.len(),
+            })
     }
 
     /// Gives up what belongs to no one of `pods`, and every pair that was not asked for since `begin`.
@@ -91,7 +99,13 @@ struct Pool<K> {
 impl<K: Ord + Clone> Pool<K> {
     fn new(range: std::ops::RangeInclusive<Slot>) -> Self {
         let next = *range.start();
-        Self { range, next, held: BTreeMap::new(), used: BTreeSet::new(), asked: BTreeSet::new() }
+        Self {
+            range,
+            next,
+            held: BTreeMap::new(),
+            used: BTreeSet::new(),
+            asked: BTreeSet::new(),
+        }
     }
 
     fn take(&mut self, key: K) -> Option<Slot> {
@@ -102,7 +116,11 @@ impl<K: Ord + Clone> Pool<K> {
         let slot = self.free()?;
         self.used.insert(slot);
         self.held.insert(key, slot);
-        self.next = if slot == *self.range.end() { *self.range.start() } else { slot + 1 };
+        self.next = if slot == *self.range.end() {
+            *self.range.start()
+        } else {
+            slot + 1
+        };
         Some(slot)
     }
 
@@ -110,11 +128,15 @@ impl<K: Ord + Clone> Pool<K> {
         let behind = self.next..=*self.range.end();
         let before = *self.range.start()..=self.next;
         // 127.S.x.0 and .255 are lawful on loopback, but look like a network's and a broadcast address.
-        behind.chain(before).find(|slot| !matches!(slot & 0xff, 0 | 0xff) && !self.used.contains(slot))
+        behind
+            .chain(before)
+            .find(|slot| !matches!(slot & 0xff, 0 | 0xff) && !self.used.contains(slot))
     }
 
     fn finish(&mut self) {
-        let Self { held, used, asked, .. } = self;
+        let Self {
+            held, used, asked, ..
+        } = self;
         held.retain(|key, slot| {
             let keep = asked.contains(key);
             if !keep {
@@ -134,12 +156,22 @@ mod tests {
         let mut addresses = Addresses::new(7);
         assert_eq!(addresses.pod("a/one"), Ok(Ipv4Addr::new(127, 7, 0, 2)));
         assert_eq!(addresses.pod("a/two"), Ok(Ipv4Addr::new(127, 7, 0, 3)));
-        assert_eq!(addresses.listener("a/one", "a/x"), Ok(Ipv4Addr::new(127, 7, 16, 1)));
+        assert_eq!(
+            addresses.listener("a/one", "a/x"),
+            Ok(Ipv4Addr::new(127, 7, 16, 1))
+        );
         addresses.begin();
         assert_eq!(addresses.pod("a/two"), Ok(Ipv4Addr::new(127, 7, 0, 3)));
         addresses.finish();
-        assert_eq!(addresses.pod("a/three"), Ok(Ipv4Addr::new(127, 7, 0, 4)), "the address of a/one must rest");
-        assert_eq!(addresses.listener("a/one", "a/x"), Ok(Ipv4Addr::new(127, 7, 16, 2)));
+        assert_eq!(
+            addresses.pod("a/three"),
+            Ok(Ipv4Addr::new(127, 7, 0, 4)),
+            "the address of a/one must rest"
+        );
+        assert_eq!(
+            addresses.listener("a/one", "a/x"),
+            Ok(Ipv4Addr::new(127, 7, 16, 2))
+        );
     }
 
     #[test]
@@ -150,7 +182,10 @@ mod tests {
             .find_map(|n| match addresses.pod(&format!("a/{n}")) {
                 Ok(address) => {
                     assert!(!matches!(address.octets()[3], 0 | 255), "{address}");
-                    assert!(address.octets()[2] <= 15, "{address} is among the listeners");
+                    assert!(
+                        address.octets()[2] <= 15,
+                        "{address} is among the listeners"
+                    );
                     assert!(seen.insert(address), "{address} given twice");
                     None
                 }

@@ -66,7 +66,10 @@ pub fn sidecar(around: &Surroundings<'_>, pod: &PodPlan, xds: SocketAddr) -> Rec
 
 fn ours(around: &Surroundings<'_>, name: String, command: &str, args: &[(&str, String)]) -> Recipe {
     let mut line = vec![command.to_owned()];
-    line.extend(args.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()]));
+    line.extend(
+        args.iter()
+            .flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()]),
+    );
     Recipe {
         log: around.run.log(&name),
         name,
@@ -95,15 +98,25 @@ pub fn container(
     container: &Container,
 ) -> Result<Recipe, String> {
     let variables = environment(around, mesh, pod, container)?;
-    let mut words = container.command.iter().chain(&container.args).map(|word| expand(word, &variables));
-    let program = words.next().ok_or_else(|| format!("the container `{}` has no command", container.name))?;
+    let mut words = container
+        .command
+        .iter()
+        .chain(&container.args)
+        .map(|word| expand(word, &variables));
+    let program = words
+        .next()
+        .ok_or_else(|| format!("the container `{}` has no command", container.name))?;
     let args = words.collect();
     let folder = match container.working_dir.as_deref() {
         Some(folder) => around.folder.join(expand(folder, &variables)),
         None => around.folder.to_owned(),
     };
     // A path is meant from the working directory; a bare name is looked for in PATH.
-    let program = if program.contains('/') { folder.join(program) } else { program.into() };
+    let program = if program.contains('/') {
+        folder.join(program)
+    } else {
+        program.into()
+    };
     let name = process_name(pod, &container.name);
     Ok(Recipe {
         log: around.run.log(&name),
@@ -136,15 +149,40 @@ fn environment(
         let value = match value {
             EnvValue::Text(text) => Some(expand(text, &variables)),
             EnvValue::Field(path) => Some(field(pod, path).ok_or_else(|| {
-                format!("variable {name} of container `{}`: there is no field `{path}` here", container.name)
+                format!(
+                    "variable {name} of container `{}`: there is no field `{path}` here",
+                    container.name
+                )
             })?),
-            EnvValue::ConfigMapKey { name: map, key, optional } => {
+            EnvValue::ConfigMapKey {
+                name: map,
+                key,
+                optional,
+            } => {
                 let value = config_map(mesh, pod, map, key);
-                found(value, *optional, container, name, &format!("ConfigMap `{map}`"), key)?
+                found(
+                    value,
+                    *optional,
+                    container,
+                    name,
+                    &format!("ConfigMap `{map}`"),
+                    key,
+                )?
             }
-            EnvValue::SecretKey { name: secret, key, optional } => {
+            EnvValue::SecretKey {
+                name: secret,
+                key,
+                optional,
+            } => {
                 let value = secret_value(mesh, pod, secret, key);
-                found(value, *optional, container, name, &format!("Secret `{secret}`"), key)?
+                found(
+                    value,
+                    *optional,
+                    container,
+                    name,
+                    &format!("Secret `{secret}`"),
+                    key,
+                )?
             }
         };
         if let Some(value) = value {
@@ -163,16 +201,21 @@ fn found(
     key: &str,
 ) -> Result<Option<String>, String> {
     match value {
-        None if !optional => {
-            Err(format!("variable {name} of container `{}`: {from} has no key `{key}`, or is not there", container.name))
-        }
+        None if !optional => Err(format!(
+            "variable {name} of container `{}`: {from} has no key `{key}`, or is not there",
+            container.name
+        )),
         value => Ok(value),
     }
 }
 
 fn config_map(mesh: &Mesh, pod: &PodPlan, map: &str, key: &str) -> Option<String> {
     let name = voile_model::ResourceName::new(pod.name.namespace.clone(), map);
-    mesh.config_maps.get(&name)?.data.get(key).map(ToString::to_string)
+    mesh.config_maps
+        .get(&name)?
+        .data
+        .get(key)
+        .map(ToString::to_string)
 }
 
 fn secret_value(mesh: &Mesh, pod: &PodPlan, secret: &str, key: &str) -> Option<String> {
@@ -183,7 +226,11 @@ fn secret_value(mesh: &Mesh, pod: &PodPlan, secret: &str, key: &str) -> Option<S
 
 fn field(pod: &PodPlan, path: &str) -> Option<String> {
     let template = &pod.template;
-    let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_prefix("['")?.strip_suffix("']");
+    let keyed = |prefix: &str| {
+        path.strip_prefix(prefix)?
+            .strip_prefix("['")?
+            .strip_suffix("']")
+    };
     if let Some(key) = keyed("metadata.labels") {
         return Some(template.labels.get(key).unwrap_or_default().to_owned());
     }

@@ -14,7 +14,9 @@ const CONTROL_PORT_BASE: u16 = 21_000;
 
 /// All blocks are taken, or nothing could be claimed at all.
 #[derive(Debug, thiserror::Error)]
-#[error("no loopback block is free: all of 127.1.0.0/16 to 127.254.0.0/16 are taken by other meshes")]
+#[error(
+    "no loopback block is free: all of 127.1.0.0/16 to 127.254.0.0/16 are taken by other meshes"
+)]
 pub struct NoBlock;
 
 /// A claimed block; dropping it lets go.
@@ -31,10 +33,18 @@ impl Block {
     }
 
     fn try_claim(octet: u8) -> Option<Self> {
-        let name = std::os::unix::net::SocketAddr::from_abstract_name(format!("voile-up/127.{octet}.0.0/16")).ok()?;
-        let block = Self { octet, _claim: UnixListener::bind_addr(&name).ok()? };
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(format!(
+            "voile-up/127.{octet}.0.0/16"
+        ))
+        .ok()?;
+        let block = Self {
+            octet,
+            _claim: UnixListener::bind_addr(&name).ok()?,
+        };
         // A foreigner may hold one of the ports. It may also take one later; then control says so and does not start.
-        let free = [block.xds(), block.monitoring()].into_iter().all(|address| TcpListener::bind(address).is_ok());
+        let free = [block.xds(), block.monitoring()]
+            .into_iter()
+            .all(|address| TcpListener::bind(address).is_ok());
         free.then_some(block)
     }
 
@@ -54,7 +64,11 @@ impl Block {
     }
 
     fn control(&self, last: u16) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, CONTROL_PORT_BASE + 10 * u16::from(self.octet) + last).into()
+        (
+            Ipv4Addr::LOCALHOST,
+            CONTROL_PORT_BASE + 10 * u16::from(self.octet) + last,
+        )
+            .into()
     }
 }
 

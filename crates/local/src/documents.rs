@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
+use voile_model::ResourceName;
 use voile_model::mesh::{
     CaptureMode, DefaultEndpoint, EgressListener, EndpointHost, IngressListener, ListenerPort,
     Protocol, Service, Transport,
 };
-use voile_model::ResourceName;
 
 use crate::expand::{POD_LABEL, Plan, PodPlan, SidecarPlan};
 
@@ -22,9 +22,16 @@ const GENERATED_FROM: &str = "voile.dev/generated-from";
 pub fn render(plan: &Plan, ready: &BTreeSet<ResourceName>) -> String {
     let mut text = String::new();
     for pod in &plan.pods {
-        let phase = if ready.contains(&pod.name) { "Running" } else { "Pending" };
+        let phase = if ready.contains(&pod.name) {
+            "Running"
+        } else {
+            "Pending"
+        };
         let sidecar = pod.sidecar.as_ref().map(|plan| sidecar(pod, plan));
-        for document in [Some(pod_document(pod, phase)), sidecar].into_iter().flatten() {
+        for document in [Some(pod_document(pod, phase)), sidecar]
+            .into_iter()
+            .flatten()
+        {
             text.push_str("---\n");
             text.push_str(&document.to_string());
             text.push('\n');
@@ -35,10 +42,16 @@ pub fn render(plan: &Plan, ready: &BTreeSet<ResourceName>) -> String {
 
 fn pod_document(pod: &PodPlan, phase: &str) -> Value {
     let template = &pod.template;
-    let mut labels: serde_json::Map<String, Value> =
-        template.labels.iter().map(|(key, value)| (key.to_string(), json!(&**value))).collect();
+    let mut labels: serde_json::Map<String, Value> = template
+        .labels
+        .iter()
+        .map(|(key, value)| (key.to_string(), json!(&**value)))
+        .collect();
     labels.insert(POD_LABEL.to_owned(), json!(&*pod.name.name));
-    labels.insert("sidecar.istio.io/inject".to_owned(), json!(template.has_sidecar.to_string()));
+    labels.insert(
+        "sidecar.istio.io/inject".to_owned(),
+        json!(template.has_sidecar.to_string()),
+    );
     let mut annotations: serde_json::Map<String, Value> = template
         .annotations
         .iter()
@@ -60,16 +73,24 @@ fn pod_document(pod: &PodPlan, phase: &str) -> Value {
             "apiVersion": "apps/v1", "kind": "Deployment", "name": &**deployment, "uid": &**deployment, "controller": true,
         }]);
     }
-    let containers: Vec<_> = template.containers.iter().map(|container| {
-        let ports: Vec<_> = container.ports.iter().map(|port| {
-            let mut value = json!({"containerPort": port.number.get()});
-            if let Some(name) = &port.name {
-                value["name"] = json!(&**name);
-            }
-            value
-        }).collect();
-        json!({"name": &*container.name, "ports": ports})
-    }).collect();
+    let containers: Vec<_> = template
+        .containers
+        .iter()
+        .map(|container| {
+            let ports: Vec<_> = container
+                .ports
+                .iter()
+                .map(|port| {
+                    let mut value = json!({"containerPort": port.number.get()});
+                    if let Some(name) = &port.name {
+                        value["name"] = json!(&**name);
+                    }
+                    value
+                })
+                .collect();
+            json!({"name": &*container.name, "ports": ports})
+        })
+        .collect();
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -83,7 +104,8 @@ fn sidecar(pod: &PodPlan, plan: &SidecarPlan) -> Value {
     let ingress: Vec<_> = plan.ingress.iter().map(ingress).collect();
     let own = plan.egress.iter().map(kept_egress);
     let services = pod.reach.iter().zip(&pod.services);
-    let generated = services.flat_map(|(service, view)| service_egress(service, view.address.into()));
+    let generated =
+        services.flat_map(|(service, view)| service_egress(service, view.address.into()));
     let mut egress: Vec<_> = own.chain(generated).collect();
     if egress.is_empty() {
         // An empty list would mean everything.
@@ -97,10 +119,15 @@ fn sidecar(pod: &PodPlan, plan: &SidecarPlan) -> Value {
         spec["ingress"] = json!(ingress);
     }
     if let Some(registry_only) = plan.registry_only {
-        let mode = if registry_only { "REGISTRY_ONLY" } else { "ALLOW_ANY" };
+        let mode = if registry_only {
+            "REGISTRY_ONLY"
+        } else {
+            "ALLOW_ANY"
+        };
         spec["outboundTrafficPolicy"] = json!({"mode": mode});
     }
-    let mut metadata = json!({"name": format!("pod-{}", pod.name.name), "namespace": pod.name.namespace.as_str()});
+    let mut metadata =
+        json!({"name": format!("pod-{}", pod.name.name), "namespace": pod.name.namespace.as_str()});
     if let Some(from) = &plan.from {
         metadata["annotations"] = json!({GENERATED_FROM: from.to_string()});
     }
@@ -138,7 +165,10 @@ fn kept_egress(listener: &EgressListener) -> Value {
 }
 
 fn service_egress(service: &Service, bind: IpAddr) -> Vec<Value> {
-    let tcp = service.ports.iter().filter(|port| port.transport == Transport::Tcp);
+    let tcp = service
+        .ports
+        .iter()
+        .filter(|port| port.transport == Transport::Tcp);
     tcp.map(|service_port| {
         let name = match &*service_port.name {
             "" => format!("{}-{}", service.name, service_port.number),

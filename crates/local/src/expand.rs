@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use voile_model::mesh::{
     CaptureMode, EgressHost, EgressListener, EgressNamespace, EndpointHost, IngressListener,
-    PodTemplate, Resolution, Service, ServiceOrigin, Sidecar, TargetPort, Transport,
+    PodTemplate, Resolution, Service, ServiceOrigin, ServicePort, Sidecar, TargetPort, Transport,
 };
 use voile_model::names::is_dns_label;
 use voile_model::{Diagnostic, Hostname, Labels, Mesh, Port, ResourceName, Source};
@@ -166,7 +166,11 @@ fn candidates<'a>(mesh: &'a Mesh, problems: &mut Vec<Diagnostic>) -> Vec<Candida
         };
         let message = format!("the pod's name `{}` {wrong}", candidate.name);
         let problem = Diagnostic::error(POD_NAME, candidate.source.clone(), message);
-        problems.push(problem.field("metadata.name").help("choose another, or shorter, name"));
+        problems.push(
+            problem
+                .field("metadata.name")
+                .help("choose another, or shorter, name"),
+        );
         false
     });
     found
@@ -178,7 +182,12 @@ fn pod(
     addresses: &mut Addresses,
     problems: &mut Vec<Diagnostic>,
 ) -> Result<PodPlan, AddressError> {
-    let Candidate { name, deployment, source, template } = candidate;
+    let Candidate {
+        name,
+        deployment,
+        source,
+        template,
+    } = candidate;
     let address = addresses.pod(&name.to_string())?;
     let user = mesh.sidecar_for_labels(&name.namespace, &template.labels);
     let user = user.filter(|_| template.has_sidecar);
@@ -191,14 +200,22 @@ fn pod(
     let served = served_ports(mesh, &name, template);
     let sidecar = template.has_sidecar.then(|| sidecar_plan(user));
     let mut endpoints: Vec<_> = match &sidecar {
-        Some(sidecar) => sidecar.ingress.iter().map(|l| endpoint(l, address)).collect(),
+        Some(sidecar) => sidecar
+            .ingress
+            .iter()
+            .map(|l| endpoint(l, address))
+            .collect(),
         None => served.keys().map(|port| (address, port.get())).collect(),
     };
     endpoints.sort_unstable();
     endpoints.dedup();
     if let Some(sidecar) = &sidecar {
         for (port, service) in &served {
-            if !sidecar.ingress.iter().any(|listener| listener.port.number == *port) {
+            if !sidecar
+                .ingress
+                .iter()
+                .any(|listener| listener.port.number == *port)
+            {
                 problems.push(no_ingress(source, template, *port, service));
             }
         }
@@ -229,7 +246,11 @@ fn served_ports(
         if !stands_behind(service, name, &template.labels) {
             continue;
         }
-        for port in service.ports.iter().filter(|port| port.transport == Transport::Tcp) {
+        for port in service
+            .ports
+            .iter()
+            .filter(|port| port.transport == Transport::Tcp)
+        {
             if let Some(target) = target(&port.target, template) {
                 served.insert(target, service.name.clone());
             }
@@ -247,8 +268,13 @@ fn target(target: &TargetPort, template: &PodTemplate) -> Option<Port> {
     match target {
         TargetPort::Number(port) => Some(*port),
         TargetPort::Named(name) => {
-            let mut ports = template.containers.iter().flat_map(|container| &container.ports);
-            ports.find(|port| port.name.as_ref() == Some(name)).map(|port| port.number)
+            let mut ports = template
+                .containers
+                .iter()
+                .flat_map(|container| &container.ports);
+            ports
+                .find(|port| port.name.as_ref() == Some(name))
+                .map(|port| port.number)
         }
     }
 }
@@ -260,18 +286,30 @@ fn visible(
     user: Option<&Arc<Sidecar>>,
     problems: &mut Vec<Diagnostic>,
 ) -> Vec<Arc<Service>> {
-    let bounds: Vec<&EgressListener> =
-        user.map(|user| user.egress.iter().filter(|l| !keeps_address(l)).collect()).unwrap_or_default();
+    let bounds: Vec<&EgressListener> = user
+        .map(|user| user.egress.iter().filter(|l| !keeps_address(l)).collect())
+        .unwrap_or_default();
     let everything = EgressListener {
         port: None,
         bind: None,
         capture_mode: CaptureMode::None,
-        hosts: Hostname::new("*").map(|hostname| EgressHost {
-            namespace: EgressNamespace::Any,
-            hostname,
-            source: Source { file: "".into(), line: 0, column: 0 },
-        }).into_iter().collect(),
-        source: Source { file: "".into(), line: 0, column: 0 },
+        hosts: Hostname::new("*")
+            .map(|hostname| EgressHost {
+                namespace: EgressNamespace::Any,
+                hostname,
+                source: Source {
+                    file: "".into(),
+                    line: 0,
+                    column: 0,
+                },
+            })
+            .into_iter()
+            .collect(),
+        source: Source {
+            file: "".into(),
+            line: 0,
+            column: 0,
+        },
     };
     let unbounded = user.is_none_or(|user| user.egress.is_empty());
     let listeners = if unbounded { vec![&everything] } else { bounds };
@@ -281,19 +319,28 @@ fn visible(
             found.insert(service.key.clone(), service);
         }
     }
-    found.into_values().filter(|service| reachable(service, problems)).collect()
+    found
+        .into_values()
+        .filter(|service| reachable(service, problems))
+        .collect()
 }
 
 fn reachable(service: &Service, problems: &mut Vec<Diagnostic>) -> bool {
     let why = match (&service.resolution, service.origin) {
         _ if service.key.hostname.is_wildcard() => "its host is a wildcard",
         (Resolution::Static, _) | (Resolution::Passthrough, ServiceOrigin::Kubernetes) => {
-            return service.ports.iter().any(|port| port.transport == Transport::Tcp);
+            return service
+                .ports
+                .iter()
+                .any(|port| port.transport == Transport::Tcp);
         }
         (Resolution::Alias(_), _) => "it is another name for a host",
         (_, _) => "its addresses are not known beforehand",
     };
-    let message = format!("{} gets no listener in loopback isolation: {why}", service.key);
+    let message = format!(
+        "{} gets no listener in loopback isolation: {why}",
+        service.key
+    );
     let problem = Diagnostic::warning(UNREACHABLE, service.source.clone(), message);
     if !problems.contains(&problem) {
         problems.push(problem);
@@ -306,13 +353,19 @@ fn view(service: &Service, address: Ipv4Addr) -> ServiceView {
         ServiceOrigin::Kubernetes => service.name.to_string(),
         ServiceOrigin::ServiceEntry => service.key.hostname.to_string(),
     };
-    let ports = service.ports.iter().filter(|port| port.transport == Transport::Tcp);
+    let ports = service
+        .ports
+        .iter()
+        .filter(|port| port.transport == Transport::Tcp);
     ServiceView {
         name,
         namespace: service.key.namespace.to_string(),
         address,
         ports: ports
-            .map(|port| PortView { name: port.name.to_string(), number: port.number.get() })
+            .map(|port| PortView {
+                name: port.name.to_string(),
+                number: port.number.get(),
+            })
             .collect(),
     }
 }
@@ -324,12 +377,22 @@ fn keeps_address(listener: &EgressListener) -> bool {
 
 fn sidecar_plan(user: Option<&Arc<Sidecar>>) -> SidecarPlan {
     let Some(user) = user else {
-        return SidecarPlan { from: None, ingress: Vec::new(), egress: Vec::new(), registry_only: None };
+        return SidecarPlan {
+            from: None,
+            ingress: Vec::new(),
+            egress: Vec::new(),
+            registry_only: None,
+        };
     };
     SidecarPlan {
         from: Some(user.name.clone()),
         ingress: user.ingress.clone(),
-        egress: user.egress.iter().filter(|listener| keeps_address(listener)).cloned().collect(),
+        egress: user
+            .egress
+            .iter()
+            .filter(|listener| keeps_address(listener))
+            .cloned()
+            .collect(),
         registry_only: user
             .outbound_policy
             .map(|policy| policy == voile_model::mesh::OutboundPolicy::RegistryOnly),
@@ -347,7 +410,11 @@ fn endpoint(listener: &IngressListener, pod: Ipv4Addr) -> (Ipv4Addr, u16) {
 }
 
 fn no_ingress(source: &Source, template: &PodTemplate, port: Port, service: &str) -> Diagnostic {
-    let labels: Vec<_> = template.labels.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+    let labels: Vec<_> = template
+        .labels
+        .iter()
+        .map(|(key, value)| format!("{key}: {value}"))
+        .collect();
     let message = format!(
         "the Service `{service}` sends to port {port} of this pod, but no Sidecar listens there: \
          in loopback isolation nothing redirects traffic through a sidecar by itself"
@@ -379,13 +446,36 @@ fn check(
         }
     }
     for listener in pod.sidecar.iter().flat_map(|sidecar| &sidecar.egress) {
-        let (Some(bind), Some(port)) = (listener.bind, &listener.port) else { continue };
+        let (Some(bind), Some(port)) = (listener.bind, &listener.port) else {
+            continue;
+        };
         if let Some(other) = binds.insert((bind, port.number), pod.name.clone()) {
-            let message = format!("both {other} and {} would listen on {bind}:{}", pod.name, port.number);
+            let message = format!(
+                "both {other} and {} would listen on {bind}:{}",
+                pod.name, port.number
+            );
             let problem = Diagnostic::error(SHARED_BIND, listener.source.clone(), message);
-            problems.push(problem.field("bind").help("leave `bind` out: each pod then gets an address of its own"));
+            problems.push(
+                problem
+                    .field("bind")
+                    .help("leave `bind` out: each pod then gets an address of its own"),
+            );
         }
     }
+}
+
+/// The pods behind a service's port: name, address and port of each.
+pub fn endpoints_of<'a>(
+    service: &'a Service,
+    port: &'a ServicePort,
+    pods: &'a [PodPlan],
+) -> impl Iterator<Item = (ResourceName, Ipv4Addr, u16)> + 'a {
+    pods.iter()
+        .filter(|pod| stands_behind(service, &pod.name, &pod.template.labels))
+        .filter_map(|pod| {
+            let port = target(&port.target, &pod.template)?;
+            Some((pod.name.clone(), pod.address, port.get()))
+        })
 }
 
 fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<Publication> {
@@ -396,19 +486,15 @@ fn publications(mesh: &Mesh, pods: &[PodPlan]) -> Vec<Publication> {
                 continue;
             }
             let wish = port.node_port.unwrap_or(port.number).get();
-            let targets = pods
-                .iter()
-                .filter(|pod| stands_behind(service, &pod.name, &pod.template.labels))
-                .filter_map(|pod| {
-                    let port = target(&port.target, &pod.template)?;
-                    Some((pod.name.clone(), pod.address, port.get()))
-                })
-                .collect();
+            let targets = endpoints_of(service, port, pods).collect();
             published.push(Publication {
                 service: ResourceName::new(service.key.namespace.clone(), service.name.clone()),
                 port: port.number.get(),
                 wish,
-                http: matches!(port.protocol, voile_model::mesh::Protocol::Http | voile_model::mesh::Protocol::Auto),
+                http: matches!(
+                    port.protocol,
+                    voile_model::mesh::Protocol::Http | voile_model::mesh::Protocol::Auto
+                ),
                 targets,
             });
         }

@@ -15,9 +15,14 @@ pub mod block;
 pub mod documents;
 pub mod expand;
 pub mod observer;
+pub mod pod_run;
 pub mod process;
 pub mod relay;
 pub mod run_folder;
+pub mod runner;
 pub mod scrape;
 pub mod variables;
 pub mod view;
+pub mod watch;
+
+pub use runner::{Options, UpError, run};

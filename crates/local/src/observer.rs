@@ -66,7 +66,10 @@ pub struct Observer {
 impl Observer {
     /// Starts it; it asks `control` (its monitoring address) too.
     pub fn start(control: SocketAddr) -> Self {
-        let shared = Arc::new(Mutex::new(Shared { control: Some(control), ..Shared::default() }));
+        let shared = Arc::new(Mutex::new(Shared {
+            control: Some(control),
+            ..Shared::default()
+        }));
         let (stop, stopped) = mpsc::channel();
         let inside = shared.clone();
         let thread = std::thread::spawn(move || {
@@ -75,7 +78,11 @@ impl Observer {
                 wait = if round(&inside) { CALM } else { EAGER };
             }
         });
-        Self { shared, stop: Some(stop), thread: Some(thread) }
+        Self {
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     /// Asks these from now on.
@@ -113,7 +120,8 @@ fn round(shared: &Mutex<Shared>) -> bool {
         let shared = lock(shared);
         (shared.targets.clone(), shared.control)
     };
-    let control_ready = control.is_some_and(|address| ask(&Probe::Http(address, "/ready".to_owned())).is_ok());
+    let control_ready =
+        control.is_some_and(|address| ask(&Probe::Http(address, "/ready".to_owned())).is_ok());
     lock(shared).control_ready = control_ready;
     let mut all = control_ready;
     for (name, target) in targets {
@@ -131,14 +139,27 @@ fn round(shared: &Mutex<Shared>) -> bool {
 
 fn observe(target: &Target, mut seen: Observation) -> Observation {
     let at = |port| SocketAddr::from((target.address, port));
-    seen.sidecar_ready =
-        target.sidecar && ask(&Probe::Http(at(READINESS_PORT), "/healthz/ready".to_owned())).is_ok();
+    seen.sidecar_ready = target.sidecar
+        && ask(&Probe::Http(
+            at(READINESS_PORT),
+            "/healthz/ready".to_owned(),
+        ))
+        .is_ok();
     if seen.listening != Some(target.generation) && !target.endpoints.is_empty() {
-        let all = target.endpoints.iter().all(|endpoint| ask(&Probe::Tcp((*endpoint).into())).is_ok());
+        let all = target
+            .endpoints
+            .iter()
+            .all(|endpoint| ask(&Probe::Tcp((*endpoint).into())).is_ok());
         seen.listening = all.then_some(target.generation);
     }
-    let due = seen.counters.as_ref().is_none_or(|(when, _)| when.elapsed() >= SCRAPE_EVERY);
-    if seen.sidecar_ready && due && let Ok((200, page)) = http_get(at(METRICS_PORT), "/metrics") {
+    let due = seen
+        .counters
+        .as_ref()
+        .is_none_or(|(when, _)| when.elapsed() >= SCRAPE_EVERY);
+    if seen.sidecar_ready
+        && due
+        && let Ok((200, page)) = http_get(at(METRICS_PORT), "/metrics")
+    {
         let now = (Instant::now(), parse(&String::from_utf8_lossy(&page)));
         seen.before = seen.counters.replace(now);
     }

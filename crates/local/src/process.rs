@@ -22,7 +22,9 @@ const TAIL_BYTES: u64 = 16 * 1024;
 pub fn pause(restart: u32) -> Duration {
     match restart {
         0 => Duration::ZERO,
-        n => FIRST_PAUSE.saturating_mul(1 << (n - 1).min(16)).min(LONGEST_PAUSE),
+        n => FIRST_PAUSE
+            .saturating_mul(1 << (n - 1).min(16))
+            .min(LONGEST_PAUSE),
     }
 }
 
@@ -62,7 +64,14 @@ impl Process {
     /// Not yet started; the first [`Self::tick`] does it.
     pub fn new(recipe: Recipe) -> Self {
         let now = Instant::now();
-        Self { recipe, child: None, started: now, ends: 0, start_at: now, restarts: 0 }
+        Self {
+            recipe,
+            child: None,
+            started: now,
+            ends: 0,
+            start_at: now,
+            restarts: 0,
+        }
     }
 
     /// What it is called.
@@ -78,7 +87,11 @@ impl Process {
     /// Looks after it: starts it when it is time, notices its end. Returns what people should know.
     pub fn tick(&mut self, now: Instant) -> Option<String> {
         let Some(child) = &mut self.child else {
-            return if now >= self.start_at { self.start(now) } else { None };
+            return if now >= self.start_at {
+                self.start(now)
+            } else {
+                None
+            };
         };
         let exit = child.try_exit()?;
         self.child = None;
@@ -107,7 +120,11 @@ impl Process {
         let pause = pause(self.ends);
         self.ends = self.ends.saturating_add(1);
         self.start_at = now + pause;
-        let when = if pause.is_zero() { "at once".to_owned() } else { format!("in {pause:?}") };
+        let when = if pause.is_zero() {
+            "at once".to_owned()
+        } else {
+            format!("in {pause:?}")
+        };
         let mut text = format!("{} {how}; starting it again {when}", self.name());
         if !exit.is_success() {
             for line in tail(&self.recipe.log, 3) {
@@ -134,12 +151,17 @@ impl Process {
         if first {
             let _ = fs::remove_file(&recipe.log);
         }
-        spec.stdout(Output::Append(recipe.log.clone())).stderr(Output::Append(recipe.log.clone()))
+        spec.stdout(Output::Append(recipe.log.clone()))
+            .stderr(Output::Append(recipe.log.clone()))
     }
 
     fn shown(&self) -> Output {
         let name = self.recipe.name.clone();
-        let mut file = fs::OpenOptions::new().create(true).append(true).open(&self.recipe.log).ok();
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.recipe.log)
+            .ok();
         let sink: LineSink = Box::new(move |line| {
             use io::Write as _;
             // A log that cannot be written is still shown.
@@ -204,13 +226,16 @@ mod tests {
 
     #[test]
     fn pauses_grow_from_none_to_a_minute() {
-        let seconds: Vec<_> = [0, 1, 2, 3, 6, 7, 8, 1000].map(|n| pause(n).as_secs()).into();
+        let seconds: Vec<_> = [0, 1, 2, 3, 6, 7, 8, 1000]
+            .map(|n| pause(n).as_secs())
+            .into();
         assert_eq!(seconds, [0, 1, 2, 4, 32, 60, 60, 60]);
     }
 
     #[test]
     fn a_process_that_ends_is_reported_with_its_last_lines_and_started_again() {
-        let log = std::env::temp_dir().join(format!("voile-process-test-{}.log", std::process::id()));
+        let log =
+            std::env::temp_dir().join(format!("voile-process-test-{}.log", std::process::id()));
         let mut process = Process::new(Recipe {
             name: "app".to_owned(),
             program: "/bin/sh".into(),
@@ -227,10 +252,19 @@ mod tests {
             said.extend(process.tick(Instant::now()));
             std::thread::yield_now();
         }
-        assert_eq!(said[0], "app ended with code 3; starting it again at once\n    one\n    two");
-        assert_eq!(said[1], "app ended with code 3; starting it again in 1s\n    two\n    one\n    two");
+        assert_eq!(
+            said[0],
+            "app ended with code 3; starting it again at once\n    one\n    two"
+        );
+        assert_eq!(
+            said[1],
+            "app ended with code 3; starting it again in 1s\n    two\n    one\n    two"
+        );
         assert_eq!(process.restarts, 1);
-        assert!(process.tick(Instant::now()).is_none() && !process.is_running(), "it must wait");
+        assert!(
+            process.tick(Instant::now()).is_none() && !process.is_running(),
+            "it must wait"
+        );
         fs::remove_file(log).expect("the log was written");
     }
 

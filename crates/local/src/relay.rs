@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 /// How long a connection to a pod on this machine may take; longer means nobody accepts there.
@@ -18,6 +18,48 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: usize = 4096;
 /// After accept failed (descriptors ran out), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The thread that all relays run on; dropping it ends them.
+#[derive(Debug)]
+pub struct RelayThread {
+    handle: tokio::runtime::Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl RelayThread {
+    /// Starts it.
+    pub fn start() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            // An error says that the sender is gone, which is a stop too.
+            let _ = runtime.block_on(stopped);
+        });
+        Ok(Self {
+            handle,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where relays are to run.
+    pub fn handle(&self) -> &tokio::runtime::Handle {
+        &self.handle
+    }
+}
+
+impl Drop for RelayThread {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
 
 /// One relay; dropping it closes its socket and its connections.
 #[derive(Debug)]
@@ -40,7 +82,11 @@ impl Relay {
         let listener = TcpListener::from_std(listener)?;
         let (targets, watched) = watch::channel(Vec::new());
         let task = runtime.spawn(serve(listener, source, watched));
-        Ok(Self { address, targets, task })
+        Ok(Self {
+            address,
+            targets,
+            task,
+        })
     }
 
     /// Where it listens.
@@ -74,7 +120,9 @@ async fn serve(
     // Dropped with this task, and each connection's task with it.
     let mut connections = tokio::task::JoinSet::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return;
+        };
         while connections.try_join_next().is_some() {}
         let client = match listener.accept().await {
             Ok((client, _)) => client,
@@ -145,7 +193,9 @@ mod tests {
     fn ask(address: SocketAddr) -> String {
         let mut stream = std::net::TcpStream::connect(address).expect("connected");
         stream.write_all(b"hello").expect("sent");
-        stream.shutdown(std::net::Shutdown::Write).expect("half closed");
+        stream
+            .shutdown(std::net::Shutdown::Write)
+            .expect("half closed");
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
         answer
@@ -153,19 +203,33 @@ mod tests {
 
     #[test]
     fn connections_take_turns_skip_the_dead_and_survive_half_close() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let runtime = RelayThread::start().expect("a thread");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let relay = Relay::start(runtime.handle(), listener, Some(Ipv4Addr::LOCALHOST)).expect("a relay");
-        assert_eq!(ask(relay.address()), "", "without a target there is no answer, and no hang");
-        let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+        let relay =
+            Relay::start(runtime.handle(), listener, Some(Ipv4Addr::LOCALHOST)).expect("a relay");
+        assert_eq!(
+            ask(relay.address()),
+            "",
+            "without a target there is no answer, and no hang"
+        );
+        let closed = std::net::TcpListener::bind("127.0.0.1:0")
+            .expect("a port")
+            .local_addr()
+            .expect("an address");
         relay.set_targets(vec![server("a"), closed, server("b")]);
         let answers: std::collections::BTreeSet<_> = (0..6).map(|_| ask(relay.address())).collect();
-        assert_eq!(answers.into_iter().collect::<Vec<_>>(), ["a heard hello", "b heard hello"]);
+        assert_eq!(
+            answers.into_iter().collect::<Vec<_>>(),
+            ["a heard hello", "b heard hello"]
+        );
         let address = relay.address();
         drop(relay);
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         while std::net::TcpListener::bind(address).is_err() {
-            assert!(std::time::Instant::now() < deadline, "the socket is still bound");
+            assert!(
+                std::time::Instant::now() < deadline,
+                "the socket is still bound"
+            );
             std::thread::yield_now();
         }
     }

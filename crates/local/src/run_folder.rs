@@ -38,11 +38,17 @@ impl RunFolder {
             let folder = Self { path, _lock: lock };
             for inner in ["config", "logs", "tokens"] {
                 let inner = folder.path.join(inner);
-                DirBuilder::new().mode(0o700).create(&inner).map_err(at(&inner))?;
+                DirBuilder::new()
+                    .mode(0o700)
+                    .create(&inner)
+                    .map_err(at(&inner))?;
             }
             return Ok(folder);
         }
-        Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("no free name {prefix}{pid}-N in {}", parent.display())))
+        Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            format!("no free name {prefix}{pid}-N in {}", parent.display()),
+        ))
     }
 
     /// Where it is.
@@ -69,7 +75,12 @@ impl RunFolder {
     pub fn replace(&self, path: &Path, text: &str) -> io::Result<()> {
         let draft = self.path.join("draft");
         let write = || {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&draft)?;
             file.write_all(text.as_bytes())?;
             fs::rename(&draft, path)
         };
@@ -89,18 +100,30 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
 }
 
 fn lock(folder: &Path, create: bool) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(create).truncate(false).mode(0o600).open(folder.join(LOCK_FILE))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .create(create)
+        .truncate(false)
+        .mode(0o600)
+        .open(folder.join(LOCK_FILE))?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }
 
 fn sweep(parent: &Path, prefix: &str, user: u32) {
-    let Ok(entries) = fs::read_dir(parent) else { return };
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
     for entry in entries.flatten() {
         let named = entry.file_name().to_string_lossy().starts_with(prefix);
         // Not following links, so that nobody can point us at a folder that is not ours.
-        let ours = entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == user);
-        if named && ours && let Ok(_held) = lock(&entry.path(), false) {
+        let ours = entry
+            .metadata()
+            .is_ok_and(|m| m.is_dir() && m.uid() == user);
+        if named
+            && ours
+            && let Ok(_held) = lock(&entry.path(), false)
+        {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -112,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_run_removes_its_folder_and_sweeps_those_of_killed_runs_but_no_living_ones() {
-        let parent = std::env::temp_dir().join(format!("voile-run-folder-test-{}", std::process::id()));
+        let parent =
+            std::env::temp_dir().join(format!("voile-run-folder-test-{}", std::process::id()));
         fs::create_dir_all(&parent).expect("the parent");
         let living = RunFolder::make(&parent).expect("made");
         let user = rustix::process::geteuid().as_raw();
@@ -127,9 +151,19 @@ mod tests {
         let path = second.config().join("mesh.json");
         second.replace(&path, "text").expect("written");
         let mode = fs::metadata(&path).expect("there").mode() & 0o777;
-        assert_eq!((mode, fs::metadata(second.path()).expect("there").mode() & 0o777), (0o600, 0o700));
+        assert_eq!(
+            (
+                mode,
+                fs::metadata(second.path()).expect("there").mode() & 0o777
+            ),
+            (0o600, 0o700)
+        );
         drop((living, second));
-        let left: Vec<_> = fs::read_dir(&parent).expect("read").flatten().map(|entry| entry.file_name()).collect();
+        let left: Vec<_> = fs::read_dir(&parent)
+            .expect("read")
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect();
         assert_eq!(left, ["something-else"]);
         fs::remove_dir_all(&parent).expect("cleaned");
     }

@@ -36,8 +36,15 @@ pub fn parse(page: &str) -> Counters {
     let mut counters = Counters::default();
     let mut buckets: BTreeMap<u64, f64> = BTreeMap::new();
     for line in page.lines() {
-        let Some((name, labels, value)) = sample(line) else { continue };
-        let label = |wanted: &str| labels.iter().find(|(key, _)| *key == wanted).map(|(_, value)| value.as_str());
+        let Some((name, labels, value)) = sample(line) else {
+            continue;
+        };
+        let label = |wanted: &str| {
+            labels
+                .iter()
+                .find(|(key, _)| *key == wanted)
+                .map(|(_, value)| value.as_str())
+        };
         if label("reporter") != Some("destination") {
             continue;
         }
@@ -62,7 +69,10 @@ pub fn parse(page: &str) -> Counters {
             _ => {}
         }
     }
-    counters.buckets = buckets.into_iter().map(|(bound, count)| (f64::from_bits(bound), count)).collect();
+    counters.buckets = buckets
+        .into_iter()
+        .map(|(bound, count)| (f64::from_bits(bound), count))
+        .collect();
     counters
 }
 
@@ -111,8 +121,11 @@ impl Counters {
         if self.requests < earlier.requests {
             return self.clone();
         }
-        let before: BTreeMap<u64, f64> =
-            earlier.buckets.iter().map(|(bound, count)| (bound.to_bits(), *count)).collect();
+        let before: BTreeMap<u64, f64> = earlier
+            .buckets
+            .iter()
+            .map(|(bound, count)| (bound.to_bits(), *count))
+            .collect();
         Self {
             requests: self.requests - earlier.requests,
             errors: (self.errors - earlier.errors).max(0.0),
@@ -121,7 +134,10 @@ impl Counters {
                 .buckets
                 .iter()
                 .map(|(bound, count)| {
-                    (*bound, (count - before.get(&bound.to_bits()).unwrap_or(&0.0)).max(0.0))
+                    (
+                        *bound,
+                        (count - before.get(&bound.to_bits()).unwrap_or(&0.0)).max(0.0),
+                    )
                 })
                 .collect(),
         }
@@ -132,12 +148,18 @@ impl Counters {
         self.requests += other.requests;
         self.errors += other.errors;
         self.mutual_tls += other.mutual_tls;
-        let mut sums: BTreeMap<u64, f64> =
-            self.buckets.iter().map(|(bound, count)| (bound.to_bits(), *count)).collect();
+        let mut sums: BTreeMap<u64, f64> = self
+            .buckets
+            .iter()
+            .map(|(bound, count)| (bound.to_bits(), *count))
+            .collect();
         for (bound, count) in &other.buckets {
             *sums.entry(bound.to_bits()).or_default() += count;
         }
-        self.buckets = sums.into_iter().map(|(bound, count)| (f64::from_bits(bound), count)).collect();
+        self.buckets = sums
+            .into_iter()
+            .map(|(bound, count)| (f64::from_bits(bound), count))
+            .collect();
     }
 
     /// As figures, when this was counted within `span`.
@@ -164,7 +186,11 @@ impl Counters {
             if *count >= rank {
                 let inside = (count - below).max(f64::MIN_POSITIVE);
                 let share = ((rank - below) / inside).clamp(0.0, 1.0);
-                return Some(if bound.is_finite() { lower + (bound - lower) * share } else { lower });
+                return Some(if bound.is_finite() {
+                    lower + (bound - lower) * share
+                } else {
+                    lower
+                });
             }
             (lower, below) = (*bound, *count);
         }
@@ -193,14 +219,23 @@ other{} 3
     #[test]
     fn only_the_inbound_side_is_counted_and_nonsense_is_skipped() {
         let counters = parse(PAGE);
-        assert_eq!((counters.requests, counters.errors, counters.mutual_tls), (100.0, 10.0, 90.0));
-        assert_eq!(counters.buckets, [(1.0, 50.0), (5.0, 90.0), (f64::INFINITY, 100.0)]);
+        assert_eq!(
+            (counters.requests, counters.errors, counters.mutual_tls),
+            (100.0, 10.0, 90.0)
+        );
+        assert_eq!(
+            counters.buckets,
+            [(1.0, 50.0), (5.0, 90.0), (f64::INFINITY, 100.0)]
+        );
     }
 
     #[test]
     fn percentiles_are_interpolated_in_their_bucket_and_never_beyond_the_last_bound() {
         let figures = parse(PAGE).over(Duration::from_secs(10));
-        assert_eq!((figures.rate, figures.errors, figures.mutual_tls), (10.0, 1.0, Some(0.9)));
+        assert_eq!(
+            (figures.rate, figures.errors, figures.mutual_tls),
+            (10.0, 1.0, Some(0.9))
+        );
         assert_eq!((figures.p50, figures.p99), (Some(1.0), Some(5.0)));
         assert_eq!(Counters::default().over(Duration::ZERO), Figures::default());
     }
@@ -210,7 +245,10 @@ other{} 3
         let now = parse(PAGE);
         assert_eq!(now.since(&now).requests, 0.0);
         assert_eq!(now.since(&now).over(Duration::from_secs(1)).p50, None);
-        let restarted = Counters { requests: 3.0, ..Counters::default() };
+        let restarted = Counters {
+            requests: 3.0,
+            ..Counters::default()
+        };
         assert_eq!(restarted.since(&now).requests, 3.0);
         let mut sum = now.clone();
         sum.add(&now);

@@ -34,9 +34,15 @@ pub struct PortView {
 /// leaves to DNS, get `NAME_NAMESPACE_SERVICE_HOST`, and never hide one of the pod's own.
 pub fn of_services(namespace: &str, services: &[ServiceView]) -> BTreeMap<String, String> {
     let mut variables = BTreeMap::new();
-    let (own, others): (Vec<_>, Vec<_>) = services.iter().partition(|service| service.namespace == namespace);
+    let (own, others): (Vec<_>, Vec<_>) = services
+        .iter()
+        .partition(|service| service.namespace == namespace);
     for service in others {
-        of_service(&format!("{}-{}", service.name, service.namespace), service, &mut variables);
+        of_service(
+            &format!("{}-{}", service.name, service.namespace),
+            service,
+            &mut variables,
+        );
     }
     for service in own {
         of_service(&service.name, service, &mut variables);
@@ -45,16 +51,24 @@ pub fn of_services(namespace: &str, services: &[ServiceView]) -> BTreeMap<String
 }
 
 fn of_service(name: &str, service: &ServiceView, variables: &mut BTreeMap<String, String>) {
-    let Some(first) = service.ports.first() else { return };
+    let Some(first) = service.ports.first() else {
+        return;
+    };
     let (prefix, host) = (variable_name(name), service.address);
     let mut set = |name: String, value: String| variables.insert(name, value);
     set(format!("{prefix}_SERVICE_HOST"), host.to_string());
     set(format!("{prefix}_SERVICE_PORT"), first.number.to_string());
-    set(format!("{prefix}_PORT"), format!("tcp://{host}:{}", first.number));
+    set(
+        format!("{prefix}_PORT"),
+        format!("tcp://{host}:{}", first.number),
+    );
     for port in &service.ports {
         let number = port.number;
         if !port.name.is_empty() {
-            set(format!("{prefix}_SERVICE_PORT_{}", variable_name(&port.name)), number.to_string());
+            set(
+                format!("{prefix}_SERVICE_PORT_{}", variable_name(&port.name)),
+                number.to_string(),
+            );
         }
         let link = format!("{prefix}_PORT_{number}_TCP");
         set(link.clone(), format!("tcp://{host}:{number}"));
@@ -65,7 +79,15 @@ fn of_service(name: &str, service: &ServiceView, variables: &mut BTreeMap<String
 }
 
 fn variable_name(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+    name.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_uppercase()
+            } else {
+                '_'
+            }
+        })
+        .collect()
 }
 
 /// Replaces `$(NAME)` by its variable. A name that is not known stays as written, and `$$` means `$`, as in Kubernetes.
@@ -78,7 +100,10 @@ pub fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
         if let Some(after) = behind.strip_prefix('$') {
             out.push('$');
             rest = after;
-        } else if let Some((name, after)) = behind.strip_prefix('(').and_then(|open| open.split_once(')')) {
+        } else if let Some((name, after)) = behind
+            .strip_prefix('(')
+            .and_then(|open| open.split_once(')'))
+        {
             match variables.get(name) {
                 Some(value) => out.push_str(value),
                 None => out.push_str(&rest[at..at + name.len() + 3]),
@@ -102,13 +127,27 @@ mod tests {
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             address: Ipv4Addr::new(127, 1, 16, last),
-            ports: ports.iter().map(|(name, number)| PortView { name: (*name).to_owned(), number: *number }).collect(),
+            ports: ports
+                .iter()
+                .map(|(name, number)| PortView {
+                    name: (*name).to_owned(),
+                    number: *number,
+                })
+                .collect(),
         }
     }
 
     #[test]
     fn a_service_gives_the_variables_that_kubernetes_gives() {
-        let variables = of_services("shop", &[service("shop", "book-store", 1, &[("http", 80), ("http-admin", 8080)])]);
+        let variables = of_services(
+            "shop",
+            &[service(
+                "shop",
+                "book-store",
+                1,
+                &[("http", 80), ("http-admin", 8080)],
+            )],
+        );
         let expected = [
             ("BOOK_STORE_PORT", "tcp://127.1.16.1:80"),
             ("BOOK_STORE_PORT_8080_TCP", "tcp://127.1.16.1:8080"),
@@ -124,7 +163,10 @@ mod tests {
             ("BOOK_STORE_SERVICE_PORT_HTTP", "80"),
             ("BOOK_STORE_SERVICE_PORT_HTTP_ADMIN", "8080"),
         ];
-        let got: Vec<_> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let got: Vec<_> = variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
         assert_eq!(got, expected);
     }
 
@@ -132,7 +174,11 @@ mod tests {
     fn a_service_of_another_namespace_never_hides_one_of_the_own() {
         let variables = of_services(
             "shop",
-            &[service("shop", "a-b", 1, &[("", 80)]), service("b", "a", 2, &[("", 80)]), service("c", "a", 3, &[("", 80)])],
+            &[
+                service("shop", "a-b", 1, &[("", 80)]),
+                service("b", "a", 2, &[("", 80)]),
+                service("c", "a", 3, &[("", 80)]),
+            ],
         );
         assert_eq!(variables["A_B_SERVICE_HOST"], "127.1.16.1");
         assert_eq!(variables["A_C_SERVICE_HOST"], "127.1.16.3");
@@ -141,7 +187,10 @@ mod tests {
 
     #[test]
     fn dollar_parentheses_expand_as_in_kubernetes() {
-        let variables = BTreeMap::from([("A".to_owned(), "1".to_owned()), ("URL".to_owned(), "$(A)".to_owned())]);
+        let variables = BTreeMap::from([
+            ("A".to_owned(), "1".to_owned()),
+            ("URL".to_owned(), "$(A)".to_owned()),
+        ]);
         for (text, expected) in [
             ("plain", "plain"),
             ("$(A)", "1"),

@@ -58,7 +58,13 @@ pub fn picture(view: &View, width: usize) -> String {
     for (service, url) in &view.reach {
         let _ = writeln!(text, "  {url}  → {service}");
     }
-    let name = view.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(8);
+    let name = view
+        .rows
+        .iter()
+        .map(|row| row.name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(8);
     let _ = writeln!(
         text,
         "\n{:name$}  {:>5}  {:>8}  {:>7}  {:>8}  {:>8}  {:>5}  {:>8}  IDENTITY",
@@ -77,7 +83,11 @@ pub fn picture(view: &View, width: usize) -> String {
             milliseconds(figures.p99),
             share(figures.mutual_tls),
             row.restarts,
-            if row.identity.is_empty() { "no sidecar" } else { &row.identity },
+            if row.identity.is_empty() {
+                "no sidecar"
+            } else {
+                &row.identity
+            },
         );
     }
     text.push_str("* from the sidecars' histogram buckets, so an estimate\n");
@@ -85,7 +95,9 @@ pub fn picture(view: &View, width: usize) -> String {
     for event in &view.events[skip..] {
         let _ = writeln!(text, "- {}", event.lines().next().unwrap_or_default());
     }
-    text.lines().map(|line| line.chars().take(width).collect::<String>() + "\n").collect()
+    text.lines()
+        .map(|line| line.chars().take(width).collect::<String>() + "\n")
+        .collect()
 }
 
 /// One line, for a log.
@@ -93,7 +105,11 @@ pub fn line(view: &View) -> String {
     let rows = &view.rows;
     let ready: usize = rows.iter().map(|row| row.ready).sum();
     let wanted: usize = rows.iter().map(|row| row.wanted).sum();
-    let mut text = format!("{} control {}, {ready} of {wanted} ready;", duration(view.uptime), view.control);
+    let mut text = format!(
+        "{} control {}, {ready} of {wanted} ready;",
+        duration(view.uptime),
+        view.control
+    );
     for row in rows.iter().filter(|row| row.figures.rate > 0.0) {
         let figures = &row.figures;
         let _ = write!(
@@ -125,7 +141,10 @@ fn milliseconds(value: Option<f64>) -> String {
 
 fn share(value: Option<f64>) -> String {
     // Rounded down: 100% must mean every single one.
-    value.map_or_else(|| "-".to_owned(), |value| format!("{:.0}%", (value * 100.0).floor()))
+    value.map_or_else(
+        || "-".to_owned(),
+        |value| format!("{:.0}%", (value * 100.0).floor()),
+    )
 }
 
 fn duration(value: Duration) -> String {
@@ -163,7 +182,12 @@ mod tests {
                     },
                     restarts: 3,
                 },
-                Row { name: "shop/traffic".to_owned(), ready: 1, wanted: 1, ..Row::default() },
+                Row {
+                    name: "shop/traffic".to_owned(),
+                    ready: 1,
+                    wanted: 1,
+                    ..Row::default()
+                },
             ],
             events: (0..8).map(|n| format!("event {n}\nwith details")).collect(),
         }
@@ -192,7 +216,11 @@ shop/traffic    1/1       0.0      0.0         -         -      -         0  no 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
         for width in [1, 20, 80] {
-            assert!(picture(&view(), width).lines().all(|line| line.chars().count() <= width));
+            assert!(
+                picture(&view(), width)
+                    .lines()
+                    .all(|line| line.chars().count() <= width)
+            );
         }
     }
 
@@ -202,6 +230,12 @@ shop/traffic    1/1       0.0      0.0         -         -      -         0  no 
             line(&view()),
             "1m05s control running, 2 of 3 ready; shop/front 5.0/s err 0.5/s p50~1.23 p99~123 ms mtls 99%"
         );
-        assert_eq!(line(&View { control: "down".to_owned(), ..View::default() }), "0s control down, 0 of 0 ready; no requests");
+        assert_eq!(
+            line(&View {
+                control: "down".to_owned(),
+                ..View::default()
+            }),
+            "0s control down, 0 of 0 ready; no requests"
+        );
     }
 }

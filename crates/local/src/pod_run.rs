@@ -1,0 +1,187 @@
+//! One pod as it runs: first its sidecar, then, when that is ready, its applications; and the way out in the other order.
+
+use std::time::{Duration, Instant};
+
+use crate::expand::PodPlan;
+use crate::observer::{Observation, Target};
+use crate::process::Process;
+
+/// How long clients have to learn that a pod goes, before its sidecar stops taking connections.
+const NEWS: Duration = Duration::from_millis(700);
+/// How long a sidecar may take to drain: its own drain timeout and a little.
+const SIDECAR_GRACE: Duration = Duration::from_secs(7);
+/// No application gets longer to stop, whatever `terminationGracePeriodSeconds` says: somebody waits at a terminal.
+const LONGEST_GRACE: Duration = Duration::from_secs(5);
+
+/// A pod that runs or is about to.
+#[derive(Debug)]
+pub struct PodRun {
+    /// What it is.
+    pub plan: PodPlan,
+    /// Its sidecar.
+    pub sidecar: Option<Process>,
+    /// Its applications.
+    pub apps: Vec<Process>,
+    apps_started: bool,
+    generation: u32,
+}
+
+impl PodRun {
+    /// Nothing started yet.
+    pub fn new(plan: PodPlan, sidecar: Option<Process>, apps: Vec<Process>) -> Self {
+        Self {
+            plan,
+            sidecar,
+            apps,
+            apps_started: false,
+            generation: 0,
+        }
+    }
+
+    /// Looks after its processes; returns what people should know.
+    pub fn tick(&mut self, now: Instant, seen: &Observation) -> Vec<String> {
+        let mut said: Vec<String> = self
+            .sidecar
+            .iter_mut()
+            .filter_map(|sidecar| sidecar.tick(now))
+            .collect();
+        self.apps_started |= self.sidecar.is_none() || seen.sidecar_ready;
+        if self.apps_started {
+            for app in &mut self.apps {
+                if let Some(text) = app.tick(now) {
+                    self.generation += 1;
+                    said.push(text);
+                }
+            }
+        }
+        said
+    }
+
+    /// What the observer should ask.
+    pub fn target(&self) -> Target {
+        let running = self.apps_started && self.apps.iter().all(Process::is_running);
+        Target {
+            address: self.plan.address,
+            sidecar: self.sidecar.as_ref().is_some_and(Process::is_running),
+            endpoints: if running {
+                self.plan.endpoints.clone()
+            } else {
+                Vec::new()
+            },
+            generation: self.generation,
+        }
+    }
+
+    /// Whether it takes traffic.
+    pub fn is_ready(&self, seen: &Observation) -> bool {
+        self.missing(seen).is_none()
+    }
+
+    /// What it still waits for.
+    pub fn missing(&self, seen: &Observation) -> Option<String> {
+        if let Some(sidecar) = &self.sidecar
+            && !(sidecar.is_running() && seen.sidecar_ready)
+        {
+            return Some(format!("{} to be ready", sidecar.name()));
+        }
+        if let Some(app) = self.apps.iter().find(|app| !app.is_running()) {
+            return Some(format!("{} to run", app.name()));
+        }
+        if !self.plan.endpoints.is_empty() && seen.listening != Some(self.generation) {
+            let places: Vec<_> = self
+                .plan
+                .endpoints
+                .iter()
+                .map(|(address, port)| format!("{address}:{port}"))
+                .collect();
+            return Some(format!(
+                "{} to listen on {}",
+                self.plan.name,
+                places.join(" and ")
+            ));
+        }
+        None
+    }
+
+    /// How often its processes were started again.
+    pub fn restarts(&self) -> u32 {
+        self.sidecar
+            .iter()
+            .chain(&self.apps)
+            .map(|process| process.restarts)
+            .sum()
+    }
+
+    /// Every process of it.
+    pub fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.sidecar.iter_mut().chain(&mut self.apps)
+    }
+
+    /// How long its applications may take to stop.
+    pub fn grace(&self) -> Duration {
+        self.plan.template.termination_grace.min(LONGEST_GRACE)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Clients are told by the control plane.
+    News,
+    /// The sidecar drains; the application still answers.
+    Sidecar,
+    /// The applications stop.
+    Apps,
+}
+
+/// A pod on its way out.
+#[derive(Debug)]
+pub struct Leaving {
+    /// The pod.
+    pub pod: PodRun,
+    stage: Stage,
+    until: Instant,
+}
+
+impl Leaving {
+    /// Begins; the control plane has just been told.
+    pub fn new(pod: PodRun, now: Instant) -> Self {
+        Self {
+            pod,
+            stage: Stage::News,
+            until: now + NEWS,
+        }
+    }
+
+    /// Goes on; true when nothing of it runs any more.
+    pub fn tick(&mut self, now: Instant) -> bool {
+        let over = now >= self.until;
+        match self.stage {
+            Stage::News if over => {
+                self.pod.sidecar.iter().for_each(Process::begin_stop);
+                (self.stage, self.until) = (Stage::Sidecar, now + SIDECAR_GRACE);
+                false
+            }
+            Stage::News => false,
+            Stage::Sidecar => {
+                if finish(self.pod.sidecar.as_mut(), over) {
+                    self.pod.apps.iter().for_each(Process::begin_stop);
+                    (self.stage, self.until) = (Stage::Apps, now + self.pod.grace());
+                }
+                false
+            }
+            Stage::Apps => finish(&mut self.pod.apps, over),
+        }
+    }
+}
+
+/// Whether all have ended; when `over`, they are made to.
+pub fn finish<'a>(processes: impl IntoIterator<Item = &'a mut Process>, over: bool) -> bool {
+    let mut all = true;
+    for process in processes {
+        if over {
+            process.kill();
+        }
+        all &= process.has_stopped();
+    }
+    all
+}

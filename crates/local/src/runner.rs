@@ -1,0 +1,596 @@
+//! The main loop behind `voile up`. One thread looks after everything in small steps, so that starting, restarting, scaling
+//! and stopping are the same code whether at the beginning or after an edit.
+
+mod edits;
+mod reach;
+mod stop;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
+use voile_model::{Diagnostic, Mesh, ResourceName};
+
+use crate::addresses::{AddressError, Addresses};
+use crate::application::{Surroundings, container, control, pod_id, sidecar};
+use crate::block::{Block, NoBlock};
+use crate::documents::render;
+use crate::expand::{Plan, PodPlan};
+use crate::observer::{Observation, Observer};
+use crate::pod_run::{Leaving, PodRun};
+use crate::process::Process;
+use crate::relay::RelayThread;
+use crate::run_folder::RunFolder;
+use crate::scrape::Counters;
+use crate::view::{self, Row, View};
+use crate::watch::FolderWatch;
+
+/// Between two steps of the main loop.
+const STEP: Duration = Duration::from_millis(50);
+/// How long the whole mesh may take to become ready at the start.
+const START_DEADLINE: Duration = Duration::from_secs(90);
+/// How long a token is good for; it is written anew after half of it.
+const TOKEN_TTL: Duration = Duration::from_secs(3600);
+/// Between two redraws of the picture.
+const REDRAW_EVERY: Duration = Duration::from_secs(1);
+/// Between two summary lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+/// How many events are kept to be shown.
+const KEPT_EVENTS: usize = 50;
+/// Lines of a log that are shown when the start fails.
+const LOG_LINES: usize = 8;
+
+/// What the user wants.
+#[derive(Debug)]
+pub struct Options {
+    /// The folder that describes the mesh.
+    pub folder: PathBuf,
+    /// Where the control plane keeps its keys; `None` is the run's own folder, so that they are new each time.
+    pub state: Option<PathBuf>,
+    /// No live state.
+    pub quiet: bool,
+    /// Every process's lines.
+    pub logs: bool,
+    /// Once all is ready, run this by the shell, then stop, with its exit code.
+    pub once_ready: Option<String>,
+    /// The path of this program.
+    pub voile: PathBuf,
+}
+
+/// Why a mesh does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum UpError {
+    /// The folder cannot be read.
+    #[error("cannot read the folder: {0}")]
+    Folder(io::Error),
+    /// The folder has errors; they have been printed.
+    #[error("{0} errors in the folder; nothing was started")]
+    Problems(usize),
+    /// Something on this machine.
+    #[error("{0}")]
+    Machine(#[from] io::Error),
+    /// No block of addresses.
+    #[error(transparent)]
+    Block(#[from] NoBlock),
+    /// Not enough addresses in the block.
+    #[error(transparent)]
+    Addresses(#[from] AddressError),
+    /// The state directory or its keys.
+    #[error("cannot use the state directory: {0}")]
+    State(String),
+    /// It did not become ready.
+    #[error("not ready after {waited:?}; still waiting for {what}")]
+    Late {
+        /// How long we waited.
+        waited: Duration,
+        /// What for.
+        what: String,
+    },
+    /// The command of `--once-ready` cannot be run.
+    #[error("cannot run `{0}`: {1}")]
+    Command(String, io::Error),
+}
+
+/// Runs the mesh until `stop` says so (a message or a hang-up); returns the exit code. Nothing is left behind, whatever happens.
+pub fn run(options: Options, stop: &Receiver<()>) -> Result<u8, UpError> {
+    let mut runner = Runner::prepare(options)?;
+    let outcome = runner.drive(stop);
+    if let Err(error) = &outcome {
+        runner.explain(error);
+    }
+    runner.stop(stop);
+    outcome
+}
+
+struct Runner {
+    options: Options,
+    block: Block,
+    state: PathBuf,
+    addresses: Addresses,
+    sources: Vec<voile_model::SourceFile>,
+    mesh: Mesh,
+    plan: Plan,
+    tokens: Option<TokenKey>,
+    tokens_written: Instant,
+    control: Process,
+    control_was_ready: bool,
+    observer: Observer,
+    seen: BTreeMap<ResourceName, Observation>,
+    control_ready: bool,
+    pods: BTreeMap<ResourceName, PodRun>,
+    leaving: Vec<Leaving>,
+    written: String,
+    reach: reach::Reach,
+    watch: FolderWatch,
+    started: Instant,
+    was_ready: bool,
+    waiting_for: String,
+    drawn: Instant,
+    drawn_lines: usize,
+    events: Vec<String>,
+    // Dropped last: everything above may still write there.
+    run_folder: RunFolder,
+}
+
+impl Runner {
+    fn prepare(mut options: Options) -> Result<Self, UpError> {
+        options.folder = options.folder.canonicalize().map_err(|error| {
+            UpError::Folder(io::Error::new(
+                error.kind(),
+                format!("{}: {error}", options.folder.display()),
+            ))
+        })?;
+        let now = Instant::now();
+        let watch = FolderWatch::new(&options.folder, now);
+        let sources =
+            voile_model::files::read_directory(&options.folder).map_err(UpError::Folder)?;
+        let block = Block::claim()?;
+        let mut addresses = Addresses::new(block.octet());
+        let (mesh, plan, problems) = edits::understand(&sources, None, &mut addresses)?;
+        edits::print(&problems);
+        let errors = problems.iter().filter(|problem| problem.is_error()).count();
+        if errors > 0 {
+            return Err(UpError::Problems(errors));
+        }
+        let run_folder = RunFolder::make(&std::env::temp_dir())?;
+        let state = options
+            .state
+            .clone()
+            .unwrap_or_else(|| run_folder.path().join("state"));
+        let around = Surroundings {
+            voile: &options.voile,
+            folder: &options.folder,
+            run: &run_folder,
+            state: &state,
+            show: options.logs,
+        };
+        let control = Process::new(control(&around, block.xds(), block.monitoring()));
+        let observer = Observer::start(block.monitoring());
+        let reach = reach::Reach::new(RelayThread::start()?);
+        Ok(Self {
+            options,
+            state,
+            addresses,
+            sources,
+            mesh,
+            plan,
+            tokens: None,
+            tokens_written: now,
+            control,
+            control_was_ready: false,
+            observer,
+            seen: BTreeMap::new(),
+            control_ready: false,
+            pods: BTreeMap::new(),
+            leaving: Vec::new(),
+            written: String::new(),
+            reach,
+            watch,
+            started: now,
+            was_ready: false,
+            waiting_for: String::new(),
+            drawn: now,
+            drawn_lines: 0,
+            events: Vec::new(),
+            block,
+            run_folder,
+        })
+    }
+
+    fn drive(&mut self, stop: &Receiver<()>) -> Result<u8, UpError> {
+        self.say(&format!(
+            "{}: {} pods in 127.{}.0.0/16, logs in {}",
+            self.options.folder.display(),
+            self.plan.pods.len(),
+            self.block.octet(),
+            self.run_folder.path().join("logs").display(),
+        ));
+        self.apply()?;
+        loop {
+            match stop.recv_timeout(STEP) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(0),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.step()?;
+            if !self.was_ready {
+                self.await_start()?;
+                continue;
+            }
+            if let Some(command) = self.options.once_ready.take() {
+                return self.once_ready(&command, stop);
+            }
+        }
+    }
+
+    /// One turn of the loop: everybody is looked after.
+    fn step(&mut self) -> Result<(), UpError> {
+        let now = Instant::now();
+        (self.seen, self.control_ready) = self.observer.look();
+        let mut said: Vec<String> = self.control.tick(now).into_iter().collect();
+        if self.control_ready && !self.control_was_ready {
+            self.control_was_ready = true;
+            self.open_tokens()?;
+        }
+        if self.control_was_ready {
+            let nothing = Observation::default();
+            let busy: BTreeSet<_> = self
+                .leaving
+                .iter()
+                .map(|leaving| leaving.pod.plan.name.clone())
+                .collect();
+            for (name, pod) in self
+                .pods
+                .iter_mut()
+                .filter(|(name, _)| !busy.contains(*name))
+            {
+                said.extend(pod.tick(now, self.seen.get(name).unwrap_or(&nothing)));
+            }
+        }
+        for text in said {
+            self.event(&text);
+        }
+        self.leaving.retain_mut(|leaving| !leaving.tick(now));
+        let targets = self
+            .pods
+            .iter()
+            .map(|(name, pod)| (name.clone(), pod.target()))
+            .collect();
+        self.observer.set_targets(targets);
+        self.publish()?;
+        if self.control_was_ready && now.duration_since(self.tokens_written) >= TOKEN_TTL / 2 {
+            self.write_tokens()?;
+        }
+        if self.watch.changed(now) {
+            self.edited()?;
+        }
+        if self.was_ready {
+            self.show(now);
+        }
+        Ok(())
+    }
+
+    fn ready(&self) -> BTreeSet<ResourceName> {
+        let nothing = Observation::default();
+        let ready = |(name, pod): &(&ResourceName, &PodRun)| {
+            pod.is_ready(self.seen.get(*name).unwrap_or(&nothing))
+        };
+        self.pods
+            .iter()
+            .filter(ready)
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    /// Tells the control plane, and the relays, which pods there are and which take traffic.
+    fn publish(&mut self) -> Result<(), UpError> {
+        let ready = self.ready();
+        let text = render(&self.plan, &ready);
+        if text != self.written {
+            self.run_folder
+                .replace(&self.run_folder.config().join("mesh.json"), &text)?;
+            self.written = text;
+        }
+        let notes = self.reach.follow(&self.mesh, &self.plan, &ready)?;
+        for note in notes {
+            self.event(&note);
+        }
+        Ok(())
+    }
+
+    fn await_start(&mut self) -> Result<(), UpError> {
+        let nothing = Observation::default();
+        let missing: Vec<String> = if self.control_was_ready {
+            self.pods
+                .iter()
+                .filter_map(|(name, pod)| pod.missing(self.seen.get(name).unwrap_or(&nothing)))
+                .collect()
+        } else {
+            vec!["control to be ready".to_owned()]
+        };
+        let waited = self.started.elapsed();
+        let Some(first) = missing.first() else {
+            self.was_ready = true;
+            self.say(&format!("ready after {:.1} s", waited.as_secs_f64()));
+            for (service, url) in self.reach.published() {
+                // The one line that programs read.
+                let _ = writeln!(io::stdout(), "{service}\t{url}");
+            }
+            return Ok(());
+        };
+        let what = match missing.len() {
+            1 => first.clone(),
+            more => format!("{first}, and {} more", more - 1),
+        };
+        if waited >= START_DEADLINE {
+            return Err(UpError::Late {
+                waited: START_DEADLINE,
+                what: missing.join(", "),
+            });
+        }
+        if what != self.waiting_for {
+            let left = START_DEADLINE.saturating_sub(waited).as_secs();
+            self.say(&format!("waiting for {what} (at most {left} s more)"));
+            self.waiting_for = what;
+        }
+        Ok(())
+    }
+
+    /// Makes what runs agree with the plan.
+    fn apply(&mut self) -> Result<(), UpError> {
+        let now = Instant::now();
+        let mut wanted: BTreeMap<ResourceName, PodPlan> = self
+            .plan
+            .pods
+            .iter()
+            .map(|pod| (pod.name.clone(), pod.clone()))
+            .collect();
+        let running: Vec<ResourceName> = self.pods.keys().cloned().collect();
+        for name in running {
+            let Some(pod) = self.pods.get_mut(&name) else {
+                continue;
+            };
+            match wanted.remove(&name) {
+                Some(plan) if pod.plan.runs_as(&plan) => pod.plan = plan,
+                other => {
+                    let Some(pod) = self.pods.remove(&name) else {
+                        continue;
+                    };
+                    self.leaving.push(Leaving::new(pod, now));
+                    let what = if other.is_some() {
+                        "is replaced"
+                    } else {
+                        "goes"
+                    };
+                    self.event(&format!("{name} {what}"));
+                    wanted.extend(other.map(|plan| (name, plan)));
+                }
+            }
+        }
+        for (name, plan) in wanted {
+            if self.was_ready {
+                self.event(&format!("{name} starts"));
+            }
+            let pod = self.make(plan);
+            self.pods.insert(name, pod);
+        }
+        self.write_tokens()?;
+        self.publish()
+    }
+
+    fn make(&mut self, plan: PodPlan) -> PodRun {
+        let around = Surroundings {
+            voile: &self.options.voile,
+            folder: &self.options.folder,
+            run: &self.run_folder,
+            state: &self.state,
+            show: self.options.logs,
+        };
+        let proxy = plan
+            .sidecar
+            .as_ref()
+            .map(|_| Process::new(sidecar(&around, &plan, self.block.xds())));
+        let mut apps = Vec::new();
+        let mut wrong = Vec::new();
+        for one in &plan.template.containers {
+            match container(&around, &self.mesh, &plan, one) {
+                Ok(recipe) => apps.push(Process::new(recipe)),
+                Err(error) => wrong.push(format!("{}: {error}", plan.name)),
+            }
+        }
+        for text in wrong {
+            self.event(&text);
+        }
+        PodRun::new(plan, proxy, apps)
+    }
+
+    /// The control plane makes the keys; we only use them, so we wait until it is ready.
+    fn open_tokens(&mut self) -> Result<(), UpError> {
+        let state = |error: &dyn std::fmt::Display| UpError::State(error.to_string());
+        let directory = StateDir::open(&self.state).map_err(|error| state(&error))?;
+        self.tokens = Some(TokenKey::open(&directory).map_err(|error| state(&error))?);
+        self.write_tokens()
+    }
+
+    fn write_tokens(&mut self) -> Result<(), UpError> {
+        let Some(key) = &self.tokens else {
+            return Ok(());
+        };
+        self.tokens_written = Instant::now();
+        for pod in self.plan.pods.iter().filter(|pod| pod.sidecar.is_some()) {
+            let subject = TokenSubject {
+                namespace: pod.name.namespace.to_string(),
+                service_account: pod.template.service_account.to_string(),
+                pod: Some(pod.name.name.to_string()),
+            };
+            let token = key
+                .mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), TOKEN_TTL)
+                .map_err(|error| UpError::State(error.to_string()))?;
+            self.run_folder
+                .replace(&self.run_folder.token(&pod_id(pod)), &token)?;
+        }
+        Ok(())
+    }
+
+    fn say(&self, text: &str) {
+        let _ = writeln!(io::stderr(), "voile up: {text}");
+    }
+
+    fn event(&mut self, text: &str) {
+        if self.events.len() == KEPT_EVENTS {
+            self.events.remove(0);
+        }
+        self.events.push(text.to_owned());
+        if !self.draws() {
+            self.say(text);
+        }
+    }
+
+    /// Whether there is a picture that is redrawn in place.
+    fn draws(&self) -> bool {
+        self.was_ready && !self.options.quiet && !self.options.logs && io::stderr().is_terminal()
+    }
+
+    fn show(&mut self, now: Instant) {
+        let draws = self.draws();
+        let every = if draws { REDRAW_EVERY } else { LINE_EVERY };
+        if self.options.quiet || now.duration_since(self.drawn) < every {
+            return;
+        }
+        self.drawn = now;
+        let view = self.view();
+        if !draws {
+            self.say(&view::line(&view));
+            return;
+        }
+        let width = rustix::termios::tcgetwinsize(io::stderr())
+            .map_or(80, |size| usize::from(size.ws_col).max(20));
+        let picture = view::picture(&view, width);
+        let up = match self.drawn_lines {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}A\x1b[J"),
+        };
+        self.drawn_lines = picture.lines().count();
+        let _ = write!(io::stderr(), "{up}{picture}");
+    }
+
+    fn view(&self) -> View {
+        let mut rows: BTreeMap<String, (Row, Counters, Duration)> = BTreeMap::new();
+        let nothing = Observation::default();
+        for (name, pod) in &self.pods {
+            let seen = self.seen.get(name).unwrap_or(&nothing);
+            let key = format!("{}/{}", name.namespace, pod.plan.workload());
+            let (row, sum, span) = rows.entry(key.clone()).or_default();
+            row.name = key;
+            row.wanted += 1;
+            row.ready += usize::from(pod.is_ready(seen));
+            row.restarts += pod.restarts();
+            if pod.plan.sidecar.is_some() {
+                let trust_domain = &self.mesh.config.trust_domain;
+                let account = &pod.plan.template.service_account;
+                row.identity =
+                    format!("spiffe://{trust_domain}/ns/{}/sa/{account}", name.namespace);
+            }
+            if let (Some((then, before)), Some((now, latest))) = (&seen.before, &seen.counters) {
+                sum.add(&latest.since(before));
+                *span = (*span).max(now.duration_since(*then));
+            }
+        }
+        let control = if self.control_ready {
+            "running"
+        } else {
+            "not ready (the last configuration stays in force)"
+        };
+        View {
+            folder: self.options.folder.display().to_string(),
+            uptime: self.started.elapsed(),
+            control: control.to_owned(),
+            services: self.mesh.services.len(),
+            reach: self.reach.published(),
+            rows: rows
+                .into_values()
+                .map(|(row, sum, span)| Row {
+                    figures: if span.is_zero() {
+                        row.figures
+                    } else {
+                        sum.over(span)
+                    },
+                    ..row
+                })
+                .collect(),
+            events: self.events.clone(),
+        }
+    }
+
+    fn once_ready(&mut self, command: &str, stop: &Receiver<()>) -> Result<u8, UpError> {
+        let failed = |error| UpError::Command(command.to_owned(), error);
+        let mut shell = voile_host::child::Spec::new("once-ready", "/bin/sh")
+            .args(["-c", command])
+            .stdout(voile_host::child::Output::Inherit)
+            .stderr(voile_host::child::Output::Inherit);
+        for (service, url) in self.reach.published() {
+            let name: String = service
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() {
+                        c.to_ascii_uppercase()
+                    } else {
+                        '_'
+                    }
+                })
+                .collect();
+            shell = shell.env(format!("URL_{name}"), url);
+        }
+        let mut child = shell
+            .start()
+            .map_err(|error| failed(io::Error::other(error)))?;
+        loop {
+            if let Some(exit) = child.try_exit() {
+                return Ok(match exit {
+                    voile_host::child::Exit::Code(code) => u8::try_from(code).unwrap_or(1),
+                    voile_host::child::Exit::Signal(_) => 1,
+                });
+            }
+            match stop.recv_timeout(STEP) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(0),
+                Err(RecvTimeoutError::Timeout) => self.step()?,
+            }
+        }
+    }
+
+    /// Says what the processes said that keep us from being ready.
+    fn explain(&mut self, error: &UpError) {
+        if !matches!(error, UpError::Late { .. }) {
+            return;
+        }
+        let nothing = Observation::default();
+        let mut shown: Vec<(String, Vec<String>)> = Vec::new();
+        if !self.control_ready {
+            shown.push((
+                self.control.name().to_owned(),
+                self.control.last_lines(LOG_LINES),
+            ));
+        }
+        for (name, pod) in &mut self.pods {
+            if !pod.is_ready(self.seen.get(name).unwrap_or(&nothing)) {
+                shown.extend(
+                    pod.processes()
+                        .map(|process| (process.name().to_owned(), process.last_lines(LOG_LINES))),
+                );
+            }
+        }
+        for (name, lines) in shown {
+            self.say(&format!("last lines of {name}:"));
+            for line in lines {
+                let _ = writeln!(io::stderr(), "    {line}");
+            }
+        }
+    }
+}
+
+fn same(a: &Diagnostic, b: &Diagnostic) -> bool {
+    // A line that moved is not another problem.
+    (a.code, &a.source.file, &a.field, &a.message) == (b.code, &b.source.file, &b.field, &b.message)
+}

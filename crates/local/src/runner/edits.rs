@@ -1,0 +1,78 @@
+//! What an edit of the folder means: read, check, expand; a broken one is reported and changes nothing that runs.
+
+use std::io::{self, Write};
+
+use voile_model::{Diagnostic, Mesh, SourceFile};
+
+use super::{Runner, UpError, same};
+use crate::addresses::Addresses;
+use crate::expand::{Plan, expand};
+
+/// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.
+pub(super) fn understand(
+    sources: &[SourceFile],
+    previous: Option<&Mesh>,
+    addresses: &mut Addresses,
+) -> Result<(Mesh, Plan, Vec<Diagnostic>), UpError> {
+    let (mesh, mut problems) = voile_model::check(sources, previous);
+    let plan = expand(&mesh, addresses)?;
+    problems.extend(plan.problems.iter().cloned());
+    Diagnostic::sort(&mut problems);
+    Ok((mesh, plan, problems))
+}
+
+pub(super) fn print(problems: &[Diagnostic]) {
+    for problem in problems {
+        let _ = writeln!(io::stderr(), "{problem}");
+    }
+}
+
+impl Runner {
+    /// The folder has changed: follow it as far as it is good.
+    pub(super) fn edited(&mut self) -> Result<(), UpError> {
+        let sources = match voile_model::files::read_directory(&self.options.folder) {
+            Ok(sources) => sources,
+            Err(error) => {
+                self.event(&format!(
+                    "the folder cannot be read, the last good state stays: {error}"
+                ));
+                return Ok(());
+            }
+        };
+        if sources == self.sources {
+            return Ok(());
+        }
+        let (_, earlier) = voile_model::check(&self.sources, None);
+        // Addresses are only taken over with the plan.
+        let mut addresses = self.addresses.clone();
+        let (mesh, plan, problems) = match understand(&sources, Some(&self.mesh), &mut addresses) {
+            Ok(understood) => understood,
+            Err(error) => {
+                self.event(&format!(
+                    "the edit cannot be followed, the last good state stays: {error}"
+                ));
+                return Ok(());
+            }
+        };
+        self.sources = sources;
+        for problem in &problems {
+            if !earlier.iter().any(|known| same(known, problem)) {
+                self.event(&problem.to_string());
+            }
+        }
+        if plan.problems.iter().any(Diagnostic::is_error) {
+            self.event("the edit cannot run here: no pod is started or stopped for it");
+            return Ok(());
+        }
+        let errors = problems.iter().filter(|problem| problem.is_error()).count();
+        if errors > 0 {
+            self.event(&format!(
+                "{errors} errors in the folder: what they name keeps its last good state"
+            ));
+        } else {
+            self.event("the edit is in force");
+        }
+        (self.mesh, self.plan, self.addresses) = (mesh, plan, addresses);
+        self.apply()
+    }
+}
