@@ -1,6 +1,7 @@
 //! The proxy's side of certification: get the first certificate by token, then keep it fresh, for as long as the
 //! proxy lives and however long the control plane is away. The only module here that sleeps.
 
+use std::fmt;
 use std::future::Future;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -61,12 +62,22 @@ pub enum ClientError {
 }
 
 /// By what a certificate is asked for.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub enum Credential {
     /// A service-account token or join token.
     Bearer(String),
     /// The client certificate of the channel.
     Certificate,
+}
+
+impl fmt::Debug for Credential {
+    /// Never the token: whoever reads a log must not become the workload.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bearer(_) => "Bearer(..)",
+            Self::Certificate => "Certificate",
+        })
+    }
 }
 
 /// Where and how to get certificates.
@@ -261,7 +272,7 @@ impl CertificateClient {
                 control: control.clone(),
                 reason: describe(&error),
             })?;
-        let unusable = |error: &dyn std::fmt::Display| ClientError::Answer(error.to_string());
+        let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
         let keys = Keys::generate().map_err(|error| unusable(&error))?;
         let csr = keys.request(None).map_err(|error| unusable(&error))?;
         let chain = request_certificate(channel, credential, csr, self.settings.ttl).await;
@@ -287,7 +298,7 @@ impl CertificateClient {
 
 /// Refuses a certificate that no peer would accept: better to keep the old one.
 fn check_usable(certificate: &WorkloadCertificate, now: SystemTime) -> Result<(), ClientError> {
-    let unusable = |error: &dyn std::fmt::Display| ClientError::Answer(error.to_string());
+    let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
     let own = certificate.identity().trust_domain.clone();
     let trust = TrustBundle::new(own, Vec::new(), certificate.roots().to_vec())
         .map_err(|error| unusable(&error))?;

@@ -116,6 +116,7 @@ impl JoinTokens {
         {
             return Err(JoinError::Subject(format!("{namespace}/{service_account}")));
         }
+        self.sweep(now);
         let (mut id, mut secret) = ([0; ID_BYTES], [0; SECRET_BYTES]);
         random(&mut id)
             .and_then(|()| random(&mut secret))
@@ -132,6 +133,26 @@ impl JoinTokens {
         match self.folder.write_new(&file_of(&id), &text, SECRET_MODE)? {
             true => Ok(format!("{JOIN_TOKEN_PREFIX}{id}.{secret}")),
             false => Err(JoinError::Random("the same number was drawn twice".into())),
+        }
+    }
+
+    /// Takes away tokens that expired unused, so that the folder does not grow for ever. Best effort: a file that
+    /// cannot be read is left for a person to see.
+    fn sweep(&self, now: SystemTime) {
+        let Ok(entries) = std::fs::read_dir(self.folder.path()) else {
+            return;
+        };
+        for name in entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+        {
+            let Ok(Some(text)) = self.folder.read_secret(&name) else {
+                continue;
+            };
+            let record = serde_json::from_str::<Record>(&text);
+            if record.is_ok_and(|record| seconds(now) >= record.expires) {
+                let _ = self.folder.take(&name);
+            }
         }
     }
 

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use voile_identity::state::StateDir;
-use voile_identity::{JoinTokens, TOKEN_AUDIENCE, TokenKey, TokenSubject};
+use voile_identity::{
+    JoinError, JoinTokens, StateError, TOKEN_AUDIENCE, TokenError, TokenKey, TokenSubject,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -56,24 +58,53 @@ struct Join {
     ttl: Duration,
 }
 
+/// What is wrong, and whether the words of the command line are to blame.
+struct Failure {
+    text: String,
+    usage: bool,
+}
+
+impl From<StateError> for Failure {
+    fn from(error: StateError) -> Self {
+        let text = error.to_string();
+        Self { text, usage: false }
+    }
+}
+
+impl From<TokenError> for Failure {
+    fn from(error: TokenError) -> Self {
+        let usage = matches!(error, TokenError::Ttl(_) | TokenError::Subject(_));
+        let text = error.to_string();
+        Self { text, usage }
+    }
+}
+
+impl From<JoinError> for Failure {
+    fn from(error: JoinError) -> Self {
+        let usage = matches!(error, JoinError::Ttl(_) | JoinError::Subject(_));
+        let text = error.to_string();
+        Self { text, usage }
+    }
+}
+
 pub(crate) fn run(args: Args) -> ExitCode {
     let made = match args.kind {
         Kind::Create(create) => service_account_token(create),
-        Kind::Join(join) => join_token(join),
+        Kind::Join(join) => join_token(&join),
     };
     match made {
         Ok(token) => {
             println!("{token}");
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            eprintln!("voile token: {error}");
-            ExitCode::FAILURE
+        Err(failure) => {
+            eprintln!("voile token: {}", failure.text);
+            ExitCode::from(if failure.usage { 2 } else { 1 })
         }
     }
 }
 
-fn service_account_token(args: Create) -> Result<String, Box<dyn std::error::Error>> {
+fn service_account_token(args: Create) -> Result<String, Failure> {
     let state = StateDir::open(&args.subject.state)?;
     let subject = TokenSubject {
         pod: args.pod,
@@ -83,9 +114,10 @@ fn service_account_token(args: Create) -> Result<String, Box<dyn std::error::Err
     Ok(key.mint(&subject, &args.audience, SystemTime::now(), args.ttl)?)
 }
 
-fn join_token(args: Join) -> Result<String, Box<dyn std::error::Error>> {
+fn join_token(args: &Join) -> Result<String, Failure> {
     let joins = JoinTokens::open(&StateDir::open(&args.subject.state)?)?;
-    Ok(joins.create(&args.subject.service_account, SystemTime::now(), args.ttl)?)
+    let subject = &args.subject.service_account;
+    Ok(joins.create(subject, SystemTime::now(), args.ttl)?)
 }
 
 /// `NAMESPACE/SERVICE-ACCOUNT`, both Kubernetes names.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::crypto::aws_lc_rs;
+use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 use voile_identity::{Authority, IssueError, TrustDomain, control_server_config};
-use voile_testkit::{TestAuthority, handshake};
+use voile_testkit::{ShownCertificate, TestAuthority, handshake};
 
 #[test]
 fn openssl_reads_our_identity_and_verifies_our_chain() {
@@ -42,26 +43,43 @@ fn openssl_reads_our_identity_and_verifies_our_chain() {
     assert!(verified.trim_end().ends_with(": OK"), "{verified}");
 }
 
+/// The control plane's accepting side, with a certificate for `names`.
+fn control(mesh: &TestAuthority, names: &[&str]) -> Arc<rustls::ServerConfig> {
+    let issued = mesh
+        .authority()
+        .issue_server(names, SystemTime::now())
+        .unwrap();
+    control_server_config(issued.certified, &[mesh.authority().root().clone()]).unwrap()
+}
+
+/// A client that trusts our root and checks names; with a client certificate if given.
+fn client(mesh: &TestAuthority, shown: Option<ShownCertificate>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(mesh.authority().root().clone()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    Arc::new(match shown {
+        None => builder.with_no_client_auth(),
+        Some(shown) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.certified)))
+        }
+    })
+}
+
 #[test]
 fn the_control_planes_certificate_is_good_for_its_names_only() {
     let mesh = TestAuthority::new();
-    let names = ["localhost", "127.0.0.1", "::1", "istiod.istio-system.svc"];
-    let issued = mesh
-        .authority()
-        .issue_server(&names, SystemTime::now())
-        .unwrap();
-    let server =
-        control_server_config(issued.certified, &[mesh.authority().root().clone()]).unwrap();
-    let mut roots = RootCertStore::empty();
-    roots.add(mesh.authority().root().clone()).unwrap();
-    let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let client = Arc::new(client);
-    // The testkit's handshake asks for `peer.invalid`, which this certificate is not for.
-    let refused = handshake(Arc::clone(&client), Arc::clone(&server)).unwrap_err();
+    let anybody = client(&mesh, None);
+    // The testkit's handshake asks for `peer.invalid`.
+    let named = control(&mesh, &["localhost", "127.0.0.1", "::1", "peer.invalid"]);
+    handshake(Arc::clone(&anybody), named).unwrap();
+    let other = control(
+        &mesh,
+        &["localhost", "127.0.0.1", "::1", "istiod.istio-system.svc"],
+    );
+    let refused = handshake(anybody, other).unwrap_err();
     assert!(
         format!("{:?}", refused.error).contains("NotValidForName"),
         "{refused:?}"
@@ -69,6 +87,33 @@ fn the_control_planes_certificate_is_good_for_its_names_only() {
     for bad in ["", "a b", "http://x", "*"] {
         let refused = mesh.authority().issue_server(&[bad], SystemTime::now());
         assert!(matches!(refused, Err(IssueError::ServerName(_))), "{bad}");
+    }
+}
+
+#[test]
+fn the_control_plane_takes_callers_with_and_without_certificate_but_none_with_a_wrong_one() {
+    let (mesh, foreign) = (TestAuthority::new(), TestAuthority::new());
+    let control = control(&mesh, &["peer.invalid"]);
+    for (what, shown, good) in [
+        ("none", None, true),
+        (
+            "good",
+            Some((&mesh.certificate("shop", "cart")).into()),
+            true,
+        ),
+        (
+            "expired",
+            Some((&mesh.expired("shop", "cart")).into()),
+            false,
+        ),
+        (
+            "foreign",
+            Some((&foreign.certificate("shop", "cart")).into()),
+            false,
+        ),
+    ] {
+        let shaken = handshake(client(&mesh, shown), Arc::clone(&control));
+        assert_eq!(shaken.is_ok(), good, "{what}: {:?}", shaken.err());
     }
 }
 

@@ -167,3 +167,23 @@ fn a_file_is_written_once_and_links_are_not_followed() {
     assert!(state.take("a").unwrap());
     assert!(!state.take("a").unwrap());
 }
+
+#[test]
+fn secrets_do_not_show_in_logs() {
+    let mesh = voile_testkit::TestAuthority::new();
+    let certificate = mesh.certificate("shop", "cart");
+    let state = StateDir::open(&mesh.state()).unwrap();
+    let shown = [
+        format!(
+            "{:?}",
+            voile_identity::client::Credential::Bearer("PRIVATE KEY".into())
+        ),
+        format!("{certificate:?}"),
+        format!("{:?}", voile_identity::Keys::generate().unwrap()),
+        format!("{:?}", TokenKey::open(&state).unwrap()),
+        format!("{:?}", mesh.authority()),
+    ];
+    for text in shown {
+        assert!(text.len() < 300 && !text.contains("PRIVATE KEY"), "{text}");
+    }
+}
