@@ -31,3 +31,13 @@ impl Io for TcpStream {
         let _ = socket2::SockRef::from(&*self).set_linger(Some(std::time::Duration::ZERO));
     }
 }
+
+impl Io for voile_transport::Stream {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::poll_readable(self, cx)
+    }
+
+    fn abort(&mut self) {
+        voile_transport::reset(self.tcp());
+    }
+}
