@@ -6,7 +6,7 @@ macro_rules! codes {
         $($(#[doc = $doc])+ pub const $name: &str = $code;)*
 
         /// Code and meaning, in order.
-        pub const TABLE: &[(&str, &str)] = &[$(($code, concat!($($doc),+))),*];
+        pub const TABLE: &[(&str, &str)] = &[$(($code, concat!($($doc),+).trim_ascii_start())),*];
     };
 }
 

@@ -1,11 +1,87 @@
-//! `voile analyze`.
+//! `voile analyze`: reads folders as the control plane would, and prints every problem. Data on stdout, talk on stderr.
 
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+use voile_model::{Diagnostic, SourceFile};
 
-pub(crate) fn run(_args: Args) -> ExitCode {
-    eprintln!("voile analyze: not built yet");
-    ExitCode::from(2)
+/// Reads every .yaml, .yml and .json file below the folders as one mesh, and prints every problem with file, line, column
+/// and field. Exit code 0: no errors (warnings are allowed); 1: at least one error; 2: a folder cannot be read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folders of YAML, taken together as one mesh
+    #[arg(required = true, value_name = "DIR")]
+    directories: Vec<PathBuf>,
+    /// How problems are printed: text for people, or json (one array of objects)
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let mut files: Vec<SourceFile> = Vec::new();
+    for directory in &args.directories {
+        match voile_model::files::read_directory(directory) {
+            Ok(read) => files.extend(read),
+            Err(error) => {
+                eprintln!(
+                    "voile analyze: cannot read the folder {}: {error}",
+                    directory.display()
+                );
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let (mesh, mut diagnostics) = voile_model::check(&files, None);
+    diagnostics.extend(voile_analysis::analyze(&mesh));
+    Diagnostic::sort(&mut diagnostics);
+    let text = match args.output {
+        Output::Text => diagnostics
+            .iter()
+            .map(|diagnostic| format!("{diagnostic}\n"))
+            .collect(),
+        Output::Json => json(&diagnostics),
+    };
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes())
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        eprintln!("voile analyze: cannot write: {error}");
+        return ExitCode::from(2);
+    }
+    let errors = diagnostics
+        .iter()
+        .filter(|diagnostic| diagnostic.is_error())
+        .count();
+    eprintln!(
+        "{} files, {} services, {} workloads, {} deployments: {errors} errors, {} warnings",
+        files.len(),
+        mesh.services.len(),
+        mesh.workloads.len(),
+        mesh.deployments.len(),
+        diagnostics.len() - errors
+    );
+    ExitCode::from(u8::from(errors > 0))
+}
+
+fn json(diagnostics: &[Diagnostic]) -> String {
+    let one = |diagnostic: &Diagnostic| {
+        serde_json::json!({
+            "code": diagnostic.code,
+            "severity": diagnostic.severity.to_string(),
+            "file": &*diagnostic.source.file,
+            "line": diagnostic.source.line,
+            "column": diagnostic.source.column,
+            "field": diagnostic.field,
+            "message": diagnostic.message,
+            "help": diagnostic.help,
+        })
+    };
+    let all: Vec<_> = diagnostics.iter().map(one).collect();
+    format!("{:#}\n", serde_json::Value::Array(all))
 }

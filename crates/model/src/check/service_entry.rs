@@ -11,7 +11,7 @@ use crate::mesh::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
     ServiceOrigin, ServicePort, TargetPort, Transport,
 };
-use crate::names::{Hostname, ServiceKey};
+use crate::names::{Hostname, ResourceName, ServiceKey};
 use crate::text::clip;
 use crate::written::{Text, networking as written};
 
@@ -76,21 +76,22 @@ pub(super) fn service_entry(
         visibility: values::visibility(&written.export_to, &meta.name.namespace, report),
         published: false,
     };
-    let workloads = model
-        .endpoints
-        .iter()
-        .filter_map(|e| networking::endpoint_workload(&meta.name, e))
-        .map(Arc::new)
-        .collect();
-    let service = |host: Hostname| Service {
-        key: ServiceKey::new(meta.name.namespace.clone(), host),
-        ..model.clone()
+    Some(one_a_host(&meta.name, &model, hosts))
+}
+
+/// A service for each host, and the workloads that they share.
+fn one_a_host(name: &ResourceName, model: &Service, hosts: Vec<Hostname>) -> Checked {
+    let workload =
+        |endpoint: &Endpoint| networking::endpoint_workload(name, endpoint).map(Arc::new);
+    let workloads = model.endpoints.iter().filter_map(workload).collect();
+    let service = |host| {
+        let key = ServiceKey::new(name.namespace.clone(), host);
+        Arc::new(Service {
+            key,
+            ..model.clone()
+        })
     };
-    let services = hosts
-        .into_iter()
-        .map(|host| Arc::new(service(host)))
-        .collect();
-    Some(Checked::Services(services, workloads))
+    Checked::Services(hosts.into_iter().map(service).collect(), workloads)
 }
 
 fn must_have(written: &written::ServiceEntry, report: &Report) {

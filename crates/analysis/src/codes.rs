@@ -1,0 +1,43 @@
+//! Every code that a cross-resource check can give. Codes of reading and checking one resource are in `voile_model::codes`.
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $code:literal;)*) => {
+        $($(#[doc = $doc])+ pub const $name: &str = $code;)*
+
+        /// Code and meaning, in order.
+        pub const TABLE: &[(&str, &str)] = &[$(($code, concat!($($doc),+).trim_ascii_start())),*];
+    };
+}
+
+codes! {
+    /// A Service or ServiceEntry selects no workload.
+    SERVICE_SELECTS_NOTHING = "V0301";
+    /// A Sidecar selects no workload.
+    SIDECAR_SELECTS_NOTHING = "V0302";
+    /// An egress host names no service that can be seen.
+    UNKNOWN_EGRESS_HOST = "V0303";
+    /// A service's target port is named, and no container port has that name.
+    UNKNOWN_TARGET_PORT = "V0304";
+    /// `portLevelMtls` without a selector is ignored.
+    PORT_LEVEL_WITHOUT_SELECTOR = "V0305";
+    /// `portLevelMtls` names a port that no selected workload serves.
+    PORT_LEVEL_UNSERVED = "V0306";
+    /// A PeerAuthentication of the root namespace with a selector is ignored.
+    SELECTOR_IN_ROOT = "V0307";
+    /// Several Sidecars are for the same workloads; one is ignored.
+    TWO_SIDECARS = "V0308";
+    /// A Pod's service account is not declared.
+    UNKNOWN_SERVICE_ACCOUNT = "V0309";
+    /// Two workloads have one address.
+    SAME_ADDRESS = "V0310";
+    /// Two listeners, or a listener and the application, want one address and port.
+    LISTENER_CLASH = "V0311";
+    /// STRICT holds for a workload before which no proxy stands to enforce it.
+    STRICT_WITHOUT_SIDECAR = "V0312";
+    /// An application with a sidecar that can only run in namespaces, not on loopback addresses.
+    NAMESPACES_ONLY = "V0313";
+    /// A PeerAuthentication selects no workload.
+    POLICY_SELECTS_NOTHING = "V0314";
+    /// Several PeerAuthentications are for the same workloads; only the oldest counts.
+    TWO_POLICIES = "V0315";
+}

@@ -1,0 +1,180 @@
+//! PeerAuthentications: what Istio ignores in silence is an error here, since somebody believes it protects them.
+
+use std::sync::Arc;
+
+use voile_model::mesh::{Location, Mesh, PeerAuthentication};
+use voile_model::{Diagnostic, Port};
+use voile_policy::{Mode, inherited};
+
+use crate::codes;
+use crate::services::shown;
+use crate::subject::Subject;
+
+/// Checks all PeerAuthentications.
+pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+    for policy in &mesh.peer_authentications {
+        if policy.name.namespace == mesh.config.root_namespace && policy.selector.is_some() {
+            let message = format!(
+                "PeerAuthentication {} is NOT ENFORCED: a selector in the root namespace is ignored",
+                policy.name
+            );
+            let help = "remove the selector, or move the policy to the workloads' namespace";
+            found.push(
+                Diagnostic::error(codes::SELECTOR_IN_ROOT, policy.source.clone(), message)
+                    .field("spec.selector")
+                    .help(help),
+            );
+            continue;
+        }
+        ports(mesh, policy, subjects, found);
+    }
+    several(mesh, subjects, found);
+    for subject in subjects.iter().filter(|subject| !subject.has_sidecar) {
+        strict_without_sidecar(mesh, subject, found);
+    }
+}
+
+fn selects(policy: &PeerAuthentication, subject: &Subject<'_>) -> bool {
+    policy.name.namespace == *subject.namespace
+        && policy
+            .selector
+            .as_ref()
+            .is_some_and(|s| s.selects(subject.labels))
+}
+
+fn ports(
+    mesh: &Mesh,
+    policy: &PeerAuthentication,
+    subjects: &[Subject<'_>],
+    found: &mut Vec<Diagnostic>,
+) {
+    let Some(selector) = &policy.selector else {
+        for (port, entry) in &policy.port_modes {
+            let message = format!(
+                "the mode of port {port} is NOT ENFORCED: portLevelMtls without a selector is ignored"
+            );
+            let help = "add spec.selector with the labels of the workloads whose port it is";
+            let diagnostic = Diagnostic::error(
+                codes::PORT_LEVEL_WITHOUT_SELECTOR,
+                entry.source.clone(),
+                message,
+            );
+            found.push(diagnostic.field("spec.portLevelMtls").help(help));
+        }
+        return;
+    };
+    let selected: Vec<&Subject<'_>> = subjects
+        .iter()
+        .filter(|subject| selects(policy, subject))
+        .collect();
+    if selected.is_empty() {
+        let message = format!(
+            "the selector ({}) of PeerAuthentication {} selects no workload",
+            shown(selector),
+            policy.name
+        );
+        let help = "a policy selects workloads of its own namespace";
+        let diagnostic = Diagnostic::warning(
+            codes::POLICY_SELECTS_NOTHING,
+            policy.source.clone(),
+            message,
+        );
+        found.push(diagnostic.field("spec.selector").help(help));
+        return;
+    }
+    for (port, entry) in &policy.port_modes {
+        if !selected.iter().any(|subject| serves(mesh, subject, *port)) {
+            let message = format!("no selected workload serves port {port}");
+            let help = "the key is a port of the workload (a target port), not of the service";
+            let diagnostic =
+                Diagnostic::warning(codes::PORT_LEVEL_UNSERVED, entry.source.clone(), message);
+            found.push(diagnostic.field("spec.portLevelMtls").help(help));
+        }
+    }
+}
+
+fn serves(mesh: &Mesh, subject: &Subject<'_>, port: Port) -> bool {
+    let containers = subject
+        .template
+        .iter()
+        .flat_map(|template| &template.containers);
+    containers
+        .flat_map(|container| &container.ports)
+        .any(|declared| declared.number == port)
+        || subject.named_ports.values().any(|number| *number == port)
+        || behind(mesh, subject).any(|service| {
+            service
+                .ports
+                .iter()
+                .any(|p| subject.target(&p.target) == Some(port))
+        })
+}
+
+fn behind<'a>(
+    mesh: &'a Mesh,
+    subject: &'a Subject<'_>,
+) -> impl Iterator<Item = &'a Arc<voile_model::mesh::Service>> {
+    mesh.services
+        .values()
+        .filter(|service| subject.is_behind(service))
+}
+
+/// In one scope the oldest policy holds, and the others say nothing.
+fn several(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+    let all = &mesh.peer_authentications;
+    for (index, older) in all.iter().enumerate() {
+        for younger in all
+            .iter()
+            .skip(index + 1)
+            .filter(|younger| younger.name.namespace == older.name.namespace)
+        {
+            let what = match (&older.selector, &younger.selector) {
+                (None, None) => Some(format!("the whole namespace {}", older.name.namespace)),
+                (Some(_), Some(_)) => subjects
+                    .iter()
+                    .find(|s| selects(older, s) && selects(younger, s))
+                    .map(|s| s.name.clone()),
+                _ => None,
+            };
+            if let Some(what) = what {
+                let message = format!(
+                    "PeerAuthentication {} is ignored for {what}: {} in {} is older",
+                    younger.name, older.name, older.source
+                );
+                let diagnostic =
+                    Diagnostic::error(codes::TWO_POLICIES, younger.source.clone(), message);
+                found.push(
+                    diagnostic
+                        .field("spec.selector")
+                        .help("keep one policy for each workload and one for each namespace"),
+                );
+            }
+        }
+    }
+}
+
+fn strict_without_sidecar(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
+    let named = mesh
+        .peer_authentications
+        .iter()
+        .any(|policy| selects(policy, subject));
+    // Who only calls others has nothing to protect; who serves outside of the mesh is not of it.
+    let serving = behind(mesh, subject).any(|service| service.location == Location::MeshInternal);
+    if !named && !serving {
+        return;
+    }
+    let effective = inherited(mesh, subject.namespace, subject.labels);
+    if let (Mode::Strict, Some(policy)) = (effective.mode, &effective.policy) {
+        let message = format!(
+            "STRICT is NOT ENFORCED for {} ({}): it has no sidecar",
+            subject.name, subject.source
+        );
+        let help = "give it the label sidecar.istio.io/inject: \"true\", or its namespace istio-injection: enabled";
+        let diagnostic = Diagnostic::error(
+            codes::STRICT_WITHOUT_SIDECAR,
+            policy.source.clone(),
+            message,
+        );
+        found.push(diagnostic.field("spec.mtls.mode").help(help));
+    }
+}

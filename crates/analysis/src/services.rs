@@ -1,0 +1,75 @@
+//! Services: does anybody stand behind them, on the ports they name?
+
+use voile_model::mesh::{Mesh, Service, TargetPort};
+use voile_model::{Diagnostic, Labels};
+
+use crate::codes;
+use crate::subject::Subject;
+
+/// Checks all services.
+pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+    for service in mesh.services.values() {
+        let Some(selector) = &service.selector else {
+            continue;
+        };
+        let behind: Vec<&Subject<'_>> = subjects
+            .iter()
+            .filter(|subject| subject.is_behind(service))
+            .collect();
+        if behind.is_empty() {
+            let message = format!(
+                "the selector ({}) of {} selects no workload",
+                shown(selector),
+                service.key
+            );
+            let help = "give a Pod, Deployment or WorkloadEntry of the same namespace these labels";
+            found.push(
+                Diagnostic::warning(
+                    codes::SERVICE_SELECTS_NOTHING,
+                    service.source.clone(),
+                    message,
+                )
+                .field("spec.selector")
+                .help(help),
+            );
+        }
+        target_ports(service, &behind, found);
+    }
+}
+
+pub(crate) fn shown(labels: &Labels) -> String {
+    labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn target_ports(service: &Service, behind: &[&Subject<'_>], found: &mut Vec<Diagnostic>) {
+    for port in &service.ports {
+        let TargetPort::Named(name) = &port.target else {
+            continue;
+        };
+        let lacking: Vec<&str> = behind
+            .iter()
+            .filter(|s| s.template.is_some() && s.target(&port.target).is_none())
+            .map(|s| &*s.name)
+            .collect();
+        let message = || {
+            format!(
+                "port {} goes to the container port `{name}`, which is not in {}",
+                port.number,
+                lacking.join(", ")
+            )
+        };
+        let help = "name a container port so, or write the number";
+        let diagnostic = match lacking.len() {
+            0 => continue,
+            n if n == behind.len() => {
+                Diagnostic::error(codes::UNKNOWN_TARGET_PORT, port.source.clone(), message())
+            }
+            _ => Diagnostic::warning(codes::UNKNOWN_TARGET_PORT, port.source.clone(), message()),
+        };
+        found.push(diagnostic.field("spec.ports.targetPort").help(help));
+    }
+}

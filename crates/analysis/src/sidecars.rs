@@ -1,0 +1,136 @@
+//! Sidecars: are they for somebody, for one each, and do their egress hosts exist?
+
+use std::sync::Arc;
+
+use voile_model::Diagnostic;
+use voile_model::mesh::{EgressHost, EgressNamespace, Mesh, POD_LABEL, Sidecar};
+
+use crate::codes;
+use crate::services::shown;
+use crate::subject::Subject;
+
+/// Checks all Sidecars.
+pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+    for sidecar in mesh.sidecars.values() {
+        if let Some(selector) = &sidecar.selector
+            && !subjects.iter().any(|subject| selects(sidecar, subject))
+        {
+            let message = format!(
+                "the selector ({}) of Sidecar {} selects no workload",
+                shown(selector),
+                sidecar.name
+            );
+            let help = "a Sidecar selects workloads of its own namespace";
+            found.push(
+                Diagnostic::warning(
+                    codes::SIDECAR_SELECTS_NOTHING,
+                    sidecar.source.clone(),
+                    message,
+                )
+                .field("spec.workloadSelector")
+                .help(help),
+            );
+        }
+        for host in sidecar.egress.iter().flat_map(|listener| &listener.hosts) {
+            egress_host(mesh, sidecar, host, found);
+        }
+    }
+    several(mesh, subjects, found);
+}
+
+fn selects(sidecar: &Sidecar, subject: &Subject<'_>) -> bool {
+    sidecar.name.namespace == *subject.namespace
+        && sidecar
+            .selector
+            .as_ref()
+            .is_some_and(|s| s.selects(subject.labels))
+}
+
+fn egress_host(mesh: &Mesh, sidecar: &Sidecar, host: &EgressHost, found: &mut Vec<Diagnostic>) {
+    // `*/*` and `./*` say "whatever there is"; `~/*` says "nothing".
+    let open =
+        host.hostname.as_str() == "*" && !matches!(host.namespace, EgressNamespace::Named(_));
+    if open || host.namespace == EgressNamespace::Nothing {
+        return;
+    }
+    let own = &sidecar.name.namespace;
+    // In the root namespace a Sidecar holds for all: what it sees depends on who uses it.
+    let anybody = *own == mesh.config.root_namespace;
+    let mut matching = mesh
+        .services
+        .values()
+        .filter(|service| match (&host.namespace, anybody) {
+            (EgressNamespace::Own, true) => host.hostname.covers(&service.key.hostname),
+            _ => host.matches(own, &service.key),
+        });
+    let message = match (
+        matching.clone().next(),
+        matching.any(|service| anybody || service.visibility.includes(own)),
+    ) {
+        (_, true) => return,
+        (Some(service), false) => format!(
+            "the egress host `{host}` is not visible here: {} does not export it to {own}",
+            service.source
+        ),
+        (None, false) => format!("the egress host `{host}` names no service"),
+    };
+    let like = mesh.services.values().find(|service| {
+        (host.hostname.as_str() != "*" && host.hostname.covers(&service.key.hostname))
+            || service
+                .key
+                .hostname
+                .as_str()
+                .starts_with(&format!("{}.", host.hostname))
+    });
+    let help = like.map_or_else(
+        || "declare a Service or ServiceEntry for it".to_owned(),
+        |service| format!("there is {}", service.key),
+    );
+    found.push(
+        Diagnostic::warning(codes::UNKNOWN_EGRESS_HOST, host.source.clone(), message)
+            .field("spec.egress.hosts")
+            .help(help),
+    );
+}
+
+/// One workload, one Sidecar: the first by name holds, the others are without effect.
+fn several(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+    let meant_for_one = |s: &Sidecar| {
+        s.selector
+            .as_ref()
+            .is_some_and(|selector| selector.get(POD_LABEL).is_some())
+    };
+    let all: Vec<&Arc<Sidecar>> = mesh
+        .sidecars
+        .values()
+        .filter(|s| !meant_for_one(s))
+        .collect();
+    for (index, first) in all.iter().enumerate() {
+        for second in all
+            .iter()
+            .skip(index + 1)
+            .filter(|second| second.name.namespace == first.name.namespace)
+        {
+            let what = match (&first.selector, &second.selector) {
+                (None, None) => Some(format!("the whole namespace {}", first.name.namespace)),
+                (Some(_), Some(_)) => subjects
+                    .iter()
+                    .find(|s| selects(first, s) && selects(second, s))
+                    .map(|s| s.name.clone()),
+                _ => None,
+            };
+            if let Some(what) = what {
+                let message = format!(
+                    "Sidecar {} is ignored for {what}: Sidecar {} in {} holds",
+                    second.name, first.name, first.source
+                );
+                let help = "keep one Sidecar for each workload";
+                found.push(
+                    Diagnostic::error(codes::TWO_SIDECARS, second.source.clone(), message)
+                        .field("spec.workloadSelector")
+                        .help(help),
+                );
+            }
+        }
+    }
+}

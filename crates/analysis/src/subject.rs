@@ -1,0 +1,103 @@
+//! What selectors select: workloads that are there, and Pods and Deployments that will be.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use voile_model::mesh::{Mesh, PodTemplate, Service, TargetPort, WorkloadKind};
+use voile_model::{Labels, Namespace, Port, Source};
+
+/// A workload, or what becomes one.
+pub(crate) struct Subject<'a> {
+    /// What it is, for people: `Pod shop/web`.
+    pub(crate) name: String,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) labels: &'a Labels,
+    pub(crate) has_sidecar: bool,
+    pub(crate) source: &'a Source,
+    /// Of Pods and Deployments.
+    pub(crate) template: Option<&'a PodTemplate>,
+    pub(crate) named_ports: BTreeMap<Arc<str>, Port>,
+}
+
+impl Subject<'_> {
+    /// Whether a service of the mesh stands before it.
+    pub(crate) fn is_behind(&self, service: &Service) -> bool {
+        service.key.namespace == *self.namespace
+            && service
+                .selector
+                .as_ref()
+                .is_some_and(|s| s.selects(self.labels))
+    }
+
+    /// The port that serves a service's port here; `None` when its name is not known here.
+    pub(crate) fn target(&self, target: &TargetPort) -> Option<Port> {
+        match target {
+            TargetPort::Number(number) => Some(*number),
+            TargetPort::Named(name) => self.named_ports.get(name).copied(),
+        }
+    }
+}
+
+/// All of a mesh: Pods (with or without an address), Deployments that want Pods, and WorkloadEntries.
+pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
+    let pods = mesh.pods.values().map(|pod| {
+        of_template(
+            "Pod",
+            &pod.name.to_string(),
+            &pod.name.namespace,
+            &pod.template,
+            &pod.source,
+        )
+    });
+    let deployments = mesh
+        .deployments
+        .values()
+        .filter(|deployment| deployment.replicas > 0)
+        .map(|d| {
+            of_template(
+                "Deployment",
+                &d.name.to_string(),
+                &d.name.namespace,
+                &d.template,
+                &d.source,
+            )
+        });
+    let entries = mesh
+        .workloads
+        .values()
+        .filter(|workload| workload.kind == WorkloadKind::WorkloadEntry)
+        .map(|workload| Subject {
+            name: format!("WorkloadEntry {}", workload.key),
+            namespace: &workload.key.namespace,
+            labels: &workload.labels,
+            has_sidecar: workload.has_sidecar,
+            source: &workload.source,
+            template: None,
+            named_ports: workload.named_ports.clone(),
+        });
+    pods.chain(deployments).chain(entries).collect()
+}
+
+fn of_template<'a>(
+    kind: &str,
+    name: &str,
+    namespace: &'a Namespace,
+    template: &'a PodTemplate,
+    source: &'a Source,
+) -> Subject<'a> {
+    let ports = template
+        .containers
+        .iter()
+        .flat_map(|container| &container.ports);
+    Subject {
+        name: format!("{kind} {name}"),
+        namespace,
+        labels: &template.labels,
+        has_sidecar: template.has_sidecar,
+        source,
+        template: Some(template),
+        named_ports: ports
+            .filter_map(|port| Some((port.name.clone()?, port.number)))
+            .collect(),
+    }
+}
