@@ -1,1 +1,22 @@
-//! The control plane: sources, registry, translation, push, certificate service
+//! The control plane.
+//!
+//! ```text
+//! folders ─source─▶ texts ─voile_model::check─▶ Mesh ─translate─▶ MeshSnapshot ─voile_xds::server─▶ proxies
+//!                     ▲ change                                        authority ─certificate service─▶ proxies
+//! ```
+//! `Control::start` runs all of it; a broken edit is reported and never reaches a proxy.
+
+mod error;
+mod options;
+mod reload;
+mod server;
+mod snapshot;
+pub mod source;
+mod status;
+pub mod translate;
+
+pub use error::ControlError;
+pub use options::Options;
+pub use reload::{Report, Reporter};
+pub use server::{Addresses, Control};
+pub use snapshot::{Caller, MeshSnapshot};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use voile_model::mesh::{self, Location, Resolution, TargetPort, Transport};
+use voile_model::mesh::{self, Resolution, TargetPort, Transport};
 use voile_model::{Port, ServiceKey, TrustDomain};
 use voile_proto::workload as wire;
 
@@ -86,9 +86,7 @@ pub fn encode_workload(
     workload: &mesh::Workload,
     services: &BTreeMap<ServiceKey, BTreeMap<Port, Port>>,
     trust_domain: &TrustDomain,
-    location: Location,
 ) -> wire::Workload {
-    let own_tls = workload.has_sidecar && location == Location::MeshInternal;
     wire::Workload {
         uid: workload.uid.to_string(),
         name: workload.key.name.to_string(),
@@ -104,7 +102,7 @@ pub fn encode_workload(
             .map(ToString::to_string)
             .unwrap_or_default(),
         network: workload.network.to_string(),
-        tunnel_protocol: match own_tls {
+        tunnel_protocol: match workload.has_sidecar {
             true => wire::TunnelProtocol::LegacyIstioMtls,
             false => wire::TunnelProtocol::None,
         }

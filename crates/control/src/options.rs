@@ -1,0 +1,36 @@
+//! What the person who starts a control plane may choose.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+/// Where the control plane reads, keeps its secrets, and listens.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Folders of resources, read together.
+    pub config: Vec<PathBuf>,
+    /// Directory of the root and token keys.
+    pub state: PathBuf,
+    /// Discovery and certificates over TLS.
+    pub listen: SocketAddr,
+    /// Discovery in plaintext; `None` is off.
+    pub plaintext: Option<SocketAddr>,
+    /// Whether plaintext may be offered beyond this machine.
+    pub plaintext_beyond_loopback: bool,
+    /// Readiness, metrics and status.
+    pub monitoring: SocketAddr,
+}
+
+impl Options {
+    /// Istio's ports on the loopback address.
+    pub fn new(config: Vec<PathBuf>, state: PathBuf) -> Self {
+        let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        Self {
+            config,
+            state,
+            listen: local(15012),
+            plaintext: Some(local(15010)),
+            plaintext_beyond_loopback: false,
+            monitoring: local(15014),
+        }
+    }
+}

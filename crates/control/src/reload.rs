@@ -1,0 +1,148 @@
+//! The loop that turns edits into snapshots: wait for rest, read, check, translate, publish. What is broken is reported
+//! and what was good stays in force; what is equal is not published.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tokio::sync::watch;
+use voile_identity::TrustStore;
+use voile_model::{Diagnostic, Mesh};
+use voile_xds::server::Snapshot;
+
+use crate::error::ControlError;
+use crate::snapshot::{Caller, MeshSnapshot};
+use crate::source::Source;
+use crate::status::Status;
+use crate::translate::translate;
+
+/// What a reading of the sources brought.
+#[derive(Debug)]
+pub struct Report {
+    /// Problems of resources, sorted by place.
+    pub diagnostics: Vec<Diagnostic>,
+    /// What fits the model but cannot be put into force.
+    pub problems: Vec<String>,
+    /// Why nothing could be read at all.
+    pub unreadable: Option<ControlError>,
+    /// Version of the snapshot now in force.
+    pub version: String,
+    /// Whether proxies are told something new.
+    pub changed: bool,
+}
+
+/// Hears each report; called from a blocking thread.
+pub type Reporter = Box<dyn FnMut(&Report) + Send>;
+
+/// What the loop carries from one reading to the next.
+pub(crate) struct Reload<S> {
+    pub(crate) source: S,
+    pub(crate) reporter: Reporter,
+    pub(crate) publish: watch::Sender<Arc<dyn Snapshot<Caller>>>,
+    pub(crate) trust: Arc<TrustStore>,
+    pub(crate) status: Arc<Status>,
+    mesh: Option<Mesh>,
+    snapshot: Option<Arc<MeshSnapshot>>,
+}
+
+impl<S: Source> Reload<S> {
+    pub(crate) fn new(
+        source: S,
+        reporter: Reporter,
+        publish: watch::Sender<Arc<dyn Snapshot<Caller>>>,
+        trust: Arc<TrustStore>,
+        status: Arc<Status>,
+    ) -> Self {
+        Self {
+            source,
+            reporter,
+            publish,
+            trust,
+            status,
+            mesh: None,
+            snapshot: None,
+        }
+    }
+
+    /// Reads once. The first reading must succeed; later ones only report.
+    pub(crate) fn read(&mut self) -> Result<(), ControlError> {
+        let started = Instant::now();
+        let first = self.snapshot.is_none();
+        let files = match self.source.load() {
+            Ok(files) => files,
+            Err(error) if first => return Err(error),
+            Err(error) => {
+                self.unreadable(error);
+                return Ok(());
+            }
+        };
+        let (mesh, diagnostics) = voile_model::check(&files, self.mesh.as_ref());
+        let (snapshot, problems) = translate(&mesh, self.snapshot.as_deref());
+        let changed = self.snapshot.as_deref() != Some(&snapshot);
+        let errors = diagnostics.iter().filter(|d| d.is_error()).count();
+        self.status.errors.store(errors as u64, Ordering::Relaxed);
+        self.status.reloads.fetch_add(1, Ordering::Relaxed);
+        if errors > 0 {
+            self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
+        }
+        if changed {
+            let config = &mesh.config;
+            self.trust
+                .set_trust_domain(&config.trust_domain, &config.trust_domain_aliases);
+            let snapshot = Arc::new(snapshot);
+            self.status.published(&snapshot);
+            self.publish.send_replace(snapshot.clone());
+            self.snapshot = Some(snapshot);
+        }
+        self.mesh = Some(mesh);
+        let version = self.version();
+        tracing::info!(version, changed, errors, took = ?started.elapsed(), "configuration read");
+        (self.reporter)(&Report {
+            diagnostics,
+            problems,
+            unreadable: None,
+            version,
+            changed,
+        });
+        Ok(())
+    }
+
+    fn unreadable(&mut self, error: ControlError) {
+        self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(%error, "the configuration cannot be read; the last one stays in force");
+        let version = self.version();
+        (self.reporter)(&Report {
+            diagnostics: Vec::new(),
+            problems: Vec::new(),
+            unreadable: Some(error),
+            version,
+            changed: false,
+        });
+    }
+
+    fn version(&self) -> String {
+        self.snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.version.clone())
+            .unwrap_or_default()
+    }
+
+    /// Follows the source for ever. Reading and translating block, so they leave the runtime's thread alone.
+    pub(crate) async fn follow(mut self) {
+        loop {
+            self.source.changed().await;
+            let read = tokio::task::spawn_blocking(move || {
+                // Only the first reading can fail, and that is over.
+                let _ = self.read();
+                self
+            });
+            match read.await {
+                Ok(back) => self = back,
+                Err(error) => {
+                    tracing::error!(%error, "reading the configuration panicked; edits are no longer followed");
+                    return;
+                }
+            }
+        }
+    }
+}

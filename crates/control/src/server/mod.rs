@@ -1,0 +1,251 @@
+//! Everything that listens, started and stopped as one.
+
+mod authenticate;
+mod monitoring;
+mod tls;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+use voile_identity::{
+    Authority, CertificateService, JoinTokens, MeshAuthenticator, StateDir, TokenKey, TrustBundle,
+    TrustStore,
+};
+use voile_model::TrustDomain;
+use voile_xds::server::{AdsService, Snapshot};
+
+use crate::error::ControlError;
+use crate::options::Options;
+use crate::reload::{Reload, Reporter};
+use crate::snapshot::{Caller, MeshSnapshot};
+use crate::source::{FilesSource, Source};
+use crate::status::Status;
+
+/// HTTP/2 pings on quiet connections, so that a proxy that vanished does not stay on the books.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// How long a ping may stay unanswered.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Calls at once on one connection: a proxy has one stream, and now and then asks for a certificate.
+const MAX_CALLS_PER_CONNECTION: u32 = 16;
+/// How long open calls may take to end at shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+
+/// Where a running control plane listens (port 0 has become a real one).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// Discovery and certificates over TLS.
+    pub tls: SocketAddr,
+    /// Discovery in plaintext.
+    pub plaintext: Option<SocketAddr>,
+    /// Readiness, metrics and status.
+    pub monitoring: SocketAddr,
+}
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct Control {
+    addresses: Addresses,
+    ending: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    monitoring: monitoring::Monitoring,
+}
+
+/// The keys and who may use them.
+struct Keys {
+    authority: Arc<Authority>,
+    authenticator: Arc<MeshAuthenticator>,
+    trust: Arc<TrustStore>,
+    joins: JoinTokens,
+}
+
+impl Control {
+    /// Reads the folders, opens the authority, listens, and serves until `stop`. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// A folder cannot be read, the state cannot be used, or an address is taken. Broken resources are no error: they
+    /// are reported and left out.
+    pub async fn start(options: Options, reporter: Reporter) -> Result<Self, ControlError> {
+        let source = FilesSource::new(&options.config)?;
+        Self::start_with(options, source, reporter).await
+    }
+
+    async fn start_with(
+        options: Options,
+        source: impl Source,
+        reporter: Reporter,
+    ) -> Result<Self, ControlError> {
+        if let Some(address) = options.plaintext
+            && !address.ip().is_loopback()
+            && !options.plaintext_beyond_loopback
+        {
+            return Err(ControlError::PlaintextBeyondLoopback(address));
+        }
+        // Listen before anything is written: a second control plane must fail without a trace.
+        let tls = listen(options.listen, "discovery over TLS").await?;
+        let plaintext = match options.plaintext {
+            Some(address) => Some(listen(address, "plaintext discovery").await?),
+            None => None,
+        };
+        let monitoring = listen(options.monitoring, "monitoring").await?;
+        let addresses = Addresses {
+            tls: bound(&tls)?,
+            plaintext: plaintext.as_ref().map(bound).transpose()?,
+            monitoring: bound(&monitoring)?,
+        };
+        let status = Arc::new(Status::default());
+        let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
+        let (publish, snapshots) = watch::channel(empty);
+        let keys = keys(&options.state)?;
+        let mut reload = Reload::new(source, reporter, publish, keys.trust.clone(), status.clone());
+        reload.read()?;
+        let (ending, ended) = watch::channel(false);
+        let ads = AdsService::new(snapshots, status.clone(), ended.clone());
+        let mut tasks = JoinSet::new();
+        let incoming = tls::accept(tls, keys.authority.clone(), status.clone(), ended.clone(), &mut tasks)?;
+        tasks.spawn(serve_tls(&keys, ads.clone(), status.clone(), incoming, ended.clone()));
+        if let Some(listener) = plaintext {
+            tasks.spawn(serve_plaintext(&keys, ads, status.clone(), listener, ended));
+        }
+        tasks.spawn(follow(reload, ending.subscribe()));
+        status.ready.store(true, Ordering::Relaxed);
+        let monitoring = monitoring::start(monitoring, status)?;
+        Ok(Self {
+            addresses,
+            ending,
+            tasks,
+            monitoring,
+        })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Ends every stream and listener, and waits until they are gone.
+    pub async fn stop(mut self) {
+        self.ending.send_replace(true);
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(SHUTDOWN_GRACE, all).await.is_err() {
+            tracing::warn!("open calls did not end in {SHUTDOWN_GRACE:?}; they are cut");
+        }
+        self.monitoring.stop();
+    }
+}
+
+async fn follow(reload: Reload<impl Source>, ended: watch::Receiver<bool>) {
+    tokio::select! {
+        () = reload.follow() => {}
+        () = over(ended) => {}
+    }
+}
+
+async fn over(mut ended: watch::Receiver<bool>) {
+    // An error means that whoever could end us is gone, which is an end too.
+    let _ = ended.wait_for(|ended| *ended).await;
+}
+
+async fn listen(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, ControlError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| ControlError::Listen {
+            address,
+            purpose,
+            source,
+        })
+}
+
+fn bound(listener: &TcpListener) -> Result<SocketAddr, ControlError> {
+    listener
+        .local_addr()
+        .map_err(|error| ControlError::Setup(format!("the listener's address: {error}")))
+}
+
+fn keys(state: &Path) -> Result<Keys, ControlError> {
+    let failed = |error: &dyn std::fmt::Display| ControlError::State(error.to_string());
+    // The root's subject is a label for people; the trust domain that counts comes with the first reading.
+    let domain = TrustDomain::new("cluster.local")
+        .ok_or_else(|| ControlError::Setup("the default trust domain".to_owned()))?;
+    let authority = Authority::open(state, &domain, SystemTime::now()).map_err(|e| failed(&e))?;
+    let folder = StateDir::open(state).map_err(|e| failed(&e))?;
+    let tokens = TokenKey::open(&folder).map_err(|e| failed(&e))?;
+    let joins = JoinTokens::open(&folder).map_err(|e| failed(&e))?;
+    let bundle = TrustBundle::from_pem(domain, Vec::new(), authority.root_pem());
+    let trust = Arc::new(TrustStore::new(bundle.map_err(|e| failed(&e))?));
+    Ok(Keys {
+        authority: Arc::new(authority),
+        authenticator: Arc::new(MeshAuthenticator::new(tokens, trust.clone())),
+        trust,
+        joins,
+    })
+}
+
+fn builder() -> Server {
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
+        .tcp_nodelay(true)
+}
+
+fn with_discovery(
+    ads: AdsService<Caller>,
+    check: impl Fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>
+    + Clone
+    + Send
+    + Sync
+    + 'static,
+) -> Router {
+    builder().add_service(InterceptedService::new(ads.into_server(), check))
+}
+
+fn serve_tls(
+    keys: &Keys,
+    ads: AdsService<Caller>,
+    status: Arc<Status>,
+    incoming: tokio::sync::mpsc::Receiver<tls::Accepted>,
+    ended: watch::Receiver<bool>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let certificates = CertificateService::new(
+        keys.authority.clone(),
+        keys.authenticator.clone(),
+        keys.joins.clone(),
+        keys.trust.clone(),
+    );
+    let check = authenticate::required(keys.authenticator.clone(), status);
+    let router = with_discovery(ads, check).add_service(certificates.into_server());
+    async move {
+        let incoming = ReceiverStream::new(incoming);
+        if let Err(error) = router.serve_with_incoming_shutdown(incoming, over(ended)).await {
+            tracing::error!(%error, "discovery over TLS ended");
+        }
+    }
+}
+
+fn serve_plaintext(
+    keys: &Keys,
+    ads: AdsService<Caller>,
+    status: Arc<Status>,
+    listener: TcpListener,
+    ended: watch::Receiver<bool>,
+) -> impl Future<Output = ()> + Send + 'static {
+    let check = authenticate::optional(keys.authenticator.clone(), status);
+    let router = with_discovery(ads, check);
+    async move {
+        let incoming = TcpListenerStream::new(listener);
+        if let Err(error) = router.serve_with_incoming_shutdown(incoming, over(ended)).await {
+            tracing::error!(%error, "plaintext discovery ended");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Accepts TLS connections. Handshakes run beside each other, each with a deadline and all under a bound, so that a storm
+//! of reconnecting proxies costs a bounded amount at a time and a silent peer nothing for long.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use voile_identity::authority::SERVER_TTL;
+use voile_identity::{Authority, tls::control_server_config};
+
+use super::over;
+use crate::error::ControlError;
+use crate::status::Status;
+
+/// Names and addresses a proxy may know us by.
+const SERVER_NAMES: [&str; 5] = [
+    "localhost",
+    "127.0.0.1",
+    "::1",
+    "istiod.istio-system.svc",
+    "istiod.istio-system.svc.cluster.local",
+];
+/// Handshakes at once: each costs about 30 KB and a fraction of a millisecond of a core; more wait in the kernel.
+const MAX_HANDSHAKES: usize = 256;
+/// How long a handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long accepting rests after a failure such as running out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) type Accepted = std::io::Result<TlsStream<TcpStream>>;
+
+/// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
+struct OwnCertificate {
+    authority: Arc<Authority>,
+    config: Arc<ServerConfig>,
+    made: Instant,
+}
+
+impl OwnCertificate {
+    fn new(authority: Arc<Authority>) -> Result<Self, ControlError> {
+        Ok(Self {
+            config: issue(&authority)?,
+            authority,
+            made: Instant::now(),
+        })
+    }
+
+    fn acceptor(&mut self) -> TlsAcceptor {
+        if self.made.elapsed() > SERVER_TTL / 2 {
+            match issue(&self.authority) {
+                Ok(config) => {
+                    self.config = config;
+                    self.made = Instant::now();
+                }
+                Err(error) => tracing::error!(%error, "our own certificate cannot be renewed"),
+            }
+        }
+        TlsAcceptor::from(self.config.clone())
+    }
+}
+
+fn issue(authority: &Authority) -> Result<Arc<ServerConfig>, ControlError> {
+    let failed = |error: &dyn std::fmt::Display| ControlError::Setup(format!("TLS: {error}"));
+    let certificate = authority
+        .issue_server(&SERVER_NAMES, SystemTime::now())
+        .map_err(|error| failed(&error))?;
+    control_server_config(certificate.certified, &[authority.root().clone()])
+        .map_err(|error| failed(&error))
+}
+
+/// Accepts until `ended`; what comes out has finished its handshake.
+pub(super) fn accept(
+    listener: TcpListener,
+    authority: Arc<Authority>,
+    status: Arc<Status>,
+    ended: watch::Receiver<bool>,
+    tasks: &mut JoinSet<()>,
+) -> Result<mpsc::Receiver<Accepted>, ControlError> {
+    let mut own = OwnCertificate::new(authority)?;
+    let (accepted, incoming) = mpsc::channel(1);
+    let slots = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    tasks.spawn(async move {
+        let accepting = async {
+            while let Ok(slot) = slots.clone().acquire_owned().await {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        let (accepted, status) = (accepted.clone(), status.clone());
+                        let acceptor = own.acceptor();
+                        tokio::spawn(async move {
+                            let finished = handshake(acceptor, stream, &status).await;
+                            drop(slot);
+                            if let Some(stream) = finished {
+                                // The server ended in between; so does the connection.
+                                let _ = accepted.send(Ok(stream)).await;
+                            }
+                        });
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection cannot be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = accepting => {}
+            () = over(ended) => {}
+        }
+    });
+    Ok(incoming)
+}
+
+async fn handshake(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    status: &Status,
+) -> Option<TlsStream<TcpStream>> {
+    let peer = stream.peer_addr().ok();
+    let _ = stream.set_nodelay(true);
+    let reason = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("not finished in {HANDSHAKE_TIMEOUT:?}"),
+    };
+    status.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+    tracing::debug!(?peer, reason, "no TLS");
+    None
+}

@@ -1,0 +1,161 @@
+//! All that proxies may ask for at one moment, by every name they may ask by. Who may hear what is decided here.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use voile_model::Identity;
+use voile_proto::type_url;
+use voile_xds::server::{Resolution, Resource, Snapshot};
+
+/// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
+const VERSION_BYTES: usize = 8;
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    /// Somebody who proved who it is.
+    Known(voile_identity::Caller),
+    /// Nobody in particular, on the plaintext port: gets what is public.
+    Anonymous,
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(caller) => write!(f, "{}", caller.identity),
+            Self::Anonymous => f.write_str("anonymous"),
+        }
+    }
+}
+
+/// A sidecar's configuration and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Private {
+    pub(crate) owner: Identity,
+    pub(crate) pod: Arc<str>,
+    pub(crate) resource: Arc<Resource>,
+}
+
+/// All there is at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MeshSnapshot {
+    pub(crate) version: String,
+    /// By every name and alias: the resource, and what it brings along.
+    pub(crate) addresses: HashMap<Arc<str>, Vec<Arc<Resource>>>,
+    /// Each Address once, by name.
+    pub(crate) all_addresses: HashMap<Arc<str>, Arc<Resource>>,
+    pub(crate) policies: HashMap<Arc<str>, Arc<Resource>>,
+    pub(crate) configurations: HashMap<Arc<str>, Private>,
+}
+
+impl MeshSnapshot {
+    /// How many resources there are, by type.
+    pub fn counts(&self) -> [(&'static str, usize); 3] {
+        [
+            (type_url::ADDRESS, self.all_addresses.len()),
+            (type_url::SERVICE_POLICY, self.policies.len()),
+            (type_url::PROXY_CONFIGURATION, self.configurations.len()),
+        ]
+    }
+
+    /// The version of the whole: changes when, and only when, a resource does.
+    pub(crate) fn seal(&mut self) {
+        let mut lines: Vec<String> = self
+            .all_addresses
+            .values()
+            .chain(self.policies.values())
+            .chain(self.configurations.values().map(|private| &private.resource))
+            .map(|resource| format!("{} {}\n", resource.name, resource.version))
+            .chain(self.configurations.values().map(|p| format!("{} {}\n", p.owner, p.pod)))
+            .collect();
+        lines.sort_unstable();
+        let mut hash = Sha256::new();
+        for line in lines {
+            hash.update(line);
+        }
+        self.version = hex(&hash.finalize());
+    }
+
+    fn configuration(&self, caller: &Caller, name: &str) -> Resolution {
+        let Caller::Known(caller) = caller else {
+            return Resolution::Refused("a caller without credentials asks for it".to_owned());
+        };
+        let Some(private) = self.configurations.get(name) else {
+            return Resolution::Unknown;
+        };
+        if caller.identity != private.owner {
+            return Resolution::Refused(format!(
+                "it belongs to {}, not to {}",
+                private.owner, caller.identity
+            ));
+        }
+        match &caller.pod {
+            Some(pod) if **pod != *private.pod => Resolution::Refused(format!(
+                "the caller's token is bound to pod {pod}, not to {}",
+                private.pod
+            )),
+            _ => Resolution::Found(vec![private.resource.clone()]),
+        }
+    }
+}
+
+impl Snapshot<Caller> for MeshSnapshot {
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn resolve(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {
+        match type_url {
+            type_url::ADDRESS => match self.addresses.get(name) {
+                Some(found) => Resolution::Found(found.clone()),
+                None => Resolution::Unknown,
+            },
+            type_url::SERVICE_POLICY if *caller == Caller::Anonymous => {
+                Resolution::Refused("a caller without credentials asks for it".to_owned())
+            }
+            type_url::SERVICE_POLICY => match self.policies.get(name) {
+                Some(found) => Resolution::Found(vec![found.clone()]),
+                None => Resolution::Unknown,
+            },
+            type_url::PROXY_CONFIGURATION => self.configuration(caller, name),
+            _ => Resolution::Unknown,
+        }
+    }
+
+    fn everything(&self, _caller: &Caller, type_url: &str) -> Resolution {
+        match type_url {
+            type_url::ADDRESS => Resolution::Found(self.all_addresses.values().cloned().collect()),
+            type_url::SERVICE_POLICY | type_url::PROXY_CONFIGURATION => {
+                Resolution::Refused("this type is asked for by name".to_owned())
+            }
+            // Others may ask for types we have nothing of (ztunnel: Authorization) and wait for an answer.
+            _ => Resolution::Found(Vec::new()),
+        }
+    }
+}
+
+/// Makes a resource, versioned by what it says.
+pub(crate) fn resource(name: Arc<str>, aliases: Vec<Arc<str>>, body: Vec<u8>) -> Resource {
+    let mut hash = Sha256::new();
+    hash.update(&body);
+    for alias in &aliases {
+        hash.update([0]);
+        hash.update(alias.as_bytes());
+    }
+    Resource {
+        version: hex(&hash.finalize()).into(),
+        name,
+        aliases,
+        body: body.into(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .take(VERSION_BYTES)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

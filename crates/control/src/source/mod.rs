@@ -1,0 +1,23 @@
+//! Where resources come from. Files are the first; Kubernetes will be the second.
+
+mod files;
+mod settle;
+
+use std::future::Future;
+
+pub use files::FilesSource;
+use voile_model::SourceFile;
+
+use crate::error::ControlError;
+
+/// Something that holds resources and tells when they change.
+pub trait Source: Send + 'static {
+    /// Everything it holds now. May block on a disk.
+    ///
+    /// # Errors
+    /// Nothing can be read at all; what was read before stays in force.
+    fn load(&mut self) -> Result<Vec<SourceFile>, ControlError>;
+
+    /// Returns when `load` may answer differently than last time, and the change has come to rest.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+}

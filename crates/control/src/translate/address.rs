@@ -1,0 +1,155 @@
+//! Workloads and services as Istio's Address, found by every name a proxy may ask by.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use prost::Message;
+use voile_model::mesh::{EndpointAddress, Mesh, Resolution, Service, TargetPort, Workload};
+use voile_model::{Hostname, Port, ServiceKey};
+use voile_proto::workload as wire;
+use voile_xds::server::Resource;
+use voile_xds::wire::{CLUSTER, address_bytes, encode_service, encode_workload};
+
+use super::Kept;
+use crate::snapshot::{MeshSnapshot, resource};
+
+type Members = BTreeMap<ServiceKey, BTreeMap<Port, Port>>;
+
+pub(super) fn addresses(mesh: &Mesh, kept: &Kept<'_>, snapshot: &mut MeshSnapshot) {
+    let mut services_of: BTreeMap<Arc<str>, Members> = BTreeMap::new();
+    let mut workloads_of: BTreeMap<ServiceKey, Vec<Arc<str>>> = BTreeMap::new();
+    for service in mesh.services.values() {
+        for member in mesh.workloads_of(service) {
+            let uid = member.workload.uid.clone();
+            workloads_of.entry(service.key.clone()).or_default().push(uid.clone());
+            services_of
+                .entry(uid)
+                .or_default()
+                .insert(service.key.clone(), member.ports);
+        }
+    }
+    let none = Members::new();
+    for workload in mesh.workloads.values() {
+        let members = services_of.get(&workload.uid).unwrap_or(&none);
+        let message = encode_workload(workload, members, &mesh.config.trust_domain);
+        let made = pack(
+            workload.uid.clone(),
+            workload_aliases(workload),
+            wire::address::Type::Workload(message),
+        );
+        add(snapshot, kept.or_new(made));
+    }
+    for service in mesh.services.values() {
+        for workload in named_endpoints(service) {
+            let uid: Arc<str> = workload.uid.as_str().into();
+            workloads_of.entry(service.key.clone()).or_default().push(uid.clone());
+            let made = pack(uid, Vec::new(), wire::address::Type::Workload(workload));
+            add(snapshot, kept.or_new(made));
+        }
+    }
+    for service in mesh.services.values() {
+        let aliases = service.addresses.iter().map(|a| by_address("", *a)).collect();
+        let message = wire::address::Type::Service(encode_service(service));
+        let name: Arc<str> = service.key.to_string().into();
+        add(snapshot, kept.or_new(pack(name.clone(), aliases, message)));
+        // Whoever asks for the service, by whatever name, gets the workloads behind it.
+        let behind: Vec<Arc<Resource>> = workloads_of
+            .get(&service.key)
+            .into_iter()
+            .flatten()
+            .filter_map(|uid| snapshot.all_addresses.get(uid).cloned())
+            .collect();
+        let own = snapshot.all_addresses[&name].clone();
+        for asked in own.aliases.iter().chain([&name]) {
+            if let Some(found) = snapshot.addresses.get_mut(asked) {
+                found.extend(behind.iter().cloned());
+            }
+        }
+    }
+}
+
+fn add(snapshot: &mut MeshSnapshot, made: Arc<Resource>) {
+    for name in made.aliases.iter().chain([&made.name]) {
+        snapshot.addresses.entry(name.clone()).or_default().push(made.clone());
+    }
+    snapshot.all_addresses.insert(made.name.clone(), made);
+}
+
+fn pack(name: Arc<str>, aliases: Vec<Arc<str>>, message: wire::address::Type) -> Resource {
+    let address = wire::Address {
+        r#type: Some(message),
+    };
+    resource(name, aliases, address.encode_to_vec())
+}
+
+fn by_address(network: &str, address: IpAddr) -> Arc<str> {
+    format!("{network}/{address}").into()
+}
+
+fn workload_aliases(workload: &Workload) -> Vec<Arc<str>> {
+    workload
+        .addresses
+        .iter()
+        .map(|address| by_address(&workload.network, *address))
+        .collect()
+}
+
+/// Endpoints known only by a DNS name: workloads without address or identity, which the proxy resolves itself.
+fn named_endpoints(service: &Service) -> Vec<wire::Workload> {
+    let plain = BTreeMap::new();
+    match &service.resolution {
+        Resolution::Alias(hostname) => vec![named(service, hostname, &plain)],
+        Resolution::Dns | Resolution::DnsRoundRobin if service.endpoints.is_empty() => {
+            match service.key.hostname.is_wildcard() {
+                true => Vec::new(),
+                false => vec![named(service, &service.key.hostname, &plain)],
+            }
+        }
+        Resolution::Static
+        | Resolution::Passthrough
+        | Resolution::Dns
+        | Resolution::DnsRoundRobin
+        | Resolution::DynamicDns => service
+            .endpoints
+            .iter()
+            .filter_map(|endpoint| match &endpoint.address {
+                EndpointAddress::Dns(hostname) => Some(named(service, hostname, &endpoint.ports)),
+                EndpointAddress::Ip(_) => None,
+            })
+            .collect(),
+    }
+}
+
+fn named(
+    service: &Service,
+    hostname: &Hostname,
+    ports: &BTreeMap<Arc<str>, Port>,
+) -> wire::Workload {
+    let target = |port: &voile_model::mesh::ServicePort| {
+        ports.get(&port.name).copied().unwrap_or(match port.target {
+            TargetPort::Number(number) => number,
+            TargetPort::Named(_) => port.number,
+        })
+    };
+    let list = service.ports.iter().map(|port| wire::Port {
+        service_port: port.number.get().into(),
+        target_port: target(port).get().into(),
+        app_protocol: 0,
+    });
+    wire::Workload {
+        uid: format!("{CLUSTER}/networking.istio.io/Hostname/{}/{hostname}", service.key),
+        name: hostname.to_string(),
+        namespace: service.key.namespace.to_string(),
+        // An address literal in place of a name needs no resolving.
+        addresses: hostname.as_str().parse().map(address_bytes).into_iter().collect(),
+        hostname: hostname.to_string(),
+        canonical_name: service.name.to_string(),
+        canonical_revision: "latest".to_owned(),
+        workload_type: wire::WorkloadType::Pod.into(),
+        workload_name: service.name.to_string(),
+        cluster_id: CLUSTER.to_owned(),
+        services: [(service.key.to_string(), wire::PortList { ports: list.collect() })].into(),
+        ..wire::Workload::default()
+    }
+}

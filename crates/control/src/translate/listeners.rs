@@ -1,0 +1,195 @@
+//! A sidecar's listeners: inbound from the Sidecar resource or else from the services of the workload, outbound from the
+//! Sidecar's egress listeners that clients connect to (`captureMode: NONE`). Transparent capture is another source of
+//! traffic and adds nothing here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use voile_model::mesh::{
+    CaptureMode, EgressListener, EndpointHost, IngressListener, Mesh, Sidecar, Workload,
+    WorkloadService,
+};
+use voile_model::Port;
+use voile_proto::proxy as wire;
+use voile_xds::wire::{Protocol, protocol_of, socket_address};
+
+use super::authentication;
+
+/// One port the workload takes calls on.
+struct Inbound {
+    bind: SocketAddr,
+    endpoint: SocketAddr,
+    protocol: Protocol,
+    /// The port that policies know it by.
+    port: Port,
+}
+
+pub(super) fn inbound(
+    mesh: &Mesh,
+    workload: &Workload,
+    sidecar: Option<&Sidecar>,
+    problems: &mut Vec<String>,
+) -> Vec<wire::InboundListener> {
+    let Some(own) = workload.addresses.first().copied() else {
+        return Vec::new();
+    };
+    let services = mesh.services_of(workload);
+    let wanted: Vec<Inbound> = match sidecar {
+        Some(sidecar) if !sidecar.ingress.is_empty() => sidecar
+            .ingress
+            .iter()
+            .filter_map(|listener| from_ingress(listener, own))
+            .collect(),
+        _ => from_services(&services, own),
+    };
+    let mut binds = BTreeSet::new();
+    let mut listeners = Vec::new();
+    for listener in wanted {
+        if listener.bind == listener.endpoint {
+            problems.push(format!(
+                "{}: inbound {} would forward to itself; give the application another address (Sidecar ingress.defaultEndpoint)",
+                workload.key, listener.bind
+            ));
+        } else if !binds.insert(listener.bind) {
+            problems.push(format!("{}: inbound {} is there twice", workload.key, listener.bind));
+        } else {
+            listeners.push(inbound_on_the_wire(mesh, workload, &services, &listener));
+        }
+    }
+    listeners
+}
+
+fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Inbound> {
+    let port = listener.port.number;
+    let endpoint = match listener.default_endpoint {
+        None => SocketAddr::new(loopback(own), port.get()),
+        Some(endpoint) => {
+            let address = match endpoint.host {
+                EndpointHost::Loopback(address) => address,
+                EndpointHost::Workload => own,
+            };
+            SocketAddr::new(address, endpoint.port.get())
+        }
+    };
+    Some(Inbound {
+        bind: SocketAddr::new(listener.bind.unwrap_or(own), port.get()),
+        endpoint,
+        protocol: protocol_of(listener.port.protocol)?,
+        port,
+    })
+}
+
+/// Each target port once; the first service that names it says what is spoken.
+fn from_services(services: &[WorkloadService], own: IpAddr) -> Vec<Inbound> {
+    let mut by_target: BTreeMap<Port, Protocol> = BTreeMap::new();
+    for member in services {
+        for port in &member.service.ports {
+            let target = member.ports.get(&port.number);
+            if let (Some(target), Some(protocol)) = (target, protocol_of(port.protocol)) {
+                by_target.entry(*target).or_insert(protocol);
+            }
+        }
+    }
+    by_target
+        .into_iter()
+        .map(|(port, protocol)| Inbound {
+            bind: SocketAddr::new(own, port.get()),
+            endpoint: SocketAddr::new(loopback(own), port.get()),
+            protocol,
+            port,
+        })
+        .collect()
+}
+
+fn loopback(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    }
+}
+
+fn inbound_on_the_wire(
+    mesh: &Mesh,
+    workload: &Workload,
+    services: &[WorkloadService],
+    listener: &Inbound,
+) -> wire::InboundListener {
+    let service = services.iter().find_map(|member| {
+        let (number, _) = member.ports.iter().find(|(_, target)| **target == listener.port)?;
+        Some((member.service.key.to_string(), *number))
+    });
+    let (service, service_port) = match service {
+        Some((service, port)) => (service, port.get().into()),
+        None => (String::new(), 0),
+    };
+    let mode = authentication::effective(mesh, workload, listener.port);
+    wire::InboundListener {
+        bind: Some(socket_address(listener.bind)),
+        protocol: listener.protocol.to_proxy().into(),
+        mutual_tls: authentication::on_the_wire(mode).into(),
+        endpoint: Some(socket_address(listener.endpoint)),
+        service,
+        service_port,
+        name: format!("inbound/{}", listener.bind),
+    }
+}
+
+pub(super) fn outbound(
+    mesh: &Mesh,
+    workload: &Workload,
+    sidecar: Option<&Sidecar>,
+    problems: &mut Vec<String>,
+) -> Vec<wire::OutboundListener> {
+    let mut binds = BTreeSet::new();
+    let mut listeners = Vec::new();
+    for listener in sidecar.into_iter().flat_map(|sidecar| &sidecar.egress) {
+        let Some((bind, made)) = from_egress(mesh, workload, listener) else {
+            continue;
+        };
+        match binds.insert(bind) {
+            true => listeners.push(made),
+            false => problems.push(format!(
+                "{}: {}: outbound {bind} is there twice",
+                listener.source, workload.key
+            )),
+        }
+    }
+    listeners
+}
+
+fn from_egress(
+    mesh: &Mesh,
+    workload: &Workload,
+    listener: &EgressListener,
+) -> Option<(SocketAddr, wire::OutboundListener)> {
+    if listener.capture_mode != CaptureMode::None {
+        return None;
+    }
+    let port = listener.port.as_ref()?;
+    let protocol = protocol_of(port.protocol)?;
+    let bind = listener.bind.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let bind = SocketAddr::new(bind, port.number.get());
+    let namespace = &workload.key.namespace;
+    let mut taken = BTreeSet::new();
+    let services = mesh
+        .egress_services(namespace, listener)
+        .into_iter()
+        .map(|service| wire::ServicePort {
+            service: service.key.to_string(),
+            port: port.number.get().into(),
+            // A short name belongs to the first service that has it.
+            authorities: service
+                .authorities(namespace)
+                .into_iter()
+                .filter(|authority| taken.insert(authority.clone()))
+                .collect(),
+        })
+        .collect();
+    let made = wire::OutboundListener {
+        bind: Some(socket_address(bind)),
+        protocol: protocol.to_proxy().into(),
+        services,
+        name: format!("outbound/{bind}"),
+    };
+    Some((bind, made))
+}

@@ -1,0 +1,36 @@
+//! How clients must speak to a service: what Istio's workload messages cannot say.
+
+use voile_model::mesh::{Location, Mesh, MutualTlsMode, Service};
+use voile_proto::proxy as wire;
+use voile_xds::wire::protocol_of;
+
+use super::authentication;
+
+/// Protocol by port, and the workloads to be spoken to in plaintext although they have a sidecar.
+pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePolicy {
+    // Nobody in the mesh stands behind it, or nobody is to speak mutual TLS unasked.
+    let never = service.location == Location::MeshExternal || !mesh.config.enable_auto_mtls;
+    let workloads = mesh.workloads_of(service);
+    let port_policy = |port: &voile_model::mesh::ServicePort| {
+        let protocol = protocol_of(port.protocol)?;
+        let plaintext = workloads.iter().filter(|member| {
+            let disabled = || {
+                member.ports.get(&port.number).is_some_and(|target| {
+                    let mode = authentication::effective(mesh, &member.workload, *target);
+                    mode == MutualTlsMode::Disable
+                })
+            };
+            member.workload.has_sidecar && (never || disabled())
+        });
+        Some(wire::PortPolicy {
+            port: port.number.get().into(),
+            protocol: protocol.to_proxy().into(),
+            plaintext_workloads: plaintext
+                .map(|member| member.workload.uid.to_string())
+                .collect(),
+        })
+    };
+    wire::ServicePolicy {
+        ports: service.ports.iter().filter_map(port_policy).collect(),
+    }
+}
