@@ -66,9 +66,17 @@ impl MeshSnapshot {
             .all_addresses
             .values()
             .chain(self.policies.values())
-            .chain(self.configurations.values().map(|private| &private.resource))
+            .chain(
+                self.configurations
+                    .values()
+                    .map(|private| &private.resource),
+            )
             .map(|resource| format!("{} {}\n", resource.name, resource.version))
-            .chain(self.configurations.values().map(|p| format!("{} {}\n", p.owner, p.pod)))
+            .chain(
+                self.configurations
+                    .values()
+                    .map(|p| format!("{} {}\n", p.owner, p.pod)),
+            )
             .collect();
         lines.sort_unstable();
         let mut hash = Sha256::new();

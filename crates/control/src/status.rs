@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use voile_telemetry::exposition::{Family, Scrape};
-use voile_telemetry::process::ProcessFigures;
+use voile_telemetry::{Family, ProcessFigures, Scrape};
 use voile_xds::server::{Event, Observer, StreamId};
 
 use crate::snapshot::{Caller, MeshSnapshot};
@@ -122,14 +121,54 @@ impl Status {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         let inner = self.inner();
         for (name, kind, help, value) in [
-            ("voile_control_connected_proxies", "gauge", "Open discovery streams.", inner.streams.len() as f64),
-            ("voile_control_pushes_total", "counter", "Discovery responses sent.", load(&self.pushes)),
-            ("voile_control_nacks_total", "counter", "Discovery responses that a proxy refused, at least in part.", load(&self.nacks)),
-            ("voile_control_reloads_total", "counter", "Readings of the configuration.", load(&self.reloads)),
-            ("voile_control_reload_errors_total", "counter", "Readings with an error, or that failed altogether.", load(&self.failed_reloads)),
-            ("voile_control_configuration_errors", "gauge", "Errors in the configuration as last read.", load(&self.errors)),
-            ("voile_control_refused_callers_total", "counter", "Calls without a proof of identity that is believed.", load(&self.refused_callers)),
-            ("voile_control_failed_handshakes_total", "counter", "Connections that never became TLS.", load(&self.failed_handshakes)),
+            (
+                "voile_control_connected_proxies",
+                "gauge",
+                "Open discovery streams.",
+                inner.streams.len() as f64,
+            ),
+            (
+                "voile_control_pushes_total",
+                "counter",
+                "Discovery responses sent.",
+                load(&self.pushes),
+            ),
+            (
+                "voile_control_nacks_total",
+                "counter",
+                "Discovery responses that a proxy refused, at least in part.",
+                load(&self.nacks),
+            ),
+            (
+                "voile_control_reloads_total",
+                "counter",
+                "Readings of the configuration.",
+                load(&self.reloads),
+            ),
+            (
+                "voile_control_reload_errors_total",
+                "counter",
+                "Readings with an error, or that failed altogether.",
+                load(&self.failed_reloads),
+            ),
+            (
+                "voile_control_configuration_errors",
+                "gauge",
+                "Errors in the configuration as last read.",
+                load(&self.errors),
+            ),
+            (
+                "voile_control_refused_callers_total",
+                "counter",
+                "Calls without a proof of identity that is believed.",
+                load(&self.refused_callers),
+            ),
+            (
+                "voile_control_failed_handshakes_total",
+                "counter",
+                "Connections that never became TLS.",
+                load(&self.failed_handshakes),
+            ),
         ] {
             scrape.family(Family::single(name, kind, help, value));
         }
@@ -151,7 +190,10 @@ impl Status {
     fn push_time(&self) -> String {
         use std::fmt::Write as _;
         const NAME: &str = "voile_control_push_seconds";
-        let time = self.push_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let time = self
+            .push_time
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut page = format!(
             "# HELP {NAME} From sending a response to its acknowledgement.\n# TYPE {NAME} histogram\n"
         );
@@ -160,12 +202,19 @@ impl Status {
             let _ = writeln!(page, "{NAME}_bucket{{le=\"{bound}\"}} {count}");
         }
         let _ = writeln!(page, "{NAME}_bucket{{le=\"+Inf\"}} {}", time.count);
-        let _ = writeln!(page, "{NAME}_sum {}\n{NAME}_count {}", time.seconds, time.count);
+        let _ = writeln!(
+            page,
+            "{NAME}_sum {}\n{NAME}_count {}",
+            time.seconds, time.count
+        );
         page
     }
 
     fn acknowledged(&self, took: Duration) {
-        let mut time = self.push_time.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut time = self
+            .push_time
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let seconds = took.as_secs_f64();
         time.count += 1;
         time.seconds += seconds;
@@ -207,7 +256,12 @@ impl Observer<Caller> for Status {
             Event::Refused { reason } => {
                 self.nacks.fetch_add(1, Ordering::Relaxed);
                 let reason: String = reason.chars().take(4096).collect();
-                tracing::error!(stream = id.0, type_url, reason, "a proxy refuses configuration");
+                tracing::error!(
+                    stream = id.0,
+                    type_url,
+                    reason,
+                    "a proxy refuses configuration"
+                );
                 self.with_type(id, type_url, |status| {
                     status.last_nack = Some(reason);
                     status.last_nack_at = Some(now());

@@ -1,11 +1,174 @@
-//! `voile control`.
+//! `voile control`: the control plane as a process. What it decides lives in `voile-control`; here are words, signals and
+//! exit codes.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use voile_control::{Control, Options, Report, Reporter};
 
-pub(crate) fn run(_args: Args) -> ExitCode {
-    eprintln!("voile control: not built yet");
-    ExitCode::from(2)
+/// Where plaintext discovery listens, or that it does not.
+#[derive(Debug, Clone, Copy)]
+enum Plaintext {
+    Off,
+    On(SocketAddr),
+}
+
+impl std::str::FromStr for Plaintext {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            address => address
+                .parse()
+                .map(Self::On)
+                .map_err(|_| format!("`{address}` is neither ADDRESS:PORT nor `off`")),
+        }
+    }
+}
+
+/// Read folders of YAML, watch them, and tell each proxy what it needs; issue certificates to who proves who it is.
+///
+/// A broken edit is reported on stderr with file and line, and what was good stays in force. Stops cleanly on SIGTERM
+/// and Ctrl-C; proxies keep serving with what they hold.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    /// Folder of resources (`.yaml`, `.yml`, `.json`); may be given several times.
+    #[arg(long, value_name = "DIR", required = true)]
+    config: Vec<PathBuf>,
+
+    /// Where the root key, the token key and join tokens are kept; made with mode 0700 if missing.
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+
+    /// Discovery and certificates over TLS.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15012")]
+    listen: SocketAddr,
+
+    /// Discovery without TLS, for tools on this machine (`off` for none). Callers without a token see workloads and
+    /// services only.
+    #[arg(long, value_name = "ADDRESS|off", default_value = "127.0.0.1:15010")]
+    plaintext: Plaintext,
+
+    /// Let `--plaintext` be an address that other machines reach.
+    #[arg(long)]
+    plaintext_beyond_loopback: bool,
+
+    /// GET /ready, /metrics, /debug/status.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
+    monitoring: SocketAddr,
+
+    /// off, error, warn, info, debug or trace, or `target=level,…`.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    if let Err(error) = voile_telemetry::logging::install(&args.log_level) {
+        eprintln!("voile control: --log-level {error}");
+        return ExitCode::from(2);
+    }
+    raise_descriptor_limit();
+    let options = Options {
+        config: args.config,
+        state: args.state,
+        listen: args.listen,
+        plaintext: match args.plaintext {
+            Plaintext::Off => None,
+            Plaintext::On(address) => Some(address),
+        },
+        plaintext_beyond_loopback: args.plaintext_beyond_loopback,
+        monitoring: args.monitoring,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let served = match runtime {
+        Ok(runtime) => runtime.block_on(serve(options)),
+        Err(error) => Err(error.to_string()),
+    };
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("voile control: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(options: Options) -> Result<(), String> {
+    // Before anything is started, so that no signal falls between.
+    let failed = |error: std::io::Error| format!("signals: {error}");
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let control = Control::start(options, reporter())
+        .await
+        .map_err(|error| error.to_string())?;
+    let addresses = control.addresses();
+    let plaintext = match addresses.plaintext {
+        Some(address) => format!(", plaintext discovery on {address}"),
+        None => String::new(),
+    };
+    eprintln!(
+        "voile control: discovery and certificates on {}{plaintext}, monitoring on http://{}/",
+        addresses.tls, addresses.monitoring
+    );
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    control.stop().await;
+    Ok(())
+}
+
+/// Prints what is wrong, once as long as it stays the same.
+fn reporter() -> Reporter {
+    let mut last: Vec<String> = Vec::new();
+    Box::new(move |report: &Report| {
+        let mut lines: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();
+        lines.extend(
+            report
+                .problems
+                .iter()
+                .map(|problem| format!("warning: {problem}")),
+        );
+        if let Some(error) = &report.unreadable {
+            lines.push(format!(
+                "error: {error}; the last good configuration stays in force"
+            ));
+        }
+        if lines != last {
+            for line in &lines {
+                eprintln!("{line}");
+            }
+            let errors = report.diagnostics.iter().filter(|d| d.is_error()).count();
+            match (errors, lines.is_empty()) {
+                (_, true) => eprintln!("voile control: all problems are gone"),
+                (0, false) => {}
+                (1, false) => {
+                    eprintln!("voile control: 1 error; what was good before stays in force")
+                }
+                (n, false) => {
+                    eprintln!("voile control: {n} errors; what was good before stays in force")
+                }
+            }
+            last = lines;
+        }
+    })
+}
+
+/// Each proxy is a descriptor: take as many as the system lets us have.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit of open descriptors cannot be raised");
+    }
 }

@@ -2,6 +2,7 @@
 
 mod authenticate;
 mod monitoring;
+mod routes;
 mod tls;
 
 use std::future::Future;
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
-use tonic::transport::server::Router;
+use voile_identity::service::IstioCertificateServiceServer;
 use voile_identity::{
     Authority, CertificateService, JoinTokens, MeshAuthenticator, StateDir, TokenKey, TrustBundle,
     TrustStore,
@@ -31,6 +32,7 @@ use crate::reload::{Reload, Reporter};
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
+use routes::Routes;
 
 /// HTTP/2 pings on quiet connections, so that a proxy that vanished does not stay on the books.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -107,13 +109,31 @@ impl Control {
         let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
         let (publish, snapshots) = watch::channel(empty);
         let keys = keys(&options.state)?;
-        let mut reload = Reload::new(source, reporter, publish, keys.trust.clone(), status.clone());
+        let mut reload = Reload::new(
+            source,
+            reporter,
+            publish,
+            keys.trust.clone(),
+            status.clone(),
+        );
         reload.read()?;
         let (ending, ended) = watch::channel(false);
         let ads = AdsService::new(snapshots, status.clone(), ended.clone());
         let mut tasks = JoinSet::new();
-        let incoming = tls::accept(tls, keys.authority.clone(), status.clone(), ended.clone(), &mut tasks)?;
-        tasks.spawn(serve_tls(&keys, ads.clone(), status.clone(), incoming, ended.clone()));
+        let incoming = tls::accept(
+            tls,
+            keys.authority.clone(),
+            status.clone(),
+            ended.clone(),
+            &mut tasks,
+        )?;
+        tasks.spawn(serve_tls(
+            &keys,
+            ads.clone(),
+            status.clone(),
+            incoming,
+            ended.clone(),
+        ));
         if let Some(listener) = plaintext {
             tasks.spawn(serve_plaintext(&keys, ads, status.clone(), listener, ended));
         }
@@ -196,18 +216,6 @@ fn builder() -> Server {
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
-        .tcp_nodelay(true)
-}
-
-fn with_discovery(
-    ads: AdsService<Caller>,
-    check: impl Fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>
-    + Clone
-    + Send
-    + Sync
-    + 'static,
-) -> Router {
-    builder().add_service(InterceptedService::new(ads.into_server(), check))
 }
 
 fn serve_tls(
@@ -224,10 +232,14 @@ fn serve_tls(
         keys.trust.clone(),
     );
     let check = authenticate::required(keys.authenticator.clone(), status);
-    let router = with_discovery(ads, check).add_service(certificates.into_server());
+    let routes = Routes {
+        discovery: InterceptedService::new(ads.into_server(), check),
+        certificates: Some(certificates.into_server()),
+    };
     async move {
         let incoming = ReceiverStream::new(incoming);
-        if let Err(error) = router.serve_with_incoming_shutdown(incoming, over(ended)).await {
+        let served = builder().serve_with_incoming_shutdown(routes, incoming, over(ended));
+        if let Err(error) = served.await {
             tracing::error!(%error, "discovery over TLS ended");
         }
     }
@@ -241,10 +253,17 @@ fn serve_plaintext(
     ended: watch::Receiver<bool>,
 ) -> impl Future<Output = ()> + Send + 'static {
     let check = authenticate::optional(keys.authenticator.clone(), status);
-    let router = with_discovery(ads, check);
+    let routes = Routes {
+        discovery: InterceptedService::new(ads.into_server(), check),
+        // Keys are never certified over a wire that anybody can write on.
+        certificates: None::<
+            IstioCertificateServiceServer<CertificateService<Arc<MeshAuthenticator>>>,
+        >,
+    };
     async move {
         let incoming = TcpListenerStream::new(listener);
-        if let Err(error) = router.serve_with_incoming_shutdown(incoming, over(ended)).await {
+        let served = builder().serve_with_incoming_shutdown(routes, incoming, over(ended));
+        if let Err(error) = served.await {
             tracing::error!(%error, "plaintext discovery ended");
         }
     }

@@ -42,7 +42,10 @@ impl Drop for Monitoring {
     }
 }
 
-pub(super) fn start(listener: TcpListener, status: Arc<Status>) -> Result<Monitoring, ControlError> {
+pub(super) fn start(
+    listener: TcpListener,
+    status: Arc<Status>,
+) -> Result<Monitoring, ControlError> {
     let failed = |error: std::io::Error| ControlError::Setup(format!("monitoring: {error}"));
     let listener = listener.into_std().map_err(failed)?;
     let (stop, stopped) = oneshot::channel::<()>();
@@ -55,7 +58,9 @@ pub(super) fn start(listener: TcpListener, status: Arc<Status>) -> Result<Monito
         .spawn(move || {
             let pages = async move {
                 match TcpListener::from_std(listener) {
-                    Ok(listener) => serve(listener, move |question| answer(status.clone(), question)).await,
+                    Ok(listener) => {
+                        serve(listener, move |question| answer(status.clone(), question)).await;
+                    }
                     Err(error) => tracing::error!(%error, "monitoring"),
                 }
             };

@@ -51,7 +51,10 @@ impl FilesSource {
         let roots: Vec<PathBuf> = folders.iter().map(|folder| folder.path.clone()).collect();
         let told = shared.clone();
         let watcher = notify::recommended_watcher(move |event| tell(&told, &roots, event));
-        let first = folders.first().map(|folder| folder.path.clone()).unwrap_or_default();
+        let first = folders
+            .first()
+            .map(|folder| folder.path.clone())
+            .unwrap_or_default();
         let watcher = watcher.map_err(|error| cannot_watch(&first, &error))?;
         let mut source = Self {
             folders,
@@ -171,7 +174,12 @@ impl Source for FilesSource {
 
     async fn changed(&mut self) {
         loop {
-            let due = self.shared.burst.lock().unwrap_or_else(PoisonError::into_inner).due();
+            let due = self
+                .shared
+                .burst
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .due();
             match due {
                 None => self.shared.news.notified().await,
                 Some(due) if due > Instant::now() => {
@@ -181,7 +189,11 @@ impl Source for FilesSource {
                     }
                 }
                 Some(_) => {
-                    *self.shared.burst.lock().unwrap_or_else(PoisonError::into_inner) = Burst::default();
+                    *self
+                        .shared
+                        .burst
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner) = Burst::default();
                     return;
                 }
             }

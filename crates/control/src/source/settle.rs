@@ -58,9 +58,17 @@ mod tests {
         let start = Instant::now();
         let mut burst = Burst::default();
         for (at, file, happening) in events {
-            burst.event(Path::new(file), *happening, start + Duration::from_millis(*at));
+            burst.event(
+                Path::new(file),
+                *happening,
+                start + Duration::from_millis(*at),
+            );
         }
-        assert_eq!(burst.due(), due.map(|at| start + Duration::from_millis(at)), "{events:?}");
+        assert_eq!(
+            burst.due(),
+            due.map(|at| start + Duration::from_millis(at)),
+            "{events:?}"
+        );
     }
 
     #[test]
@@ -71,6 +79,9 @@ mod tests {
         check(&[(0, "a", Written), (3, "a", Done)], Some(53));
         check(&[(0, "a", Written)], Some(1000));
         check(&[(0, "a", Written), (30, "b", Done)], Some(1030));
-        check(&[(0, "a", Written), (900, "a", Written), (1800, "a", Written)], Some(2000));
+        check(
+            &[(0, "a", Written), (900, "a", Written), (1800, "a", Written)],
+            Some(2000),
+        );
     }
 }

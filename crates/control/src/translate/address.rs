@@ -22,7 +22,10 @@ pub(super) fn addresses(mesh: &Mesh, kept: &Kept<'_>, snapshot: &mut MeshSnapsho
     for service in mesh.services.values() {
         for member in mesh.workloads_of(service) {
             let uid = member.workload.uid.clone();
-            workloads_of.entry(service.key.clone()).or_default().push(uid.clone());
+            workloads_of
+                .entry(service.key.clone())
+                .or_default()
+                .push(uid.clone());
             services_of
                 .entry(uid)
                 .or_default()
@@ -43,13 +46,20 @@ pub(super) fn addresses(mesh: &Mesh, kept: &Kept<'_>, snapshot: &mut MeshSnapsho
     for service in mesh.services.values() {
         for workload in named_endpoints(service) {
             let uid: Arc<str> = workload.uid.as_str().into();
-            workloads_of.entry(service.key.clone()).or_default().push(uid.clone());
+            workloads_of
+                .entry(service.key.clone())
+                .or_default()
+                .push(uid.clone());
             let made = pack(uid, Vec::new(), wire::address::Type::Workload(workload));
             add(snapshot, kept.or_new(made));
         }
     }
     for service in mesh.services.values() {
-        let aliases = service.addresses.iter().map(|a| by_address("", *a)).collect();
+        let aliases = service
+            .addresses
+            .iter()
+            .map(|a| by_address("", *a))
+            .collect();
         let message = wire::address::Type::Service(encode_service(service));
         let name: Arc<str> = service.key.to_string().into();
         add(snapshot, kept.or_new(pack(name.clone(), aliases, message)));
@@ -71,7 +81,11 @@ pub(super) fn addresses(mesh: &Mesh, kept: &Kept<'_>, snapshot: &mut MeshSnapsho
 
 fn add(snapshot: &mut MeshSnapshot, made: Arc<Resource>) {
     for name in made.aliases.iter().chain([&made.name]) {
-        snapshot.addresses.entry(name.clone()).or_default().push(made.clone());
+        snapshot
+            .addresses
+            .entry(name.clone())
+            .or_default()
+            .push(made.clone());
     }
     snapshot.all_addresses.insert(made.name.clone(), made);
 }
@@ -138,18 +152,32 @@ fn named(
         app_protocol: 0,
     });
     wire::Workload {
-        uid: format!("{CLUSTER}/networking.istio.io/Hostname/{}/{hostname}", service.key),
+        uid: format!(
+            "{CLUSTER}/networking.istio.io/Hostname/{}/{hostname}",
+            service.key
+        ),
         name: hostname.to_string(),
         namespace: service.key.namespace.to_string(),
         // An address literal in place of a name needs no resolving.
-        addresses: hostname.as_str().parse().map(address_bytes).into_iter().collect(),
+        addresses: hostname
+            .as_str()
+            .parse()
+            .map(address_bytes)
+            .into_iter()
+            .collect(),
         hostname: hostname.to_string(),
         canonical_name: service.name.to_string(),
         canonical_revision: "latest".to_owned(),
         workload_type: wire::WorkloadType::Pod.into(),
         workload_name: service.name.to_string(),
         cluster_id: CLUSTER.to_owned(),
-        services: [(service.key.to_string(), wire::PortList { ports: list.collect() })].into(),
+        services: [(
+            service.key.to_string(),
+            wire::PortList {
+                ports: list.collect(),
+            },
+        )]
+        .into(),
         ..wire::Workload::default()
     }
 }

@@ -23,7 +23,9 @@ pub(super) fn effective(mesh: &Mesh, workload: &Workload, port: Port) -> MutualT
     let selects = |p: &&std::sync::Arc<PeerAuthentication>| {
         p.name.namespace == *namespace
             && namespace != root
-            && p.selector.as_ref().is_some_and(|s| s.selects(&workload.labels))
+            && p.selector
+                .as_ref()
+                .is_some_and(|s| s.selects(&workload.labels))
     };
     let Some(own) = mesh.peer_authentications.iter().find(selects) else {
         return inherited;

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use voile_model::Port;
 use voile_model::mesh::{
     CaptureMode, EgressListener, EndpointHost, IngressListener, Mesh, Sidecar, Workload,
     WorkloadService,
 };
-use voile_model::Port;
 use voile_proto::proxy as wire;
 use voile_xds::wire::{Protocol, protocol_of, socket_address};
 
@@ -51,7 +51,10 @@ pub(super) fn inbound(
                 workload.key, listener.bind
             ));
         } else if !binds.insert(listener.bind) {
-            problems.push(format!("{}: inbound {} is there twice", workload.key, listener.bind));
+            problems.push(format!(
+                "{}: inbound {} is there twice",
+                workload.key, listener.bind
+            ));
         } else {
             listeners.push(inbound_on_the_wire(mesh, workload, &services, &listener));
         }
@@ -115,7 +118,10 @@ fn inbound_on_the_wire(
     listener: &Inbound,
 ) -> wire::InboundListener {
     let service = services.iter().find_map(|member| {
-        let (number, _) = member.ports.iter().find(|(_, target)| **target == listener.port)?;
+        let (number, _) = member
+            .ports
+            .iter()
+            .find(|(_, target)| **target == listener.port)?;
         Some((member.service.key.to_string(), *number))
     });
     let (service, service_port) = match service {

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
-use voile_model::mesh::Workload;
 use voile_model::Mesh;
+use voile_model::mesh::Workload;
 use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
 use voile_xds::wire::address_bytes;
@@ -26,7 +26,11 @@ const DETECTION_TIMEOUT_MS: u32 = 100;
 pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot, Vec<String>) {
     let mut snapshot = MeshSnapshot::default();
     let mut problems = Vec::new();
-    address::addresses(mesh, &Kept::of(previous, |p| &p.all_addresses), &mut snapshot);
+    address::addresses(
+        mesh,
+        &Kept::of(previous, |p| &p.all_addresses),
+        &mut snapshot,
+    );
     let kept = Kept::of(previous, |p| &p.policies);
     for service in mesh.services.values() {
         let name: Arc<str> = service.key.to_string().into();
@@ -35,7 +39,11 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
             .policies
             .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
     }
-    for workload in mesh.workloads.values().filter(|workload| workload.has_sidecar) {
+    for workload in mesh
+        .workloads
+        .values()
+        .filter(|workload| workload.has_sidecar)
+    {
         let name: Arc<str> = workload.key.to_string().into();
         let body = configuration(mesh, workload, &mut problems).encode_to_vec();
         let mut made = Arc::new(resource(name.clone(), Vec::new(), body));

@@ -82,6 +82,9 @@ struct Kind {
     greet: bool,
 }
 
+/// Resources new or changed, and names gone.
+type Differences = (Vec<Arc<Resource>>, Vec<Arc<str>>);
+
 /// The server's side of one stream.
 #[derive(Debug)]
 pub struct Stream<C> {
@@ -257,13 +260,13 @@ impl Kind {
         }
     }
 
-    /// What to say now: resources new or changed, and names gone. `None` when there is nothing.
+    /// What to say now; `None` when there is nothing.
     fn differences<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
-    ) -> Option<(Vec<Arc<Resource>>, Vec<Arc<str>>)> {
+    ) -> Option<Differences> {
         let (wanted, absent) = self.wanted(snapshot, caller, type_url);
         let mut bytes = 0;
         let mut more = false;
