@@ -192,10 +192,9 @@ mod tests {
 
     fn ask(address: SocketAddr) -> String {
         let mut stream = std::net::TcpStream::connect(address).expect("connected");
-        stream.write_all(b"hello").expect("sent");
-        stream
-            .shutdown(std::net::Shutdown::Write)
-            .expect("half closed");
+        // A relay without a target may have closed already.
+        let _ = stream.write_all(b"hello");
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
         answer

@@ -1,0 +1,3 @@
+//! From folders to plans and documents, through the real resource checks.
+
+mod expansion;
