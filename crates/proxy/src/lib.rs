@@ -1,3 +1,19 @@
-//! The data plane: inbound, outbound, http, tcp
+//! The data plane: one sidecar in one process.
+//!
+//! ```text
+//! control thread                                   worker threads (each its own runtime, pools, counters)
+//!   xDS ─► registry ─► plan ───────plan───────────►  slots ─► inbound │ outbound ─► http │ relay
+//!   certificates ─► store (read per handshake) ···►
+//!   listening sockets ─► least loaded ──connection─►
+//!   admin, metrics ◄──────────────snapshot──────────
+//! ```
+//! Workers learn of changes by message and keep what they learn in plain cells: a request touches no lock, no atomic
+//! and no shared reference count.
 
+mod control;
 pub mod http;
+mod plan;
+mod registry;
+mod worker;
+
+pub use control::{Options, RunError, run};

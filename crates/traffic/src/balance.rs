@@ -11,6 +11,18 @@ pub trait Candidate {
     fn is_available(&self) -> bool;
 }
 
+impl<C: Candidate> Candidate for std::rc::Rc<C> {
+    fn in_flight(&self) -> u32 {
+        (**self).in_flight()
+    }
+    fn weight(&self) -> u32 {
+        (**self).weight()
+    }
+    fn is_available(&self) -> bool {
+        (**self).is_available()
+    }
+}
+
 /// Draws that may hit an unavailable endpoint before all are looked at in turn.
 const DRAWS: usize = 4;
 

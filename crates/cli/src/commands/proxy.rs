@@ -1,11 +1,99 @@
-//! `voile proxy`.
+//! `voile proxy`: one sidecar in one process.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+/// Run the sidecar of one workload.
+///
+/// It asks the control plane what to listen on, gets its certificate from there, and serves until SIGTERM or SIGINT:
+/// then it stops accepting, finishes requests in flight and exits 0. A second signal ends it at once.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// The workload this proxy stands for.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    workload: String,
+    /// The control plane.
+    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:15012")]
+    control: String,
+    /// PEM file of the mesh's root, by which the control plane is verified.
+    #[arg(long, value_name = "FILE")]
+    root_cert: PathBuf,
+    /// Service-account token, read anew whenever it is needed; may be rewritten by others.
+    #[arg(long, value_name = "FILE", required_unless_present = "join_token_file")]
+    token_file: Option<PathBuf>,
+    /// Single-use join token for the first certificate; renewals use the certificate.
+    #[arg(long, value_name = "FILE")]
+    join_token_file: Option<PathBuf>,
+    /// Where the admin pages are served (GET /help lists them). Keep it on loopback.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15000")]
+    admin: SocketAddr,
+    /// Where metrics are served (/stats/prometheus, /metrics).
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15020")]
+    metrics: SocketAddr,
+    /// Where readiness is served (/healthz/ready).
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15021")]
+    readiness: SocketAddr,
+    /// Threads that carry traffic.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    workers: usize,
+    /// Level of the log on stderr: off, error, warn, info, debug, trace, or `target=level,…`.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+    /// How long requests in flight may take at shutdown, such as 5s or 500ms.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    drain_timeout: Duration,
+}
 
-pub(crate) fn run(_args: Args) -> ExitCode {
-    eprintln!("voile proxy: not built yet");
-    ExitCode::from(2)
+pub(crate) fn run(args: Args) -> ExitCode {
+    let log = match voile_telemetry::logging::install(&args.log_level) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("voile proxy: --log-level {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let options = voile_proxy::Options {
+        workload: args.workload,
+        control: args.control,
+        root_cert: args.root_cert,
+        token_file: args.token_file,
+        join_token_file: args.join_token_file,
+        admin: args.admin,
+        metrics: args.metrics,
+        readiness: args.readiness,
+        workers: args.workers,
+        drain_timeout: args.drain_timeout,
+        log: Some(log),
+    };
+    match voile_proxy::run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error @ voile_proxy::RunError::Option(_)) => {
+            eprintln!("voile proxy: {error}");
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("voile proxy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A number with its unit: `ms`, `s`, `m` or `h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("`{text}`: expected a number with a unit, such as 5s"))?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => Ok(Duration::from_secs(number)),
+        "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
+        "h" => Ok(Duration::from_secs(number.saturating_mul(3600))),
+        _ => Err(format!("`{text}`: expected a unit of ms, s, m or h")),
+    }
 }

@@ -1,0 +1,170 @@
+//! Accepting on one thread, serving on the least loaded: with one queue per port no worker idles while another's
+//! connections wait, and sixteen connections become eight and eight.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tokio::sync::{mpsc, watch};
+use voile_transport::{
+    ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, SHED_LOG_INTERVAL, SpareDescriptor,
+};
+
+use crate::plan::ListenerId;
+use crate::worker::ToWorker;
+
+/// The way to a worker.
+#[derive(Debug)]
+pub(super) struct WorkerHandle {
+    pub(super) sender: mpsc::UnboundedSender<ToWorker>,
+    /// Connections handed over and not ended.
+    pub(super) load: Arc<AtomicUsize>,
+}
+
+/// See the module.
+pub(super) struct Dispatcher {
+    workers: RefCell<Vec<WorkerHandle>>,
+    first: Cell<usize>,
+    spare: RefCell<SpareDescriptor>,
+    shed: Cell<u64>,
+    logged: Cell<Option<Instant>>,
+}
+
+impl Dispatcher {
+    pub(super) fn new(workers: Vec<WorkerHandle>) -> io::Result<Self> {
+        Ok(Self {
+            workers: RefCell::new(workers),
+            first: Cell::new(0),
+            spare: RefCell::new(SpareDescriptor::reserve()?),
+            shed: Cell::new(0),
+            logged: Cell::new(None),
+        })
+    }
+
+    /// Tells every worker.
+    pub(super) fn broadcast(&self, message: impl Fn() -> ToWorker) {
+        for worker in self.workers.borrow().iter() {
+            // A worker that panicked hears nothing; its thread's end is reported at join.
+            let _ = worker.sender.send(message());
+        }
+    }
+
+    /// Connections of all workers.
+    pub(super) fn load(&self) -> usize {
+        self.workers
+            .borrow()
+            .iter()
+            .map(|worker| worker.load.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Connections closed at once for want of descriptors or room.
+    pub(super) fn shed(&self) -> u64 {
+        self.shed.get()
+    }
+
+    /// Lets the workers go: they end when their queue is empty.
+    pub(super) fn dismiss(&self) {
+        self.workers.borrow_mut().clear();
+    }
+
+    fn hand_over(&self, listener: ListenerId, stream: TcpStream, peer: SocketAddr) {
+        let workers = self.workers.borrow();
+        let count = workers.len();
+        // Equals take turns.
+        let first = self.first.get();
+        self.first.set((first + 1) % count.max(1));
+        let load = |index: &usize| workers[*index].load.load(Ordering::Relaxed);
+        let Some(least) = (0..count)
+            .map(|step| (first + step) % count)
+            .min_by_key(load)
+        else {
+            return;
+        };
+        if load(&least) >= MAX_CONNECTIONS {
+            drop(stream);
+            self.count_shed("every worker holds MAX_CONNECTIONS connections");
+            return;
+        }
+        workers[least].load.fetch_add(1, Ordering::Relaxed);
+        let _ = workers[least].sender.send(ToWorker::Accepted {
+            listener,
+            stream,
+            peer,
+        });
+    }
+
+    fn count_shed(&self, reason: &str) {
+        self.shed.set(self.shed.get() + 1);
+        if self
+            .logged
+            .get()
+            .is_none_or(|then| then.elapsed() >= SHED_LOG_INTERVAL)
+        {
+            self.logged.set(Some(Instant::now()));
+            tracing::warn!(
+                reason,
+                total = self.shed.get(),
+                "connections closed at once"
+            );
+        }
+    }
+}
+
+/// Accepts until told to stop; then takes what already waits, so that closing the socket resets nobody.
+pub(super) async fn accept(
+    listener: Listener,
+    id: ListenerId,
+    dispatcher: Rc<Dispatcher>,
+    mut stop: watch::Receiver<()>,
+) {
+    loop {
+        tokio::select! {
+            accepted = listener.accept(&dispatcher.spare) => {
+                if !take(accepted, id, &dispatcher, &listener).await {
+                    return;
+                }
+            }
+            _ = stop.changed() => break,
+        }
+    }
+    loop {
+        tokio::select! {
+            biased;
+            accepted = listener.accept(&dispatcher.spare) => match accepted {
+                Ok((stream, peer)) => dispatcher.hand_over(id, stream, peer),
+                Err(_) => return,
+            },
+            () = std::future::ready(()) => return,
+        }
+    }
+}
+
+async fn take(
+    accepted: Result<(TcpStream, SocketAddr), AcceptFailure>,
+    id: ListenerId,
+    dispatcher: &Dispatcher,
+    listener: &Listener,
+) -> bool {
+    match accepted {
+        Ok((stream, peer)) => dispatcher.hand_over(id, stream, peer),
+        Err(AcceptFailure::Shed) => {
+            dispatcher.count_shed("out of descriptors");
+            // Let connections end before the next is shed.
+            tokio::task::yield_now().await;
+        }
+        Err(AcceptFailure::Exhausted(error)) => {
+            tracing::debug!(%error, "accepting pauses");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        Err(AcceptFailure::Broken(error)) => {
+            tracing::error!(address = %listener.address(), %error, "a listener broke");
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,129 @@
+//! The pages for people and scrapers: admin (15000), metrics (15020), readiness (15021).
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+use http::{Method, StatusCode};
+use tokio::net::TcpListener;
+use voile_telemetry::admin::{Answer, Question, serve as serve_pages};
+use voile_telemetry::logging::Level;
+
+use super::Pages;
+use super::shutdown::Ending;
+use super::state::Control;
+use super::{dump, metrics};
+
+const HELP: &str = "\
+GET  /config_dump        what the control plane said, with versions, and which listeners are open
+GET  /certs              our certificate, its identity and expiry (never the key)
+GET  /logging            the level of the log; PUT or POST /logging?level=LEVEL changes it
+GET  /ready              200 when ready, 503 with the reasons when not
+GET  /stats/prometheus   metrics
+POST /quitquitquit       end in good order, as SIGTERM does
+GET  /help               this
+";
+
+/// Starts the three servers.
+pub(super) fn serve(
+    control: &Rc<RefCell<Control>>,
+    ending: &Rc<Ending>,
+    log: Option<Level>,
+    pages: Pages,
+) -> io::Result<()> {
+    let admin = TcpListener::from_std(pages.admin)?;
+    let (shared, ending) = (Rc::clone(control), Rc::clone(ending));
+    tokio::task::spawn_local(serve_pages(admin, move |question| {
+        admin_page(
+            Rc::clone(&shared),
+            Rc::clone(&ending),
+            log.clone(),
+            question,
+        )
+    }));
+    let metrics = TcpListener::from_std(pages.metrics)?;
+    let shared = Rc::clone(control);
+    tokio::task::spawn_local(serve_pages(metrics, move |question| {
+        metrics_page(Rc::clone(&shared), question)
+    }));
+    let readiness = TcpListener::from_std(pages.readiness)?;
+    let shared = Rc::clone(control);
+    tokio::task::spawn_local(serve_pages(readiness, move |question| {
+        std::future::ready(match question.path.as_str() {
+            "/healthz/ready" => ready(&shared),
+            path => Answer::not_found(path),
+        })
+    }));
+    Ok(())
+}
+
+async fn admin_page(
+    control: Rc<RefCell<Control>>,
+    ending: Rc<Ending>,
+    log: Option<Level>,
+    question: Question,
+) -> Answer {
+    match (&question.method, question.path.as_str()) {
+        (&Method::GET, "/config_dump") => Answer::json(dump::configuration(&control.borrow())),
+        (&Method::GET, "/certs") => Answer::json(dump::certificates(&control.borrow())),
+        (&Method::GET, "/ready") => ready(&control),
+        (&Method::GET, "/stats/prometheus" | "/metrics") => {
+            Answer::metrics(metrics::page(&control).await)
+        }
+        (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
+            logging(log.as_ref(), &question)
+        }
+        (&Method::POST, "/quitquitquit") => {
+            ending.ask();
+            Answer::text(StatusCode::OK, "draining\n")
+        }
+        (&Method::GET, "/" | "/help") => Answer::text(StatusCode::OK, HELP),
+        (
+            _,
+            "/quitquitquit" | "/config_dump" | "/certs" | "/ready" | "/stats/prometheus"
+            | "/metrics" | "/logging",
+        ) => Answer::text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "wrong method; GET /help tells the right one\n",
+        ),
+        (_, path) => Answer::not_found(path),
+    }
+}
+
+async fn metrics_page(control: Rc<RefCell<Control>>, question: Question) -> Answer {
+    match question.path.as_str() {
+        "/metrics" | "/stats/prometheus" => Answer::metrics(metrics::page(&control).await),
+        path => Answer::not_found(path),
+    }
+}
+
+fn ready(control: &RefCell<Control>) -> Answer {
+    let reasons = control.borrow().unready();
+    match reasons.as_slice() {
+        [] => Answer::text(StatusCode::OK, "ready\n"),
+        reasons => Answer::text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ready: {}\n", reasons.join("; ")),
+        ),
+    }
+}
+
+fn logging(log: Option<&Level>, question: &Question) -> Answer {
+    let Some(log) = log else {
+        return Answer::text(
+            StatusCode::NOT_FOUND,
+            "this proxy's log is not ours to change\n",
+        );
+    };
+    match question.parameter("level") {
+        None => Answer::text(StatusCode::OK, format!("{}\n", log.current())),
+        Some(level) if question.method == Method::GET => Answer::text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("PUT or POST /logging?level={level} to change it\n"),
+        ),
+        Some(level) => match log.set(level) {
+            Ok(()) => Answer::text(StatusCode::OK, format!("{}\n", log.current())),
+            Err(error) => Answer::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        },
+    }
+}

@@ -1,0 +1,211 @@
+//! `/config_dump` and `/certs`: what this proxy holds, in JSON, for people with a question.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use voile_xds::wire::{InboundListener, OutboundListener, PortPolicy, Service, Workload};
+
+use super::sockets::{Direction, Socket};
+use super::state::Control;
+
+pub(super) fn configuration(control: &Control) -> String {
+    let shared = control.shared();
+    let registry = &shared.registry;
+    let own = registry.configuration.as_ref().map(|held| {
+        let configuration = &held.value;
+        json!({
+            "resource": control.workload,
+            "version": &*held.version,
+            "workload_uid": &*configuration.workload_uid,
+            "trust_domain": configuration.trust_domain.to_string(),
+            "trust_domain_aliases": texts(&configuration.trust_domain_aliases),
+            "outbound_policy": format!("{:?}", configuration.outbound_policy),
+            "source_address": configuration.source_address.map(|address| address.to_string()),
+            "access_log": configuration.access_log.as_ref().map(|log| json!({
+                "encoding": format!("{:?}", log.encoding), "path": &*log.path,
+            })),
+            "inbound": configuration.inbound.iter().map(|l| inbound(control, l)).collect::<Vec<_>>(),
+            "outbound": configuration.outbound.iter().map(outbound).collect::<Vec<_>>(),
+        })
+    });
+    let services: Vec<Value> = registry
+        .services
+        .iter()
+        .map(|(name, held)| service(name, &held.version, &held.value))
+        .collect();
+    let workloads: Vec<Value> = registry
+        .workloads
+        .iter()
+        .map(|(name, held)| workload(name, &held.version, &held.value))
+        .collect();
+    let policies: Vec<Value> = registry
+        .policies
+        .iter()
+        .map(|(name, held)| {
+            let ports: Vec<Value> = held
+                .value
+                .ports
+                .iter()
+                .map(|(port, policy)| port_policy(port.get(), policy))
+                .collect();
+            json!({"resource": &**name, "version": &*held.version, "ports": ports})
+        })
+        .collect();
+    let listeners: Vec<Value> = shared
+        .sockets
+        .entries
+        .iter()
+        .map(|((direction, address), entry)| {
+            let (state, error) = match &entry.socket {
+                Socket::Accepting => ("listening", None),
+                Socket::Bound(_) => ("bound, waiting for a closed configuration", None),
+                Socket::Failed(reason) => ("failed", Some(reason.as_str())),
+            };
+            let direction = match direction {
+                Direction::Inbound => "inbound",
+                Direction::Outbound => "outbound",
+            };
+            json!({"name": &*entry.name, "direction": direction, "address": address.to_string(), "state": state, "error": error})
+        })
+        .collect();
+    pretty(&json!({
+        "control_plane": control_plane(control),
+        "in_force": control.published.is_some(),
+        "waiting_for": texts(&registry.unanswered()),
+        "configuration": own,
+        "listeners": listeners,
+        "services": services,
+        "workloads": workloads,
+        "service_policies": policies,
+    }))
+}
+
+fn control_plane(control: &Control) -> Value {
+    let state = control.client.state().borrow().clone();
+    let types: Vec<Value> = state
+        .types
+        .iter()
+        .map(|(url, kind)| {
+            json!({
+                "type": &**url,
+                "held": kind.held,
+                "updates": kind.updates,
+                "last_update": kind.last_update.map(timestamp),
+                "last_rejection": kind.last_rejection.as_ref().map(|(at, why)| json!({"at": timestamp(*at), "why": why})),
+            })
+        })
+        .collect();
+    json!({
+        "connected": state.connected,
+        "connections": state.connections,
+        "connected_since": state.connected_since.map(timestamp),
+        "last_error": state.last_error,
+        "types": types,
+    })
+}
+
+fn inbound(_: &Control, listener: &InboundListener) -> Value {
+    json!({
+        "name": &*listener.name,
+        "bind": listener.bind.to_string(),
+        "protocol": format!("{:?}", listener.protocol),
+        "mutual_tls": format!("{:?}", listener.mutual_tls),
+        "endpoint": listener.endpoint.to_string(),
+        "service": listener.service.as_ref().map(|(key, port)| format!("{key}:{}", port.get())),
+    })
+}
+
+fn outbound(listener: &OutboundListener) -> Value {
+    let services: Vec<Value> = listener
+        .services
+        .iter()
+        .map(|service| {
+            json!({"service": service.key.to_string(), "port": service.port.get(), "authorities": texts(&service.authorities)})
+        })
+        .collect();
+    json!({
+        "name": &*listener.name,
+        "bind": listener.bind.to_string(),
+        "protocol": format!("{:?}", listener.protocol),
+        "services": services,
+    })
+}
+
+fn service(name: &str, version: &str, service: &Service) -> Value {
+    let ports: Vec<Value> = service
+        .ports
+        .iter()
+        .map(|port| json!({"number": port.number.get(), "target": port.target.map(voile_model::Port::get), "protocol": format!("{:?}", port.protocol)}))
+        .collect();
+    json!({
+        "resource": name,
+        "version": version,
+        "addresses": texts(&service.addresses),
+        "ports": ports,
+        "subject_alt_names": texts(&service.subject_alt_names),
+    })
+}
+
+fn workload(name: &str, version: &str, workload: &Workload) -> Value {
+    json!({
+        "resource": name,
+        "version": version,
+        "name": &*workload.name,
+        "namespace": workload.namespace.to_string(),
+        "addresses": texts(&workload.addresses),
+        "identity": workload.identity.as_ref().map(ToString::to_string),
+        "tunnel": format!("{:?}", workload.tunnel),
+        "healthy": workload.healthy,
+        "weight": workload.weight,
+        "services": workload.services.keys().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn port_policy(port: u16, policy: &PortPolicy) -> Value {
+    json!({
+        "port": port,
+        "protocol": format!("{:?}", policy.protocol),
+        "plaintext_workloads": texts(&policy.plaintext_workloads),
+    })
+}
+
+/// The certificate chain and what it says; never the key.
+pub(super) fn certificates(control: &Control) -> String {
+    let Some(held) = control.store.current() else {
+        return pretty(&json!({"certificate": null, "reason": "none was issued yet"}));
+    };
+    let trust = control.store.trust().current();
+    pretty(&json!({
+        "certificate": {
+            "identity": held.identity().to_string(),
+            "serial": held.serial(),
+            "not_before": timestamp(held.not_before()),
+            "not_after": timestamp(held.not_after()),
+            "expires_in_seconds": held.not_after().duration_since(SystemTime::now()).unwrap_or_default().as_secs(),
+            "chain_pem": held.chain_pem(),
+        },
+        "trust": trust.map(|trust| json!({
+            "trust_domain": trust.trust_domain().to_string(),
+            "aliases": texts(trust.aliases()),
+            "roots": trust.roots().len(),
+        })),
+    }))
+}
+
+fn texts<'a, T: ToString + 'a>(items: impl IntoIterator<Item = &'a T>) -> Vec<String> {
+    items.into_iter().map(ToString::to_string).collect()
+}
+
+fn timestamp(at: SystemTime) -> String {
+    OffsetDateTime::from(at)
+        .format(&Rfc3339)
+        .unwrap_or_default()
+}
+
+fn pretty(value: &Value) -> String {
+    let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
+    text.push('\n');
+    text
+}

@@ -1,0 +1,127 @@
+//! The metrics page: asks each worker for a copy of its counters, merges, adds what the process knows of itself.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use voile_telemetry::{Family, ProcessFigures, Scrape};
+
+use super::state::Control;
+use crate::worker::{ToWorker, WorkerFigures};
+
+/// How long a worker may take to answer a scrape before the page goes out without it.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(super) async fn page(control: &RefCell<Control>) -> String {
+    let asked: RefCell<Vec<oneshot::Receiver<WorkerFigures>>> = RefCell::default();
+    control.borrow().dispatcher.broadcast(|| {
+        let (answer, receiver) = oneshot::channel();
+        asked.borrow_mut().push(receiver);
+        ToWorker::Scrape(answer)
+    });
+    let mut scrape = Scrape::default();
+    let mut total = Totals::default();
+    for receiver in asked.into_inner() {
+        if let Ok(Ok(figures)) = tokio::time::timeout(SCRAPE_TIMEOUT, receiver).await {
+            total.add(&figures);
+            scrape.add(figures.snapshot);
+        }
+    }
+    total.families(&mut scrape);
+    for family in own(&control.borrow()) {
+        scrape.family(family);
+    }
+    ProcessFigures::read()
+        .families()
+        .into_iter()
+        .for_each(|family| scrape.family(family));
+    scrape.render()
+}
+
+#[derive(Default)]
+struct Totals {
+    connections: u64,
+    accepted: u64,
+    downstream: u64,
+    upstream: u64,
+    refused: u64,
+    idle: u64,
+}
+
+impl Totals {
+    fn add(&mut self, figures: &WorkerFigures) {
+        self.connections += figures.connections;
+        self.accepted += figures.accepted;
+        self.downstream += figures.handshake_failures_downstream;
+        self.upstream += figures.handshake_failures_upstream;
+        self.refused += figures.refused;
+        self.idle += figures.idle_upstreams;
+    }
+
+    fn families(&self, scrape: &mut Scrape) {
+        let side = |name: &str| vec![("side", name.to_owned())];
+        scrape.family(Family {
+            name: "voile_tls_handshake_failures_total",
+            kind: "counter",
+            help: "Handshakes that failed, by side.",
+            samples: vec![
+                (side("downstream"), self.downstream as f64),
+                (side("upstream"), self.upstream as f64),
+            ],
+        });
+        let mut single = |name, kind, help, value: u64| {
+            scrape.family(Family::single(name, kind, help, value as f64))
+        };
+        single(
+            "voile_connections",
+            "gauge",
+            "Downstream connections open.",
+            self.connections,
+        );
+        single(
+            "voile_connections_accepted_total",
+            "counter",
+            "Downstream connections accepted.",
+            self.accepted,
+        );
+        single(
+            "voile_connections_refused_total",
+            "counter",
+            "Connections closed by policy.",
+            self.refused,
+        );
+        single(
+            "voile_upstream_idle_connections",
+            "gauge",
+            "Upstream connections kept for reuse.",
+            self.idle,
+        );
+    }
+}
+
+fn own(control: &Control) -> Vec<Family> {
+    let connected = control.client.state().borrow().connected;
+    let mut families = vec![
+        Family::single(
+            "voile_connections_shed_total",
+            "counter",
+            "Connections closed at once for want of descriptors or room.",
+            control.dispatcher.shed() as f64,
+        ),
+        Family::single(
+            "voile_control_plane_connected",
+            "gauge",
+            "Whether the stream to the control plane is open.",
+            f64::from(u8::from(connected)),
+        ),
+    ];
+    if let Some(log) = &control.access_log {
+        families.push(Family::single(
+            "voile_access_log_dropped_total",
+            "counter",
+            "Access log lines dropped because the queue was full.",
+            log.dropped() as f64,
+        ));
+    }
+    families
+}

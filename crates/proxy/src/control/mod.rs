@@ -1,0 +1,306 @@
+//! The control thread: everything that is not a connection. It talks to the control plane, holds the certificate,
+//! accepts and hands over, answers admin, metrics and readiness, and ends the process in good order.
+
+mod accept;
+mod admin;
+mod credentials;
+mod dump;
+mod metrics;
+mod shutdown;
+mod sockets;
+mod state;
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use voile_identity::{
+    CertificateClient, CertificateStore, ClientSettings, mesh_client_config, mesh_server_config,
+};
+use voile_proto::discovery::Node;
+use voile_proto::type_url;
+use voile_telemetry::logging::Level;
+use voile_transport as transport;
+use voile_transport::alpn;
+use voile_xds::client::{ClientConfig, Update, XdsClient};
+
+use crate::worker::{self, Birth, Tls};
+use accept::{Dispatcher, WorkerHandle};
+use credentials::Credentials;
+use shutdown::Ending;
+use state::{Control, Shared};
+
+/// What a proxy needs to begin.
+#[derive(Debug)]
+pub struct Options {
+    /// `namespace/name` of the workload it stands for.
+    pub workload: String,
+    /// `https://host:port` of the control plane.
+    pub control: String,
+    /// PEM file of the mesh's root.
+    pub root_cert: PathBuf,
+    /// Service-account token, read anew whenever it is needed.
+    pub token_file: Option<PathBuf>,
+    /// Single-use join token for the first certificate.
+    pub join_token_file: Option<PathBuf>,
+    /// Admin pages (15000).
+    pub admin: SocketAddr,
+    /// Metrics (15020).
+    pub metrics: SocketAddr,
+    /// Readiness (15021).
+    pub readiness: SocketAddr,
+    /// Threads that carry traffic.
+    pub workers: usize,
+    /// How long requests in flight may take at shutdown.
+    pub drain_timeout: Duration,
+    /// Changes the log's level.
+    pub log: Option<Level>,
+}
+
+/// Why a proxy cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An address of its own pages cannot be bound.
+    #[error("cannot listen on {address} ({purpose}): {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What for.
+        purpose: &'static str,
+        /// The kernel's word.
+        error: io::Error,
+    },
+    /// The option makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// Threads, runtimes, descriptors.
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] voile_identity::KeyError),
+}
+
+/// Most workers anybody may ask for.
+const MAX_WORKERS: usize = 256;
+
+/// Runs a proxy until SIGTERM, SIGINT or `/quitquitquit`.
+///
+/// # Errors
+/// When it cannot begin; once it runs, failures are logged and survived.
+pub fn run(options: Options) -> Result<(), RunError> {
+    let (namespace, name) = match options.workload.split_once('/') {
+        Some((namespace, name))
+            if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+        {
+            (namespace, name)
+        }
+        _ => {
+            return Err(RunError::Option(format!(
+                "workload `{}`: expected NAMESPACE/NAME",
+                options.workload
+            )));
+        }
+    };
+    if !(1..=MAX_WORKERS).contains(&options.workers) {
+        return Err(RunError::Option(format!(
+            "{} workers: expected 1 to {MAX_WORKERS}",
+            options.workers
+        )));
+    }
+    let limit = transport::raise_descriptor_limit();
+    tracing::info!(
+        workload = options.workload,
+        workers = options.workers,
+        descriptors = limit,
+        "proxy begins"
+    );
+    let pages = Pages::bind(&options)?;
+    let store = Arc::new(CertificateStore::new());
+    let tls = Tls {
+        server: mesh_server_config(
+            &store,
+            &[alpn::HTTP11, alpn::TCP, alpn::HTTP10, alpn::PLAIN_HTTP11],
+        )?,
+        client_http: mesh_client_config(&store, &[alpn::HTTP11])?,
+        client_tcp: mesh_client_config(&store, &[alpn::TCP])?,
+    };
+    let (unknown_peers, strangers) = mpsc::unbounded_channel();
+    let (handles, threads) = start_workers(options.workers, &tls, &unknown_peers)?;
+    drop(unknown_peers);
+    let node = node(namespace, name);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    LocalSet::new().block_on(
+        &runtime,
+        control(options, node, store, handles, strangers, pages),
+    )?;
+    for thread in threads {
+        if thread.join().is_err() {
+            tracing::error!("a worker ended by a panic");
+        }
+    }
+    Ok(())
+}
+
+/// The proxy's own listening sockets, bound first: whoever starts two proxies on one address learns at once.
+struct Pages {
+    admin: std::net::TcpListener,
+    metrics: std::net::TcpListener,
+    readiness: std::net::TcpListener,
+}
+
+impl Pages {
+    fn bind(options: &Options) -> Result<Self, RunError> {
+        let bind = |address, purpose| {
+            transport::bind(address).map_err(|error| RunError::Bind {
+                address,
+                purpose,
+                error,
+            })
+        };
+        Ok(Self {
+            admin: bind(options.admin, "admin")?,
+            metrics: bind(options.metrics, "metrics")?,
+            readiness: bind(options.readiness, "readiness")?,
+        })
+    }
+}
+
+type Threads = Vec<std::thread::JoinHandle<()>>;
+
+fn start_workers(
+    count: usize,
+    tls: &Tls,
+    unknown_peers: &mpsc::UnboundedSender<IpAddr>,
+) -> Result<(Vec<WorkerHandle>, Threads), RunError> {
+    let (mut handles, mut threads) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let load = Arc::new(AtomicUsize::new(0));
+        let birth = Birth {
+            tls: tls.clone(),
+            inbox,
+            unknown_peers: unknown_peers.clone(),
+            load: Arc::clone(&load),
+        };
+        let body = move || {
+            if let Err(error) = worker::run(birth) {
+                tracing::error!(%error, "a worker cannot start");
+            }
+        };
+        threads.push(
+            std::thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(body)?,
+        );
+        handles.push(WorkerHandle { sender, load });
+    }
+    Ok((handles, threads))
+}
+
+fn node(namespace: &str, name: &str) -> Node {
+    Node {
+        id: format!("sidecar~0.0.0.0~{name}.{namespace}~{namespace}.svc.cluster.local"),
+        user_agent_name: concat!("voile/", env!("CARGO_PKG_VERSION")).to_owned(),
+        ..Node::default()
+    }
+}
+
+async fn control(
+    options: Options,
+    node: Node,
+    store: Arc<CertificateStore>,
+    handles: Vec<WorkerHandle>,
+    mut strangers: mpsc::UnboundedReceiver<IpAddr>,
+    pages: Pages,
+) -> Result<(), RunError> {
+    let shared = Arc::new(Mutex::new(Shared::default()));
+    let (news, mut updates) = mpsc::unbounded_channel();
+    let dispatcher = Rc::new(Dispatcher::new(handles)?);
+    let settings = ClientSettings {
+        control: options.control.clone(),
+        root_cert: options.root_cert.clone(),
+        token_file: options.token_file.clone(),
+        join_token_file: options.join_token_file.clone(),
+        ttl: None,
+    };
+    let certificates = CertificateClient::new(settings, Arc::clone(&store));
+    let mut renewed = certificates.subscribe();
+    tokio::task::spawn_local(certificates.run(std::future::pending()));
+    if options.token_file.is_none() {
+        // Only a certificate can open the stream, so wait for the first.
+        let _ = renewed.changed().await;
+        renewed.mark_changed();
+    }
+    let client = start_client(&options, node, &store, &shared, news);
+    let ending = Rc::new(Ending::default());
+    let control = Rc::new(RefCell::new(Control::new(
+        &options,
+        shared,
+        client,
+        store,
+        Rc::clone(&dispatcher),
+    )));
+    admin::serve(&control, &ending, options.log.clone(), pages)?;
+    let mut signals = shutdown::Signals::install()?;
+    loop {
+        let retry = control.borrow().next_bind_attempt();
+        tokio::select! {
+            Some(()) = updates.recv() => control.borrow_mut().publish(),
+            Some(address) = strangers.recv() => control.borrow_mut().ask_for(address),
+            Ok(()) = renewed.changed() => control.borrow_mut().certificate_changed(),
+            () = sockets::until(retry) => control.borrow_mut().bind_again(),
+            () = signals.next() => break,
+            () = ending.asked() => break,
+        }
+    }
+    shutdown::drain(&control, &dispatcher, &mut signals).await;
+    Ok(())
+}
+
+fn start_client(
+    options: &Options,
+    node: Node,
+    store: &Arc<CertificateStore>,
+    shared: &Arc<Mutex<Shared>>,
+    news: mpsc::UnboundedSender<()>,
+) -> XdsClient {
+    let config = ClientConfig {
+        address: options.control.clone(),
+        root_certificate: Some(options.root_cert.clone()),
+        node,
+    };
+    let credentials = Credentials::new(options.token_file.clone(), Arc::clone(store));
+    let shared = Arc::clone(shared);
+    let handler = move |update: &Update| {
+        let rejections = shared
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .apply(update);
+        // When nobody listens the process is ending.
+        let _ = news.send(());
+        rejections
+    };
+    let client = XdsClient::start(
+        config,
+        Arc::new(credentials),
+        Box::new(handler),
+        &tokio::runtime::Handle::current(),
+    );
+    if client
+        .subscribe(type_url::PROXY_CONFIGURATION, [options.workload.as_str()])
+        .is_err()
+    {
+        tracing::error!("the first subscription was refused");
+    }
+    client
+}

@@ -1,0 +1,388 @@
+//! What the control thread knows and decides: which resources to ask for, when the state is closed and goes to the
+//! workers, which sockets accept.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use voile_identity::CertificateStore;
+use voile_proto::type_url;
+use voile_telemetry::Peer;
+use voile_telemetry::access_log::{AccessLog, Encoding};
+use voile_transport::Listener;
+use voile_xds::client::{Rejection, Update, XdsClient};
+use voile_xds::wire::{self, AccessLogEncoding};
+
+use super::Options;
+use super::accept::{self, Dispatcher};
+use super::sockets::{Direction, Key, Socket, Sockets};
+use crate::plan::{ListenerId, Plan};
+use crate::registry::{Registry, address_name, peer};
+use crate::worker::ToWorker;
+
+/// Strangers' addresses subscribed to at once; the oldest makes room.
+const MAX_STRANGERS: usize = 4096;
+
+/// What the discovery stream's handler changes. Locked only on the control thread, and never held over a wait.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) registry: Registry,
+    pub(super) sockets: Sockets,
+}
+
+impl Shared {
+    /// Takes a response in; says what is refused. A port that is taken refuses the configuration by name, yet the other
+    /// listeners serve.
+    pub(super) fn apply(&mut self, update: &Update) -> Vec<Rejection> {
+        let mut rejections = self.registry.apply(update);
+        if *update.type_url == *type_url::PROXY_CONFIGURATION
+            && let Some(held) = &self.registry.configuration
+        {
+            let configuration = &held.value;
+            let inbound = configuration
+                .inbound
+                .iter()
+                .map(|l| (Direction::Inbound, l.bind, l.name.clone()));
+            let outbound = configuration
+                .outbound
+                .iter()
+                .map(|l| (Direction::Outbound, l.bind, l.name.clone()));
+            let refusals = self.sockets.want(inbound.chain(outbound));
+            if let (false, Some(resource)) = (refusals.is_empty(), update.added.first()) {
+                rejections.push(Rejection {
+                    name: resource.name.clone(),
+                    reason: refusals.join("; "),
+                });
+            }
+        }
+        rejections
+    }
+}
+
+/// See the module.
+pub(super) struct Control {
+    pub(super) workload: String,
+    pub(super) drain_timeout: Duration,
+    pub(super) shared: Arc<Mutex<Shared>>,
+    pub(super) client: XdsClient,
+    pub(super) store: Arc<CertificateStore>,
+    pub(super) dispatcher: Rc<Dispatcher>,
+    pub(super) published: Option<Arc<Plan>>,
+    pub(super) access_log: Option<AccessLog>,
+    pub(super) draining: bool,
+    accepting: BTreeMap<Key, watch::Sender<()>>,
+    subscribed: BTreeSet<Arc<str>>,
+    workload_uid: Option<Arc<str>>,
+    strangers: HashMap<IpAddr, Option<Option<Peer>>>,
+    strangers_by_age: VecDeque<IpAddr>,
+}
+
+impl Control {
+    pub(super) fn new(
+        options: &Options,
+        shared: Arc<Mutex<Shared>>,
+        client: XdsClient,
+        store: Arc<CertificateStore>,
+        dispatcher: Rc<Dispatcher>,
+    ) -> Self {
+        Self {
+            workload: options.workload.clone(),
+            drain_timeout: options.drain_timeout,
+            shared,
+            client,
+            store,
+            dispatcher,
+            published: None,
+            access_log: None,
+            draining: false,
+            accepting: BTreeMap::new(),
+            subscribed: BTreeSet::new(),
+            workload_uid: None,
+            strangers: HashMap::new(),
+            strangers_by_age: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After a response: asks for what the configuration now speaks of, and publishes if the state is closed and new.
+    pub(super) fn publish(&mut self) {
+        self.subscribe();
+        self.answer_strangers();
+        let plan = self.shared().registry.plan();
+        let Some(plan) = plan else { return };
+        self.trust();
+        if self.published.as_deref() != Some(&plan) {
+            self.obey(plan);
+        }
+        self.accept();
+    }
+
+    fn subscribe(&mut self) {
+        let (wanted, uid) = {
+            let shared = self.shared();
+            let configuration = shared.registry.configuration.as_ref();
+            (
+                shared.registry.services_wanted(),
+                configuration.map(|held| held.value.workload_uid.clone()),
+            )
+        };
+        let new: Vec<_> = wanted.difference(&self.subscribed).cloned().collect();
+        let gone: Vec<_> = self.subscribed.difference(&wanted).cloned().collect();
+        let mut full = self
+            .client
+            .subscribe(type_url::ADDRESS, new.iter().cloned())
+            .is_err();
+        full |= self
+            .client
+            .subscribe(type_url::SERVICE_POLICY, new)
+            .is_err();
+        if uid != self.workload_uid
+            && let Some(uid) = &uid
+        {
+            full |= self
+                .client
+                .subscribe(type_url::ADDRESS, [uid.clone()])
+                .is_err();
+        }
+        if full {
+            tracing::error!("the configuration names more services than one proxy may ask for");
+        }
+        if !gone.is_empty() {
+            self.client
+                .unsubscribe(type_url::ADDRESS, gone.iter().cloned());
+            self.client
+                .unsubscribe(type_url::SERVICE_POLICY, gone.iter().cloned());
+            let mut shared = self.shared();
+            for name in &gone {
+                shared.registry.forget_service(name);
+            }
+        }
+        self.subscribed = wanted;
+        self.workload_uid = uid;
+    }
+
+    /// Whom handshakes believe: the configuration's trust domain and its other names.
+    fn trust(&self) {
+        if let Some(held) = &self.shared().registry.configuration {
+            self.store
+                .trust()
+                .set_trust_domain(&held.value.trust_domain, &held.value.trust_domain_aliases);
+        }
+    }
+
+    /// Sends a plan to the workers, then lets removed listeners go.
+    fn obey(&mut self, plan: Plan) {
+        let before = self
+            .published
+            .as_ref()
+            .map(|plan| plan.settings.access_log.clone());
+        if before.is_none_or(|before| before != plan.settings.access_log) {
+            self.access_log = plan.settings.access_log.as_ref().and_then(open_log);
+        }
+        let keys: BTreeSet<Key> = keys(&plan).collect();
+        let (inbound, outbound) = {
+            let mut shared = self.shared();
+            shared.sockets.retain(|key| keys.contains(key));
+            let id = |direction, bind: SocketAddr| {
+                let entry = shared.sockets.entries.get(&(direction, bind));
+                // Every listener of a configuration has an entry; a number nobody uses is as good as none.
+                entry.map_or(ListenerId(u32::MAX), |entry| entry.id)
+            };
+            let inbound: Vec<_> = plan
+                .inbound
+                .iter()
+                .map(|l| id(Direction::Inbound, l.bind))
+                .collect();
+            let outbound: Vec<_> = plan
+                .outbound
+                .iter()
+                .map(|l| id(Direction::Outbound, l.bind))
+                .collect();
+            (inbound, outbound)
+        };
+        self.accepting.retain(|key, _| keys.contains(key));
+        let plan = Arc::new(plan);
+        self.dispatcher.broadcast(|| ToWorker::Plan {
+            plan: Arc::clone(&plan),
+            inbound: inbound.clone(),
+            outbound: outbound.clone(),
+            access_log: self.access_log.clone(),
+        });
+        tracing::info!(
+            inbound = plan.inbound.len(),
+            outbound = plan.outbound.len(),
+            "configuration in force"
+        );
+        self.published = Some(plan);
+    }
+
+    /// Begins to accept where a socket is bound and the workers know what to do with it.
+    fn accept(&mut self) {
+        let Some(plan) = self.published.clone() else {
+            return;
+        };
+        let keys: BTreeSet<Key> = keys(&plan).collect();
+        let shared = Arc::clone(&self.shared);
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, entry) in &mut shared.sockets.entries {
+            if !keys.contains(key) || !matches!(entry.socket, Socket::Bound(_)) {
+                continue;
+            }
+            let Socket::Bound(socket) = std::mem::replace(&mut entry.socket, Socket::Accepting)
+            else {
+                continue;
+            };
+            match Listener::new(socket) {
+                Ok(listener) => {
+                    let (stop, stopped) = watch::channel(());
+                    let dispatcher = Rc::clone(&self.dispatcher);
+                    tokio::task::spawn_local(accept::accept(
+                        listener, entry.id, dispatcher, stopped,
+                    ));
+                    self.accepting.insert(*key, stop);
+                    tracing::info!(listener = %entry.name, address = %key.1, "listening");
+                }
+                Err(error) => entry.socket = Socket::Failed(error.to_string()),
+            }
+        }
+    }
+
+    pub(super) fn next_bind_attempt(&self) -> Option<Instant> {
+        self.shared().sockets.next_attempt()
+    }
+
+    pub(super) fn bind_again(&mut self) {
+        if self.shared().sockets.bind_again() {
+            self.accept();
+        }
+    }
+
+    /// A new certificate: new handshakes show it by themselves; labels and trust follow here.
+    pub(super) fn certificate_changed(&mut self) {
+        self.trust();
+        if let Some(certificate) = self.store.current() {
+            let principal = certificate.identity().to_string();
+            self.dispatcher
+                .broadcast(|| ToWorker::Identity(principal.clone()));
+        }
+    }
+
+    /// A worker met an address it does not know.
+    pub(super) fn ask_for(&mut self, address: IpAddr) {
+        if self.strangers.contains_key(&address) {
+            // Asked by another worker before; the answer, if there is one, went to all.
+            if let Some(Some(answer)) = self.strangers.get(&address) {
+                let answer = answer.clone();
+                self.tell(address, answer);
+            }
+            return;
+        }
+        self.strangers.insert(address, None);
+        self.strangers_by_age.push_back(address);
+        if self.strangers_by_age.len() > MAX_STRANGERS
+            && let Some(oldest) = self.strangers_by_age.pop_front()
+        {
+            self.strangers.remove(&oldest);
+            self.client
+                .unsubscribe(type_url::ADDRESS, [address_name(oldest)]);
+        }
+        // Without room for the name the labels stay `unknown`.
+        let _ = self
+            .client
+            .subscribe(type_url::ADDRESS, [address_name(address)]);
+        self.answer_strangers();
+    }
+
+    fn answer_strangers(&mut self) {
+        let mut news = Vec::new();
+        {
+            let shared = self.shared();
+            for (address, told) in &self.strangers {
+                let known = shared
+                    .registry
+                    .workload_at(*address)
+                    .map(|workload| workload.map(peer));
+                if known.is_some() && known != *told {
+                    news.push((*address, known.flatten()));
+                }
+            }
+        }
+        for (address, answer) in news {
+            self.strangers.insert(address, Some(answer.clone()));
+            self.tell(address, answer);
+        }
+    }
+
+    fn tell(&self, address: IpAddr, answer: Option<Peer>) {
+        self.dispatcher.broadcast(|| ToWorker::Peer {
+            address,
+            peer: answer.clone().map(Box::new),
+        });
+    }
+
+    /// Why this proxy is not ready; empty when it is.
+    pub(super) fn unready(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if self.draining {
+            reasons.push("draining".to_owned());
+        }
+        if self.store.current().is_none() {
+            reasons.push("no certificate yet".to_owned());
+        }
+        let shared = self.shared();
+        if shared.registry.configuration.is_none() {
+            reasons.push(format!("no configuration yet for {}", self.workload));
+        } else if self.published.is_none() {
+            let missing: Vec<String> = shared
+                .registry
+                .unanswered()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            reasons.push(format!(
+                "the control plane has not yet answered for {}",
+                missing.join(", ")
+            ));
+        }
+        reasons.extend(shared.sockets.failures());
+        reasons
+    }
+
+    /// Stops accepting and closes every listening socket.
+    pub(super) fn stop_accepting(&mut self) {
+        self.draining = true;
+        self.accepting.clear();
+    }
+}
+
+fn keys(plan: &Plan) -> impl Iterator<Item = Key> {
+    let inbound = plan
+        .inbound
+        .iter()
+        .map(|listener| (Direction::Inbound, listener.bind));
+    inbound.chain(
+        plan.outbound
+            .iter()
+            .map(|listener| (Direction::Outbound, listener.bind)),
+    )
+}
+
+fn open_log(wanted: &wire::AccessLog) -> Option<AccessLog> {
+    let encoding = match wanted.encoding {
+        AccessLogEncoding::Text => Encoding::Text,
+        AccessLogEncoding::Json => Encoding::Json,
+    };
+    match AccessLog::start(encoding, &wanted.path) {
+        Ok(log) => Some(log),
+        Err(error) => {
+            tracing::error!(path = %wanted.path, %error, "the access log cannot be opened; requests go unlogged");
+            None
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! One workload behind a service port, as one worker knows it: load, pool key, and the way to it. Whoever connects
+//! verifies who answered before a byte of the application goes out.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use voile_identity::{Identity, identity_of, verify_expected};
+use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId, Service};
+use voile_traffic::Candidate;
+use voile_transport::{self as transport, Stream, TLS_HANDSHAKE_TIMEOUT};
+
+use super::{Worker, count};
+use crate::plan::EndpointPlan;
+
+/// See the module.
+pub(crate) struct Endpoint {
+    /// Pool key: equal only for the same address reached in the same way.
+    pub(crate) key: u32,
+    pub(crate) plan: EndpointPlan,
+    in_flight: Cell<u32>,
+    http: CachedSeries,
+    tcp: CachedSeries,
+}
+
+/// A series' number, valid while our own labels are what they were.
+#[derive(Default)]
+pub(crate) struct CachedSeries(Cell<Option<(u32, SeriesId)>>);
+
+impl CachedSeries {
+    pub(crate) fn get(&self, worker: &Worker, labels: impl FnOnce() -> Labels) -> SeriesId {
+        let epoch = worker.epoch.get();
+        if let Some((then, id)) = self.0.get()
+            && then == epoch
+        {
+            return id;
+        }
+        let id = worker.shard.borrow_mut().series(&labels());
+        self.0.set(Some((epoch, id)));
+        id
+    }
+}
+
+impl Candidate for Endpoint {
+    fn in_flight(&self) -> u32 {
+        self.in_flight.get()
+    }
+
+    fn weight(&self) -> u32 {
+        self.plan.weight
+    }
+
+    fn is_available(&self) -> bool {
+        self.plan.available
+    }
+}
+
+/// One request or connection on its way; dropping it lightens the endpoint.
+pub(crate) struct InFlight(pub(crate) Rc<Endpoint>);
+
+impl InFlight {
+    pub(crate) fn begin(endpoint: &Rc<Endpoint>) -> Self {
+        endpoint.in_flight.set(endpoint.in_flight.get() + 1);
+        Self(Rc::clone(endpoint))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.set(self.0.in_flight.get() - 1);
+    }
+}
+
+/// Why an endpoint could not be reached.
+#[derive(Debug)]
+pub(crate) struct Unreachable {
+    /// For a stranger: no addresses, no identities.
+    pub(crate) public: &'static str,
+    /// For the log.
+    pub(crate) detail: String,
+}
+
+impl Endpoint {
+    /// An endpoint for a plan: the same one if nothing changed, one with the same pool if only its standing did.
+    pub(crate) fn follow(worker: &Worker, old: &[Rc<Self>], plan: &EndpointPlan) -> Rc<Self> {
+        let same_way = |other: &&Rc<Self>| {
+            other.plan.address == plan.address && other.plan.expected == plan.expected
+        };
+        let before = old.iter().find(same_way);
+        if let Some(before) = before.filter(|before| before.plan == *plan) {
+            return Rc::clone(before);
+        }
+        let key = before.map_or_else(|| worker.fresh_key(), |before| before.key);
+        Rc::new(Self {
+            key,
+            plan: plan.clone(),
+            in_flight: Cell::new(0),
+            http: CachedSeries::default(),
+            tcp: CachedSeries::default(),
+        })
+    }
+
+    pub(crate) fn http_series(&self, worker: &Worker, service: &Service) -> SeriesId {
+        self.http.get(worker, || {
+            outbound_labels(worker, service, Some(self), "http")
+        })
+    }
+
+    pub(crate) fn tcp_series(&self, worker: &Worker, service: &Service) -> SeriesId {
+        self.tcp.get(worker, || {
+            outbound_labels(worker, service, Some(self), "tcp")
+        })
+    }
+
+    /// Connects, and if it must be, speaks mutual TLS and verifies who answered.
+    pub(crate) async fn connect(
+        &self,
+        worker: &Worker,
+        tls: &Arc<ClientConfig>,
+    ) -> Result<Stream, Unreachable> {
+        let (limit, source) = {
+            let settings = worker.settings.borrow();
+            (settings.connect_timeout, settings.source_address)
+        };
+        let tcp = transport::connect(self.plan.address, source, limit)
+            .await
+            .map_err(|error| Unreachable {
+                public: "upstream connect error",
+                detail: error.to_string(),
+            })?;
+        let Some(expected) = &self.plan.expected else {
+            return Ok(Stream::Tcp(tcp.into()));
+        };
+        // The name is neither sent nor compared; identities are.
+        let name = ServerName::IpAddress(self.plan.address.ip().into());
+        let handshake =
+            transport::connect_tls(Arc::clone(tls), name, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
+        let stream = Box::pin(handshake).await.map_err(|error| {
+            count(&worker.counters.handshake_failures_upstream);
+            Unreachable {
+                public: "upstream TLS error",
+                detail: format!("{}: {error}", self.plan.address),
+            }
+        })?;
+        verify(&stream, expected).map_err(|error| {
+            count(&worker.counters.handshake_failures_upstream);
+            Unreachable {
+                public: "upstream identity refused",
+                detail: format!("{}: {error}", self.plan.address),
+            }
+        })?;
+        Ok(stream)
+    }
+}
+
+fn verify(stream: &Stream, expected: &[Identity]) -> Result<(), voile_identity::PeerError> {
+    let leaf = stream
+        .peer_certificates()
+        .first()
+        .ok_or(voile_identity::PeerError::NoCertificate)?;
+    verify_expected(&identity_of(leaf)?, expected)
+}
+
+/// The client's side of a series. Without an endpoint the destination is unknown.
+pub(crate) fn outbound_labels(
+    worker: &Worker,
+    service: &Service,
+    endpoint: Option<&Endpoint>,
+    protocol: &'static str,
+) -> Labels {
+    let expected = endpoint.and_then(|endpoint| endpoint.plan.expected.as_ref());
+    let mut source = Peer::clone(&worker.own.borrow());
+    let mut destination = endpoint
+        .map(|endpoint| endpoint.plan.peer.clone())
+        .unwrap_or_default();
+    if let Some(expected) = expected {
+        source.principal.clone_from(&worker.principal.borrow());
+        destination.principal = expected
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+    }
+    Labels {
+        reporter: Reporter::Source,
+        source,
+        destination,
+        service: service.clone(),
+        protocol,
+        security: Security::Unknown,
+    }
+}

@@ -1,0 +1,313 @@
+//! A connection that came in: detect or terminate TLS, learn who it is, ask the policy, then serve HTTP or relay.
+//!
+//! ```text
+//! accept ─► Opened (bytes peeked, if any) ─► Identified (stream, arrival, principal, kind) ─► Permit ─► http │ relay
+//! ```
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::net::TcpStream;
+use voile_identity::identity_of;
+use voile_telemetry::{Labels, Peer, Reporter, Security};
+use voile_transport::alpn::{self, Inner};
+use voile_transport::{
+    self as transport, Detected, RelayEnd, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo,
+};
+use voile_xds::wire::{MutualTls, Protocol};
+
+use super::admission::{Arrival, Permit, admit};
+use super::inbound_http::InboundRole;
+use super::logged::{self, TcpRecord};
+use super::peers::Known;
+use super::slots::InboundSlot;
+use super::stop::Stop;
+use super::{Worker, count};
+use crate::http::serve_connection;
+
+/// What the bytes of an admitted connection are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Http,
+    Opaque,
+}
+
+/// A connection whose nature is known.
+struct Identified {
+    stream: Stream,
+    caller: Caller,
+    kind: Kind,
+}
+
+/// Who is calling.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) arrival: Arrival,
+    /// SPIFFE identity, empty in plaintext.
+    pub(crate) principal: String,
+    pub(crate) remote: SocketAddr,
+}
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(
+    worker: Rc<Worker>,
+    slot: Rc<InboundSlot>,
+    tcp: TcpStream,
+    remote: SocketAddr,
+) {
+    // Boxed: handshakes are large and over soon; what stays should be small.
+    let Some(identified) = Box::pin(identify(&worker, &slot, tcp, remote)).await else {
+        return;
+    };
+    let Identified {
+        stream,
+        caller,
+        kind,
+    } = identified;
+    let mode = slot.plan.borrow().mutual_tls;
+    let permit = match admit(mode, caller.arrival) {
+        Ok(permit) => permit,
+        Err(denial) => {
+            count(&worker.counters.refused);
+            tracing::debug!(%remote, reason = denial.reason(), "connection refused");
+            return;
+        }
+    };
+    match kind {
+        Kind::Http => {
+            let engine = slot.http.engine();
+            let role = InboundRole::new(worker, slot, caller);
+            serve_connection(&engine, &role, stream, &[]).await;
+        }
+        Kind::Opaque => relay(&worker, &slot, stream, caller, permit).await,
+    }
+}
+
+async fn identify(
+    worker: &Worker,
+    slot: &InboundSlot,
+    mut tcp: TcpStream,
+    remote: SocketAddr,
+) -> Option<Identified> {
+    let (mode, protocol) = {
+        let plan = slot.plan.borrow();
+        (plan.mutual_tls, plan.protocol)
+    };
+    if mode == MutualTls::Strict {
+        return terminate(worker, protocol, tcp.into(), remote).await;
+    }
+    if mode == MutualTls::Disable && protocol != Protocol::Auto {
+        let kind = if protocol == Protocol::Http {
+            Kind::Http
+        } else {
+            Kind::Opaque
+        };
+        return Some(plaintext(tcp.into(), remote, kind));
+    }
+    let mut prefix = Vec::new();
+    let deadline = patience(worker, protocol);
+    let detected = transport::read_prefix(&mut tcp, &mut prefix, Some(deadline))
+        .await
+        .ok()?;
+    let io = TcpIo::new(tcp, prefix);
+    match detected {
+        Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
+            terminate(worker, protocol, io, remote).await
+        }
+        // TLS that is not ours belongs to the application, whatever the port says.
+        Detected::Tls(_) => Some(plaintext(io, remote, Kind::Opaque)),
+        Detected::Http1 if matches!(protocol, Protocol::Http | Protocol::Auto) => {
+            Some(plaintext(io, remote, Kind::Http))
+        }
+        // What is declared HTTP and is not gets its 400 from the engine, and silence its timeout.
+        _ if protocol == Protocol::Http => Some(plaintext(io, remote, Kind::Http)),
+        _ => Some(plaintext(io, remote, Kind::Opaque)),
+    }
+}
+
+/// HTTP clients speak first, so there is no hurry to call a silent one opaque.
+fn patience(worker: &Worker, protocol: Protocol) -> Duration {
+    let settings = worker.settings.borrow();
+    match protocol {
+        Protocol::Http => settings.idle_timeout,
+        _ => settings.detection_timeout,
+    }
+}
+
+fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
+    let caller = Caller {
+        arrival: Arrival::Plaintext,
+        principal: String::new(),
+        remote,
+    };
+    Identified {
+        stream: Stream::Tcp(io),
+        caller,
+        kind,
+    }
+}
+
+/// Answers the mesh's handshake. ALPN names what travels inside; the bytes themselves are not looked at.
+async fn terminate(
+    worker: &Worker,
+    protocol: Protocol,
+    io: TcpIo,
+    remote: SocketAddr,
+) -> Option<Identified> {
+    let refused = |error: &dyn std::fmt::Display| {
+        count(&worker.counters.handshake_failures_downstream);
+        tracing::debug!(%remote, %error, "handshake failed");
+    };
+    let config = worker.tls.server.clone();
+    let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            refused(&error);
+            return None;
+        }
+    };
+    let leaf = stream.peer_certificates().first()?;
+    let principal = match identity_of(leaf) {
+        Ok(identity) => identity.to_string(),
+        Err(error) => {
+            refused(&error);
+            return None;
+        }
+    };
+    let kind = match (alpn::inner(stream.alpn()), protocol) {
+        (Inner::Http1, Protocol::Http | Protocol::Auto) | (Inner::Unnamed, Protocol::Http) => {
+            Kind::Http
+        }
+        _ => Kind::Opaque,
+    };
+    Some(Identified {
+        stream,
+        caller: Caller {
+            arrival: Arrival::MutualTls,
+            principal,
+            remote,
+        },
+        kind,
+    })
+}
+
+/// Relays to the application. Asks for the permit, so that nobody gets here without.
+async fn relay(
+    worker: &Rc<Worker>,
+    slot: &Rc<InboundSlot>,
+    stream: Stream,
+    caller: Caller,
+    _permit: Permit,
+) {
+    let plan = Rc::clone(&slot.plan.borrow());
+    let (start, started) = (SystemTime::now(), Instant::now());
+    let labels = |worker: &Worker| inbound_labels(worker, slot, &caller, "tcp").0;
+    let opened = worker.shard.borrow_mut().series(&labels(worker));
+    worker.shard.borrow_mut().tcp_opened(opened);
+    let settings = worker.settings();
+    let connected = Box::pin(transport::connect(
+        plan.endpoint,
+        None,
+        settings.connect_timeout,
+    ))
+    .await;
+    let (received, sent, flags, failure) = match connected {
+        Err(error) => {
+            transport::reset(stream.tcp());
+            (0, 0, "UF", error.to_string())
+        }
+        Ok(upstream) => {
+            let revoked = match caller.arrival {
+                Arrival::Plaintext => slot.no_plaintext.borrow().clone(),
+                Arrival::MutualTls => slot.no_mutual_tls.borrow().clone(),
+            };
+            let upstream = Stream::Tcp(upstream.into());
+            let outcome = transport::relay(
+                stream,
+                upstream,
+                settings.idle_timeout,
+                either(&revoked, &worker.stop),
+            )
+            .await;
+            (
+                outcome.received,
+                outcome.sent,
+                flags(&outcome.end),
+                String::new(),
+            )
+        }
+    };
+    let closed = worker.shard.borrow_mut().series(&labels(worker));
+    worker
+        .shard
+        .borrow_mut()
+        .tcp_closed(closed, flags, received, sent);
+    let record = TcpRecord {
+        start,
+        duration: started.elapsed(),
+        flags,
+        failure: &failure,
+        received,
+        sent,
+        upstream: Some(plan.endpoint),
+        cluster: &format!("inbound|{}||", plan.endpoint.port()),
+        local: plan.bind,
+        remote: caller.remote,
+        principal: &caller.principal,
+    };
+    logged::tcp(worker, &record);
+}
+
+/// Envoy's flag for how a relay ended.
+pub(crate) fn flags(end: &RelayEnd) -> &'static str {
+    match end {
+        RelayEnd::Finished | RelayEnd::Stopped => "-",
+        RelayEnd::Idle => "SI",
+        RelayEnd::DownstreamFailed(_) => "DC",
+        RelayEnd::UpstreamFailed(_) => "UC",
+    }
+}
+
+/// Ready when either word is given.
+pub(crate) async fn either(one: &Stop, other: &Stop) {
+    tokio::select! {
+        () = one.heard() => {}
+        () = other.heard() => {}
+    }
+}
+
+/// The server's side of a series, and whether more would be known if asked again later.
+pub(crate) fn inbound_labels(
+    worker: &Worker,
+    slot: &InboundSlot,
+    caller: &Caller,
+    protocol: &'static str,
+) -> (Labels, bool) {
+    let (mut source, settled) = match worker.peers.get(caller.remote.ip()) {
+        Known::Workload(peer) => (Peer::clone(&peer), true),
+        Known::Stranger => (Peer::default(), true),
+        Known::Asked => (Peer::default(), false),
+    };
+    source.principal.clone_from(&caller.principal);
+    let mut destination = Peer::clone(&worker.own.borrow());
+    let security = match caller.arrival {
+        Arrival::MutualTls => {
+            destination.principal.clone_from(&worker.principal.borrow());
+            Security::MutualTls
+        }
+        Arrival::Plaintext => Security::None,
+    };
+    let service = slot.plan.borrow().service.clone();
+    (
+        Labels {
+            reporter: Reporter::Destination,
+            source,
+            destination,
+            service,
+            protocol,
+            security,
+        },
+        settled,
+    )
+}

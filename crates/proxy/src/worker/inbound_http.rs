@@ -1,0 +1,100 @@
+//! Inbound's part of HTTP: every request asks the policy anew, goes to the one application behind the listener, and is
+//! counted with the caller's identity.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use voile_http1::RequestHead;
+use voile_telemetry::SeriesId;
+use voile_transport::{self as transport, Stream};
+
+use super::Worker;
+use super::admission::{Permit, admit};
+use super::inbound::{Caller, inbound_labels};
+use super::logged::{self, HttpContext};
+use super::slots::InboundSlot;
+use crate::http::{ConnectFailure, Exchange, HttpRole, Refusal, ResponseFlag, Route};
+
+/// One inbound connection.
+pub(crate) struct InboundRole {
+    worker: Rc<Worker>,
+    slot: Rc<InboundSlot>,
+    caller: Caller,
+    series: Cell<Option<SeriesId>>,
+}
+
+impl InboundRole {
+    pub(crate) fn new(worker: Rc<Worker>, slot: Rc<InboundSlot>, caller: Caller) -> Self {
+        Self {
+            worker,
+            slot,
+            caller,
+            series: Cell::new(None),
+        }
+    }
+
+    /// The series, kept once the caller's labels are known for good.
+    fn series(&self) -> SeriesId {
+        if let Some(id) = self.series.get() {
+            return id;
+        }
+        let (labels, settled) = inbound_labels(&self.worker, &self.slot, &self.caller, "http");
+        let id = self.worker.shard.borrow_mut().series(&labels);
+        if settled {
+            self.series.set(Some(id));
+        }
+        id
+    }
+}
+
+impl HttpRole for InboundRole {
+    type Upstream = Stream;
+    type Key = u32;
+    type Ticket = Permit;
+
+    fn route(&self, _head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
+        let mode = self.slot.plan.borrow().mutual_tls;
+        let permit = admit(mode, self.caller.arrival)
+            .map_err(|denial| Refusal::new(403, ResponseFlag::Unauthorized, denial.reason()))?;
+        let mut route = Route::new(self.slot.endpoint_key.get(), permit);
+        route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        Ok(route)
+    }
+
+    async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
+        let (endpoint, limit) = (self.slot.plan.borrow().endpoint, route.connect_timeout);
+        match transport::connect(endpoint, None, limit).await {
+            Ok(tcp) => Ok(Stream::Tcp(tcp.into())),
+            Err(error) => {
+                tracing::debug!(%error, "application not reached");
+                Err(ConnectFailure::new(
+                    "the application does not accept connections",
+                ))
+            }
+        }
+    }
+
+    fn record(&self, exchange: Exchange<'_, Self>) {
+        let series = self.series();
+        let sizes = (
+            exchange.request_head_bytes + exchange.request_body_bytes,
+            exchange.response_head_bytes + exchange.response_body_bytes,
+        );
+        let outcome = (exchange.status, exchange.flag.code());
+        self.worker
+            .shard
+            .borrow_mut()
+            .request(series, outcome, exchange.duration, sizes);
+        if self.worker.access_log.borrow().is_some() {
+            let plan = self.slot.plan.borrow();
+            let context = HttpContext {
+                upstream: Some(plan.endpoint),
+                cluster: &format!("inbound|{}||", plan.endpoint.port()),
+                local: plan.bind,
+                remote: self.caller.remote,
+                principal: &self.caller.principal,
+            };
+            logged::http(&self.worker, &exchange, &context);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A worker: one thread, one runtime, its own pools, buffers, counters and copy of the plan. It is told everything by
+//! message; a connection is one local task.
+
+mod admission;
+mod endpoint;
+mod inbound;
+mod inbound_http;
+mod logged;
+mod outbound;
+mod outbound_http;
+mod peers;
+mod slots;
+mod stop;
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustls::{ClientConfig, ServerConfig};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+use voile_telemetry::access_log::AccessLog;
+use voile_telemetry::{Peer, Shard, Snapshot};
+
+use crate::http::Buffers;
+use crate::plan::{ListenerId, Plan, Settings};
+use peers::Peers;
+use slots::Slots;
+use stop::Stop;
+
+/// TLS as both sides need it; certificates and trust are read anew in each handshake.
+#[derive(Debug, Clone)]
+pub(crate) struct Tls {
+    pub(crate) server: Arc<ServerConfig>,
+    pub(crate) client_http: Arc<ClientConfig>,
+    pub(crate) client_tcp: Arc<ClientConfig>,
+}
+
+/// What a worker is told.
+pub(crate) enum ToWorker {
+    /// Somebody connected.
+    Accepted {
+        listener: ListenerId,
+        stream: TcpStream,
+        peer: SocketAddr,
+    },
+    /// Obey this from now on; listeners are named as in the plan, inbound first.
+    Plan {
+        plan: Arc<Plan>,
+        inbound: Vec<ListenerId>,
+        outbound: Vec<ListenerId>,
+        access_log: Option<AccessLog>,
+    },
+    /// The answer about a stranger's address.
+    Peer {
+        address: IpAddr,
+        peer: Option<Box<Peer>>,
+    },
+    /// Our certificate changed: this is who we are now.
+    Identity(String),
+    /// Give a copy of the counters.
+    Scrape(oneshot::Sender<WorkerFigures>),
+    /// Finish what is in flight.
+    Drain,
+}
+
+/// What a worker answers to a scrape.
+pub(crate) struct WorkerFigures {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) connections: u64,
+    pub(crate) accepted: u64,
+    pub(crate) handshake_failures_downstream: u64,
+    pub(crate) handshake_failures_upstream: u64,
+    pub(crate) refused: u64,
+    pub(crate) idle_upstreams: u64,
+}
+
+/// Plain counters of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) accepted: Cell<u64>,
+    pub(crate) handshake_failures_downstream: Cell<u64>,
+    pub(crate) handshake_failures_upstream: Cell<u64>,
+    pub(crate) refused: Cell<u64>,
+}
+
+pub(crate) fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+/// What the connections of one worker share.
+pub(crate) struct Worker {
+    pub(crate) tls: Tls,
+    pub(crate) buffers: Buffers,
+    pub(crate) shard: RefCell<Shard>,
+    pub(crate) counters: Counters,
+    pub(crate) peers: Peers,
+    pub(crate) settings: RefCell<Rc<Settings>>,
+    pub(crate) own: RefCell<Rc<Peer>>,
+    pub(crate) principal: RefCell<String>,
+    pub(crate) access_log: RefCell<Option<AccessLog>>,
+    pub(crate) random: RefCell<fastrand::Rng>,
+    /// Given when the worker drains: listeners close, requests in flight finish.
+    pub(crate) draining: Cell<bool>,
+    /// Given when patience is over.
+    pub(crate) stop: Stop,
+    load: Arc<AtomicUsize>,
+    pub(crate) next_key: Cell<u32>,
+    /// Changes whenever our own labels do.
+    pub(crate) epoch: Cell<u32>,
+}
+
+impl Worker {
+    pub(crate) fn random(&self) -> u64 {
+        self.random.borrow_mut().u64(..)
+    }
+
+    /// A pool key nobody had before.
+    pub(crate) fn fresh_key(&self) -> u32 {
+        let key = self.next_key.get();
+        self.next_key.set(key.wrapping_add(1));
+        key
+    }
+
+    /// Takes on our workload's labels; every series is looked up anew if they changed.
+    fn become_workload(&self, own: &Peer) {
+        if **self.own.borrow() != *own {
+            *self.own.borrow_mut() = Rc::new(own.clone());
+            self.epoch.set(self.epoch.get().wrapping_add(1));
+        }
+    }
+
+    fn become_principal(&self, principal: String) {
+        if *self.principal.borrow() != principal {
+            *self.principal.borrow_mut() = principal;
+            self.epoch.set(self.epoch.get().wrapping_add(1));
+        }
+    }
+
+    pub(crate) fn settings(&self) -> Rc<Settings> {
+        Rc::clone(&self.settings.borrow())
+    }
+}
+
+/// A connection's place in the worker's load; dropping it gives the place back.
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a worker needs from its birth.
+pub(crate) struct Birth {
+    pub(crate) tls: Tls,
+    pub(crate) inbox: mpsc::UnboundedReceiver<ToWorker>,
+    pub(crate) unknown_peers: mpsc::UnboundedSender<IpAddr>,
+    /// Connections handed over and not yet ended; the accepting thread counts up, we count down.
+    pub(crate) load: Arc<AtomicUsize>,
+}
+
+/// Runs a worker on this thread until it has drained.
+pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()?;
+    let worker = Rc::new(Worker {
+        tls: birth.tls,
+        buffers: Buffers::new(),
+        shard: RefCell::default(),
+        counters: Counters::default(),
+        peers: Peers::new(birth.unknown_peers),
+        settings: RefCell::new(Rc::new(Settings::default())),
+        own: RefCell::default(),
+        principal: RefCell::default(),
+        access_log: RefCell::default(),
+        random: RefCell::new(fastrand::Rng::new()),
+        draining: Cell::new(false),
+        stop: Stop::default(),
+        load: birth.load,
+        next_key: Cell::new(0),
+        epoch: Cell::new(0),
+    });
+    LocalSet::new().block_on(&runtime, serve(worker, birth.inbox));
+    Ok(())
+}
+
+/// Ends when the sender is gone (the control thread ends us) or when everything drained.
+async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>) {
+    let mut slots = Slots::default();
+    while let Some(message) = inbox.recv().await {
+        match message {
+            ToWorker::Accepted {
+                listener,
+                stream,
+                peer,
+            } => accepted(&worker, &slots, listener, stream, peer),
+            ToWorker::Plan {
+                plan,
+                inbound,
+                outbound,
+                access_log,
+            } => {
+                *worker.access_log.borrow_mut() = access_log;
+                slots.apply(&worker, &plan, &inbound, &outbound);
+            }
+            ToWorker::Peer { address, peer } => worker.peers.learn(address, peer.map(|peer| *peer)),
+            ToWorker::Identity(principal) => worker.become_principal(principal),
+            ToWorker::Scrape(answer) => {
+                // A scraper that went away needs no answer.
+                let _ = answer.send(figures(&worker, &slots));
+            }
+            ToWorker::Drain => {
+                worker.draining.set(true);
+                slots.drain();
+            }
+        }
+    }
+    worker.stop.give();
+    // Cut relays end in resets, not in what looks like a finished stream; their tasks need a turn for that.
+    for _ in 0..LAST_TURNS {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Turns given to the tasks that are told to stop, before everything is dropped.
+const LAST_TURNS: usize = 16;
+
+fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
+    WorkerFigures {
+        snapshot: worker.shard.borrow().snapshot(),
+        connections: worker.load.load(Ordering::Relaxed) as u64,
+        accepted: worker.counters.accepted.get(),
+        handshake_failures_downstream: worker.counters.handshake_failures_downstream.get(),
+        handshake_failures_upstream: worker.counters.handshake_failures_upstream.get(),
+        refused: worker.counters.refused.get(),
+        idle_upstreams: slots.idle_upstreams(),
+    }
+}
+
+fn accepted(
+    worker: &Rc<Worker>,
+    slots: &Slots,
+    listener: ListenerId,
+    stream: TcpStream,
+    peer: SocketAddr,
+) {
+    let place = Place(Arc::clone(&worker.load));
+    count(&worker.counters.accepted);
+    // Latency before packets: requests and answers are small.
+    let stream = stream
+        .set_nodelay(true)
+        .and_then(|()| tokio::net::TcpStream::from_std(stream));
+    let Ok(stream) = stream else {
+        return; // The client left while it was handed over.
+    };
+    slots.serve(worker, listener, stream, peer, place);
+}

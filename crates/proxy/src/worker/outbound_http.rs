@@ -1,0 +1,139 @@
+//! Outbound's part of HTTP: authority → service → endpoint, one indexed step each, and mutual TLS on the way.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use voile_http1::RequestHead;
+use voile_transport::Stream;
+
+use super::Worker;
+use super::endpoint::{InFlight, outbound_labels};
+use super::logged::{self, HttpContext};
+use super::outbound::black_hole;
+use super::slots::{OutboundSlot, ServiceState, Table};
+use crate::http::{ConnectFailure, Exchange, HttpRole, Refusal, ResponseFlag, Route};
+
+/// One connection of the application's.
+pub(crate) struct OutboundRole {
+    worker: Rc<Worker>,
+    slot: Rc<OutboundSlot>,
+    remote: SocketAddr,
+}
+
+/// Where a request went.
+pub(crate) struct OutboundTicket {
+    service: Rc<ServiceState>,
+    /// None when the service has nobody.
+    endpoint: Option<InFlight>,
+}
+
+impl OutboundRole {
+    pub(crate) fn new(worker: Rc<Worker>, slot: Rc<OutboundSlot>, remote: SocketAddr) -> Self {
+        Self {
+            worker,
+            slot,
+            remote,
+        }
+    }
+}
+
+/// A lone service takes everything; several share a listener by authority.
+fn choose<'a>(table: &'a Table, head: &RequestHead<'_>) -> Option<&'a Rc<ServiceState>> {
+    match table.services.as_slice() {
+        [only] => Some(only),
+        services => {
+            let index = table.by_authority.get(head.authority()?.as_bytes())?;
+            services.get(*index)
+        }
+    }
+}
+
+const NO_ROUTE: &str = "no service of this listener has this authority (an explicit listener knows no original \
+                        destination to fall back on)";
+
+impl HttpRole for OutboundRole {
+    type Upstream = Stream;
+    type Key = u32;
+    type Ticket = OutboundTicket;
+
+    fn route(&self, head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
+        let table = self.slot.table.borrow();
+        let Some(service) = choose(&table, head) else {
+            return Err(Refusal::new(404, ResponseFlag::NoRoute, NO_ROUTE));
+        };
+        let service = Rc::clone(service);
+        let Some(endpoint) = service.pick(&self.worker) else {
+            let mut refusal =
+                Refusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
+            refusal.ticket = Some(OutboundTicket {
+                service,
+                endpoint: None,
+            });
+            return Err(refusal);
+        };
+        let key = endpoint.key;
+        let endpoint = Some(InFlight::begin(endpoint));
+        let mut route = Route::new(key, OutboundTicket { service, endpoint });
+        route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        Ok(route)
+    }
+
+    async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
+        let Some(in_flight) = &route.ticket.endpoint else {
+            return Err(ConnectFailure::new("no healthy upstream"));
+        };
+        let connecting = Box::pin(
+            in_flight
+                .0
+                .connect(&self.worker, &self.worker.tls.client_http),
+        );
+        connecting.await.map_err(|unreachable| {
+            let (service, error) = (&route.ticket.service.cluster, unreachable.detail);
+            tracing::debug!(service, error, "upstream not reached");
+            ConnectFailure::new(unreachable.public)
+        })
+    }
+
+    fn record(&self, exchange: Exchange<'_, Self>) {
+        let worker = &*self.worker;
+        let series = match exchange.ticket {
+            Some(OutboundTicket {
+                service,
+                endpoint: Some(to),
+            }) => to.0.http_series(worker, &service.plan.service),
+            Some(OutboundTicket {
+                service,
+                endpoint: None,
+            }) => {
+                let labels = outbound_labels(worker, &service.plan.service, None, "http");
+                worker.shard.borrow_mut().series(&labels)
+            }
+            None => {
+                let labels = outbound_labels(worker, &black_hole(), None, "http");
+                worker.shard.borrow_mut().series(&labels)
+            }
+        };
+        let sizes = (
+            exchange.request_head_bytes + exchange.request_body_bytes,
+            exchange.response_head_bytes + exchange.response_body_bytes,
+        );
+        let outcome = (exchange.status, exchange.flag.code());
+        worker
+            .shard
+            .borrow_mut()
+            .request(series, outcome, exchange.duration, sizes);
+        let ticket = exchange.ticket;
+        let context = HttpContext {
+            upstream: ticket
+                .and_then(|ticket| ticket.endpoint.as_ref())
+                .map(|to| to.0.plan.address),
+            cluster: ticket
+                .map(|ticket| ticket.service.cluster.as_str())
+                .unwrap_or_default(),
+            local: self.slot.plan.borrow().bind,
+            remote: self.remote,
+            principal: "",
+        };
+        logged::http(worker, &exchange, &context);
+    }
+}

@@ -1,0 +1,71 @@
+//! Who strangers are, by source address: for metric labels only, never for a decision. Unknown addresses are asked for
+//! once; until the answer comes, the labels say `unknown`.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use tokio::sync::mpsc;
+use voile_telemetry::Peer;
+
+/// Addresses remembered by one worker; the oldest makes room.
+pub(crate) const MAX_PEERS: usize = 4096;
+
+/// What is known of an address.
+#[derive(Clone)]
+pub(crate) enum Known {
+    /// Asked, not answered.
+    Asked,
+    /// Answered: nobody of the mesh.
+    Stranger,
+    /// A workload.
+    Workload(Rc<Peer>),
+}
+
+/// See the module.
+pub(crate) struct Peers {
+    known: RefCell<HashMap<IpAddr, Known>>,
+    order: RefCell<VecDeque<IpAddr>>,
+    unknown: mpsc::UnboundedSender<IpAddr>,
+}
+
+impl Peers {
+    pub(crate) fn new(unknown: mpsc::UnboundedSender<IpAddr>) -> Self {
+        Self {
+            known: RefCell::default(),
+            order: RefCell::default(),
+            unknown,
+        }
+    }
+
+    /// What is known, asking if nothing is.
+    pub(crate) fn get(&self, address: IpAddr) -> Known {
+        if let Some(known) = self.known.borrow().get(&address) {
+            return known.clone();
+        }
+        self.remember(address, Known::Asked);
+        // When nobody listens any more, nobody will scrape either.
+        let _ = self.unknown.send(address);
+        Known::Asked
+    }
+
+    /// The answer.
+    pub(crate) fn learn(&self, address: IpAddr, peer: Option<Peer>) {
+        let known = peer.map_or(Known::Stranger, |peer| Known::Workload(Rc::new(peer)));
+        self.remember(address, known);
+    }
+
+    fn remember(&self, address: IpAddr, known: Known) {
+        let mut all = self.known.borrow_mut();
+        if all.insert(address, known).is_none() {
+            let mut order = self.order.borrow_mut();
+            order.push_back(address);
+            if order.len() > MAX_PEERS
+                && let Some(oldest) = order.pop_front()
+            {
+                all.remove(&oldest);
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! A worker's listeners: what each obeys now, and how a plan changes them without touching the others. A connection
+//! holds its slot, so a change reaches it at its next request, and a removed listener lets its connections finish.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::net::TcpStream;
+use voile_traffic::AuthorityTable;
+use voile_xds::wire::Protocol;
+
+use super::admission::{Arrival, admit};
+use super::endpoint::Endpoint;
+use super::inbound_http::InboundRole;
+use super::outbound_http::OutboundRole;
+use super::stop::Stop;
+use super::{Place, Worker, inbound, outbound};
+use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
+use crate::plan::{InboundPlan, ListenerId, OutboundPlan, Plan, ServicePlan, Settings};
+
+/// An inbound listener in force.
+pub(crate) struct InboundSlot {
+    pub(crate) plan: RefCell<Rc<InboundPlan>>,
+    pub(crate) http: Http<InboundRole>,
+    /// Changes with the application's address, so that its pool does.
+    pub(crate) endpoint_key: std::cell::Cell<u32>,
+    /// Told when connections that arrived in plaintext are no longer welcome.
+    pub(crate) no_plaintext: RefCell<Stop>,
+    /// The same for mutual TLS.
+    pub(crate) no_mutual_tls: RefCell<Stop>,
+}
+
+/// An outbound listener in force.
+pub(crate) struct OutboundSlot {
+    pub(crate) plan: RefCell<Rc<OutboundPlan>>,
+    pub(crate) table: RefCell<Rc<Table>>,
+    pub(crate) http: Http<OutboundRole>,
+}
+
+/// Where an outbound listener leads.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub(crate) services: Vec<Rc<ServiceState>>,
+    pub(crate) by_authority: AuthorityTable<usize>,
+}
+
+/// One service port.
+pub(crate) struct ServiceState {
+    pub(crate) plan: ServicePlan,
+    pub(crate) cluster: String,
+    pub(crate) endpoints: Vec<Rc<Endpoint>>,
+}
+
+/// A listener's HTTP engine: its own pool, so that removing a listener empties it.
+pub(crate) struct Http<R: HttpRole> {
+    engine: RefCell<Rc<HttpWorker<R>>>,
+    drain: Drain,
+}
+
+impl<R: HttpRole + 'static> Http<R> {
+    fn new(worker: &Worker, settings: &Settings) -> Self {
+        let drain = Drain::new();
+        Self {
+            engine: RefCell::new(engine(worker, &drain, settings)),
+            drain,
+        }
+    }
+
+    pub(crate) fn engine(&self) -> Rc<HttpWorker<R>> {
+        Rc::clone(&self.engine.borrow())
+    }
+
+    fn renew(&self, worker: &Worker, settings: &Settings) {
+        *self.engine.borrow_mut() = engine(worker, &self.drain, settings);
+    }
+}
+
+fn engine<R: HttpRole + 'static>(
+    worker: &Worker,
+    drain: &Drain,
+    settings: &Settings,
+) -> Rc<HttpWorker<R>> {
+    let timeouts = HttpTimeouts {
+        header: settings.header_timeout,
+        downstream_idle: settings.idle_timeout,
+        ..HttpTimeouts::default()
+    };
+    let engine = HttpWorker::new(worker.buffers.clone(), drain.clone(), timeouts);
+    tokio::task::spawn_local(engine.keeper());
+    engine
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Slots {
+    inbound: HashMap<ListenerId, Rc<InboundSlot>>,
+    outbound: HashMap<ListenerId, Rc<OutboundSlot>>,
+}
+
+impl Slots {
+    /// Obeys a plan; `inbound` and `outbound` name its listeners, in its order.
+    pub(crate) fn apply(
+        &mut self,
+        worker: &Worker,
+        plan: &Plan,
+        inbound: &[ListenerId],
+        outbound: &[ListenerId],
+    ) {
+        let renewed = **worker.settings.borrow() != plan.settings;
+        if renewed {
+            *worker.settings.borrow_mut() = Rc::new(plan.settings.clone());
+        }
+        worker.become_workload(&plan.own);
+        self.inbound
+            .retain(|id, slot| inbound.contains(id) || leave(&slot.http.drain));
+        self.outbound
+            .retain(|id, slot| outbound.contains(id) || leave(&slot.http.drain));
+        for (id, listener) in inbound.iter().zip(&plan.inbound) {
+            match self.inbound.get(id) {
+                Some(slot) => slot.follow(worker, listener, renewed),
+                None => {
+                    self.inbound
+                        .insert(*id, Rc::new(InboundSlot::new(worker, listener)));
+                }
+            }
+        }
+        for (id, listener) in outbound.iter().zip(&plan.outbound) {
+            match self.outbound.get(id) {
+                Some(slot) => slot.follow(worker, listener, renewed),
+                None => {
+                    self.outbound
+                        .insert(*id, Rc::new(OutboundSlot::new(worker, listener)));
+                }
+            }
+        }
+    }
+
+    /// Serves a connection in a task of its own.
+    pub(crate) fn serve(
+        &self,
+        worker: &Rc<Worker>,
+        id: ListenerId,
+        stream: TcpStream,
+        peer: SocketAddr,
+        place: Place,
+    ) {
+        let worker = Rc::clone(worker);
+        if let Some(slot) = self.inbound.get(&id).cloned() {
+            tokio::task::spawn_local(async move {
+                inbound::serve(worker, slot, stream, peer).await;
+                drop(place);
+            });
+        } else if let Some(slot) = self.outbound.get(&id).cloned() {
+            tokio::task::spawn_local(async move {
+                outbound::serve(worker, slot, stream, peer).await;
+                drop(place);
+            });
+        }
+        // Otherwise the listener was removed while the connection was handed over; it closes.
+    }
+
+    pub(crate) fn drain(&self) {
+        self.inbound
+            .values()
+            .for_each(|slot| slot.http.drain.start());
+        self.outbound
+            .values()
+            .for_each(|slot| slot.http.drain.start());
+    }
+
+    pub(crate) fn idle_upstreams(&self) -> u64 {
+        let inbound = self
+            .inbound
+            .values()
+            .map(|slot| slot.http.engine.borrow().idle_upstreams());
+        let outbound = self
+            .outbound
+            .values()
+            .map(|slot| slot.http.engine.borrow().idle_upstreams());
+        inbound.chain(outbound).sum::<usize>() as u64
+    }
+}
+
+/// Lets the connections of a removed listener finish; says `false` for `retain`.
+fn leave(drain: &Drain) -> bool {
+    drain.start();
+    false
+}
+
+impl InboundSlot {
+    fn new(worker: &Worker, plan: &InboundPlan) -> Self {
+        Self {
+            plan: RefCell::new(Rc::new(plan.clone())),
+            http: Http::new(worker, &worker.settings()),
+            endpoint_key: std::cell::Cell::new(worker.fresh_key()),
+            no_plaintext: RefCell::default(),
+            no_mutual_tls: RefCell::default(),
+        }
+    }
+
+    fn follow(&self, worker: &Worker, plan: &InboundPlan, renewed: bool) {
+        if renewed {
+            self.http.renew(worker, &worker.settings());
+        }
+        let before = std::mem::replace(&mut *self.plan.borrow_mut(), Rc::new(plan.clone()));
+        if before.endpoint != plan.endpoint {
+            self.endpoint_key.set(worker.fresh_key());
+        }
+        for (arrival, stop) in [
+            (Arrival::Plaintext, &self.no_plaintext),
+            (Arrival::MutualTls, &self.no_mutual_tls),
+        ] {
+            if admit(plan.mutual_tls, arrival).is_err() && admit(before.mutual_tls, arrival).is_ok()
+            {
+                stop.take().give();
+            }
+        }
+    }
+}
+
+impl OutboundSlot {
+    fn new(worker: &Worker, plan: &OutboundPlan) -> Self {
+        Self {
+            plan: RefCell::new(Rc::new(plan.clone())),
+            table: RefCell::new(Rc::new(Table::follow(worker, &Table::default(), plan))),
+            http: Http::new(worker, &worker.settings()),
+        }
+    }
+
+    fn follow(&self, worker: &Worker, plan: &OutboundPlan, renewed: bool) {
+        if renewed {
+            self.http.renew(worker, &worker.settings());
+        }
+        if **self.plan.borrow() != *plan {
+            let table = Table::follow(worker, &self.table.borrow(), plan);
+            *self.table.borrow_mut() = Rc::new(table);
+            *self.plan.borrow_mut() = Rc::new(plan.clone());
+        }
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.plan.borrow().protocol
+    }
+}
+
+impl Table {
+    fn follow(worker: &Worker, old: &Self, plan: &OutboundPlan) -> Self {
+        let mut table = Self::default();
+        for service in &plan.services {
+            let before = old.services.iter().find(|before| {
+                before.plan.service.host == service.service.host && before.plan.port == service.port
+            });
+            let state = match before {
+                Some(before) if before.plan == *service => Rc::clone(before),
+                _ => {
+                    let old = before
+                        .map(|before| before.endpoints.as_slice())
+                        .unwrap_or_default();
+                    Rc::new(ServiceState::new(worker, old, service))
+                }
+            };
+            for authority in &service.authorities {
+                table.by_authority.insert(authority, table.services.len());
+            }
+            table.services.push(state);
+        }
+        table
+    }
+}
+
+impl ServiceState {
+    fn new(worker: &Worker, old: &[Rc<Endpoint>], plan: &ServicePlan) -> Self {
+        Self {
+            cluster: format!("outbound|{}||{}", plan.port, plan.service.host),
+            endpoints: plan
+                .endpoints
+                .iter()
+                .map(|endpoint| Endpoint::follow(worker, old, endpoint))
+                .collect(),
+            plan: plan.clone(),
+        }
+    }
+
+    /// Who takes the next request.
+    pub(crate) fn pick(&self, worker: &Worker) -> Option<&Rc<Endpoint>> {
+        voile_traffic::pick(&self.endpoints, || worker.random()).map(|index| &self.endpoints[index])
+    }
+}
