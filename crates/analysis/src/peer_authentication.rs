@@ -169,7 +169,14 @@ fn strict_without_sidecar(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Di
             "STRICT is NOT ENFORCED for {} ({}): it has no sidecar",
             subject.name, subject.source
         );
-        let help = "give it the label sidecar.istio.io/inject: \"true\", or its namespace istio-injection: enabled";
+        let help = match subject.template {
+            Some(_) => {
+                "give it the label sidecar.istio.io/inject: \"true\", or its namespace istio-injection: enabled"
+            }
+            None => {
+                "if a proxy stands before it, say so by the label security.istio.io/tlsMode: istio"
+            }
+        };
         let diagnostic = Diagnostic::error(
             codes::STRICT_WITHOUT_SIDECAR,
             policy.source.clone(),

@@ -47,9 +47,14 @@ fn selects(sidecar: &Sidecar, subject: &Subject<'_>) -> bool {
 }
 
 fn egress_host(mesh: &Mesh, sidecar: &Sidecar, host: &EgressHost, found: &mut Vec<Diagnostic>) {
-    // `*/*` and `./*` say "whatever there is"; `~/*` says "nothing".
-    let open =
-        host.hostname.as_str() == "*" && !matches!(host.namespace, EgressNamespace::Named(_));
+    // `*/*` and `./*` say "whatever there is", and so does `NAMESPACE/*` of a namespace that is known; `~/*` says "nothing".
+    let known = match &host.namespace {
+        EgressNamespace::Named(name) => {
+            *name == mesh.config.root_namespace || mesh.namespaces.contains_key(name)
+        }
+        EgressNamespace::Any | EgressNamespace::Own | EgressNamespace::Nothing => true,
+    };
+    let open = host.hostname.as_str() == "*" && known;
     if open || host.namespace == EgressNamespace::Nothing {
         return;
     }

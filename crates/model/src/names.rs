@@ -90,6 +90,11 @@ impl Namespace {
 }
 
 impl Hostname {
+    /// What sorts before every host name, to begin a range of keys with.
+    pub(crate) fn before_all() -> Self {
+        Self("".into())
+    }
+
     /// Checks and makes one; upper case is folded, one final dot dropped, underscores allowed inside labels.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();

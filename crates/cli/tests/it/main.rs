@@ -1,5 +1,6 @@
 //! The end-to-end tests of the one binary, and `tidy`, which keeps the house as ARCHITECTURE.md draws it.
 
+mod analyze;
 mod hostile;
 mod lifecycle;
 mod mesh;

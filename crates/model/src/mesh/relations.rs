@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{EgressListener, Mesh, Service, Sidecar, TargetPort, Workload, WorkloadKind};
-use crate::names::{Labels, Namespace, Port};
+use crate::names::{Hostname, Labels, Namespace, Port, ServiceKey, WorkloadKey};
 
 /// A workload of a service, and which of its ports serves which service port. A service port that is not there is not
 /// served by this workload (its named target port does not exist).
@@ -34,8 +34,7 @@ pub type ReachableService = Arc<Service>;
 impl Mesh {
     /// The workloads behind a service, in order of their names.
     pub fn workloads_of(&self, service: &Service) -> Vec<ServiceWorkload> {
-        self.workloads
-            .values()
+        self.workloads_in(&service.key.namespace)
             .filter(|workload| selects(service, workload))
             .map(|workload| ServiceWorkload {
                 workload: workload.clone(),
@@ -46,14 +45,31 @@ impl Mesh {
 
     /// The services a workload stands behind, in order of their names.
     pub fn services_of(&self, workload: &Workload) -> Vec<WorkloadService> {
-        self.services
-            .values()
+        self.services_in(&workload.key.namespace)
             .filter(|service| selects(service, workload))
             .map(|service| WorkloadService {
                 service: service.clone(),
                 ports: target_ports(service, workload),
             })
             .collect()
+    }
+
+    /// The services of one namespace. Selectors never cross namespaces, so this is all that need be looked at.
+    pub fn services_in(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<Service>> {
+        let own = namespace.clone();
+        self.services
+            .range(ServiceKey::new(namespace.clone(), Hostname::before_all())..)
+            .take_while(move |(key, _)| key.namespace == own)
+            .map(|(_, service)| service)
+    }
+
+    /// The workloads of one namespace.
+    pub fn workloads_in(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<Workload>> {
+        let own = namespace.clone();
+        self.workloads
+            .range(WorkloadKey::new(namespace.clone(), "")..)
+            .take_while(move |(key, _)| key.namespace == own)
+            .map(|(_, workload)| workload)
     }
 
     /// The Sidecar that holds for a workload: one that selects it, else its namespace's, else the root namespace's.

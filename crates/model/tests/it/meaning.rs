@@ -251,3 +251,27 @@ fn the_oldest_policy_comes_first() {
         .collect();
     assert_eq!(order, ["older", "younger", "unknown-1", "unknown-0"]);
 }
+
+#[test]
+fn a_namespace_holds_its_own_services_and_workloads_only() {
+    let service = |ns: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: a, namespace: {ns}}}\nspec: {{ports: [{{port: 80}}]}}\n"
+        )
+    };
+    let entry = |ns: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: a, namespace: {ns}}}\nspec: {{address: 127.1.0.1}}\n"
+        )
+    };
+    let all: String = ["a", "ab", "b"]
+        .iter()
+        .map(|ns| service(ns) + &entry(ns))
+        .collect();
+    let mesh = good(&all);
+    for (namespace, count) in [("a", 1), ("ab", 1), ("b", 1), ("aa", 0), ("c", 0)] {
+        let namespace = voile_model::Namespace::new(namespace).unwrap();
+        assert_eq!(mesh.services_in(&namespace).count(), count);
+        assert_eq!(mesh.workloads_in(&namespace).count(), count);
+    }
+}
