@@ -1,9 +1,10 @@
 //! PeerAuthentications: what Istio ignores in silence is an error here, since somebody believes it protects them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_model::mesh::{Location, Mesh, PeerAuthentication};
-use voile_model::{Diagnostic, Port};
+use voile_model::{Diagnostic, Namespace, Port};
 use voile_policy::{Mode, inherited};
 
 use crate::codes;
@@ -114,41 +115,55 @@ fn behind<'a>(
     mesh: &'a Mesh,
     subject: &'a Subject<'_>,
 ) -> impl Iterator<Item = &'a Arc<voile_model::mesh::Service>> {
-    mesh.services
-        .values()
+    mesh.services_in(subject.namespace)
         .filter(|service| subject.is_behind(service))
 }
 
 /// In one scope the oldest policy holds, and the others say nothing.
 fn several(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
-    let all = &mesh.peer_authentications;
-    for (index, older) in all.iter().enumerate() {
-        for younger in all
+    let mut said = BTreeSet::new();
+    let mut say = |older: &PeerAuthentication, younger: &PeerAuthentication, what: &str| {
+        // Once for each that is ignored, not for each workload it is ignored for.
+        if said.insert(younger.name.clone()) {
+            let message = format!(
+                "PeerAuthentication {} is ignored for {what}: {} in {} is older",
+                younger.name, older.name, older.source
+            );
+            let diagnostic =
+                Diagnostic::error(codes::TWO_POLICIES, younger.source.clone(), message);
+            found.push(
+                diagnostic
+                    .field("spec.selector")
+                    .help("keep one policy for each workload and one for each namespace"),
+            );
+        }
+    };
+    let mut of_namespace: BTreeMap<&Namespace, &PeerAuthentication> = BTreeMap::new();
+    for policy in mesh
+        .peer_authentications
+        .iter()
+        .filter(|policy| policy.selector.is_none())
+    {
+        match of_namespace.get(&policy.name.namespace) {
+            Some(older) => say(
+                older,
+                policy,
+                &format!("the whole namespace {}", policy.name.namespace),
+            ),
+            None => drop(of_namespace.insert(&policy.name.namespace, policy)),
+        }
+    }
+    // Selectors of the root namespace are ignored altogether, which is said elsewhere.
+    for subject in subjects
+        .iter()
+        .filter(|subject| *subject.namespace != mesh.config.root_namespace)
+    {
+        let mut selecting = mesh
+            .peer_authentications
             .iter()
-            .skip(index + 1)
-            .filter(|younger| younger.name.namespace == older.name.namespace)
-        {
-            let what = match (&older.selector, &younger.selector) {
-                (None, None) => Some(format!("the whole namespace {}", older.name.namespace)),
-                (Some(_), Some(_)) => subjects
-                    .iter()
-                    .find(|s| selects(older, s) && selects(younger, s))
-                    .map(|s| s.name.clone()),
-                _ => None,
-            };
-            if let Some(what) = what {
-                let message = format!(
-                    "PeerAuthentication {} is ignored for {what}: {} in {} is older",
-                    younger.name, older.name, older.source
-                );
-                let diagnostic =
-                    Diagnostic::error(codes::TWO_POLICIES, younger.source.clone(), message);
-                found.push(
-                    diagnostic
-                        .field("spec.selector")
-                        .help("keep one policy for each workload and one for each namespace"),
-                );
-            }
+            .filter(|policy| selects(policy, subject));
+        if let Some(older) = selecting.next() {
+            selecting.for_each(|younger| say(older, younger, &subject.name));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Sidecars: are they for somebody, for one each, and do their egress hosts exist?
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use voile_model::Diagnostic;
 use voile_model::mesh::{EgressHost, EgressNamespace, Mesh, POD_LABEL, Sidecar};
+use voile_model::{Diagnostic, Namespace};
 
 use crate::codes;
 use crate::services::shown;
@@ -110,32 +111,34 @@ fn several(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
         .values()
         .filter(|s| !meant_for_one(s))
         .collect();
-    for (index, first) in all.iter().enumerate() {
-        for second in all
-            .iter()
-            .skip(index + 1)
-            .filter(|second| second.name.namespace == first.name.namespace)
-        {
-            let what = match (&first.selector, &second.selector) {
-                (None, None) => Some(format!("the whole namespace {}", first.name.namespace)),
-                (Some(_), Some(_)) => subjects
-                    .iter()
-                    .find(|s| selects(first, s) && selects(second, s))
-                    .map(|s| s.name.clone()),
-                _ => None,
-            };
-            if let Some(what) = what {
-                let message = format!(
-                    "Sidecar {} is ignored for {what}: Sidecar {} in {} holds",
-                    second.name, first.name, first.source
-                );
-                let help = "keep one Sidecar for each workload";
-                found.push(
-                    Diagnostic::error(codes::TWO_SIDECARS, second.source.clone(), message)
-                        .field("spec.workloadSelector")
-                        .help(help),
-                );
-            }
+    let mut said = BTreeSet::new();
+    let mut say = |first: &Sidecar, second: &Sidecar, what: &str| {
+        // Once for each that is ignored, not for each workload it is ignored for.
+        if said.insert(second.name.clone()) {
+            let message = format!(
+                "Sidecar {} is ignored for {what}: Sidecar {} in {} holds",
+                second.name, first.name, first.source
+            );
+            let help = "keep one Sidecar for each workload";
+            let diagnostic = Diagnostic::error(codes::TWO_SIDECARS, second.source.clone(), message);
+            found.push(diagnostic.field("spec.workloadSelector").help(help));
+        }
+    };
+    let mut of_namespace: BTreeMap<&Namespace, &Sidecar> = BTreeMap::new();
+    for sidecar in all.iter().filter(|sidecar| sidecar.selector.is_none()) {
+        match of_namespace.get(&sidecar.name.namespace) {
+            Some(first) => say(
+                first,
+                sidecar,
+                &format!("the whole namespace {}", sidecar.name.namespace),
+            ),
+            None => drop(of_namespace.insert(&sidecar.name.namespace, sidecar)),
+        }
+    }
+    for subject in subjects {
+        let mut selecting = all.iter().filter(|sidecar| selects(sidecar, subject));
+        if let Some(first) = selecting.next() {
+            selecting.for_each(|second| say(first, second, &subject.name));
         }
     }
 }
