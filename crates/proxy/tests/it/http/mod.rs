@@ -1,4 +1,8 @@
 //! The HTTP/1.1 engine between a client made of bytes and a server that plays a script.
 
+mod allocations;
 mod basics;
+mod failures;
+mod flow;
+mod framing;
 mod stage;
