@@ -55,3 +55,26 @@ fn every_code_of_the_table_is_shown_by_some_case() {
         );
     }
 }
+
+#[test]
+fn the_page_of_codes_is_fresh() {
+    let mut page = "# What `voile analyze` can say\n\nGenerated from the tables in `crates/model/src/codes.rs` and `crates/analysis/src/codes.rs` by\n\
+        `VOILE_BLESS=1 cargo test -p voile-analysis`. A code never changes its meaning.\n\n| code | meaning |\n|---|---|\n"
+        .to_owned();
+    let mut codes: Vec<&str> = Vec::new();
+    for (code, meaning) in voile_model::codes::TABLE
+        .iter()
+        .chain(voile_analysis::codes::TABLE)
+    {
+        assert!(!codes.contains(code), "{code} is used twice");
+        codes.push(code);
+        writeln!(page, "| {code} | {meaning} |").unwrap();
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/diagnostics.md");
+    if std::env::var_os("VOILE_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &page).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(found, page, "the page is stale: run with VOILE_BLESS=1");
+}

@@ -1,5 +1,6 @@
 //! Check of ServiceEntry: Istio's rules on which resolution goes with which hosts, addresses and endpoints.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -14,6 +15,9 @@ use crate::mesh::{
 use crate::names::{Hostname, ResourceName, ServiceKey};
 use crate::text::clip;
 use crate::written::{Text, networking as written};
+
+/// Most declared port names among which a near miss is looked for.
+const MAX_SUGGESTED_PORTS: usize = 16;
 
 pub(super) fn service_entry(
     meta: Meta,
@@ -202,24 +206,27 @@ fn ports(written: &written::ServiceEntry, report: &Report) -> Vec<ServicePort> {
         numbers.map(|number| (number.value, &number.at)),
         report,
     );
-    for endpoint in &written.endpoints {
-        for (name, _) in &endpoint.ports {
-            let declared = all
-                .iter()
-                .filter_map(|p| p.port.name.as_ref())
-                .map(|n| &*n.value);
-            if !declared.clone().any(|declared| declared == &*name.value) {
-                let message = format!(
-                    "no port of the ServiceEntry is called `{}`",
-                    clip(&name.value)
-                );
-                report.error(
-                    codes::CONTRADICTION,
-                    &name.at,
-                    message,
-                    crate::text::suggest(&name.value, declared),
-                );
-            }
+    let declared: BTreeSet<&str> = all
+        .iter()
+        .filter_map(|p| p.port.name.as_ref())
+        .map(|name| &*name.value)
+        .collect();
+    for (name, _) in written
+        .endpoints
+        .iter()
+        .flat_map(|endpoint| &endpoint.ports)
+    {
+        if !declared.contains(&*name.value) {
+            let message = format!(
+                "no port of the ServiceEntry is called `{}`",
+                clip(&name.value)
+            );
+            // Few, so that a hostile entry cannot make the search for near misses long.
+            let help = crate::text::suggest(
+                &name.value,
+                declared.iter().take(MAX_SUGGESTED_PORTS).copied(),
+            );
+            report.error(codes::CONTRADICTION, &name.at, message, help);
         }
     }
     all.iter()

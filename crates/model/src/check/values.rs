@@ -1,5 +1,6 @@
 //! Values that several kinds share: names, labels, selectors, addresses.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -289,17 +290,17 @@ fn parse_timestamp(text: &str) -> Option<i64> {
 }
 
 /// Says that a second thing in a list has the same name.
-pub(super) fn unique<'a, T: PartialEq + std::fmt::Display + 'a>(
+pub(super) fn unique<'a, T: Ord + std::fmt::Display + 'a>(
     what: &str,
     items: impl IntoIterator<Item = (T, &'a At)>,
     report: &Report,
 ) {
-    let mut seen: Vec<T> = Vec::new();
+    let mut seen = BTreeSet::new();
     for (item, at) in items {
-        if seen.contains(&item) {
-            let message = format!("{what} {} is there twice", clip(&item.to_string()));
+        let shown = clip(&item.to_string());
+        if !seen.insert(item) {
+            let message = format!("{what} {shown} is there twice");
             report.error(codes::CONTRADICTION, at, message, "each must be different");
         }
-        seen.push(item);
     }
 }

@@ -124,3 +124,16 @@ fn any_file_with_one_byte_changed_is_survived() {
         }
     }
 }
+
+#[test]
+fn a_service_entry_of_tens_of_thousands_of_ports_is_checked_in_linear_time() {
+    let ports: String = (0..30_000)
+        .map(|n| format!("  - {{number: {}, name: p{n}}}\n", n % 65_000 + 1))
+        .collect();
+    let names: String = (0..30_000).map(|n| format!("q{n}: 1, ")).collect();
+    let text = format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: a}}\nspec:\n  hosts: [a.example]\n  \
+         resolution: STATIC\n  ports:\n{ports}  endpoints: [{{address: 10.0.0.1, ports: {{{names}}}}}]\n"
+    );
+    refused(&text, "V0112");
+}
