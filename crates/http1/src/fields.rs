@@ -200,9 +200,7 @@ impl Fields {
             let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
             let tail = &bytes[value_end..layout.end];
             let padding = tail.iter().take_while(|byte| blank(byte)).count();
-            if !bytes[name_end + 1..value_start]
-                .iter()
-                .all(|byte| blank(byte))
+            if !bytes[name_end + 1..value_start].iter().all(blank)
                 || !tail[padding..].starts_with(b"\r\n")
             {
                 return Err(Reject::HeaderLine);

@@ -234,9 +234,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             tally.response_head = download.head_bytes;
             tally.response_body = download.body_bytes;
             if landing == Landing::Done && download.is_tunnel() {
-                return self
-                    .tunnel(started, route, (upload, &mut download), upstream, tally)
-                    .await;
+                // Boxed: it is rare, and every idle connection would pay for its size.
+                let ends = (&*upload, &mut download);
+                return Box::pin(self.tunnel(started, route, ends, upstream, tally)).await;
             }
             let after = self
                 .land(landing, facts, upload, &mut download, tally)
@@ -402,14 +402,23 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         input.start = upload.end();
         let mut up = Direction::new(Some(input));
         let mut down = Direction::new(download.take_buffer());
-        let client = &mut self.stream;
+        let (client, timer) = (&mut self.stream, &mut self.timer);
+        let limit = self.worker.timeouts.tunnel_idle;
+        let mut quiet = (Instant::now(), 0);
         let result = poll_fn(|cx| {
             let sent = up.poll(cx, &buffers, client, &mut upstream)?;
             let received = down.poll(cx, &buffers, &mut upstream, client)?;
-            match (sent, received) {
-                (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(std::io::Result::Ok(())),
-                _ => Poll::Pending,
+            if sent.is_ready() && received.is_ready() {
+                return Poll::Ready(Ok(()));
             }
+            let moved = up.bytes + down.bytes;
+            if moved != quiet.1 {
+                quiet = (Instant::now(), moved);
+            }
+            if timer.passed(cx, quiet.0 + limit) {
+                return Poll::Ready(Err(std::io::Error::from(std::io::ErrorKind::TimedOut)));
+            }
+            Poll::Pending
         })
         .await;
         if result.is_err() {

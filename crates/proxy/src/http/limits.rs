@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Size of one pooled buffer, in bytes: a TLS record's plaintext, so that one record is one read.
 pub const BUFFER_BYTES: usize = 16 * 1024;
 
-/// Most free buffers a worker keeps: 4 MiB. More in use at once is possible, they are freed when they come back.
-pub const MAX_FREE_BUFFERS: usize = 256;
+/// Most free buffers a worker keeps: 2 MiB. More in use at once is possible, they are freed when they come back.
+pub const MAX_FREE_BUFFERS: usize = 128;
 
 /// The least room a body is read into; below it another buffer is taken.
 pub const MIN_READ_BYTES: usize = 4 * 1024;
@@ -20,6 +20,9 @@ pub const DOWNSTREAM_IDLE: Duration = Duration::from_secs(3600);
 /// Longest time in which nothing moves while we wait for the client (its body, or room for the response). Envoy's default.
 /// Waiting for the server has no limit, as in Istio.
 pub const STREAM_IDLE: Duration = Duration::from_secs(300);
+
+/// Longest time a tunnel may be silent in both directions. Envoy's default for TCP.
+pub const TUNNEL_IDLE: Duration = Duration::from_secs(3600);
 
 /// Longest time a pooled upstream connection stays unused; shorter than the 75 s of nginx and the usual load balancers.
 pub const UPSTREAM_IDLE: Duration = Duration::from_secs(60);
@@ -48,6 +51,8 @@ pub struct HttpTimeouts {
     pub stream_idle: Duration,
     /// See [`UPSTREAM_IDLE`].
     pub upstream_idle: Duration,
+    /// See [`TUNNEL_IDLE`].
+    pub tunnel_idle: Duration,
     /// See [`LINGER`].
     pub linger: Duration,
 }
@@ -59,6 +64,7 @@ impl Default for HttpTimeouts {
             downstream_idle: DOWNSTREAM_IDLE,
             stream_idle: STREAM_IDLE,
             upstream_idle: UPSTREAM_IDLE,
+            tunnel_idle: TUNNEL_IDLE,
             linger: LINGER,
         }
     }

@@ -159,3 +159,28 @@ fn a_steady_chunked_post_allocates_nothing() {
     );
     assert_eq!(got, 0, "allocations in {COUNTED} requests");
 }
+
+/// What an idle connection may keep in its task, in bytes: ten thousand of them are 20 MB at most.
+const MAX_TASK_BYTES: usize = 2048;
+
+#[test]
+fn an_idle_connection_is_a_small_task() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstream = listener.local_addr().unwrap();
+        let role = QuietRole {
+            upstream,
+            records: Cell::new(0),
+            at_start: Cell::new(0),
+            at_end: Cell::new(0),
+        };
+        let worker = HttpWorker::new(Buffers::new(), Drain::new(), HttpTimeouts::default());
+        let stream = tokio::net::TcpStream::connect(upstream).await.unwrap();
+        let size = size_of_val(&serve_connection(&worker, &role, stream, b""));
+        assert!(size <= MAX_TASK_BYTES, "{size} bytes");
+    });
+}
