@@ -149,7 +149,7 @@ impl Registry {
             .collect()
     }
 
-    /// Services asked for and not yet answered: while there are any, no plan is published.
+    /// What was asked for and is not yet answered, our own workload included: while there is any, no plan is published.
     pub(crate) fn unanswered(&self) -> Vec<Arc<str>> {
         let unknown = |name: &Arc<str>| {
             let service = self.services.contains_key(name)
@@ -160,7 +160,17 @@ impl Registry {
                     .contains(&(type_url::SERVICE_POLICY, name.clone()));
             !(service && policy)
         };
-        self.services_wanted().into_iter().filter(unknown).collect()
+        let own = self
+            .configuration
+            .iter()
+            .map(|held| held.value.workload_uid.clone());
+        let nobody = |uid: &Arc<str>| {
+            !self.workloads.contains_key(uid)
+                && !self.absent.contains(&(type_url::ADDRESS, uid.clone()))
+        };
+        own.filter(nobody)
+            .chain(self.services_wanted().into_iter().filter(unknown))
+            .collect()
     }
 
     /// The closed state, if there is one.

@@ -93,20 +93,51 @@ impl Shard {
         if let Some(id) = self.index.get(labels) {
             return *id;
         }
-        if self.index.len() >= self.limit {
+        if self.series.len() > self.limit {
             self.overflowed += 1;
             return OTHER;
         }
-        let id =
-            SeriesId(u32::try_from(self.series.len()).expect("invariant: bounded by MAX_SERIES"));
         let labels = Arc::new(labels.clone());
+        let id = self.push(Arc::clone(&labels));
+        self.index.insert(labels, id);
+        id
+    }
+
+    /// A series of its own whose labels are not final. Several may have the same labels; a scrape adds them up.
+    pub fn provisional(&mut self, labels: &Labels) -> SeriesId {
+        if self.series.len() > self.limit {
+            self.overflowed += 1;
+            return OTHER;
+        }
+        self.push(Arc::new(labels.clone()))
+    }
+
+    /// Gives a provisional series its final labels; later series with these labels are the same one.
+    pub fn settle(&mut self, id: SeriesId, change: impl FnOnce(&mut Labels)) {
+        if id == OTHER {
+            return;
+        }
+        let series = &mut self.series[id.0 as usize];
+        let mut labels = Labels::clone(&series.labels);
+        change(&mut labels);
+        series.labels = Arc::new(labels);
+        self.index.entry(Arc::clone(&series.labels)).or_insert(id);
+    }
+
+    /// The labels of a series.
+    #[must_use]
+    pub fn labels(&self, id: SeriesId) -> &Labels {
+        &self.series[id.0 as usize].labels
+    }
+
+    fn push(&mut self, labels: Arc<Labels>) -> SeriesId {
+        let id = u32::try_from(self.series.len()).expect("invariant: bounded by MAX_SERIES");
         self.series.push(Series {
-            labels: Arc::clone(&labels),
+            labels,
             http: Vec::new(),
             tcp: Vec::new(),
         });
-        self.index.insert(labels, id);
-        id
+        SeriesId(id)
     }
 
     /// Counts one finished request.

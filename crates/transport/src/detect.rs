@@ -124,6 +124,29 @@ pub async fn read_prefix(
     }
 }
 
+/// First byte of a TLS connection: a record of handshake messages.
+pub const TLS_HANDSHAKE_RECORD: u8 = 22;
+
+/// Waits for the first byte and says which it is; `None` when the client closed. What was read is in `prefix`.
+///
+/// # Errors
+/// When the socket fails or nothing comes within `limit`.
+pub async fn read_first(
+    tcp: &mut TcpStream,
+    prefix: &mut Vec<u8>,
+    limit: Duration,
+) -> io::Result<Option<u8>> {
+    let reading = async {
+        tcp.readable().await?;
+        prefix.reserve_exact(DETECTION_BUFFER);
+        tcp.read_buf(prefix).await
+    };
+    tokio::time::timeout(limit, reading)
+        .await
+        .map_err(|_| io::ErrorKind::TimedOut)??;
+    Ok(prefix.first().copied())
+}
+
 async fn read_until_sure(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<Detected> {
     loop {
         if let Some(answer) = detect(prefix) {

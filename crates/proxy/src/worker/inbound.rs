@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::net::TcpStream;
 use voile_identity::identity_of;
-use voile_telemetry::{Labels, Peer, Reporter, Security};
+use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId};
 use voile_transport::alpn::{self, Inner};
 use voile_transport::{
     self as transport, Detected, RelayEnd, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo,
@@ -95,7 +95,7 @@ async fn identify(
         (plan.mutual_tls, plan.protocol)
     };
     if mode == MutualTls::Strict {
-        return terminate(worker, protocol, tcp.into(), remote).await;
+        return strict(worker, protocol, tcp, remote).await;
     }
     if mode == MutualTls::Disable && protocol != Protocol::Auto {
         let kind = if protocol == Protocol::Http {
@@ -124,6 +124,26 @@ async fn identify(
         _ if protocol == Protocol::Http => Some(plaintext(io, remote, Kind::Http)),
         _ => Some(plaintext(io, remote, Kind::Opaque)),
     }
+}
+
+/// Takes nothing but TLS. Plaintext is closed in good order, without an alert that its client could not read.
+async fn strict(
+    worker: &Worker,
+    protocol: Protocol,
+    mut tcp: TcpStream,
+    remote: SocketAddr,
+) -> Option<Identified> {
+    let mut prefix = Vec::new();
+    let first = transport::read_first(&mut tcp, &mut prefix, TLS_HANDSHAKE_TIMEOUT)
+        .await
+        .ok()?;
+    if first != Some(transport::TLS_HANDSHAKE_RECORD) {
+        count(&worker.counters.refused);
+        tracing::debug!(%remote, "plaintext refused: PeerAuthentication is STRICT");
+        transport::linger(Stream::Tcp(tcp.into())).await;
+        return None;
+    }
+    terminate(worker, protocol, TcpIo::new(tcp, prefix), remote).await
 }
 
 /// HTTP clients speak first, so there is no hurry to call a silent one opaque.
@@ -202,9 +222,8 @@ async fn relay(
 ) {
     let plan = Rc::clone(&slot.plan.borrow());
     let (start, started) = (SystemTime::now(), Instant::now());
-    let labels = |worker: &Worker| inbound_labels(worker, slot, &caller, "tcp").0;
-    let opened = worker.shard.borrow_mut().series(&labels(worker));
-    worker.shard.borrow_mut().tcp_opened(opened);
+    let series = inbound_series(worker, slot, &caller, "tcp");
+    worker.shard.borrow_mut().tcp_opened(series);
     let settings = worker.settings();
     let connected = Box::pin(transport::connect(
         plan.endpoint,
@@ -238,11 +257,10 @@ async fn relay(
             )
         }
     };
-    let closed = worker.shard.borrow_mut().series(&labels(worker));
     worker
         .shard
         .borrow_mut()
-        .tcp_closed(closed, flags, received, sent);
+        .tcp_closed(series, flags, received, sent);
     let record = TcpRecord {
         start,
         duration: started.elapsed(),
@@ -277,17 +295,19 @@ pub(crate) async fn either(one: &Stop, other: &Stop) {
     }
 }
 
-/// The server's side of a series, and whether more would be known if asked again later.
-pub(crate) fn inbound_labels(
+/// The server's side of a series. While the caller's workload is being asked for, a provisional one that takes its
+/// labels when the answer comes, so that nothing is counted under `unknown` that is known a moment later.
+pub(crate) fn inbound_series(
     worker: &Worker,
     slot: &InboundSlot,
     caller: &Caller,
     protocol: &'static str,
-) -> (Labels, bool) {
-    let (mut source, settled) = match worker.peers.get(caller.remote.ip()) {
-        Known::Workload(peer) => (Peer::clone(&peer), true),
-        Known::Stranger => (Peer::default(), true),
-        Known::Asked => (Peer::default(), false),
+) -> SeriesId {
+    let address = caller.remote.ip();
+    let known = worker.peers.get(address);
+    let mut source = match &known {
+        Known::Workload(peer) => Peer::clone(peer),
+        Known::Stranger | Known::Asked => Peer::default(),
     };
     source.principal.clone_from(&caller.principal);
     let mut destination = Peer::clone(&worker.own.borrow());
@@ -298,16 +318,16 @@ pub(crate) fn inbound_labels(
         }
         Arrival::Plaintext => Security::None,
     };
-    let service = slot.plan.borrow().service.clone();
-    (
-        Labels {
-            reporter: Reporter::Destination,
-            source,
-            destination,
-            service,
-            protocol,
-            security,
-        },
-        settled,
-    )
+    let labels = Labels {
+        reporter: Reporter::Destination,
+        source,
+        destination,
+        service: slot.plan.borrow().service.clone(),
+        protocol,
+        security,
+    };
+    match known {
+        Known::Asked => worker.provisional.series(&worker.shard, address, &labels),
+        Known::Workload(_) | Known::Stranger => worker.shard.borrow_mut().series(&labels),
+    }
 }

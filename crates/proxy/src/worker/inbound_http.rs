@@ -1,7 +1,6 @@
 //! Inbound's part of HTTP: every request asks the policy anew, goes to the one application behind the listener, and is
 //! counted with the caller's identity.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use voile_http1::RequestHead;
@@ -10,7 +9,7 @@ use voile_transport::{self as transport, Stream};
 
 use super::Worker;
 use super::admission::{Permit, admit};
-use super::inbound::{Caller, inbound_labels};
+use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::slots::InboundSlot;
 use crate::http::{ConnectFailure, Exchange, HttpRole, Refusal, ResponseFlag, Route};
@@ -20,30 +19,22 @@ pub(crate) struct InboundRole {
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
     caller: Caller,
-    series: Cell<Option<SeriesId>>,
+    series: SeriesId,
+    /// For requests of HTTP/1.0 that name none.
+    authority: Rc<str>,
 }
 
 impl InboundRole {
     pub(crate) fn new(worker: Rc<Worker>, slot: Rc<InboundSlot>, caller: Caller) -> Self {
+        let series = inbound_series(&worker, &slot, &caller, "http");
+        let authority = slot.plan.borrow().service.host.as_str().into();
         Self {
             worker,
             slot,
             caller,
-            series: Cell::new(None),
+            series,
+            authority,
         }
-    }
-
-    /// The series, kept once the caller's labels are known for good.
-    fn series(&self) -> SeriesId {
-        if let Some(id) = self.series.get() {
-            return id;
-        }
-        let (labels, settled) = inbound_labels(&self.worker, &self.slot, &self.caller, "http");
-        let id = self.worker.shard.borrow_mut().series(&labels);
-        if settled {
-            self.series.set(Some(id));
-        }
-        id
     }
 }
 
@@ -52,12 +43,15 @@ impl HttpRole for InboundRole {
     type Key = u32;
     type Ticket = Permit;
 
-    fn route(&self, _head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let mode = self.slot.plan.borrow().mutual_tls;
         let permit = admit(mode, self.caller.arrival)
             .map_err(|denial| Refusal::new(403, ResponseFlag::Unauthorized, denial.reason()))?;
         let mut route = Route::new(self.slot.endpoint_key.get(), permit);
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        if head.authority().is_none() && !self.authority.is_empty() {
+            route.default_authority = Some(Rc::clone(&self.authority));
+        }
         Ok(route)
     }
 
@@ -75,7 +69,7 @@ impl HttpRole for InboundRole {
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
-        let series = self.series();
+        let series = self.series;
         let sizes = (
             exchange.request_head_bytes + exchange.request_body_bytes,
             exchange.response_head_bytes + exchange.response_body_bytes,

@@ -26,7 +26,7 @@ use voile_telemetry::{Peer, Shard, Snapshot};
 
 use crate::http::Buffers;
 use crate::plan::{ListenerId, Plan, Settings};
-use peers::Peers;
+use peers::{Peers, Provisional};
 use slots::Slots;
 use stop::Stop;
 
@@ -97,6 +97,7 @@ pub(crate) struct Worker {
     pub(crate) shard: RefCell<Shard>,
     pub(crate) counters: Counters,
     pub(crate) peers: Peers,
+    pub(crate) provisional: Provisional,
     pub(crate) settings: RefCell<Rc<Settings>>,
     pub(crate) own: RefCell<Rc<Peer>>,
     pub(crate) principal: RefCell<String>,
@@ -174,6 +175,7 @@ pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
         shard: RefCell::default(),
         counters: Counters::default(),
         peers: Peers::new(birth.unknown_peers),
+        provisional: Provisional::default(),
         settings: RefCell::new(Rc::new(Settings::default())),
         own: RefCell::default(),
         principal: RefCell::default(),
@@ -208,7 +210,12 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 *worker.access_log.borrow_mut() = access_log;
                 slots.apply(&worker, &plan, &inbound, &outbound);
             }
-            ToWorker::Peer { address, peer } => worker.peers.learn(address, peer.map(|peer| *peer)),
+            ToWorker::Peer { address, peer } => {
+                worker
+                    .provisional
+                    .settle(&worker.shard, address, peer.as_deref());
+                worker.peers.learn(address, peer.map(|peer| *peer));
+            }
             ToWorker::Identity(principal) => worker.become_principal(principal),
             ToWorker::Scrape(answer) => {
                 // A scraper that went away needs no answer.

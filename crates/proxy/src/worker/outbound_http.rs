@@ -73,8 +73,13 @@ impl HttpRole for OutboundRole {
         };
         let key = endpoint.key;
         let endpoint = Some(InFlight::begin(endpoint));
+        let authority = head
+            .authority()
+            .is_none()
+            .then(|| Rc::clone(&service.authority));
         let mut route = Route::new(key, OutboundTicket { service, endpoint });
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        route.default_authority = authority;
         Ok(route)
     }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use tokio::sync::mpsc;
-use voile_telemetry::Peer;
+use voile_telemetry::{Labels, Peer, SeriesId, Shard};
 
 /// Addresses remembered by one worker; the oldest makes room.
 pub(crate) const MAX_PEERS: usize = 4096;
@@ -67,5 +67,49 @@ impl Peers {
                 all.remove(&oldest);
             }
         }
+    }
+}
+
+/// Series whose caller is still being asked for.
+#[derive(Default)]
+pub(crate) struct Provisional(RefCell<Vec<(IpAddr, SeriesId)>>);
+
+impl Provisional {
+    /// The provisional series of this caller with these labels.
+    pub(crate) fn series(
+        &self,
+        shard: &RefCell<Shard>,
+        address: IpAddr,
+        labels: &Labels,
+    ) -> SeriesId {
+        let mut waiting = self.0.borrow_mut();
+        let mut shard = shard.borrow_mut();
+        let same =
+            |(theirs, id): &&(IpAddr, SeriesId)| *theirs == address && shard.labels(*id) == labels;
+        if let Some((_, id)) = waiting.iter().find(same) {
+            return *id;
+        }
+        let id = shard.provisional(labels);
+        waiting.push((address, id));
+        id
+    }
+
+    /// The answer came: the series of this address take their labels.
+    pub(crate) fn settle(&self, shard: &RefCell<Shard>, address: IpAddr, peer: Option<&Peer>) {
+        let mut shard = shard.borrow_mut();
+        self.0.borrow_mut().retain(|(theirs, id)| {
+            if *theirs == address {
+                shard.settle(*id, |labels| {
+                    if let Some(peer) = peer {
+                        let principal = std::mem::take(&mut labels.source.principal);
+                        labels.source = Peer {
+                            principal,
+                            ..peer.clone()
+                        };
+                    }
+                });
+            }
+            *theirs != address
+        });
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Table {
 pub(crate) struct ServiceState {
     pub(crate) plan: ServicePlan,
     pub(crate) cluster: String,
+    /// For requests of HTTP/1.0 that name none.
+    pub(crate) authority: Rc<str>,
     pub(crate) endpoints: Vec<Rc<Endpoint>>,
 }
 
@@ -272,6 +274,7 @@ impl Table {
 impl ServiceState {
     fn new(worker: &Worker, old: &[Rc<Endpoint>], plan: &ServicePlan) -> Self {
         Self {
+            authority: plan.service.host.as_str().into(),
             cluster: format!("outbound|{}||{}", plan.port, plan.service.host),
             endpoints: plan
                 .endpoints
