@@ -82,7 +82,8 @@ impl Subscriptions {
         self.open = true;
         let mut requests = Vec::new();
         for (type_url, kind) in &mut self.kinds {
-            kind.announced = !kind.wanted.is_empty();
+            // What is held but wanted no more must be announced too, so that it is told as removed.
+            kind.announced = !kind.wanted.is_empty() || !kind.held.is_empty();
             if kind.announced {
                 requests.push(first_request(&self.node, type_url, kind));
             }
@@ -115,7 +116,7 @@ impl Subscriptions {
         let mut gone: Vec<Arc<str>> = Vec::new();
         for name in unsubscribe {
             if kind.wanted.remove(&name) {
-                // The server tells of what else this name brought; the name itself is ours to forget.
+                // The server tells of what else this name brought; the name itself is forgotten at once.
                 kind.held.remove(&name);
                 gone.push(name);
             }
@@ -222,7 +223,7 @@ impl Subscriptions {
 }
 
 fn first_request(node: &Node, type_url: &str, kind: &Kind) -> DeltaDiscoveryRequest {
-    DeltaDiscoveryRequest {
+    let mut request = DeltaDiscoveryRequest {
         node: Some(node.clone()),
         type_url: type_url.to_owned(),
         resource_names_subscribe: kind.wanted.iter().map(ToString::to_string).collect(),
@@ -232,7 +233,13 @@ fn first_request(node: &Node, type_url: &str, kind: &Kind) -> DeltaDiscoveryRequ
             .map(|(name, version)| (name.to_string(), version.to_string()))
             .collect(),
         ..DeltaDiscoveryRequest::default()
+    };
+    if kind.wanted.is_empty() {
+        // A first request without names would mean everything (the protocol's old wildcard).
+        request.resource_names_subscribe.push("*".to_owned());
+        request.resource_names_unsubscribe.push("*".to_owned());
     }
+    request
 }
 
 fn strings(names: &[Arc<str>]) -> Vec<String> {

@@ -228,11 +228,10 @@ impl Kind {
                 self.wildcard = false;
                 continue;
             }
+            // What was sent is told as removed, the name itself too: it may be under way to the caller just now.
             self.names.remove(name.as_str());
             self.fresh.remove(name.as_str());
             self.told_absent.remove(name.as_str());
-            // The caller forgets what it unsubscribes; only what came along with it is told as removed.
-            self.sent.remove(name.as_str());
         }
         match self.names.len() > MAX_NAMES {
             true => Err(Ended::TooMuch(format!(

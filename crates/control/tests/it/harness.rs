@@ -1,0 +1,300 @@
+//! A control plane over a temporary folder, and clients of it that remember what they were told. Every wait is for a
+//! condition, with a deadline far beyond what a loaded machine needs.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+use tokio::sync::watch;
+use voile_control::{Addresses, Control, Options, Report};
+use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
+use voile_proto::discovery::Node;
+use voile_xds::client::{ClientConfig, Credential, CredentialSource, Rejection, Update, XdsClient};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Two workloads with sidecars, one service.
+pub(crate) const SHOP: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: echo, namespace: shop}
+spec:
+  selector: {app: echo}
+  ports: [{name: http, port: 80, targetPort: 8080}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: echo-1, namespace: shop, labels: {app: echo, sidecar.istio.io/inject: "true"}}
+spec: {serviceAccountName: echo, containers: [{name: app, image: none}]}
+status: {podIP: 127.1.0.3}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client-1, namespace: shop, labels: {app: client, sidecar.istio.io/inject: "true"}}
+spec: {serviceAccountName: client, containers: [{name: app, image: none}]}
+status: {podIP: 127.1.0.4}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: client, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: client}}
+  egress:
+  - port: {number: 80, protocol: HTTP, name: http}
+    bind: 127.1.0.4
+    captureMode: NONE
+    hosts: ["./*"]
+"#;
+
+/// Another pod of the same service.
+pub(crate) const SECOND_ECHO: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: echo-2, namespace: shop, labels: {app: echo, sidecar.istio.io/inject: "true"}}
+spec: {serviceAccountName: echo, containers: [{name: app, image: none}]}
+status: {podIP: 127.1.0.5}
+"#;
+
+pub(crate) struct Mesh {
+    pub(crate) folder: TempDir,
+    control: Option<Control>,
+    pub(crate) addresses: Addresses,
+    reports: watch::Receiver<Vec<Seen>>,
+}
+
+/// The part of a report that tests look at.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) text: String,
+    pub(crate) changed: bool,
+}
+
+impl Mesh {
+    pub(crate) async fn start(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("config")).unwrap();
+        std::fs::write(folder.path().join("config/mesh.yaml"), text).unwrap();
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let (control, reports) = run(&folder, any).await;
+        Self {
+            addresses: control.addresses(),
+            folder,
+            control: Some(control),
+            reports,
+        }
+    }
+
+    pub(crate) async fn stop(&mut self) {
+        self.control.take().unwrap().stop().await;
+    }
+
+    /// Again on the same address, as after a crash.
+    pub(crate) async fn restart(&mut self) {
+        let (control, reports) = run(&self.folder, self.addresses.tls).await;
+        self.addresses = control.addresses();
+        self.control = Some(control);
+        self.reports = reports;
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.path().join("config")
+    }
+
+    /// Replaces a file as editors do, by renaming.
+    pub(crate) fn edit(&self, name: &str, text: &str) {
+        let draft = self.config().join(format!(".{name}.swp"));
+        std::fs::write(&draft, text).unwrap();
+        std::fs::rename(draft, self.config().join(name)).unwrap();
+    }
+
+    pub(crate) fn token(&self, account: &str, pod: Option<&str>) -> Credential {
+        let state = StateDir::open(&self.folder.path().join("state")).unwrap();
+        let subject = TokenSubject {
+            namespace: "shop".to_owned(),
+            service_account: account.to_owned(),
+            pod: pod.map(ToOwned::to_owned),
+        };
+        let hour = Duration::from_secs(3600);
+        let key = TokenKey::open(&state).unwrap();
+        Credential::Token(
+            key.mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), hour)
+                .unwrap(),
+        )
+    }
+
+    /// Waits for a reading of the folder that fits.
+    pub(crate) async fn report(&mut self, fits: impl Fn(&Seen) -> bool) -> Seen {
+        let wait = self.reports.wait_for(|seen| seen.iter().any(&fits));
+        let seen = tokio::time::timeout(DEADLINE, wait)
+            .await
+            .expect("a report in time")
+            .unwrap();
+        seen.iter().rfind(|seen| fits(seen)).unwrap().clone()
+    }
+
+    pub(crate) fn client(&self, credential: Credential) -> Client {
+        self.client_that_rejects(credential, |_| None)
+    }
+
+    /// A client that refuses resources for which `reject` gives a reason.
+    pub(crate) fn client_that_rejects(
+        &self,
+        credential: Credential,
+        reject: impl Fn(&str) -> Option<String> + Send + 'static,
+    ) -> Client {
+        let config = ClientConfig {
+            address: format!("https://{}", self.addresses.tls),
+            root_certificate: Some(self.folder.path().join("state/root-cert.pem")),
+            node: Node {
+                id: "sidecar~test".to_owned(),
+                ..Node::default()
+            },
+        };
+        Client::start(config, credential, reject)
+    }
+
+    /// GET from the monitoring address; the whole answer as text.
+    pub(crate) async fn get(&self, path: &str) -> String {
+        let (address, path) = (self.addresses.monitoring, path.to_owned());
+        let ask = move || {
+            let mut stream = std::net::TcpStream::connect(address)?;
+            write!(
+                stream,
+                "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            )?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            std::io::Result::Ok(text)
+        };
+        tokio::task::spawn_blocking(ask).await.unwrap().unwrap()
+    }
+}
+
+async fn run(folder: &TempDir, listen: SocketAddr) -> (Control, watch::Receiver<Vec<Seen>>) {
+    let mut options = Options::new(
+        vec![folder.path().join("config")],
+        folder.path().join("state"),
+    );
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    options.listen = listen;
+    options.plaintext = Some(any);
+    options.monitoring = any;
+    let (publish, reports) = watch::channel(Vec::new());
+    let reporter = Box::new(move |report: &Report| {
+        let lines: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();
+        publish.send_modify(|all: &mut Vec<Seen>| {
+            all.push(Seen {
+                text: format!("{}{:?}", lines.join("\n"), report.unreadable),
+                changed: report.changed,
+            });
+        });
+    });
+    (Control::start(options, reporter).await.unwrap(), reports)
+}
+
+struct Fixed(Credential);
+
+impl CredentialSource for Fixed {
+    fn credential(&self) -> std::io::Result<Credential> {
+        Ok(self.0.clone())
+    }
+}
+
+/// What a client was told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    /// Bodies in force, by type and name.
+    pub(crate) held: BTreeMap<(String, String), Vec<u8>>,
+    /// Every name that was ever told as removed.
+    pub(crate) removed: Vec<String>,
+    /// Responses.
+    pub(crate) updates: usize,
+    /// Resources that arrived, over all responses.
+    pub(crate) arrived: usize,
+}
+
+pub(crate) struct Client {
+    pub(crate) xds: XdsClient,
+    pub(crate) told: watch::Receiver<Told>,
+}
+
+impl Client {
+    pub(crate) fn start(
+        config: ClientConfig,
+        credential: Credential,
+        reject: impl Fn(&str) -> Option<String> + Send + 'static,
+    ) -> Self {
+        let (publish, told) = watch::channel(Told::default());
+        let handler = Box::new(move |update: &Update| {
+            let mut rejections = Vec::new();
+            publish.send_modify(|told| {
+                told.updates += 1;
+                told.arrived += update.added.len();
+                for name in &update.removed {
+                    told.removed.push(name.to_string());
+                    told.held
+                        .remove(&(update.type_url.to_string(), name.to_string()));
+                }
+                for resource in &update.added {
+                    if let Some(reason) = reject(&resource.name) {
+                        let name = resource.name.clone();
+                        rejections.push(Rejection { name, reason });
+                        continue;
+                    }
+                    let key = (update.type_url.to_string(), resource.name.to_string());
+                    told.held.insert(key, resource.body.clone());
+                }
+            });
+            rejections
+        });
+        let runtime = tokio::runtime::Handle::current();
+        let xds = XdsClient::start(config, Arc::new(Fixed(credential)), handler, &runtime);
+        Self { xds, told }
+    }
+
+    pub(crate) fn ask(&self, type_url: &str, names: &[&str]) {
+        self.xds.subscribe(type_url, names.iter().copied()).unwrap();
+    }
+
+    /// Waits until what was told fits.
+    pub(crate) async fn until(&mut self, fits: impl Fn(&Told) -> bool) -> Told {
+        let waited = tokio::time::timeout(DEADLINE, self.told.wait_for(&fits)).await;
+        let found = waited.ok().map(|told| told.unwrap().clone());
+        found.unwrap_or_else(|| panic!("not told in time: {:?}", *self.told.borrow()))
+    }
+
+    /// Waits until the connection's last error fits.
+    pub(crate) async fn until_error(&self, part: &str) {
+        let mut state = self.xds.state();
+        let fits = |s: &voile_xds::client::ClientState| {
+            s.last_error
+                .as_ref()
+                .is_some_and(|error| error.contains(part))
+        };
+        if tokio::time::timeout(DEADLINE, state.wait_for(fits))
+            .await
+            .is_err()
+        {
+            panic!("no error with {part:?}: {:?}", *self.xds.state().borrow());
+        }
+    }
+}
+
+impl Told {
+    pub(crate) fn body(&self, type_url: &str, name: &str) -> Option<&[u8]> {
+        let key = (type_url.to_owned(), name.to_owned());
+        self.held.get(&key).map(Vec::as_slice)
+    }
+
+    pub(crate) fn names(&self, type_url: &str) -> Vec<&str> {
+        self.held
+            .keys()
+            .filter(|(of, _)| of == type_url)
+            .map(|(_, name)| name.as_str())
+            .collect()
+    }
+}

@@ -1,0 +1,217 @@
+//! What proxies are told, and when.
+
+use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY};
+use voile_xds::wire::{Address, MutualTls, ProxyConfiguration, ServicePolicy, Tunnel};
+
+use crate::harness::{Mesh, SECOND_ECHO, SHOP};
+
+const SERVICE: &str = "shop/echo.shop.svc.cluster.local";
+const ECHO_1: &str = "Kubernetes//Pod/shop/echo-1";
+const ECHO_2: &str = "Kubernetes//Pod/shop/echo-2";
+
+#[tokio::test]
+async fn a_proxy_fetches_its_configuration_and_the_services_it_calls() {
+    let mesh = Mesh::start(SHOP).await;
+    let mut client = mesh.client(mesh.token("client", Some("client-1")));
+    client.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+    client.ask(ADDRESS, &[SERVICE]);
+    client.ask(SERVICE_POLICY, &[SERVICE]);
+    let told = client.until(|told| told.held.len() == 4).await;
+
+    let body = told.body(PROXY_CONFIGURATION, "shop/client-1").unwrap();
+    let configuration = ProxyConfiguration::decode(body).unwrap();
+    let outbound = &configuration.outbound[0];
+    assert_eq!(outbound.bind, "127.1.0.4:80".parse().unwrap());
+    assert_eq!(outbound.services[0].key.to_string(), SERVICE);
+    let authorities: Vec<&str> = outbound.services[0]
+        .authorities
+        .iter()
+        .map(|a| &**a)
+        .collect();
+    assert_eq!(
+        authorities,
+        [
+            "echo.shop.svc.cluster.local",
+            "echo.shop.svc",
+            "echo.shop",
+            "echo"
+        ]
+    );
+    let address = Address::decode(told.body(ADDRESS, ECHO_1).unwrap()).unwrap();
+    let Address::Workload(workload) = address else {
+        panic!("{ECHO_1} is a workload");
+    };
+    assert_eq!(workload.tunnel, Tunnel::Mtls);
+    assert_eq!(
+        workload.identity.as_ref().unwrap().to_string(),
+        "spiffe://cluster.local/ns/shop/sa/echo"
+    );
+    let endpoint = workload
+        .endpoint(&outbound.services[0].key, outbound.services[0].port)
+        .unwrap();
+    assert_eq!(endpoint.port.get(), 8080);
+    let policy = ServicePolicy::decode(told.body(SERVICE_POLICY, SERVICE).unwrap()).unwrap();
+    assert!(
+        policy.ports[&outbound.services[0].port]
+            .plaintext_workloads
+            .is_empty()
+    );
+    assert!(mesh.get("/ready").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn an_edit_arrives_as_the_difference() {
+    let mesh = Mesh::start(SHOP).await;
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(ADDRESS, &[SERVICE]);
+    client
+        .until(|told| told.names(ADDRESS) == [ECHO_1, SERVICE])
+        .await;
+    mesh.edit("more.yaml", SECOND_ECHO);
+    let told = client.until(|told| told.names(ADDRESS).len() == 3).await;
+    assert_eq!(told.arrived, 3, "only the new workload was sent");
+    std::fs::remove_file(mesh.config().join("more.yaml")).unwrap();
+    let told = client.until(|told| told.removed == [ECHO_2]).await;
+    assert_eq!(told.names(ADDRESS), [ECHO_1, SERVICE]);
+}
+
+#[tokio::test]
+async fn peer_authentication_reaches_both_sides() {
+    let mesh = Mesh::start(SHOP).await;
+    let mut server = mesh.client(mesh.token("echo", Some("echo-1")));
+    server.ask(PROXY_CONFIGURATION, &["shop/echo-1"]);
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(SERVICE_POLICY, &[SERVICE]);
+    for (mode, wanted, plaintext) in [
+        ("STRICT", MutualTls::Strict, 0),
+        ("DISABLE", MutualTls::Disable, 1),
+        ("PERMISSIVE", MutualTls::Permissive, 0),
+    ] {
+        let text = format!(
+            "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {{name: default, namespace: shop}}\nspec: {{mtls: {{mode: {mode}}}}}\n"
+        );
+        mesh.edit("authentication.yaml", &text);
+        let in_force =
+            |body: &[u8]| ProxyConfiguration::decode(body).unwrap().inbound[0].mutual_tls;
+        server
+            .until(|told| {
+                told.body(PROXY_CONFIGURATION, "shop/echo-1").map(in_force) == Some(wanted)
+            })
+            .await;
+        let refusing = |body: &[u8]| {
+            let policy = ServicePolicy::decode(body).unwrap();
+            policy
+                .ports
+                .values()
+                .next()
+                .unwrap()
+                .plaintext_workloads
+                .len()
+        };
+        client
+            .until(|told| told.body(SERVICE_POLICY, SERVICE).map(refusing) == Some(plaintext))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_broken_edit_is_reported_and_pushes_nothing_until_it_is_mended() {
+    let mut mesh = Mesh::start(SHOP).await;
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(ADDRESS, &[SERVICE]);
+    client.until(|told| told.held.len() == 2).await;
+    mesh.edit(
+        "mesh.yaml",
+        &SHOP.replace("port: 80, targetPort", "port: eighty, targetPort"),
+    );
+    let report = mesh.report(|seen| seen.text.contains("error")).await;
+    assert!(report.text.contains("mesh.yaml:7:"), "{}", report.text);
+    assert!(!report.changed, "what was good stays in force");
+    mesh.edit(
+        "mesh.yaml",
+        &SHOP.replace("port: 80, targetPort", "port: 81, targetPort"),
+    );
+    let told = client.until(|told| told.arrived > 2).await;
+    assert_eq!(
+        told.removed,
+        Vec::<String>::new(),
+        "nothing was ever taken away"
+    );
+    let Ok(Address::Service(service)) = Address::decode(told.body(ADDRESS, SERVICE).unwrap())
+    else {
+        panic!("{SERVICE} is a service");
+    };
+    assert_eq!(service.ports[0].number.get(), 81);
+}
+
+#[tokio::test]
+async fn a_folder_that_is_renamed_away_and_replaced_is_followed() {
+    let mut mesh = Mesh::start(SHOP).await;
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(ADDRESS, &[SERVICE]);
+    client.until(|told| told.held.len() == 2).await;
+    let (old, new) = (
+        mesh.folder.path().join("old"),
+        mesh.folder.path().join("new"),
+    );
+    std::fs::create_dir(&new).unwrap();
+    std::fs::write(new.join("mesh.yaml"), SHOP).unwrap();
+    std::fs::write(new.join("more.yaml"), SECOND_ECHO).unwrap();
+    std::fs::rename(mesh.config(), old).unwrap();
+    mesh.report(|seen| seen.text.contains("Folder")).await;
+    std::fs::rename(new, mesh.config()).unwrap();
+    client.until(|told| told.held.len() == 3).await;
+    std::fs::remove_file(mesh.config().join("more.yaml")).unwrap();
+    client.until(|told| told.held.len() == 2).await;
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_is_sent_nothing_it_holds() {
+    let mut mesh = Mesh::start(SHOP).await;
+    let mut client = mesh.client(mesh.token("client", Some("client-1")));
+    client.ask(ADDRESS, &[SERVICE]);
+    client.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+    let before = client.until(|told| told.held.len() == 3).await;
+    mesh.stop().await;
+    client.until_error("control plane").await;
+    std::fs::write(mesh.config().join("more.yaml"), SECOND_ECHO).unwrap();
+    mesh.restart().await;
+    let told = client
+        .until(|told| told.updates >= before.updates + 2)
+        .await;
+    assert_eq!(
+        told.arrived,
+        before.arrived + 1,
+        "only what was made meanwhile"
+    );
+    assert!(told.removed.is_empty(), "{:?}", told.removed);
+    assert_eq!(told.held.len(), 4);
+}
+
+#[tokio::test]
+async fn a_refusal_is_recorded_by_name_and_the_rest_is_in_force() {
+    let mesh = Mesh::start(SHOP).await;
+    let reject = |name: &str| (name == ECHO_1).then(|| "no room".to_owned());
+    let mut client = mesh.client_that_rejects(mesh.token("client", None), reject);
+    client.ask(ADDRESS, &[SERVICE]);
+    client.until(|told| told.names(ADDRESS) == [SERVICE]).await;
+    // The answer travels after the update was applied.
+    let mut page = String::new();
+    for _ in 0..500 {
+        page = mesh.get("/debug/status").await;
+        if page.contains("no room") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(page.contains(&format!("{ECHO_1}: no room")), "{page}");
+    assert!(
+        page.contains("spiffe://cluster.local/ns/shop/sa/client"),
+        "{page}"
+    );
+    assert!(
+        mesh.get("/metrics")
+            .await
+            .contains("voile_control_nacks_total 1")
+    );
+}

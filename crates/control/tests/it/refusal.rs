@@ -1,0 +1,102 @@
+//! What nobody gets who should not.
+
+use voile_control::{Control, Options};
+use voile_proto::discovery::Node;
+use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY};
+use voile_xds::client::{ClientConfig, Credential};
+
+use crate::harness::{Client, Mesh, SHOP};
+
+#[tokio::test]
+async fn a_token_that_is_not_ours_is_refused() {
+    let mesh = Mesh::start(SHOP).await;
+    let other = Mesh::start(SHOP).await;
+    for credential in [
+        other.token("client", None),
+        Credential::Token("nonsense".to_owned()),
+        Credential::Anonymous,
+    ] {
+        let client = mesh.client(credential);
+        client.ask(ADDRESS, &["*"]);
+        client.until_error("Unauthenticated").await;
+        assert_eq!(client.told.borrow().updates, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_control_plane_of_another_mesh_is_not_trusted() {
+    let mesh = Mesh::start(SHOP).await;
+    let other = Mesh::start(SHOP).await;
+    let config = ClientConfig {
+        address: format!("https://{}", mesh.addresses.tls),
+        root_certificate: Some(other.folder.path().join("state/root-cert.pem")),
+        node: Node::default(),
+    };
+    let client = Client::start(config, mesh.token("client", None), |_| None);
+    client.ask(ADDRESS, &["*"]);
+    client.until_error("cannot connect").await;
+}
+
+#[tokio::test]
+async fn a_configuration_is_given_to_its_owner_only() {
+    let mesh = Mesh::start(SHOP).await;
+    for (account, pod, given) in [
+        ("client", Some("client-1"), true),
+        ("client", None, true),
+        ("client", Some("client-2"), false),
+        ("echo", None, false),
+        ("echo", Some("client-1"), false),
+    ] {
+        let mut client = mesh.client(mesh.token(account, pod));
+        client.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+        let told = client.until(|told| told.updates == 1).await;
+        assert_eq!(told.held.len(), usize::from(given), "{account} {pod:?}");
+        assert_eq!(told.removed.len(), usize::from(!given), "{account} {pod:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_plaintext_port_gives_addresses_and_nothing_else() {
+    let mesh = Mesh::start(SHOP).await;
+    let config = ClientConfig {
+        address: format!("http://{}", mesh.addresses.plaintext.unwrap()),
+        root_certificate: None,
+        node: Node::default(),
+    };
+    let mut client = Client::start(config, Credential::Anonymous, |_| None);
+    client.ask(ADDRESS, &["*"]);
+    client.ask(PROXY_CONFIGURATION, &["shop/client-1", "*"]);
+    client.ask(SERVICE_POLICY, &["shop/echo.shop.svc.cluster.local"]);
+    let told = client.until(|told| told.updates == 3).await;
+    assert_eq!(
+        told.held.len(),
+        3,
+        "two workloads and a service: {:?}",
+        told.held.keys()
+    );
+    assert_eq!(told.removed.len(), 2);
+}
+
+#[tokio::test]
+async fn an_address_in_use_or_open_to_the_network_is_an_error_that_says_so() {
+    let mesh = Mesh::start(SHOP).await;
+    let options = |plaintext: &str| {
+        let folder = mesh.folder.path();
+        let mut options = Options::new(vec![mesh.config()], folder.join("other-state"));
+        options.listen = mesh.addresses.tls;
+        options.plaintext = Some(plaintext.parse().unwrap());
+        options
+    };
+    for (plaintext, wanted) in [
+        ("127.0.0.1:0", "cannot listen on"),
+        ("0.0.0.0:0", "--plaintext-beyond-loopback"),
+    ] {
+        let error = Control::start(options(plaintext), Box::new(|_| {})).await;
+        let error = error.err().expect("must not start").to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+    assert!(
+        !mesh.folder.path().join("other-state").exists(),
+        "nothing was written"
+    );
+}

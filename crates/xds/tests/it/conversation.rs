@@ -1,0 +1,151 @@
+//! Both ends together, under bad luck: streams that break at any point, responses that are lost, doubled or late. When
+//! the luck turns, the client holds exactly what there is.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
+use voile_xds::client::Subscriptions;
+use voile_xds::server::Stream;
+
+use crate::server::{TYPE, Things};
+
+/// Deterministic luck (a linear congruential generator).
+struct Luck(u64);
+
+impl Luck {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+struct World {
+    client: Subscriptions,
+    server: Stream<()>,
+    to_server: VecDeque<DeltaDiscoveryRequest>,
+    to_client: VecDeque<DeltaDiscoveryResponse>,
+    things: Things,
+    wanted: BTreeMap<String, bool>,
+    held: BTreeMap<Arc<str>, Arc<str>>,
+}
+
+impl World {
+    fn step(&mut self, luck: &mut Luck) {
+        match luck.below(10) {
+            0 => self.reconnect(),
+            1 | 2 => {
+                self.things = things(luck);
+                self.server.changed();
+            }
+            3 => self.change_wish(luck),
+            4 => {
+                // A response arrives twice: the second is applied again and its answer is stale.
+                if let Some(front) = self.to_client.front().cloned() {
+                    self.to_client.push_front(front);
+                }
+            }
+            _ => self.deliver(),
+        }
+    }
+
+    fn change_wish(&mut self, luck: &mut Luck) {
+        let name = format!("s{}", luck.below(4));
+        let wish = luck.below(2) == 0;
+        self.wanted.insert(name.clone(), wish);
+        let names: Vec<Arc<str>> = vec![name.as_str().into()];
+        let request = match wish {
+            true => self.client.change(TYPE, names, []),
+            false => {
+                self.held.remove(name.as_str());
+                self.client.change(TYPE, [], names)
+            }
+        };
+        self.to_server.extend(request);
+    }
+
+    fn deliver(&mut self) {
+        let now = Instant::now();
+        if let Some(request) = self.to_server.pop_front() {
+            self.server.receive(request, now).unwrap();
+        }
+        while let Some(response) = self.server.next(&self.things, now) {
+            self.to_client.push_back(response);
+        }
+        if let Some(response) = self.to_client.pop_front() {
+            let update = self.client.receive(response);
+            for name in &update.removed {
+                self.held.remove(name);
+            }
+            for resource in &update.added {
+                self.held
+                    .insert(resource.name.clone(), resource.version.clone());
+            }
+            self.to_server
+                .push_back(self.client.finish(update, Vec::new()));
+        }
+    }
+
+    /// Everything under way is lost.
+    fn reconnect(&mut self) {
+        self.client.closed();
+        self.server = Stream::new(());
+        self.to_server = self.client.open().into();
+        self.to_client.clear();
+    }
+
+    fn truth(&self) -> BTreeMap<Arc<str>, Arc<str>> {
+        let asked = self.wanted.iter().filter(|(_, wish)| **wish);
+        asked
+            .flat_map(|(name, _)| self.things.0.get(name).into_iter().flatten())
+            .map(|resource| (resource.name.clone(), resource.version.clone()))
+            .collect()
+    }
+}
+
+/// Up to four services with some of five shared workloads, each in one of three versions.
+fn things(luck: &mut Luck) -> Things {
+    let versions: Vec<u64> = (0..5).map(|_| luck.below(3)).collect();
+    let mut entries = Vec::new();
+    for service in 0..4 {
+        if luck.below(4) == 0 {
+            continue;
+        }
+        let mut entry = format!("s{service}: s{service}@{}", luck.below(3));
+        for (workload, version) in versions.iter().enumerate() {
+            if luck.below(2) == 0 {
+                entry = format!("{entry} w{workload}@{version}");
+            }
+        }
+        entries.push(entry);
+    }
+    Things::new(&entries.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn after_any_bad_luck_the_client_holds_exactly_what_there_is() {
+    for seed in 0..300 {
+        let mut luck = Luck(seed);
+        let mut world = World {
+            client: Subscriptions::new(Node::default()),
+            server: Stream::new(()),
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            things: things(&mut luck),
+            wanted: BTreeMap::new(),
+            held: BTreeMap::new(),
+        };
+        world.reconnect();
+        for _ in 0..60 {
+            world.step(&mut luck);
+        }
+        for _ in 0..40 {
+            world.deliver();
+        }
+        assert_eq!(world.held, world.truth(), "seed {seed}");
+    }
+}

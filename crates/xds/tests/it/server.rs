@@ -1,0 +1,320 @@
+//! What the server says to one caller, and when it falls silent or ends.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Status};
+use voile_xds::server::{Ended, Event, Resolution, Resource, Snapshot, Stream};
+
+pub(crate) const TYPE: &str = "type.googleapis.com/test";
+
+/// Names and what they bring, as `name@version` or `name@version~alias`; a name `secret…` is refused.
+#[derive(Default, Clone)]
+pub(crate) struct Things(pub(crate) BTreeMap<String, Vec<Arc<Resource>>>);
+
+impl Things {
+    /// Each entry is `asked: resource resource …`.
+    pub(crate) fn new(entries: &[&str]) -> Self {
+        let entry = |text: &&str| {
+            let (asked, resources) = text.split_once(": ").unwrap();
+            (asked.to_owned(), resources.split(' ').map(thing).collect())
+        };
+        Self(entries.iter().map(entry).collect())
+    }
+}
+
+fn thing(text: &str) -> Arc<Resource> {
+    let (text, alias) = match text.split_once('~') {
+        Some((text, alias)) => (text, vec![alias.into()]),
+        None => (text, vec![]),
+    };
+    let (name, version) = text.split_once('@').unwrap();
+    Arc::new(Resource {
+        name: name.into(),
+        aliases: alias,
+        version: version.into(),
+        body: version.as_bytes().into(),
+    })
+}
+
+impl Snapshot<()> for Things {
+    fn version(&self) -> &str {
+        "snapshot"
+    }
+
+    fn resolve(&self, (): &(), _: &str, name: &str) -> Resolution {
+        match self.0.get(name) {
+            _ if name.starts_with("secret") => Resolution::Refused("not yours".to_owned()),
+            Some(found) => Resolution::Found(found.clone()),
+            None => Resolution::Unknown,
+        }
+    }
+
+    fn everything(&self, (): &(), _: &str) -> Resolution {
+        Resolution::Found(self.0.values().flatten().cloned().collect())
+    }
+}
+
+fn ask(subscribe: &[&str], unsubscribe: &[&str]) -> DeltaDiscoveryRequest {
+    let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    DeltaDiscoveryRequest {
+        type_url: TYPE.to_owned(),
+        resource_names_subscribe: owned(subscribe),
+        resource_names_unsubscribe: owned(unsubscribe),
+        ..DeltaDiscoveryRequest::default()
+    }
+}
+
+fn answer(nonce: &str, refusal: Option<&str>) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        response_nonce: nonce.to_owned(),
+        error_detail: refusal.map(|message| Status {
+            code: 3,
+            message: message.to_owned(),
+            details: Vec::new(),
+        }),
+        ..ask(&[], &[])
+    }
+}
+
+/// A response in one line: `+name@version … -name …`.
+pub(crate) fn shown(response: &DeltaDiscoveryResponse) -> String {
+    let added = response
+        .resources
+        .iter()
+        .map(|r| format!("+{}@{}", r.name, r.version));
+    let removed = response
+        .removed_resources
+        .iter()
+        .map(|name| format!("-{name}"));
+    added.chain(removed).collect::<Vec<_>>().join(" ")
+}
+
+struct Conversation {
+    stream: Stream<()>,
+    now: Instant,
+    last: String,
+}
+
+impl Conversation {
+    fn new(first: DeltaDiscoveryRequest) -> Self {
+        let mut conversation = Self {
+            stream: Stream::new(()),
+            now: Instant::now(),
+            last: String::new(),
+        };
+        conversation.say(first);
+        conversation
+    }
+
+    fn say(&mut self, request: DeltaDiscoveryRequest) -> Event {
+        self.stream.receive(request, self.now).unwrap()
+    }
+
+    /// What the server says next, shown; `nothing` when it is silent.
+    fn hear(&mut self, things: &Things) -> String {
+        match self.stream.next(things, self.now) {
+            Some(response) => {
+                self.last = response.nonce.clone();
+                shown(&response)
+            }
+            None => "nothing".to_owned(),
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        let event = self.say(answer(&self.last.clone(), None));
+        assert!(matches!(event, Event::Acknowledged { .. }), "{event:?}");
+    }
+
+    fn change(&mut self, things: &Things) -> String {
+        self.stream.changed();
+        self.hear(things)
+    }
+}
+
+#[test]
+fn a_name_brings_what_is_behind_it_and_only_differences_follow() {
+    let mut talk = Conversation::new(ask(&["service"], &[]));
+    let one = Things::new(&["service: service@1 w1@1", "other: other@1"]);
+    assert_eq!(talk.hear(&one), "+service@1 +w1@1");
+    talk.acknowledge();
+    for (entry, wanted) in [
+        ("service: service@1 w1@1", "nothing"),
+        ("service: service@1 w1@1 w2@1", "+w2@1"),
+        ("service: service@1 w1@2 w2@1", "+w1@2"),
+        ("service: service@2 w2@1", "+service@2 -w1"),
+        ("elsewhere: x@1", "-service -w2"),
+        ("service: service@2 w2@1", "+service@2 +w2@1"),
+    ] {
+        let heard = talk.change(&Things::new(&[entry]));
+        assert_eq!(heard, wanted, "{entry}");
+        if heard != "nothing" {
+            talk.acknowledge();
+        }
+    }
+}
+
+#[test]
+fn names_that_are_unknown_or_refused_are_told_as_removed_once() {
+    let things = Things::new(&["a: a@1", "secret: secret@1"]);
+    let mut talk = Conversation::new(ask(&["a", "b", "secret"], &[]));
+    assert_eq!(talk.hear(&things), "+a@1 -b -secret");
+    talk.acknowledge();
+    assert_eq!(talk.change(&things), "nothing");
+    talk.say(ask(&["b"], &[]));
+    assert_eq!(talk.hear(&things), "-b", "asked again, answered again");
+    talk.acknowledge();
+    assert_eq!(talk.change(&Things::new(&["a: a@1", "b: b@1"])), "+b@1");
+}
+
+#[test]
+fn a_second_name_for_a_thing_that_was_sent_is_answered() {
+    let things = Things::new(&["uid: uid@1~/10.0.0.1", "/10.0.0.1: uid@1~/10.0.0.1"]);
+    let mut talk = Conversation::new(ask(&["uid"], &[]));
+    assert_eq!(talk.hear(&things), "+uid@1");
+    talk.acknowledge();
+    talk.say(ask(&["/10.0.0.1"], &[]));
+    assert_eq!(talk.hear(&things), "+uid@1");
+}
+
+#[test]
+fn unsubscribing_takes_back_the_thing_and_what_came_along() {
+    let things = Things::new(&["s: s@1 w@1 both@1", "t: t@1 both@1"]);
+    let mut talk = Conversation::new(ask(&["s", "t"], &[]));
+    assert_eq!(talk.hear(&things), "+both@1 +s@1 +t@1 +w@1");
+    talk.acknowledge();
+    talk.say(ask(&[], &["s"]));
+    assert_eq!(talk.hear(&things), "-s -w");
+}
+
+#[test]
+fn a_caller_that_comes_back_hears_only_what_it_does_not_hold() {
+    let things = Things::new(&["s: s@2 w@1"]);
+    for (held, wanted) in [
+        (vec![("s", "2"), ("w", "1")], ""),
+        (vec![("s", "1"), ("w", "1")], "+s@2"),
+        (vec![("w", "1"), ("gone", "9")], "+s@2 -gone"),
+        (vec![], "+s@2 +w@1"),
+    ] {
+        let versions = held.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+        let mut talk = Conversation::new(DeltaDiscoveryRequest {
+            initial_resource_versions: versions.collect(),
+            ..ask(&["s"], &[])
+        });
+        assert_eq!(talk.hear(&things), wanted, "{held:?}");
+    }
+}
+
+#[test]
+fn one_response_is_in_flight_and_stale_answers_change_nothing() {
+    let mut talk = Conversation::new(ask(&["a"], &[]));
+    talk.hear(&Things::new(&["a: a@1"]));
+    let newer = Things::new(&["a: a@2"]);
+    assert_eq!(talk.change(&newer), "nothing", "the first was not answered");
+    for nonce in ["0", "2", "nonsense"] {
+        assert_eq!(talk.say(answer(nonce, None)), Event::Stale);
+        assert_eq!(talk.hear(&newer), "nothing", "{nonce}");
+    }
+    talk.acknowledge();
+    assert_eq!(talk.hear(&newer), "+a@2");
+    let first = talk.say(answer("1", None));
+    assert_eq!(first, Event::Stale, "the same answer twice");
+}
+
+#[test]
+fn a_refused_version_is_not_sent_again_but_the_next_is() {
+    let mut talk = Conversation::new(ask(&["a"], &[]));
+    let things = Things::new(&["a: a@1"]);
+    talk.hear(&things);
+    let event = talk.say(answer("1", Some("a: bad")));
+    assert_eq!(
+        event,
+        Event::Refused {
+            reason: "a: bad".to_owned()
+        }
+    );
+    assert_eq!(talk.change(&things), "nothing");
+    assert_eq!(talk.change(&Things::new(&["a: a@2"])), "+a@2");
+}
+
+#[test]
+fn a_star_and_a_first_request_without_names_mean_everything() {
+    let things = Things::new(&["a: a@1", "b: b@1"]);
+    for first in [ask(&["*"], &[]), ask(&[], &[])] {
+        let mut talk = Conversation::new(first);
+        assert_eq!(talk.hear(&things), "+a@1 +b@1");
+        talk.acknowledge();
+        talk.say(ask(&["a"], &["*"]));
+        assert_eq!(talk.hear(&things), "+a@1 -b", "asked for by name now");
+    }
+    let mut talk = Conversation::new(ask(&["*"], &["*"]));
+    assert_eq!(talk.hear(&things), "", "on demand: nothing, but an answer");
+}
+
+#[test]
+fn a_large_answer_is_cut_into_pieces() {
+    let big = |name: &str| {
+        Arc::new(Resource {
+            name: name.into(),
+            aliases: vec![],
+            version: "1".into(),
+            body: vec![0; 1_500_000].into(),
+        })
+    };
+    let all = ["a", "b", "c"].map(big).to_vec();
+    let things = Things([("s".to_owned(), all)].into());
+    let mut talk = Conversation::new(ask(&["s"], &[]));
+    for wanted in ["+a@1", "+b@1", "+c@1"] {
+        assert_eq!(talk.hear(&things), wanted);
+        assert_eq!(talk.hear(&things), "nothing");
+        talk.acknowledge();
+    }
+    assert_eq!(talk.hear(&things), "nothing");
+}
+
+#[test]
+fn silence_has_a_deadline_and_only_after_a_response() {
+    let mut talk = Conversation::new(ask(&["a"], &[]));
+    assert_eq!(talk.stream.deadline(), None);
+    talk.hear(&Things::default());
+    let deadline = talk.stream.deadline().unwrap();
+    assert_eq!(deadline - talk.now, Duration::from_secs(30));
+    talk.acknowledge();
+    assert_eq!(talk.stream.deadline(), None);
+}
+
+#[test]
+fn callers_that_ask_for_too_much_are_ended() {
+    let now = Instant::now();
+    let end = |requests: Vec<DeltaDiscoveryRequest>| {
+        let mut stream = Stream::new(());
+        requests
+            .into_iter()
+            .find_map(|request| stream.receive(request, now).err())
+    };
+    let typed = |number: usize| DeltaDiscoveryRequest {
+        type_url: format!("type {number}"),
+        ..ask(&["a"], &[])
+    };
+    assert_eq!(end((0..16).map(typed).collect()), None);
+    assert!(matches!(
+        end((0..17).map(typed).collect()),
+        Some(Ended::TooMuch(_))
+    ));
+    let long = "x".repeat(5000);
+    assert!(matches!(
+        end(vec![ask(&[&long], &[])]),
+        Some(Ended::TooMuch(_))
+    ));
+    let many = DeltaDiscoveryRequest {
+        resource_names_subscribe: (0..100_001).map(|n| n.to_string()).collect(),
+        ..ask(&[], &[])
+    };
+    assert!(matches!(end(vec![many]), Some(Ended::TooMuch(_))));
+    assert!(matches!(
+        end(vec![DeltaDiscoveryRequest::default()]),
+        Some(Ended::Violation(_))
+    ));
+}

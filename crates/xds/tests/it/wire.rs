@@ -1,0 +1,222 @@
+//! Messages that arrive: what is understood, and what is refused with which words.
+
+use prost::Message;
+use voile_proto::{proxy, workload};
+use voile_xds::wire::{
+    Address, MutualTls, Protocol, ProxyConfiguration, ServicePolicy, Tunnel, encode_service,
+    encode_workload,
+};
+
+const MESH: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: echo, namespace: shop}
+spec:
+  clusterIP: 10.0.0.7
+  selector: {app: echo}
+  ports: [{name: http, port: 80, targetPort: web}, {name: tcp, port: 81, targetPort: 9000}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: echo-1, namespace: shop, labels: {app: echo, version: v2, sidecar.istio.io/inject: "true"}}
+spec:
+  serviceAccountName: echo
+  containers: [{name: app, image: none, ports: [{containerPort: 8080, name: web}]}]
+status: {podIPs: [{ip: 127.1.0.3}, {ip: "::1"}]}
+"#;
+
+#[test]
+fn model_to_wire_and_back_keeps_what_the_proxy_needs() {
+    let (mesh, diagnostics) =
+        voile_model::check(&[voile_model::SourceFile::new("mesh.yaml", MESH)], None);
+    assert!(diagnostics.iter().all(|d| !d.is_error()), "{diagnostics:?}");
+    let service = mesh.services.values().next().unwrap();
+    let pod = mesh.workloads.values().next().unwrap();
+    let members = mesh
+        .services_of(pod)
+        .into_iter()
+        .map(|member| (member.service.key.clone(), member.ports))
+        .collect();
+    let message = encode_workload(pod, &members, &mesh.config.trust_domain);
+    let back = voile_xds::wire::Workload::check(&message).unwrap();
+    assert_eq!((&*back.uid, &*back.name), (&*pod.uid, &*pod.key.name));
+    assert_eq!(back.addresses, pod.addresses);
+    assert_eq!(back.identity, Some(pod.identity(&mesh.config.trust_domain)));
+    assert_eq!(back.tunnel, Tunnel::Mtls);
+    assert_eq!(back.services, members);
+    assert_eq!(back.labels.canonical_name, pod.canonical_name);
+    assert_eq!(back.labels.canonical_revision, pod.canonical_revision);
+    assert!(back.healthy);
+
+    let back = voile_xds::wire::Service::check(&encode_service(service)).unwrap();
+    assert_eq!(
+        (&back.key, &back.addresses),
+        (&service.key, &service.addresses)
+    );
+    let ports: Vec<_> = back
+        .ports
+        .iter()
+        .map(|port| {
+            (
+                port.number.get(),
+                port.target.map(voile_model::Port::get),
+                port.protocol,
+            )
+        })
+        .collect();
+    assert_eq!(
+        ports,
+        [(80, None, Protocol::Http), (81, Some(9000), Protocol::Tcp)]
+    );
+}
+
+fn good_workload() -> workload::Workload {
+    workload::Workload {
+        uid: "uid".to_owned(),
+        namespace: "shop".to_owned(),
+        addresses: vec![vec![127, 0, 0, 1]],
+        service_account: "echo".to_owned(),
+        tunnel_protocol: workload::TunnelProtocol::LegacyIstioMtls.into(),
+        ..workload::Workload::default()
+    }
+}
+
+#[test]
+fn workloads_that_make_no_sense_are_refused_by_field() {
+    type Spoil = fn(&mut workload::Workload);
+    let list = |service_port, target_port| workload::PortList {
+        ports: vec![workload::Port {
+            service_port,
+            target_port,
+            app_protocol: 0,
+        }],
+    };
+    let spoil: [(&str, Spoil); 8] = [
+        ("uid: missing", |w| w.uid.clear()),
+        ("namespace: `` is no namespace", |w| w.namespace.clear()),
+        (
+            "addresses[1]: an address has 4 or 16 bytes, this one has 5",
+            |w| w.addresses.push(vec![0; 5]),
+        ),
+        ("service_account: missing", |w| w.service_account.clear()),
+        ("service_account: `a/sa/b` is no", |w| {
+            w.service_account = "a/sa/b".to_owned()
+        }),
+        ("trust_domain: `A` is no", |w| {
+            w.trust_domain = "A".to_owned()
+        }),
+        ("tunnel_protocol: 9 is not", |w| w.tunnel_protocol = 9),
+        ("workload_type: -1 is not", |w| w.workload_type = -1),
+    ];
+    assert!(voile_xds::wire::Workload::check(&good_workload()).is_ok());
+    for (wanted, change) in spoil {
+        let mut message = good_workload();
+        change(&mut message);
+        let error = voile_xds::wire::Workload::check(&message)
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with(wanted), "{error}");
+    }
+    for (name, ports, wanted) in [
+        (
+            "shop/echo",
+            list(70_000, 1),
+            "services[shop/echo].ports[0].service_port: a port is 1 to 65535, not 70000",
+        ),
+        (
+            "shop/echo",
+            list(80, 0),
+            "services[shop/echo].ports[0].target_port: a port is 1 to 65535, not 0",
+        ),
+        (
+            "echo",
+            list(80, 80),
+            "services[echo]: `echo` is not NAMESPACE/HOSTNAME",
+        ),
+    ] {
+        let mut message = good_workload();
+        message.services.insert(name.to_owned(), ports);
+        let error = voile_xds::wire::Workload::check(&message).unwrap_err();
+        assert_eq!(error.to_string(), wanted);
+    }
+}
+
+#[test]
+fn bytes_that_are_no_message_are_refused() {
+    for bytes in [&b"\xff\xff\xff"[..], b"\x0a\x7f", b""] {
+        assert!(Address::decode(bytes).is_err(), "{bytes:?}");
+    }
+    assert!(ProxyConfiguration::decode(b"\x0a\x7f").is_err());
+    assert!(ServicePolicy::decode(b"\x0a\x7f").is_err());
+}
+
+fn socket(port: u32) -> Option<proxy::SocketAddress> {
+    Some(proxy::SocketAddress {
+        address: vec![127, 0, 0, 1],
+        port,
+    })
+}
+
+fn good_configuration() -> proxy::ProxyConfiguration {
+    proxy::ProxyConfiguration {
+        workload_uid: "uid".to_owned(),
+        trust_domain: "cluster.local".to_owned(),
+        inbound: vec![proxy::InboundListener {
+            bind: socket(80),
+            endpoint: socket(8080),
+            mutual_tls: proxy::MutualTls::Strict.into(),
+            name: "in".to_owned(),
+            ..proxy::InboundListener::default()
+        }],
+        outbound: vec![proxy::OutboundListener {
+            bind: socket(81),
+            services: vec![proxy::ServicePort {
+                service: "shop/echo".to_owned(),
+                port: 80,
+                authorities: vec!["echo".to_owned()],
+            }],
+            name: "out".to_owned(),
+            ..proxy::OutboundListener::default()
+        }],
+        ..proxy::ProxyConfiguration::default()
+    }
+}
+
+#[test]
+fn configurations_that_make_no_sense_are_refused_by_field() {
+    type Spoil = fn(&mut proxy::ProxyConfiguration);
+    let good = ProxyConfiguration::decode(&good_configuration().encode_to_vec()).unwrap();
+    assert_eq!(good.inbound[0].mutual_tls, MutualTls::Strict);
+    let spoil: [(&str, Spoil); 10] = [
+        ("workload_uid: missing", |c| c.workload_uid.clear()),
+        ("trust_domain: missing", |c| c.trust_domain.clear()),
+        ("inbound[0].mutual_tls: UNSPECIFIED is refused", |c| {
+            c.inbound[0].mutual_tls = 0
+        }),
+        ("inbound[0].bind: missing", |c| c.inbound[0].bind = None),
+        ("inbound[0].endpoint.port: a port is", |c| {
+            c.inbound[0].endpoint = socket(65_536)
+        }),
+        ("inbound[0].service_port: a port is", |c| {
+            c.inbound[0].service = "a/b".to_owned()
+        }),
+        ("outbound[1].name: `out` is there twice", |c| {
+            c.outbound.push(c.outbound[0].clone())
+        }),
+        ("outbound[0].protocol: 77 is not", |c| {
+            c.outbound[0].protocol = 77
+        }),
+        ("outbound[0].services[0].authorities[0]: `ECHO`", |c| {
+            c.outbound[0].services[0].authorities[0] = "ECHO".to_owned();
+        }),
+        ("source_address: an address has", |c| {
+            c.source_address = vec![1]
+        }),
+    ];
+    for (wanted, change) in spoil {
+        let mut message = good_configuration();
+        change(&mut message);
+        let error = ProxyConfiguration::check(&message).unwrap_err().to_string();
+        assert!(error.starts_with(wanted), "{error}");
+    }
+}
