@@ -32,6 +32,8 @@ use crate::watch::FolderWatch;
 const STEP: Duration = Duration::from_millis(50);
 /// How long the whole mesh may take to become ready at the start.
 const START_DEADLINE: Duration = Duration::from_secs(90);
+/// How often the control plane or a sidecar may end before the first readiness; more is not bad luck.
+const START_RESTARTS: u32 = 3;
 /// How long a token is good for; it is written anew after half of it.
 const TOKEN_TTL: Duration = Duration::from_secs(3600);
 /// Between two redraws of the picture.
@@ -89,6 +91,9 @@ pub enum UpError {
         /// What for.
         what: String,
     },
+    /// One of our own processes ends again and again.
+    #[error("{0} ends again and again; it cannot become ready")]
+    Ends(String),
     /// The command of `--once-ready` cannot be run.
     #[error("cannot run `{0}`: {1}")]
     Command(String, io::Error),
@@ -111,6 +116,7 @@ struct Runner {
     state: PathBuf,
     addresses: Addresses,
     sources: Vec<voile_model::SourceFile>,
+    problems: Vec<Diagnostic>,
     mesh: Mesh,
     plan: Plan,
     tokens: Option<TokenKey>,
@@ -175,6 +181,7 @@ impl Runner {
             state,
             addresses,
             sources,
+            problems,
             mesh,
             plan,
             tokens: None,
@@ -320,6 +327,11 @@ impl Runner {
             }
             return Ok(());
         };
+        let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
+        let given_up = |process: &&Process| process.restarts >= START_RESTARTS;
+        if let Some(process) = sidecars.chain([&self.control]).find(given_up) {
+            return Err(UpError::Ends(process.name().to_owned()));
+        }
         let what = match missing.len() {
             1 => first.clone(),
             more => format!("{first}, and {} more", more - 1),
@@ -562,7 +574,7 @@ impl Runner {
 
     /// Says what the processes said that keep us from being ready.
     fn explain(&mut self, error: &UpError) {
-        if !matches!(error, UpError::Late { .. }) {
+        if !matches!(error, UpError::Late { .. } | UpError::Ends(_)) {
             return;
         }
         let nothing = Observation::default();

@@ -7,3 +7,4 @@ mod mesh;
 mod policy;
 mod tidy;
 mod traffic;
+mod up;

@@ -15,6 +15,7 @@ pub(super) fn understand(
     addresses: &mut Addresses,
 ) -> Result<(Mesh, Plan, Vec<Diagnostic>), UpError> {
     let (mesh, mut problems) = voile_model::check(sources, previous);
+    problems.extend(voile_analysis::analyze(&mesh));
     let plan = expand(&mesh, addresses)?;
     problems.extend(plan.problems.iter().cloned());
     Diagnostic::sort(&mut problems);
@@ -42,7 +43,6 @@ impl Runner {
         if sources == self.sources {
             return Ok(());
         }
-        let (_, earlier) = voile_model::check(&self.sources, None);
         // Addresses are only taken over with the plan.
         let mut addresses = self.addresses.clone();
         let (mesh, plan, problems) = match understand(&sources, Some(&self.mesh), &mut addresses) {
@@ -55,16 +55,20 @@ impl Runner {
             }
         };
         self.sources = sources;
-        for problem in &problems {
-            if !earlier.iter().any(|known| same(known, problem)) {
-                self.event(&problem.to_string());
-            }
+        let fresh: Vec<String> = problems
+            .iter()
+            .filter(|problem| !self.problems.iter().any(|known| same(known, problem)))
+            .map(ToString::to_string)
+            .collect();
+        for text in fresh {
+            self.event(&text);
         }
+        let errors = problems.iter().filter(|problem| problem.is_error()).count();
+        self.problems = problems;
         if plan.problems.iter().any(Diagnostic::is_error) {
             self.event("the edit cannot run here: no pod is started or stopped for it");
             return Ok(());
         }
-        let errors = problems.iter().filter(|problem| problem.is_error()).count();
         if errors > 0 {
             self.event(&format!(
                 "{errors} errors in the folder: what they name keeps its last good state"

@@ -1,0 +1,341 @@
+//! `voile up`: a folder becomes a mesh that serves, follows edits, survives broken ones, and leaves nothing behind.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use crate::mesh::{Process, get, series, wait_until};
+
+/// A service without a sidecar that calls one with a sidecar, and a file for each.
+const PAIR: &str = r#"
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: pair}
+spec: {selector: {app: web}, ports: [{name: http, port: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: plain, namespace: pair}
+spec: {type: LoadBalancer, selector: {app: plain}, ports: [{name: http, port: 8081}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: pair, labels: {app: web, sidecar.istio.io/inject: "true"}}
+spec: {containers: [{name: app, command: ["$(VOILE)", echo, --listen, "$(POD_IP):18080"]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: pair}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress: [{port: {number: 8080, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: "0.0.0.0:18080"}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: plain, namespace: pair, labels: {app: plain}}
+spec: {containers: [{name: app, command: ["$(VOILE)", echo, --listen, "$(POD_IP):8081", --call, "http://$(WEB_SERVICE_HOST):$(WEB_SERVICE_PORT)/"]}]}
+"#;
+
+/// A running `voile up`, its standard output and error in files, its temporary files in a folder of its own.
+struct Up {
+    folder: tempfile::TempDir,
+    child: Child,
+}
+
+impl Up {
+    fn start(fill: impl FnOnce(&Path), arguments: &[&str]) -> Up {
+        let folder = tempfile::tempdir().expect("a folder");
+        for inner in ["mesh", "tmp"] {
+            std::fs::create_dir(folder.path().join(inner)).expect("made");
+        }
+        fill(&folder.path().join("mesh"));
+        let file = |name: &str| std::fs::File::create(folder.path().join(name)).expect("made");
+        let child = Command::new(env!("CARGO_BIN_EXE_voile"))
+            .arg("up")
+            .arg(folder.path().join("mesh"))
+            .args(arguments)
+            .env("TMPDIR", folder.path().join("tmp"))
+            .stdin(Stdio::null())
+            .stdout(file("out"))
+            .stderr(file("err"))
+            .spawn()
+            .expect("voile starts");
+        Up { folder, child }
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join("mesh").join(name)
+    }
+
+    fn edit(&self, name: &str, from: &str, to: &str) {
+        let path = self.file(name);
+        let text = std::fs::read_to_string(&path).expect("the file is there");
+        assert!(text.contains(from), "{name} has no {from:?}");
+        std::fs::write(&path, text.replacen(from, to, 1)).expect("written");
+    }
+
+    /// Waits until all is ready and returns the published addresses by service.
+    fn ready(&mut self) -> BTreeMap<String, SocketAddr> {
+        let mut ended = None;
+        wait_until("all is ready, or it has ended", || {
+            ended = self.child.try_wait().expect("it can be waited for");
+            ended.is_some() || self.text("err").contains("voile up: ready after")
+        });
+        assert_eq!(ended, None, "{}", self.text("err"));
+        let line = |line: &str| {
+            let (service, url) = line.split_once('\t')?;
+            Some((
+                service.to_owned(),
+                url.strip_prefix("http://")?.parse().ok()?,
+            ))
+        };
+        self.text("out").lines().filter_map(line).collect()
+    }
+
+    /// The metrics pages of all sidecars that answer.
+    fn pages(&self) -> Vec<String> {
+        let text = self.text("err");
+        let (_, block) = text
+            .split_once(" pods in 127.")
+            .expect("the block is printed");
+        let octet: u8 = block
+            .split('.')
+            .next()
+            .and_then(|octet| octet.parse().ok())
+            .expect("an octet");
+        let pods =
+            (2..20).map(|last| SocketAddr::from((Ipv4Addr::new(127, octet, 0, last), 15020)));
+        let pages = pods.filter_map(|address| get(address, "/metrics").ok());
+        pages
+            .map(|answer| String::from_utf8_lossy(&answer.body).into_owned())
+            .collect()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("the signal is sent");
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let mut ended = None;
+        wait_until("voile up ends", || {
+            ended = self.child.try_wait().expect("it can be waited for");
+            ended.is_some()
+        });
+        ended.expect("the wait ended with a status")
+    }
+
+    /// Processes that inherited our environment, by pid and command line.
+    fn family(&self) -> Vec<String> {
+        let mark = format!("TMPDIR={}", self.folder.path().join("tmp").display());
+        let entries = std::fs::read_dir("/proc").expect("/proc");
+        let of_family = |pid: &str| {
+            let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment
+                .split(|byte| *byte == 0)
+                .any(|variable| variable == mark.as_bytes())
+        };
+        entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && of_family(name))
+            .map(|pid| {
+                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                format!(
+                    "{pid} {}",
+                    String::from_utf8_lossy(&line).replace('\0', " ")
+                )
+            })
+            .collect()
+    }
+
+    fn left_behind(&self) -> Vec<PathBuf> {
+        let entries =
+            std::fs::read_dir(self.folder.path().join("tmp")).expect("the folder is there");
+        entries.flatten().map(|entry| entry.path()).collect()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // Already gone is as good; its children go with it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- voile up\n{}{}", self.text("out"), self.text("err"));
+        }
+    }
+}
+
+fn bookstore(folder: &Path) {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/bookstore");
+    for entry in std::fs::read_dir(example)
+        .expect("the example is there")
+        .flatten()
+    {
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).expect("copied");
+    }
+}
+
+fn pair(folder: &Path) {
+    std::fs::write(folder.join("pair.yaml"), PAIR).expect("written");
+}
+
+/// Requests that the sidecars of a workload took by mutual TLS, pod by pod.
+fn by_mutual_tls(up: &Up, workload: &str) -> Vec<f64> {
+    let workload = format!("destination_workload=\"{workload}\"");
+    let labels = [
+        "reporter=\"destination\"",
+        "connection_security_policy=\"mutual_tls\"",
+        &workload,
+    ];
+    up.pages()
+        .iter()
+        .filter_map(|page| series(page, "istio_requests_total", &labels))
+        .collect()
+}
+
+#[test]
+fn the_bookstore_serves_by_mutual_tls_follows_edits_survives_broken_ones_and_leaves_nothing_behind()
+{
+    let mut up = Up::start(bookstore, &[]);
+    let published = up.ready();
+    let storefront = published["bookstore/storefront"];
+    let answer = get(storefront, "/").expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    for workload in ["books", "reviews", "ratings", "inventory"] {
+        wait_until(&format!("{workload} is called by mutual TLS"), || {
+            by_mutual_tls(&up, workload)
+                .iter()
+                .any(|count| *count > 0.0)
+        });
+    }
+
+    up.edit("reviews.yaml", "replicas: 2", "replicas: 3");
+    wait_until("the third replica takes requests", || {
+        assert_eq!(
+            get(storefront, "/")
+                .expect("an answer while scaling")
+                .status,
+            200
+        );
+        by_mutual_tls(&up, "reviews").len() == 3
+    });
+    up.edit("reviews.yaml", "replicas: 3", "replicas: 1");
+    wait_until("two replicas go", || {
+        assert_eq!(
+            get(storefront, "/")
+                .expect("an answer while scaling")
+                .status,
+            200
+        );
+        by_mutual_tls(&up, "reviews").len() == 1
+    });
+
+    up.edit("security.yaml", "mode: PERMISSIVE", "mode: STRICTEST");
+    wait_until("the broken edit is reported", || {
+        up.text("err").contains("security.yaml:22:")
+    });
+    assert_eq!(
+        get(storefront, "/")
+            .expect("the last good state serves")
+            .status,
+        200
+    );
+    up.edit("security.yaml", "mode: STRICTEST", "mode: STRICT");
+    wait_until("plaintext is refused", || get(storefront, "/").is_err());
+
+    assert!(
+        !up.family().is_empty(),
+        "there is something to leave behind"
+    );
+    up.signal(rustix::process::Signal::INT);
+    let status = up.wait();
+    assert!(status.success(), "{status}");
+    assert_eq!(up.family(), Vec::<String>::new());
+    assert_eq!(up.left_behind(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_pod_without_a_sidecar_reaches_services_and_a_killed_runner_leaves_no_process() {
+    let mut up = Up::start(pair, &["--quiet"]);
+    let published = up.ready();
+    let answer = get(published["pair/plain"], "/").expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let counted = up.pages().iter().any(|page| {
+        series(
+            page,
+            "istio_requests_total",
+            &[
+                "destination_workload=\"web-0\"",
+                "connection_security_policy=\"none\"",
+            ],
+        )
+        .is_some()
+    });
+    assert!(counted, "the sidecar has seen the call: {:?}", up.pages());
+    up.signal(rustix::process::Signal::KILL);
+    assert!(!up.wait().success());
+    wait_until("no process is left", || up.family().is_empty());
+}
+
+#[test]
+fn once_ready_runs_a_command_that_knows_the_urls_and_gives_its_exit_code() {
+    let mut up = Up::start(
+        pair,
+        &[
+            "--quiet",
+            "--once-ready",
+            "echo \"got $URL_PAIR_PLAIN\"; exit 7",
+        ],
+    );
+    let status = up.wait();
+    assert_eq!(status.code(), Some(7), "{}", up.text("err"));
+    assert!(
+        up.text("out").contains("got http://127.0.0.1:"),
+        "{}",
+        up.text("out")
+    );
+    assert_eq!((up.family(), up.left_behind()), (vec![], vec![]));
+}
+
+#[test]
+fn a_folder_with_errors_starts_nothing() {
+    let broken = |folder: &Path| {
+        std::fs::write(
+            folder.join("pair.yaml"),
+            PAIR.replace("captureMode: NONE", "captureMode: NEVER"),
+        )
+        .expect("written");
+    };
+    let mut up = Up::start(broken, &[]);
+    let status = up.wait();
+    let said = up.text("err");
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("pair.yaml:22:") && said.contains("nothing was started"),
+        "{said}"
+    );
+    assert_eq!((up.text("out"), up.left_behind()), (String::new(), vec![]));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_the_right_exit_code() {
+    for (arguments, code, says) in [
+        (vec!["up", ".", "--isolation", "netns"], 2, "not built yet"),
+        (vec!["up", "/nonexistent/folder"], 1, "/nonexistent/folder"),
+        (vec!["up"], 2, "<DIR>"),
+    ] {
+        let output = Process::output(|voile| {
+            voile.args(&arguments);
+        });
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(says), "{arguments:?}: {said}");
+    }
+}
