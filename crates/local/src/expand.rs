@@ -259,7 +259,8 @@ fn served_ports(
     served
 }
 
-fn stands_behind(service: &Service, pod: &ResourceName, labels: &Labels) -> bool {
+/// Whether a pod of that name with these labels is behind a service.
+pub fn stands_behind(service: &Service, pod: &ResourceName, labels: &Labels) -> bool {
     let selects = |selector: &Labels| !selector.is_empty() && selector.selects(labels);
     service.key.namespace == pod.namespace && service.selector.as_ref().is_some_and(selects)
 }

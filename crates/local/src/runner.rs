@@ -2,6 +2,7 @@
 //! and stopping are the same code whether at the beginning or after an edit.
 
 mod edits;
+mod news;
 mod reach;
 mod stop;
 
@@ -69,7 +70,7 @@ pub enum UpError {
     #[error("cannot read the folder: {0}")]
     Folder(io::Error),
     /// The folder has errors; they have been printed.
-    #[error("{0} errors in the folder; nothing was started")]
+    #[error("{} in the folder; nothing was started", edits::counted(*.0))]
     Problems(usize),
     /// Something on this machine.
     #[error("{0}")]
@@ -309,7 +310,7 @@ impl Runner {
 
     fn await_start(&mut self) -> Result<(), UpError> {
         let nothing = Observation::default();
-        let missing: Vec<String> = if self.control_was_ready {
+        let mut missing: Vec<String> = if self.control_was_ready {
             self.pods
                 .iter()
                 .filter_map(|(name, pod)| pod.missing(self.seen.get(name).unwrap_or(&nothing)))
@@ -317,6 +318,9 @@ impl Runner {
         } else {
             vec!["control to be ready".to_owned()]
         };
+        if missing.is_empty() {
+            missing.extend(self.uninformed());
+        }
         let waited = self.started.elapsed();
         let Some(first) = missing.first() else {
             self.was_ready = true;

@@ -239,7 +239,7 @@ fn the_bookstore_serves_by_mutual_tls_follows_edits_survives_broken_ones_and_lea
 
     up.edit("security.yaml", "mode: PERMISSIVE", "mode: STRICTEST");
     wait_until("the broken edit is reported", || {
-        up.text("err").contains("security.yaml:22:")
+        up.text("err").contains("security.yaml:21:")
     });
     assert_eq!(
         get(storefront, "/")

@@ -28,6 +28,15 @@ pub(super) fn print(problems: &[Diagnostic]) {
     }
 }
 
+/// `1 error`, `2 errors`.
+pub(super) fn counted(errors: usize) -> String {
+    if errors == 1 {
+        "1 error".to_owned()
+    } else {
+        format!("{errors} errors")
+    }
+}
+
 impl Runner {
     /// The folder has changed: follow it as far as it is good.
     pub(super) fn edited(&mut self) -> Result<(), UpError> {
@@ -71,7 +80,8 @@ impl Runner {
         }
         if errors > 0 {
             self.event(&format!(
-                "{errors} errors in the folder: what they name keeps its last good state"
+                "{} in the folder: what is named keeps its last good state",
+                counted(errors)
             ));
         } else {
             self.event("the edit is in force");
