@@ -2,6 +2,7 @@
 //! cost, free ports, and waiting until a server answers. Plain `std` and system calls; no async runtime.
 
 pub mod child;
+pub mod interrupt;
 pub mod machine;
 pub mod ports;
 pub mod ready;

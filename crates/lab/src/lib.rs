@@ -1,1 +1,24 @@
-//! Modes, contestants, experiments, proof of path
+//! The laboratory: runs an experiment on contestants that it knows only by their command lines, and writes a record.
+//!
+//! ```text
+//! definition (TOML) → plan (cells × rounds, shuffled) → contestants started → proof of path per cell
+//!     → slices: load + samplers → validity gate → record folder → report (crate report)
+//! ```
+
+mod contestants;
+mod definition;
+mod experiment;
+mod find;
+mod folder;
+mod gate;
+mod plan;
+mod proof;
+mod slice;
+mod target;
+mod wire;
+
+pub use definition::{Definition, DefinitionError, Only, Overrides, quick};
+pub use experiment::{Outcome, Settings, run};
+pub use find::{Found, peers};
+pub use folder::{default_folder, redraw};
+pub use plan::{Cell, Plan};

@@ -1,1 +1,14 @@
-//! Record types, statistics, HTML and SVG of the laboratory
+//! The laboratory's records: what was measured, what follows from it, and how it is shown. Input is a record folder and
+//! nothing else, so every report can be drawn again, anywhere, later.
+//!
+//! ```text
+//! record.json runs[] ──► figures ──► summarise (medians, intervals, paired ratios, A/A) ──► report.html, results.csv, table
+//! ```
+
+pub mod csv;
+pub mod html;
+pub mod record;
+pub mod statistics;
+pub mod summarise;
+pub mod table;
+pub mod words;

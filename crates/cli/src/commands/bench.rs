@@ -1,11 +1,182 @@
-//! `voile bench`.
+//! `voile bench`: run an experiment, draw a record again, list peers. The laboratory itself is the crate `voile-lab`.
 
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+use voile_lab::{Definition, Outcome, Overrides, Plan, Settings};
+
+/// Measure what a mesh costs on this machine.
+///
+/// Each run writes a folder: report.html (opens offline), results.csv, record.json, histograms and samples.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Measure modes baseline, clientonly, serveronly and both: about two minutes, four beside Envoy.
+    Quick(Run),
+    /// Run the experiment that a TOML file defines (see benchmarks/quick.toml).
+    Run {
+        /// The experiment.
+        file: PathBuf,
+        #[command(flatten)]
+        run: Run,
+    },
+    /// Draw report.html and results.csv of a record folder again, and print its table.
+    Report {
+        /// The record folder.
+        folder: PathBuf,
+    },
+    /// List the contestants found on this machine.
+    Peers {
+        /// Where a peer is: envoy=PATH.
+        #[arg(long = "peer", value_name = "NAME=PATH")]
+        peers: Vec<String>,
+    },
+}
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+struct Run {
+    /// The record folder [default: voile-results/DATE-NAME].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Where a peer is: envoy=PATH. Looked for on PATH and in Python environments otherwise.
+    #[arg(long = "peer", value_name = "NAME=PATH")]
+    peers: Vec<String>,
+    /// Only these contestants (the baseline is always measured).
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
+    only: Option<Vec<String>>,
+    /// How often each cell is measured; fewer than 6 give no intervals.
+    #[arg(long, value_name = "N")]
+    rounds: Option<u32>,
+    /// Measured part of each slice; under 1 s at 1000 requests per second no p99 can be told.
+    #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
+    slice: Option<Duration>,
+    /// A few seconds that show that everything works; the figures mean nothing.
+    #[arg(long)]
+    smoke: bool,
+    /// Print what would run and how long it would take.
+    #[arg(long)]
+    dry_run: bool,
+    /// The voile program to measure [default: this one].
+    #[arg(long, value_name = "PATH")]
+    voile: Option<PathBuf>,
+}
 
-pub(crate) fn run(_args: Args) -> ExitCode {
-    eprintln!("voile bench: not built yet");
-    ExitCode::from(2)
+/// Wrong usage, as opposed to a run that failed.
+const USAGE: u8 = 2;
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let done = match args.command {
+        Command::Quick(run) => experiment(voile_lab::quick(), &run),
+        Command::Run { file, run } => read(&file).and_then(|definition| experiment(definition, &run)),
+        Command::Report { folder } => redraw(&folder),
+        Command::Peers { peers } => list(&peers),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err((code, why)) => {
+            eprintln!("voile bench: {why}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+type Done = Result<(), (u8, String)>;
+
+fn failed(why: String) -> (u8, String) {
+    (1, why)
+}
+
+fn usage(why: String) -> (u8, String) {
+    (USAGE, why)
+}
+
+fn read(file: &Path) -> Result<Definition, (u8, String)> {
+    let text = std::fs::read_to_string(file).map_err(|e| usage(format!("{}: {e}", file.display())))?;
+    Definition::parse(&file.display().to_string(), &text).map_err(|e| usage(e.to_string()))
+}
+
+fn experiment(definition: Definition, run: &Run) -> Done {
+    let only = run.only.as_ref().map(|names| names.iter().cloned().collect());
+    let overrides = Overrides { rounds: run.rounds, slice: run.slice, only, smoke: run.smoke };
+    let definition = definition.with(&overrides).map_err(usage)?;
+    let found = voile_lab::peers(&run.peers).map_err(usage)?;
+    let wants_envoy = definition.cells.iter().any(|cell| cell.contestant == "envoy");
+    if let (Err(how), true) = (&found.envoy, wants_envoy) {
+        eprintln!("{how}");
+    }
+    if run.dry_run {
+        let plan = Plan::new(&definition, &|cell| cell.contestant != "envoy" || found.envoy.is_ok());
+        print!("{} ({})\n{}", definition.name, definition.title, plan.describe());
+        return Ok(());
+    }
+    let voile = match &run.voile {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().map_err(|e| failed(format!("which program are we: {e}")))?,
+    };
+    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
+    let text = definition.text.clone();
+    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let settings = Settings { definition, voile, found, command: format!("voile {command}") };
+    let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;
+    keep(&outcome, run.out.as_deref(), &text)
+}
+
+fn keep(outcome: &Outcome, out: Option<&Path>, definition: &str) -> Done {
+    let experiment = &outcome.record.experiment;
+    let folder = match out {
+        Some(folder) => folder.to_owned(),
+        None => voile_lab::default_folder(&experiment.name, &experiment.started_at),
+    };
+    outcome.write(&folder, definition).map_err(failed)?;
+    print!("{}", voile_report::table::render(&outcome.record));
+    for note in &outcome.record.notes {
+        println!("\n{note}");
+    }
+    println!("\n{}", folder.join("report.html").display());
+    if experiment.interrupted {
+        return Err(failed("interrupted; what was measured is kept".to_owned()));
+    }
+    if outcome.record.runs.iter().all(|run| !run.valid) {
+        return Err(failed("no slice is valid; report.html lists the reasons".to_owned()));
+    }
+    Ok(())
+}
+
+fn redraw(folder: &Path) -> Done {
+    let record = voile_lab::redraw(folder).map_err(failed)?;
+    print!("{}", voile_report::table::render(&record));
+    println!("\n{}", folder.join("report.html").display());
+    Ok(())
+}
+
+fn list(peers: &[String]) -> Done {
+    let found = voile_lab::peers(peers).map_err(usage)?;
+    println!("voile {} (this program; also relay, the floor)", env!("CARGO_PKG_VERSION"));
+    match found.envoy {
+        Ok(envoy) => println!("envoy {} {}", envoy.version, envoy.path.display()),
+        Err(how) => println!("{how}"),
+    }
+    Ok(())
+}
+
+/// Progress (lines that begin with a carriage return) overwrites itself on a terminal; elsewhere each tenth is printed.
+fn say(line: &str) {
+    let mut stderr = std::io::stderr();
+    let terminal = stderr.is_terminal();
+    let result = match line.strip_prefix('\r') {
+        Some(progress) if terminal => write!(stderr, "\r\x1b[2K{progress}"),
+        Some("") => Ok(()),
+        Some(progress) => writeln!(stderr, "{progress}"),
+        None if terminal => writeln!(stderr, "\r\x1b[2K{line}"),
+        None => writeln!(stderr, "{line}"),
+    };
+    // A closed stderr is no reason to stop measuring.
+    let _ = result.and_then(|()| stderr.flush());
 }

@@ -1,0 +1,122 @@
+//! Contestants: whoever stands between client and server, started by command line and known by nothing else.
+
+mod baseline;
+mod certificates;
+mod envoy;
+mod relay;
+mod voile;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::find::Found;
+use crate::target::Lab;
+
+pub(crate) const CLIENT: &str = "client-sidecar";
+pub(crate) const SERVER: &str = "server-sidecar";
+pub(crate) const CONTROL: &str = "control";
+
+/// One instance of a program in the experiment; its processes count as one (a master and its workers, say).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Instance {
+    pub(crate) name: String,
+    pub(crate) role: &'static str,
+    pub(crate) pids: Vec<u32>,
+}
+
+/// One connection's worth of path: who listens there, and whether what travels is mutual TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hop {
+    /// Role of the listener; `server` for the echo server.
+    pub(crate) to: &'static str,
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: bool,
+}
+
+/// How a cell's requests travel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// Where the generator sends; the first hop's address.
+    pub(crate) entry: SocketAddr,
+    /// The Host field, where the contestant routes by it.
+    pub(crate) host: Option<String>,
+    /// The generator's source address.
+    pub(crate) bind: Option<IpAddr>,
+    /// Every hop in order, the last one to the echo server.
+    pub(crate) hops: Vec<Hop>,
+}
+
+impl Route {
+    /// A path through these hops.
+    pub(crate) fn through(hops: Vec<Hop>) -> Self {
+        Self {
+            entry: hops[0].address,
+            host: None,
+            bind: None,
+            hops,
+        }
+    }
+
+    /// The proxies on the path, in order.
+    pub(crate) fn proxies(&self) -> impl Iterator<Item = &'static str> {
+        self.hops
+            .iter()
+            .map(|hop| hop.to)
+            .filter(|role| *role != "server")
+    }
+}
+
+/// Who stands between client and server.
+pub(crate) trait Contestant {
+    /// Its name in records.
+    fn name(&self) -> &'static str;
+
+    /// Starts its processes. What was started before a failure is ended when the contestant is dropped.
+    fn start(&mut self, lab: &Lab<'_>) -> Result<(), String>;
+
+    /// Waits until it would carry requests.
+    fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String>;
+
+    /// How it carries a cell; none when it cannot.
+    fn route(&self, lab: &Lab<'_>, mode: &str, tls: bool) -> Option<Route>;
+
+    /// Its instances on the path of a mode (and its control plane), with their processes now.
+    fn instances(&self, mode: &str) -> Vec<Instance>;
+
+    /// Requests that each proxy says it has carried since it started, by role. None when it keeps no count.
+    fn requests(&self) -> Result<Option<BTreeMap<&'static str, u64>>, String>;
+
+    /// Whether all its processes still run; if not, which ended and how.
+    fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String>;
+
+    /// Its version.
+    fn version(&self) -> String;
+
+    /// Its command lines.
+    fn commands(&self) -> Vec<String>;
+
+    /// What it does more or less than the others.
+    fn terms(&self) -> Vec<String>;
+
+    /// Negotiated TLS parameters by its own statistics, to be laid beside what the capture saw.
+    fn tls_by_its_own_word(&self) -> Option<String> {
+        None
+    }
+
+    /// Ends its processes.
+    fn stop(&mut self);
+}
+
+/// The contestant of that name; none when the lab does not know it.
+pub(crate) fn named(name: &str, found: &Found) -> Result<Box<dyn Contestant>, String> {
+    match name {
+        "baseline" => Ok(Box::new(baseline::Baseline)),
+        "relay" => Ok(Box::new(relay::Relay::default())),
+        "voile" => Ok(Box::new(voile::Voile::default())),
+        "envoy" => match &found.envoy {
+            Ok(peer) => Ok(Box::new(envoy::Envoy::new(peer.clone()))),
+            Err(why) => Err(why.clone()),
+        },
+        other => Err(format!("the lab does not know contestant {other}")),
+    }
+}

@@ -1,0 +1,429 @@
+//! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use voile_host::child::{Exit, Output, Spec, Supervised, stop_all};
+use voile_host::ports::free_port;
+use voile_host::ready::{Probe, http_get};
+
+use super::{CLIENT, CONTROL, Contestant, Hop, Instance, Route, SERVER};
+use crate::target::{Lab, STOP_GRACE};
+
+const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
+const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 1));
+const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 2));
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// How long `voile token create` may take.
+const TOKEN_BOUND: Duration = Duration::from_secs(10);
+/// The counter of Istio's standard metrics.
+const REQUESTS: &str = "istio_requests_total";
+
+/// A control plane and two sidecars.
+#[derive(Debug, Default)]
+pub(super) struct Voile {
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    control: Supervised,
+    sidecars: Vec<Sidecar>,
+    ports: Ports,
+}
+
+#[derive(Debug)]
+struct Sidecar {
+    process: Supervised,
+    role: &'static str,
+    metrics: SocketAddr,
+    readiness: SocketAddr,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ports {
+    control: SocketAddr,
+    monitoring: SocketAddr,
+    mutual: u16,
+    plain: u16,
+    direct: u16,
+}
+
+/// A port that is free on both pods' addresses: a service has the same on the client's listener and the server's.
+fn service_port() -> Result<u16, String> {
+    let failed = |e| format!("a port for a service: {e}");
+    for _ in 0..100 {
+        let port = free_port(CLIENT_ADDRESS).map_err(failed)?.port();
+        if std::net::TcpListener::bind((SERVER_ADDRESS, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(format!(
+        "no port is free on both {CLIENT_ADDRESS} and {SERVER_ADDRESS}"
+    ))
+}
+
+fn local_port() -> Result<SocketAddr, String> {
+    free_port(LOCAL).map_err(|e| format!("a port for Voile: {e}"))
+}
+
+impl Ports {
+    fn choose() -> Result<Self, String> {
+        Ok(Self {
+            control: local_port()?,
+            monitoring: local_port()?,
+            mutual: service_port()?,
+            plain: service_port()?,
+            direct: service_port()?,
+        })
+    }
+
+    fn resources(&self, echo: SocketAddr) -> String {
+        let mut text = TEMPLATE.to_owned();
+        for (name, value) in [
+            ("CLIENT_ADDRESS", CLIENT_ADDRESS.to_string()),
+            ("SERVER_ADDRESS", SERVER_ADDRESS.to_string()),
+            ("ECHO_ADDRESS", echo.ip().to_string()),
+            ("ECHO_PORT", echo.port().to_string()),
+            ("MUTUAL_PORT", self.mutual.to_string()),
+            ("PLAIN_PORT", self.plain.to_string()),
+            ("DIRECT_PORT", self.direct.to_string()),
+        ] {
+            text = text.replace(&format!("${{{name}}}"), &value);
+        }
+        text
+    }
+}
+
+/// Runs a short command and returns what it prints.
+fn output(lab: &Lab<'_>, spec: Spec) -> Result<String, String> {
+    let lines = Arc::new(Mutex::new(String::new()));
+    let sink = Arc::clone(&lines);
+    let spec = spec.stdout(Output::Lines(Box::new(move |line| {
+        if let Ok(mut lines) = sink.lock() {
+            lines.push_str(line);
+            lines.push('\n');
+        }
+    })));
+    let mut child = spec.start().map_err(|e| e.to_string())?;
+    let name = child.name().to_owned();
+    match child.wait(TOKEN_BOUND) {
+        Some(Exit::Code(0)) => {}
+        Some(exit) => return Err(format!("{name} {exit}{}", lab.log_end(&name))),
+        None => {
+            return Err(format!(
+                "{name} did not end within {TOKEN_BOUND:?}{}",
+                lab.log_end(&name)
+            ));
+        }
+    }
+    lines
+        .lock()
+        .map(|lines| lines.clone())
+        .map_err(|_| format!("{name}: its output was lost"))
+}
+
+impl Voile {
+    fn start_control(
+        lab: &Lab<'_>,
+        config: &Path,
+        state: &Path,
+        ports: &Ports,
+    ) -> Result<Supervised, String> {
+        let spec = lab
+            .process("voile-control", &lab.voile)
+            .arg("control")
+            .arg("--config")
+            .arg(config);
+        spec.arg("--state")
+            .arg(state)
+            .args(["--listen", &ports.control.to_string(), "--plaintext", "off"])
+            .args(["--monitoring", &ports.monitoring.to_string()])
+            .start()
+            .map_err(|e| e.to_string())
+    }
+
+    fn start_sidecar(
+        lab: &Lab<'_>,
+        state: &Path,
+        ports: &Ports,
+        pod: &str,
+        role: &'static str,
+    ) -> Result<Sidecar, String> {
+        let account = format!("lab/{pod}");
+        let token = lab
+            .process("voile-token", &lab.voile)
+            .args([
+                "token",
+                "create",
+                "--service-account",
+                &account,
+                "--pod",
+                pod,
+                "--state",
+            ])
+            .arg(state);
+        let token = output(lab, token)?;
+        let token_file: PathBuf = lab.folder.join(format!("voile-{pod}.token"));
+        std::fs::write(&token_file, token.trim())
+            .map_err(|e| format!("{}: {e}", token_file.display()))?;
+        let (admin, metrics, readiness) = (local_port()?, local_port()?, local_port()?);
+        let spec = lab
+            .process(&format!("voile-{pod}"), &lab.voile)
+            .args([
+                "proxy",
+                "--workload",
+                &account,
+                "--control",
+                &format!("https://{}", ports.control),
+            ])
+            .arg("--root-cert")
+            .arg(state.join("root-cert.pem"))
+            .arg("--token-file")
+            .arg(token_file)
+            .args([
+                "--admin",
+                &admin.to_string(),
+                "--metrics",
+                &metrics.to_string(),
+            ])
+            .args([
+                "--readiness",
+                &readiness.to_string(),
+                "--workers",
+                &lab.workers.to_string(),
+            ]);
+        Ok(Sidecar {
+            process: spec.start().map_err(|e| e.to_string())?,
+            role,
+            metrics,
+            readiness,
+        })
+    }
+}
+
+impl Contestant for Voile {
+    fn name(&self) -> &'static str {
+        "voile"
+    }
+
+    fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let (config, state) = (
+            lab.folder.join("voile-config"),
+            lab.folder.join("voile-state"),
+        );
+        std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
+        let ports = Ports::choose()?;
+        std::fs::write(config.join("mesh.yaml"), ports.resources(lab.echo))
+            .map_err(|e| format!("mesh.yaml: {e}"))?;
+        let control = Self::start_control(lab, &config, &state, &ports)?;
+        let running = self.running.insert(Running {
+            control,
+            sidecars: Vec::new(),
+            ports,
+        });
+        lab.wait_ready(
+            &mut running.control,
+            &Probe::Http(ports.monitoring, "/ready".to_owned()),
+        )?;
+        for (pod, role) in [("client", CLIENT), ("server", SERVER)] {
+            running
+                .sidecars
+                .push(Self::start_sidecar(lab, &state, &ports, pod, role)?);
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let Some(running) = &mut self.running else {
+            return Err("Voile was not started".to_owned());
+        };
+        for sidecar in &mut running.sidecars {
+            lab.wait_ready(
+                &mut sidecar.process,
+                &Probe::Http(sidecar.readiness, "/healthz/ready".to_owned()),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn route(&self, lab: &Lab<'_>, mode: &str, tls: bool) -> Option<Route> {
+        let ports = self.running.as_ref()?.ports;
+        let hop = |to, on: IpAddr, port, tls| Hop {
+            to,
+            address: SocketAddr::new(on, port),
+            tls,
+        };
+        let echo = Hop {
+            to: "server",
+            address: lab.echo,
+            tls: false,
+        };
+        let (host, hops) = match (mode, tls) {
+            ("clientonly", false) => (
+                format!("direct.lab.internal:{}", ports.direct),
+                vec![hop(CLIENT, CLIENT_ADDRESS, ports.direct, false)],
+            ),
+            ("serveronly", false) => (
+                format!("server.lab.svc.cluster.local:{}", ports.plain),
+                vec![hop(SERVER, SERVER_ADDRESS, ports.plain, false)],
+            ),
+            ("both", tls) => {
+                let port = if tls { ports.mutual } else { ports.plain };
+                let hops = vec![
+                    hop(CLIENT, CLIENT_ADDRESS, port, false),
+                    hop(SERVER, SERVER_ADDRESS, port, tls),
+                ];
+                (format!("server.lab.svc.cluster.local:{port}"), hops)
+            }
+            _ => return None,
+        };
+        let mut route = Route::through(hops.into_iter().chain([echo]).collect());
+        route.host = Some(host);
+        Some(route)
+    }
+
+    fn instances(&self, mode: &str) -> Vec<Instance> {
+        let Some(running) = &self.running else {
+            return Vec::new();
+        };
+        let on_path = |role: &str| match mode {
+            "clientonly" => role == CLIENT,
+            "serveronly" => role == SERVER,
+            _ => true,
+        };
+        let instance = |child: &Supervised, role| Instance {
+            name: child.name().to_owned(),
+            role,
+            pids: child.group_pids(),
+        };
+        let mut instances: Vec<Instance> = running
+            .sidecars
+            .iter()
+            .filter(|sidecar| on_path(sidecar.role))
+            .map(|sidecar| instance(&sidecar.process, sidecar.role))
+            .collect();
+        instances.push(instance(&running.control, CONTROL));
+        instances
+    }
+
+    fn requests(&self) -> Result<Option<BTreeMap<&'static str, u64>>, String> {
+        let running = self.running.as_ref().ok_or("Voile does not run")?;
+        let mut counts = BTreeMap::new();
+        for sidecar in &running.sidecars {
+            let (status, body) = http_get(sidecar.metrics, "/metrics")
+                .map_err(|e| format!("{}'s metrics: {e}", sidecar.process.name()))?;
+            if status != 200 {
+                return Err(format!(
+                    "{}'s metrics answer {status}",
+                    sidecar.process.name()
+                ));
+            }
+            counts.insert(
+                sidecar.role,
+                requests_counted(&String::from_utf8_lossy(&body)),
+            );
+        }
+        Ok(Some(counts))
+    }
+
+    fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let Some(running) = &mut self.running else {
+            return Err("Voile does not run".to_owned());
+        };
+        let sidecars = running
+            .sidecars
+            .iter_mut()
+            .map(|sidecar| &mut sidecar.process);
+        for child in sidecars.chain([&mut running.control]) {
+            if let Some(exit) = child.try_exit() {
+                return Err(format!(
+                    "{} {exit}{}",
+                    child.name(),
+                    lab.log_end(child.name())
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn version(&self) -> String {
+        env!("CARGO_PKG_VERSION").to_owned()
+    }
+
+    fn commands(&self) -> Vec<String> {
+        let Some(running) = &self.running else {
+            return Vec::new();
+        };
+        let sidecars = running.sidecars.iter().map(|sidecar| &sidecar.process);
+        sidecars
+            .chain([&running.control])
+            .map(|child| child.command_line().to_owned())
+            .collect()
+    }
+
+    fn terms(&self) -> Vec<String> {
+        vec!["defaults: Istio's metrics on, protocol detection on, configured and certified by a live control plane".to_owned()]
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            let sidecars = running
+                .sidecars
+                .iter_mut()
+                .map(|sidecar| &mut sidecar.process);
+            stop_all(sidecars.chain([&mut running.control]), STOP_GRACE);
+        }
+    }
+}
+
+/// All series of the request counter, added up.
+fn requests_counted(exposition: &str) -> u64 {
+    exposition
+        .lines()
+        .filter(|line| {
+            line.strip_prefix(REQUESTS)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        })
+        .filter_map(|line| {
+            let after_labels = line.rfind('}').map_or(line, |at| &line[at + 1..]);
+            after_labels
+                .split_ascii_whitespace()
+                .find_map(|word| word.parse::<f64>().ok())
+        })
+        .sum::<f64>() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_placeholder_of_the_mesh_has_a_value() {
+        let ports = Ports {
+            control: SocketAddr::new(LOCAL, 1),
+            monitoring: SocketAddr::new(LOCAL, 2),
+            mutual: 3,
+            plain: 4,
+            direct: 5,
+        };
+        assert!(
+            !ports
+                .resources(SocketAddr::new(LOCAL, 6))
+                .replace("${…}", "")
+                .contains("${")
+        );
+    }
+
+    #[test]
+    fn the_request_counter_is_added_up_over_its_series_and_no_other() {
+        let text = "# TYPE istio_requests_total counter\n\
+            istio_requests_total{response_code=\"200\",path=\"a b\"} 5\n\
+            istio_requests_total{response_code=\"503\"} 2 1700000000\n\
+            istio_requests_totally{x=\"y\"} 100\nistio_request_bytes_count{} 9\n";
+        assert_eq!(requests_counted(text), 7);
+    }
+}

@@ -1,0 +1,95 @@
+//! The record folder: written once at the end of a run, and drawn again from itself.
+//!
+//! ```text
+//! record.json  report.html  results.csv  definition.toml  environment.json
+//! histograms/<cell>.hdr (merged, V2 base64)   samples/slices.jsonl (one line a slice: its run and its histogram)
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use voile_report::record::{Merged, Record};
+use voile_report::summarise::summarise;
+
+use crate::experiment::Outcome;
+
+/// `voile-results/<date>-<name>` in the working folder.
+#[must_use]
+pub fn default_folder(name: &str, started: &str) -> PathBuf {
+    let stamp: String = started
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || *c == '-')
+        .collect();
+    Path::new("voile-results").join(format!("{stamp}-{name}"))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("writing {}: {e}", path.display()))
+}
+
+fn make(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(|e| format!("making {}: {e}", path.display()))
+}
+
+impl Outcome {
+    /// Writes the whole folder.
+    ///
+    /// # Errors
+    /// When something cannot be written; says what.
+    pub fn write(&self, folder: &Path, definition: &str) -> Result<(), String> {
+        make(folder)?;
+        make(&folder.join("samples"))?;
+        make(&folder.join("histograms"))?;
+        write(&folder.join("record.json"), &self.record.to_json())?;
+        write(&folder.join("definition.toml"), definition)?;
+        let environment =
+            serde_json::to_string_pretty(&self.record.environment).map_err(|e| e.to_string())?;
+        write(&folder.join("environment.json"), &(environment + "\n"))?;
+        let mut lines = String::new();
+        for (run, histogram) in self.record.runs.iter().zip(&self.histograms) {
+            let line = serde_json::json!({ "run": run, "latency_histogram": histogram });
+            lines.push_str(&line.to_string());
+            lines.push('\n');
+        }
+        write(&folder.join("samples/slices.jsonl"), &lines)?;
+        for merged in &self.record.histograms {
+            write(
+                &folder.join("histograms").join(histogram_name(merged)),
+                &(merged.hdr.clone() + "\n"),
+            )?;
+        }
+        draw(&self.record, folder)
+    }
+}
+
+fn histogram_name(merged: &Merged) -> String {
+    let tls = if merged.tls { "mtls" } else { "plaintext" };
+    format!(
+        "{}-{}-{tls}-{}.hdr",
+        merged.contestant, merged.mode, merged.arrival
+    )
+}
+
+fn draw(record: &Record, folder: &Path) -> Result<(), String> {
+    write(
+        &folder.join("report.html"),
+        &voile_report::html::render(record),
+    )?;
+    write(
+        &folder.join("results.csv"),
+        &voile_report::csv::render(record),
+    )
+}
+
+/// Reads a record folder, sums it up anew from its runs and draws report and table again.
+///
+/// # Errors
+/// When there is no record, it cannot be read, or the drawing cannot be written.
+pub fn redraw(folder: &Path) -> Result<Record, String> {
+    let path = folder.join("record.json");
+    let text = fs::read_to_string(&path).map_err(|e| format!("reading {}: {e}", path.display()))?;
+    let mut record = Record::from_json(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    summarise(&mut record);
+    draw(&record, folder)?;
+    Ok(record)
+}

@@ -1,0 +1,131 @@
+//! The validity gate: reasons why a slice does not count. Each is a sentence that the report shows.
+
+use voile_report::record::Run;
+
+use crate::definition::{Definition, Validity};
+use crate::slice::Generated;
+
+/// Percent in a sentence.
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// The bounds in words, for the record.
+pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
+    vec![
+        format!(
+            "generator's own lateness at p99 at most {:?}",
+            validity.max_lateness
+        ),
+        format!(
+            "achieved rate within {} of the asked",
+            percent(validity.max_rate_error)
+        ),
+        format!(
+            "failed requests (wrong size and status included) at most {}",
+            percent(validity.max_error_share)
+        ),
+        format!(
+            "median latency of the slice's halves within a factor of {}",
+            validity.max_drift
+        ),
+        "the generator calls the run valid itself".to_owned(),
+        "the samplers' window lies inside the generator's measured part".to_owned(),
+        "every proxy on the path counted at least the requests sent".to_owned(),
+        "no proof of the cell's path failed".to_owned(),
+    ]
+}
+
+/// Why the slice does not count; empty when it does.
+pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated) -> Vec<String> {
+    let validity = &definition.validity;
+    let mut reasons = Vec::new();
+    let lateness = std::time::Duration::from_micros(generated.lateness_us.p99);
+    if lateness > validity.max_lateness {
+        reasons.push(format!(
+            "generator late: {lateness:?} at p99, bound {:?}",
+            validity.max_lateness
+        ));
+    }
+    let miss = (run.achieved_rps - definition.rate).abs() / definition.rate;
+    if miss > validity.max_rate_error {
+        reasons.push(format!(
+            "rate missed by {}: {:.0} of {:.0} requests per second",
+            percent(miss),
+            run.achieved_rps,
+            definition.rate
+        ));
+    }
+    let failed = run.errors as f64 / (generated.scheduled.max(1)) as f64;
+    if failed > validity.max_error_share {
+        let kinds: Vec<String> = generated
+            .errors
+            .iter()
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        reasons.push(format!(
+            "{} requests failed ({})",
+            run.errors,
+            kinds.join(", ")
+        ));
+    }
+    if let Some(drift) = generated.drift.filter(|drift| *drift > validity.max_drift) {
+        reasons.push(format!(
+            "drift: one half's median is {drift:.1} times the other's"
+        ));
+    }
+    if !generated.valid && reasons.is_empty() && validity.heed_generator {
+        reasons.push(format!(
+            "generator: {}",
+            generated.invalid_reasons.join("; ")
+        ));
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::quick;
+
+    #[test]
+    fn each_bound_is_named_when_it_is_broken() {
+        type Break = fn(&mut Run, &mut Generated);
+        let cases: [(&str, Break); 6] = [
+            ("", |_, _| {}),
+            ("generator late", |_, g| g.lateness_us.p99 = 1_001),
+            ("rate missed", |r, _| r.achieved_rps = 900.0),
+            ("requests failed (3 size)", |r, g| {
+                r.errors = 3;
+                g.errors.insert("size".to_owned(), 3);
+            }),
+            ("drift", |_, g| g.drift = Some(4.5)),
+            ("generator: why", |_, g| {
+                g.valid = false;
+                g.invalid_reasons = vec!["why".to_owned()];
+            }),
+        ];
+        for (expected, break_it) in cases {
+            let mut run = Run {
+                achieved_rps: 1000.0,
+                ..Run::default()
+            };
+            let mut generated = Generated {
+                valid: true,
+                scheduled: 1000,
+                ..Generated::default()
+            };
+            break_it(&mut run, &mut generated);
+            let reasons = reasons(&quick(), &run, &generated);
+            assert_eq!(
+                reasons.len(),
+                usize::from(!expected.is_empty()),
+                "{expected}: {reasons:?}"
+            );
+            assert!(
+                reasons.iter().all(|reason| reason.contains(expected)),
+                "{expected}: {reasons:?}"
+            );
+        }
+    }
+}

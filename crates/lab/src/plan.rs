@@ -1,0 +1,199 @@
+//! What runs when: every cell once per round, in an order shuffled anew each round, so that no cell owes its place in the
+//! order anything. A cell never runs in the same place in two neighbouring rounds' seams (last of one, first of the next).
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::definition::Definition;
+
+/// What a slice costs beside its load: starting the generator, reading samplers. Measured, rounded up.
+const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
+/// Starting, proving and stopping one contestant.
+const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
+
+/// One combination that is measured.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cell {
+    /// `baseline`, `voile`, `envoy`, `relay`.
+    pub contestant: String,
+    /// `baseline`, `clientonly`, `serveronly`, `both`.
+    pub mode: String,
+    /// Mutual TLS between the sidecars.
+    pub tls: bool,
+    /// `uniform`, `poisson`, `fortio`.
+    pub arrival: String,
+}
+
+impl Cell {
+    /// Whether no proxy is in the path.
+    #[must_use]
+    pub fn is_baseline(&self) -> bool {
+        self.mode == "baseline"
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_baseline() {
+            return write!(f, "baseline {}", self.arrival);
+        }
+        let tls = if self.tls { "mutual TLS" } else { "plaintext" };
+        write!(
+            f,
+            "{} {} {tls} {}",
+            self.contestant, self.mode, self.arrival
+        )
+    }
+}
+
+/// One slice of the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Planned {
+    pub(crate) round: u32,
+    pub(crate) cell: Cell,
+    /// The second half of the A/A control.
+    pub(crate) control: bool,
+}
+
+/// All slices in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub(crate) slices: Vec<Planned>,
+    slice: Duration,
+    contestants: u32,
+}
+
+impl Plan {
+    /// Lays out the rounds for the cells that can run.
+    #[must_use]
+    pub fn new(definition: &Definition, runnable: &dyn Fn(&Cell) -> bool) -> Self {
+        let mut random = fastrand::Rng::with_seed(definition.seed);
+        let mut cells: Vec<(Cell, bool)> = definition
+            .cells
+            .iter()
+            .filter(|cell| runnable(cell))
+            .map(|cell| (cell.clone(), false))
+            .collect();
+        if let Some(control) = definition.control.as_ref().filter(|cell| runnable(cell)) {
+            cells.push((control.clone(), true));
+        }
+        let mut slices: Vec<Planned> = Vec::new();
+        for round in 1..=definition.rounds {
+            random.shuffle(&mut cells);
+            let last = slices.last().map(|planned| planned.cell.clone());
+            if cells.len() > 1 && last.is_some_and(|last| last == cells[0].0) {
+                cells.rotate_left(1);
+            }
+            slices.extend(cells.iter().map(|(cell, control)| Planned {
+                round,
+                cell: cell.clone(),
+                control: *control,
+            }));
+        }
+        let names: std::collections::BTreeSet<&str> = cells
+            .iter()
+            .map(|(cell, _)| cell.contestant.as_str())
+            .collect();
+        Self {
+            contestants: names.len() as u32,
+            slices,
+            slice: definition.warmup + definition.slice + SLICE_OVERHEAD,
+        }
+    }
+
+    /// About how long it will take.
+    #[must_use]
+    pub fn duration(&self) -> Duration {
+        self.left(0) + CONTESTANT_OVERHEAD * self.contestants
+    }
+
+    /// About how long the slices after the first `done` will take.
+    pub(crate) fn left(&self, done: usize) -> Duration {
+        self.slice * (self.slices.len().saturating_sub(done)) as u32
+    }
+
+    /// In words, for `--dry-run`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        use std::fmt::Write as _;
+        let mut text = String::new();
+        let cells: std::collections::BTreeMap<(&Cell, bool), usize> =
+            self.slices
+                .iter()
+                .fold(Default::default(), |mut cells, planned| {
+                    *cells.entry((&planned.cell, planned.control)).or_default() += 1;
+                    cells
+                });
+        for ((cell, control), count) in cells {
+            let note = if control {
+                " (again, as A/A control)"
+            } else {
+                ""
+            };
+            let _ = writeln!(text, "  {count} slices of {cell}{note}");
+        }
+        let _ = writeln!(
+            text,
+            "  {} slices in all, about {} s",
+            self.slices.len(),
+            self.duration().as_secs()
+        );
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::quick;
+
+    #[test]
+    fn each_round_holds_each_cell_once_and_the_control_twice() {
+        let definition = quick();
+        let plan = Plan::new(&definition, &|_| true);
+        for round in 1..=definition.rounds {
+            let cells: Vec<&Planned> = plan
+                .slices
+                .iter()
+                .filter(|planned| planned.round == round)
+                .collect();
+            assert_eq!(cells.len(), definition.cells.len() + 1, "round {round}");
+            for cell in &definition.cells {
+                let expected = if definition.control.as_ref() == Some(cell) {
+                    2
+                } else {
+                    1
+                };
+                assert_eq!(
+                    cells.iter().filter(|planned| planned.cell == *cell).count(),
+                    expected,
+                    "{cell}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_differs_between_rounds_and_is_the_same_for_a_seed() {
+        let definition = quick();
+        let plan = Plan::new(&definition, &|_| true);
+        assert_eq!(plan, Plan::new(&definition, &|_| true));
+        let order = |round| {
+            plan.slices
+                .iter()
+                .filter(move |p| p.round == round)
+                .map(|p| &p.cell)
+                .collect::<Vec<_>>()
+        };
+        assert_ne!(order(1), order(2));
+    }
+
+    #[test]
+    fn quick_takes_two_minutes_alone_and_four_beside_envoy() {
+        let definition = quick();
+        let alone = Plan::new(&definition, &|cell| cell.contestant != "envoy").duration();
+        let beside = Plan::new(&definition, &|_| true).duration();
+        assert!((90..=150).contains(&alone.as_secs()), "{alone:?}");
+        assert!((180..=250).contains(&beside.as_secs()), "{beside:?}");
+    }
+}

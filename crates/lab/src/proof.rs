@@ -1,0 +1,420 @@
+//! Proof of path: before anything is measured, each cell's path is walked once by marked requests, and looked at from
+//! outside (a capture, who owns the sockets, strangers' attempts) and from inside (the proxies' own counts).
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use voile_report::record::{Check, Proof, Verdict};
+
+use crate::contestants::{Contestant, Hop, Instance, Route};
+use crate::slice::{Broken, Generated, Order, finish_load, start_load};
+use crate::target::Lab;
+use crate::wire::{Capture, Hello, Seen};
+
+/// How long proxies may take to show a request they have answered in their counters.
+const COUNT_BOUND: Duration = Duration::from_secs(2);
+/// How long a stranger waits for an answer that must not come.
+const STRANGER_BOUND: Duration = Duration::from_secs(2);
+
+/// What a proof brought.
+pub(crate) struct Proven {
+    pub(crate) proof: Proof,
+    /// Negotiated between the sidecars, seen on the wire.
+    pub(crate) hello: Option<Hello>,
+}
+
+/// Walks the path once and looks.
+pub(crate) fn prove(
+    lab: &Lab<'_>,
+    contestant: &mut dyn Contestant,
+    mode: &str,
+    tls: bool,
+    route: &Route,
+    order: &Order,
+) -> Result<Proven, Broken> {
+    let marker = format!("lab{:016x}", fastrand::u64(..));
+    let order = Order {
+        marker: Some(marker.clone()),
+        warmup: Duration::ZERO,
+        ..order.clone()
+    };
+    let before = contestant.requests();
+    let capture = Capture::start(&route.hops, &marker);
+    let (mut load, out) = start_load(lab, route, &order).map_err(Broken::Failed)?;
+    let generated = finish_load(
+        &mut load,
+        &out,
+        order.duration + Duration::from_secs(8),
+        lab,
+    )?;
+    let sent = generated.sent;
+    let mut checks = vec![answers(&generated, &order)];
+    checks.push(counted(contestant, route, before, sent));
+    let owners = contestant.instances(mode);
+    checks.extend(
+        route
+            .hops
+            .iter()
+            .filter(|hop| hop.to != "server")
+            .map(|hop| owned(hop, &owners)),
+    );
+    let mut hello = None;
+    match capture.map_err(|e| e.to_string()).and_then(Capture::finish) {
+        Ok((seen, lost)) => {
+            for (hop, seen) in route.hops.iter().zip(&seen) {
+                checks.extend(looked_at(hop, seen, sent, lost));
+                hello = hello.or_else(|| seen.hello.clone().filter(|_| hop.tls));
+            }
+        }
+        Err(why) => checks.push(Check {
+            claim: "a capture on each hop shows the requests, encrypted where they should be"
+                .to_owned(),
+            verdict: Verdict::NotProven,
+            evidence: format!("needs CAP_NET_RAW: {why}"),
+        }),
+    }
+    checks.extend(
+        route
+            .hops
+            .iter()
+            .filter(|hop| hop.tls)
+            .flat_map(|hop| strangers(hop, lab.folder)),
+    );
+    let proof = Proof {
+        contestant: contestant.name().to_owned(),
+        mode: mode.to_owned(),
+        tls,
+        checks,
+    };
+    Ok(Proven { proof, hello })
+}
+
+/// What a failed proof says of its cell.
+pub(crate) fn failures(proof: &Proof) -> Vec<String> {
+    let failed = proof
+        .checks
+        .iter()
+        .filter(|check| check.verdict == Verdict::Failed);
+    failed
+        .map(|check| format!("proof of path failed: {}: {}", check.claim, check.evidence))
+        .collect()
+}
+
+fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<String>) -> Check {
+    let verdict = if shown {
+        Verdict::Proven
+    } else {
+        Verdict::Failed
+    };
+    Check {
+        claim: claim.into(),
+        verdict,
+        evidence: evidence.into(),
+    }
+}
+
+fn answers(generated: &Generated, order: &Order) -> Check {
+    let claim = format!("every answer is good and carries {} bytes", order.size);
+    let good = generated.ok > 0 && generated.errors_total == 0;
+    let evidence = if good {
+        format!("{} of {} answers", generated.ok, generated.scheduled)
+    } else {
+        format!(
+            "{} of {} answers; errors {:?}",
+            generated.ok, generated.scheduled, generated.errors
+        )
+    };
+    check(claim, good, evidence)
+}
+
+type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
+
+/// Each proxy on the path counted exactly what was sent, and (soon) no more comes.
+fn counted(contestant: &dyn Contestant, route: &Route, before: Counts, sent: u64) -> Check {
+    let claim = "each proxy's own counter grew by the requests sent";
+    if route.proxies().next().is_none() {
+        return check(
+            "no proxy is on the path",
+            route.hops.len() == 1,
+            "the generator's URL is the server's address",
+        );
+    }
+    let before = match before {
+        Ok(Some(before)) => before,
+        Ok(None) => {
+            let evidence = "it keeps no count; see the capture on its hops".to_owned();
+            return Check {
+                claim: claim.to_owned(),
+                verdict: Verdict::NotProven,
+                evidence,
+            };
+        }
+        Err(why) => return check(claim, false, why),
+    };
+    let deadline = Instant::now() + COUNT_BOUND;
+    loop {
+        let grown: Vec<(&str, u64)> = match contestant.requests() {
+            Ok(Some(now)) => route
+                .proxies()
+                .map(|role| {
+                    (
+                        role,
+                        now.get(role)
+                            .unwrap_or(&0)
+                            .saturating_sub(*before.get(role).unwrap_or(&0)),
+                    )
+                })
+                .collect(),
+            Ok(None) => Vec::new(),
+            Err(why) => return check(claim, false, why),
+        };
+        let all = !grown.is_empty() && grown.iter().all(|(_, count)| *count == sent);
+        if all || Instant::now() >= deadline {
+            let seen: Vec<String> = grown
+                .iter()
+                .map(|(role, count)| format!("{role} {count}"))
+                .collect();
+            return check(claim, all, format!("sent {sent}; {}", seen.join(", ")));
+        }
+        pace();
+    }
+}
+
+/// The hop's listener belongs to the process that we charge for it.
+fn owned(hop: &Hop, owners: &[Instance]) -> Check {
+    let claim = format!("{} is a socket of the {}", hop.address, hop.to);
+    let pids: Vec<u32> = owners
+        .iter()
+        .filter(|owner| owner.role == hop.to)
+        .flat_map(|owner| owner.pids.clone())
+        .collect();
+    match listener_owner(hop.address, &pids) {
+        Ok(Some(pid)) => check(
+            claim,
+            true,
+            format!("listening descriptor held by process {pid}"),
+        ),
+        Ok(None) => check(
+            claim,
+            false,
+            format!("none of its processes {pids:?} holds it"),
+        ),
+        Err(e) => Check {
+            claim,
+            verdict: Verdict::NotProven,
+            evidence: format!("cannot read /proc: {e}"),
+        },
+    }
+}
+
+fn listener_owner(address: SocketAddr, pids: &[u32]) -> io::Result<Option<u32>> {
+    let SocketAddr::V4(v4) = address else {
+        return Ok(None);
+    };
+    let local = format!(
+        "{:08X}:{:04X}",
+        u32::from_ne_bytes(v4.ip().octets()),
+        v4.port()
+    );
+    let table = std::fs::read_to_string("/proc/net/tcp")?;
+    let inodes: Vec<String> = table
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let listening = *fields.get(1)? == local && *fields.get(3)? == "0A";
+            listening.then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
+        })
+        .collect();
+    for pid in pids {
+        for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+            let Ok(link) = std::fs::read_link(descriptor?.path()) else {
+                continue;
+            };
+            if inodes.iter().any(|inode| Path::new(inode) == link) {
+                return Ok(Some(*pid));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What the capture says of one hop.
+fn looked_at(hop: &Hop, seen: &Seen, sent: u64, lost: u64) -> Vec<Check> {
+    let to = hop.to;
+    if hop.tls {
+        let encrypted = seen.markers == 0 && seen.tls_records >= sent;
+        let evidence = format!(
+            "{} bytes in {} segments of TLS application data; the requests' marker seen {} times",
+            seen.bytes, seen.tls_records, seen.markers
+        );
+        let claim = format!("captured before the {to}: all encrypted");
+        let handshake = match &seen.hello {
+            Some(hello) => check(
+                "TLS 1.3 was negotiated",
+                hello.version == 0x0304,
+                hello.in_words(),
+            ),
+            None => Check {
+                claim: "TLS 1.3 was negotiated".to_owned(),
+                verdict: Verdict::NotProven,
+                evidence: "no handshake during the capture: connections were open already"
+                    .to_owned(),
+            },
+        };
+        return vec![check(claim, encrypted, evidence), handshake];
+    }
+    let evidence = format!(
+        "marker seen {} times for {sent} requests, {lost} packets lost to the capture",
+        seen.markers_in
+    );
+    let claim = format!("captured before the {to}: every request passed, readable");
+    if lost > 0 && seen.markers_in < sent {
+        return vec![Check {
+            claim,
+            verdict: Verdict::NotProven,
+            evidence,
+        }];
+    }
+    vec![check(claim, seen.markers_in == sent, evidence)]
+}
+
+/// Strangers without a certificate of the mesh must get no answer from a hop that demands one.
+fn strangers(hop: &Hop, folder: &Path) -> Vec<Check> {
+    let plain = match answered_in_plaintext(hop.address) {
+        Ok(answered) => check(
+            "a stranger in plaintext gets no answer",
+            !answered,
+            if answered {
+                "it got an HTTP answer"
+            } else {
+                "connection closed without an HTTP answer"
+            },
+        ),
+        Err(e) => check(
+            "a stranger in plaintext gets no answer",
+            true,
+            e.to_string(),
+        ),
+    };
+    let mut checks = vec![plain];
+    checks.push(tls_stranger(
+        "a stranger without certificate gets no answer",
+        hop.address,
+        &[],
+    ));
+    checks.push(match foreign_certificate(folder) {
+        Ok((certificate, key)) => {
+            let arguments = ["-cert".to_owned(), certificate, "-key".to_owned(), key];
+            tls_stranger(
+                "a stranger with a foreign certificate gets no answer",
+                hop.address,
+                &arguments,
+            )
+        }
+        Err(why) => Check {
+            claim: "a stranger with a foreign certificate gets no answer".to_owned(),
+            verdict: Verdict::NotProven,
+            evidence: why,
+        },
+    });
+    checks
+}
+
+fn answered_in_plaintext(address: SocketAddr) -> io::Result<bool> {
+    let mut stream = TcpStream::connect_timeout(&address, STRANGER_BOUND)?;
+    stream.set_read_timeout(Some(STRANGER_BOUND))?;
+    stream.write_all(b"GET /?size=1 HTTP/1.1\r\nHost: stranger\r\nConnection: close\r\n\r\n")?;
+    let mut answer = [0; 64];
+    let got = stream.read(&mut answer)?;
+    // A refusal is an answer too, but not the service's.
+    Ok(answer[..got].starts_with(b"HTTP/1.1 200"))
+}
+
+/// A self-signed certificate that claims the client's identity.
+fn foreign_certificate(folder: &Path) -> Result<(String, String), String> {
+    let failed = |e: rcgen::Error| format!("making a certificate: {e}");
+    let key = rcgen::KeyPair::generate().map_err(failed)?;
+    let mut params = rcgen::CertificateParams::default();
+    let id = "spiffe://cluster.local/ns/lab/sa/client";
+    params.subject_alt_names = vec![rcgen::SanType::URI(id.try_into().map_err(failed)?)];
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    let (certificate_path, key_path) = (folder.join("foreign.pem"), folder.join("foreign-key.pem"));
+    for (path, text) in [
+        (&certificate_path, certificate.pem()),
+        (&key_path, key.serialize_pem()),
+    ] {
+        std::fs::write(path, text).map_err(|e| format!("writing {}: {e}", path.display()))?;
+    }
+    Ok((
+        certificate_path.display().to_string(),
+        key_path.display().to_string(),
+    ))
+}
+
+/// Tries over TLS with openssl, another TLS library than the proxies'. In TLS 1.3 the client's side of the handshake
+/// succeeds before the server has judged its certificate, so only an HTTP answer tells.
+fn tls_stranger(claim: &str, address: SocketAddr, arguments: &[String]) -> Check {
+    let not_proven = |evidence: String| Check {
+        claim: claim.to_owned(),
+        verdict: Verdict::NotProven,
+        evidence,
+    };
+    let child = Command::new("openssl")
+        .args([
+            "s_client",
+            "-quiet",
+            "-alpn",
+            "istio-http/1.1,istio,http/1.1",
+            "-connect",
+            &address.to_string(),
+        ])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(e) => return not_proven(format!("needs openssl: {e}")),
+    };
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin
+            .write_all(b"GET /?size=1 HTTP/1.1\r\nHost: stranger\r\nConnection: close\r\n\r\n");
+        let deadline = Instant::now() + STRANGER_BOUND;
+        // `-quiet` keeps it open after our request's end, so it ends when the server closes; a server that does neither
+        // answer nor close is given up on.
+        while child.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
+            pace();
+        }
+        drop(stdin);
+    }
+    let _ = child.kill();
+    let Ok(output) = child.wait_with_output() else {
+        return not_proven("openssl's output was lost".to_owned());
+    };
+    let answered = output.stdout.windows(8).any(|window| window == b"HTTP/1.1");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let alert = said
+        .lines()
+        .find(|line| line.contains("alert") || line.contains("errno"))
+        .unwrap_or("connection closed");
+    let evidence = if answered {
+        "it got an HTTP answer".to_owned()
+    } else {
+        alert.trim().to_owned()
+    };
+    check(claim, !answered, evidence)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "paces a loop with a deadline: a process cannot be waited for with one"
+)]
+fn pace() {
+    std::thread::sleep(Duration::from_millis(5));
+}

@@ -1,0 +1,93 @@
+//! The processes that every contestant shares: the echo server, and what the lab knows about itself.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use voile_host::child::{Output, Spec, Supervised};
+use voile_host::ports::free_port;
+use voile_host::ready::{Probe, wait_ready};
+
+/// How long any process of an experiment may take to become ready.
+pub(crate) const READY_BOUND: Duration = Duration::from_secs(20);
+/// How long it may take to end by itself when told.
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(3);
+/// Lines of a failed process's log that are shown.
+const LOG_LINES: usize = 6;
+/// Of each of them; some programs print their whole configuration.
+const LOG_LINE_CHARS: usize = 300;
+
+/// What contestants are started with.
+pub(crate) struct Lab<'a> {
+    /// The `voile` program under test; also generator, server and relay.
+    pub(crate) voile: PathBuf,
+    /// A folder for configuration and logs that is removed at the end.
+    pub(crate) folder: &'a Path,
+    /// Where the echo server listens.
+    pub(crate) echo: SocketAddr,
+    /// Threads of each proxy.
+    pub(crate) workers: u32,
+    /// Whether the user asked to end.
+    pub(crate) stopped: &'a dyn Fn() -> bool,
+}
+
+impl Lab<'_> {
+    /// A process whose output goes to `NAME.log` in the lab's folder.
+    pub(crate) fn process(&self, name: &str, program: &Path) -> Spec {
+        let log = self.log(name);
+        Spec::new(name, program)
+            .stdout(Output::Append(log.clone()))
+            .stderr(Output::Append(log))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.log"))
+    }
+
+    /// Waits until it answers; when it does not, says so with the end of its log.
+    pub(crate) fn wait_ready(&self, child: &mut Supervised, probe: &Probe) -> Result<(), String> {
+        wait_ready(child, probe, READY_BOUND, self.stopped)
+            .map_err(|e| format!("{e}{}", self.log_end(child.name())))
+    }
+
+    /// The end of a process's log, as a clause of an error message.
+    pub(crate) fn log_end(&self, name: &str) -> String {
+        let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+        let cut = |line: &&str| line.chars().take(LOG_LINE_CHARS).collect::<String>();
+        let end: Vec<String> = lines[lines.len().saturating_sub(LOG_LINES)..]
+            .iter()
+            .map(cut)
+            .collect();
+        if end.is_empty() {
+            String::new()
+        } else {
+            format!("; it said:\n    {}", end.join("\n    "))
+        }
+    }
+}
+
+/// Starts the echo server that all contestants lead to.
+pub(crate) fn start_echo(
+    voile: &Path,
+    folder: &Path,
+    stopped: &dyn Fn() -> bool,
+) -> Result<(Supervised, SocketAddr), String> {
+    let address = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
+        .map_err(|e| format!("a port for the echo server: {e}"))?;
+    let lab = Lab {
+        voile: voile.to_owned(),
+        folder,
+        echo: address,
+        workers: 1,
+        stopped,
+    };
+    let spec = lab
+        .process("echo", voile)
+        .arg("echo")
+        .arg("--listen")
+        .arg(address.to_string());
+    let mut child = spec.start().map_err(|e| e.to_string())?;
+    lab.wait_ready(&mut child, &Probe::Http(address, "/?size=1".to_owned()))?;
+    Ok((child, address))
+}

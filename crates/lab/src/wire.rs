@@ -1,0 +1,422 @@
+//! What travels on a hop, seen from outside: a packet capture on the loopback interface (needs CAP_NET_RAW), reduced
+//! while it runs to counts. Streams are searched across segment borders; the packets themselves are not kept.
+
+use std::collections::HashMap;
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use crate::contestants::Hop;
+
+/// Socket buffer: holds a proof's whole traffic, so that a slow moment loses nothing.
+const BUFFER_BYTES: i32 = 32 << 20;
+/// The largest packet on loopback.
+const PACKET_BYTES: usize = 65_536 + 64;
+/// How long the capture thread sleeps before it looks whether it shall end.
+const LOOK_EVERY_MS: i64 = 50;
+/// Bytes kept of a stream until its hello is found.
+const HELLO_BYTES: usize = 4096;
+
+/// What was seen on one hop.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Bytes of payload, both ways.
+    pub(crate) bytes: u64,
+    /// Times the marker was sent towards the listener: requests in plaintext.
+    pub(crate) markers_in: u64,
+    /// Times the marker travelled either way.
+    pub(crate) markers: u64,
+    /// Segments that began with a TLS application-data record.
+    pub(crate) tls_records: u64,
+    /// What the server's hello negotiated, if one was seen.
+    pub(crate) hello: Option<Hello>,
+}
+
+/// What a TLS server's hello says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// `0x0304` is TLS 1.3.
+    pub(crate) version: u16,
+    pub(crate) suite: u16,
+    pub(crate) group: Option<u16>,
+}
+
+impl Hello {
+    /// The registered names, or numbers where we do not know one.
+    pub(crate) fn in_words(&self) -> String {
+        let version = match self.version {
+            0x0304 => "TLSv1.3".to_owned(),
+            0x0303 => "TLSv1.2".to_owned(),
+            other => format!("version {other:#06x}"),
+        };
+        let suite = match self.suite {
+            0x1301 => "TLS_AES_128_GCM_SHA256".to_owned(),
+            0x1302 => "TLS_AES_256_GCM_SHA384".to_owned(),
+            0x1303 => "TLS_CHACHA20_POLY1305_SHA256".to_owned(),
+            other => format!("suite {other:#06x}"),
+        };
+        let group = match self.group {
+            Some(0x001d) => "X25519".to_owned(),
+            Some(0x0017) => "P-256".to_owned(),
+            Some(0x0018) => "P-384".to_owned(),
+            Some(0x11ec) => "X25519MLKEM768".to_owned(),
+            Some(other) => format!("group {other:#06x}"),
+            None => "no key share".to_owned(),
+        };
+        format!("{version} {suite} {group}")
+    }
+}
+
+/// A capture under way.
+pub(crate) struct Capture {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(Vec<Seen>, u64)>,
+}
+
+impl Capture {
+    /// Begins to watch these hops for this marker.
+    ///
+    /// # Errors
+    /// When packet sockets are not permitted here.
+    pub(crate) fn start(hops: &[Hop], marker: &str) -> io::Result<Self> {
+        let socket = packet_socket()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let watched = Watch::new(
+            hops.iter().map(|hop| hop.address).collect(),
+            marker.as_bytes().to_vec(),
+        );
+        let told = Arc::clone(&stop);
+        let thread = thread::spawn(move || receive(&socket, watched, &told));
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends it: what was seen on each hop, in their order, and packets the kernel could not deliver.
+    pub(crate) fn finish(self) -> Result<(Vec<Seen>, u64), String> {
+        self.stop.store(true, Ordering::Release);
+        self.thread
+            .join()
+            .map_err(|_| "the capture failed".to_owned())
+    }
+}
+
+#[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+fn packet_socket() -> io::Result<OwnedFd> {
+    let protocol = (libc::ETH_P_IP as u16).to_be();
+    // SAFETY: plain system calls; each result is checked, and the descriptor is owned from the moment it exists.
+    unsafe {
+        let fd = libc::socket(
+            libc::AF_PACKET,
+            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+            protocol.into(),
+        );
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let socket = OwnedFd::from_raw_fd(fd);
+        let size = BUFFER_BYTES;
+        let buffer = (&raw const size).cast();
+        let length = size_of::<i32>() as libc::socklen_t;
+        if libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer, length) != 0 {
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, buffer, length);
+        }
+        let bound = libc::timeval {
+            tv_sec: 0,
+            tv_usec: LOOK_EVERY_MS * 1000,
+        };
+        let length = size_of::<libc::timeval>() as libc::socklen_t;
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            (&raw const bound).cast(),
+            length,
+        );
+        let mut address: libc::sockaddr_ll = std::mem::zeroed();
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = libc::if_nametoindex(c"lo".as_ptr()).cast_signed();
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        if libc::bind(fd, (&raw const address).cast(), length) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(socket)
+    }
+}
+
+/// One packet into the buffer: its length and whether it is the outgoing copy (loopback shows each packet twice).
+#[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+fn receive_one(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
+    // SAFETY: buffer and address live through the call, and their lengths are theirs.
+    unsafe {
+        let mut from: libc::sockaddr_ll = std::mem::zeroed();
+        let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        let got = libc::recvfrom(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            0,
+            (&raw mut from).cast(),
+            &raw mut length,
+        );
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((
+            got.cast_unsigned(),
+            from.sll_pkttype == libc::PACKET_OUTGOING,
+        ))
+    }
+}
+
+#[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+fn lost(socket: &OwnedFd) -> u64 {
+    let mut statistics = [0u32; 2]; // struct tpacket_stats: packets, drops
+    let mut length = size_of::<[u32; 2]>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `statistics`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            statistics.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result == 0 { statistics[1].into() } else { 0 }
+}
+
+fn receive(socket: &OwnedFd, mut watch: Watch, stop: &AtomicBool) -> (Vec<Seen>, u64) {
+    let mut buffer = vec![0u8; PACKET_BYTES];
+    loop {
+        match receive_one(socket, &mut buffer) {
+            Ok((_, true)) => {}
+            Ok((length, false)) => {
+                if let Some(segment) = parse_ipv4_tcp(&buffer[..length]) {
+                    watch.segment(&segment);
+                }
+            }
+            // Only once nothing more is queued may we end.
+            Err(_) if stop.load(Ordering::Acquire) => return (watch.seen, lost(socket)),
+            Err(_) => {}
+        }
+    }
+}
+
+/// A TCP segment.
+struct Segment<'a> {
+    from: SocketAddr,
+    to: SocketAddr,
+    payload: &'a [u8],
+}
+
+fn parse_ipv4_tcp(packet: &[u8]) -> Option<Segment<'_>> {
+    let first = *packet.first()?;
+    let header = usize::from(first & 0x0f) * 4;
+    let total = usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]));
+    if first >> 4 != 4 || header < 20 || *packet.get(9)? != 6 {
+        return None;
+    }
+    let address = |at: usize| {
+        Some(IpAddr::V4(Ipv4Addr::from(
+            *packet.get(at..)?.first_chunk::<4>()?,
+        )))
+    };
+    let (from, to) = (address(12)?, address(16)?);
+    // Segmentation offload leaves the total length at zero for what exceeds it.
+    let end = if total == 0 {
+        packet.len()
+    } else {
+        total.min(packet.len())
+    };
+    let tcp = packet.get(header..end)?;
+    let port = |at: usize| Some(u16::from_be_bytes(*tcp.get(at..)?.first_chunk::<2>()?));
+    let data = usize::from(*tcp.get(12)? >> 4) * 4;
+    Some(Segment {
+        from: SocketAddr::new(from, port(0)?),
+        to: SocketAddr::new(to, port(2)?),
+        payload: tcp.get(data..)?,
+    })
+}
+
+/// Counts what travels on the watched hops.
+struct Watch {
+    listeners: Vec<SocketAddr>,
+    marker: Vec<u8>,
+    seen: Vec<Seen>,
+    /// The end of each direction of each connection, where a marker may have begun.
+    tails: HashMap<(SocketAddr, SocketAddr), Vec<u8>>,
+    /// The first bytes of each server's answer, until its hello is understood.
+    hellos: HashMap<(SocketAddr, SocketAddr), Vec<u8>>,
+}
+
+impl Watch {
+    fn new(listeners: Vec<SocketAddr>, marker: Vec<u8>) -> Self {
+        let seen = vec![Seen::default(); listeners.len()];
+        Self {
+            listeners,
+            marker,
+            seen,
+            tails: HashMap::new(),
+            hellos: HashMap::new(),
+        }
+    }
+
+    fn segment(&mut self, segment: &Segment<'_>) {
+        let at = |address| {
+            self.listeners
+                .iter()
+                .position(|listener| *listener == address)
+        };
+        let (hop, inwards) = match (at(segment.to), at(segment.from)) {
+            (Some(hop), _) => (hop, true),
+            (None, Some(hop)) => (hop, false),
+            (None, None) => return,
+        };
+        if segment.payload.is_empty() {
+            return;
+        }
+        let flow = (segment.from, segment.to);
+        let tail = self.tails.entry(flow).or_default();
+        tail.extend_from_slice(segment.payload);
+        let found = count(tail, &self.marker);
+        tail.drain(
+            ..tail
+                .len()
+                .saturating_sub(self.marker.len().saturating_sub(1)),
+        );
+        let seen = &mut self.seen[hop];
+        seen.bytes += segment.payload.len() as u64;
+        seen.markers += found;
+        if inwards {
+            seen.markers_in += found;
+        }
+        if segment.payload.starts_with(&[0x17, 0x03, 0x03]) {
+            seen.tls_records += 1;
+        }
+        if !inwards && seen.hello.is_none() {
+            let start = self.hellos.entry(flow).or_default();
+            if start.len() < HELLO_BYTES {
+                start.extend_from_slice(segment.payload);
+                seen.hello = server_hello(start);
+            }
+        }
+    }
+}
+
+fn count(text: &[u8], word: &[u8]) -> u64 {
+    if word.is_empty() {
+        0
+    } else {
+        text.windows(word.len())
+            .filter(|window| *window == word)
+            .count() as u64
+    }
+}
+
+/// The negotiated parameters, when the stream begins with a TLS server's hello (RFC 8446, 4.1.3).
+fn server_hello(stream: &[u8]) -> Option<Hello> {
+    let take = |at: usize| Some(u16::from_be_bytes(*stream.get(at..)?.first_chunk::<2>()?));
+    if !stream.starts_with(&[0x16, 0x03]) || *stream.get(5)? != 0x02 {
+        return None;
+    }
+    let legacy_version = take(9)?;
+    let session = usize::from(*stream.get(43)?);
+    let suite = take(44 + session)?;
+    let extensions = 47 + session;
+    let end = extensions + 2 + usize::from(take(extensions)?);
+    let (mut at, mut version, mut group) = (extensions + 2, legacy_version, None);
+    while at + 4 <= end {
+        let (kind, length) = (take(at)?, usize::from(take(at + 2)?));
+        match kind {
+            0x002b => version = take(at + 4)?,
+            0x0033 => group = Some(take(at + 4)?),
+            _ => {}
+        }
+        at += 4 + length;
+    }
+    Some(Hello {
+        version,
+        suite,
+        group,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn hello() -> Vec<u8> {
+        let mut body = vec![0x03, 0x03];
+        body.extend([7; 32]);
+        body.push(0); // no session
+        body.extend([0x13, 0x01, 0x00]);
+        let extensions = [
+            0x00, 0x33, 0x00, 0x04, 0x00, 0x1d, 0x00, 0x00, 0x00, 0x2b, 0x00, 0x02, 0x03, 0x04,
+        ];
+        body.extend((extensions.len() as u16).to_be_bytes());
+        body.extend(extensions);
+        let mut stream = vec![0x16, 0x03, 0x03, 0, 0, 0x02, 0, 0, 0];
+        stream.extend(body);
+        stream
+    }
+
+    #[test]
+    fn a_servers_hello_is_understood_only_when_it_is_whole() {
+        let whole = hello();
+        let parsed = server_hello(&whole).expect("a hello");
+        assert_eq!(parsed.in_words(), "TLSv1.3 TLS_AES_128_GCM_SHA256 X25519");
+        for cut in 0..whole.len() {
+            assert_eq!(server_hello(&whole[..cut]), None, "cut at {cut}");
+        }
+        assert_eq!(server_hello(b"HTTP/1.1 200 OK\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn markers_are_counted_across_segment_borders_and_by_direction() {
+        let (client, server) = (address("127.0.0.1:9"), address("127.0.0.2:80"));
+        let mut watch = Watch::new(vec![server], b"needle".to_vec());
+        for (from, to, payload) in [
+            (client, server, "a needle and nee"),
+            (client, server, "dle"),
+            (server, client, "needle back"),
+            (client, address("127.0.0.3:80"), "needle elsewhere"),
+        ] {
+            watch.segment(&Segment {
+                from,
+                to,
+                payload: payload.as_bytes(),
+            });
+        }
+        assert_eq!((watch.seen[0].markers_in, watch.seen[0].markers), (2, 3));
+    }
+
+    #[test]
+    fn packets_that_are_not_whole_tcp_are_left_alone() {
+        let mut packet = vec![
+            0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 127, 0, 0, 1, 127, 0, 0, 2,
+        ];
+        packet.extend([
+            0, 80, 1, 187, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0, 0,
+        ]);
+        packet.extend(b"data");
+        let segment = parse_ipv4_tcp(&packet).expect("tcp");
+        assert_eq!(
+            (segment.from, segment.to),
+            (address("127.0.0.1:80"), address("127.0.0.2:443"))
+        );
+        assert_eq!(segment.payload, b"data");
+        for cut in 0..40 {
+            assert!(parse_ipv4_tcp(&packet[..cut]).is_none(), "cut at {cut}");
+        }
+        packet[9] = 17;
+        assert!(parse_ipv4_tcp(&packet).is_none(), "UDP");
+    }
+}

@@ -1,0 +1,123 @@
+//! `results.csv`: one line per cell, under the column names that users of istio/tools know (latencies in whole
+//! microseconds, CPU in thousandths of a core, memory in MiB), then ours.
+
+use crate::record::{Record, Summary};
+
+const COLUMNS: [&str; 26] = [
+    "StartTime",
+    "ActualDuration",
+    "Labels",
+    "NumThreads",
+    "ActualQPS",
+    "p50",
+    "p90",
+    "p99",
+    "p999",
+    "cpu_mili_avg_istio_proxy_fortioclient",
+    "cpu_mili_avg_istio_proxy_fortioserver",
+    "cpu_mili_avg_istio_proxy_istio-ingressgateway",
+    "mem_Mi_avg_istio_proxy_fortioclient",
+    "mem_Mi_avg_istio_proxy_fortioserver",
+    "mem_Mi_avg_istio_proxy_istio-ingressgateway",
+    "contestant",
+    "mode",
+    "tls",
+    "arrival",
+    "rounds",
+    "invalid",
+    "added_p50_us",
+    "added_p99_us",
+    "cpu_us_per_request_per_sidecar",
+    "machine_cpu_us_per_request",
+    "rss_bytes_per_sidecar",
+];
+
+/// Draws the table.
+#[must_use]
+pub fn render(record: &Record) -> String {
+    let mut text = COLUMNS.join(",") + "\n";
+    for summary in &record.summary {
+        let fields: Vec<String> = line(record, summary)
+            .iter()
+            .map(|field| quote(field))
+            .collect();
+        text.push_str(&fields.join(","));
+        text.push('\n');
+    }
+    text
+}
+
+fn line(record: &Record, summary: &Summary) -> [String; 26] {
+    let figure = |name: &str| summary.figures.get(name).map(|estimate| estimate.median);
+    let whole = |name: &str| figure(name).map_or_else(String::new, |value| format!("{value:.0}"));
+    let scaled = |name: &str, by: f64, digits: usize| {
+        figure(name).map_or_else(String::new, |value| format!("{:.digits$}", value * by))
+    };
+    const MEBI: f64 = 1.0 / (1024.0 * 1024.0);
+    [
+        record.experiment.started_at.clone(),
+        format!(
+            "{}",
+            record.experiment.slice_seconds * f64::from(summary.runs_valid)
+        ),
+        labels(record, summary),
+        summary.connections.to_string(),
+        scaled("achieved_rps", 1.0, 2),
+        whole("latency_us.p50"),
+        whole("latency_us.p90"),
+        whole("latency_us.p99"),
+        whole("latency_us.p999"),
+        scaled("client-sidecar.vcpu", 1000.0, 2),
+        scaled("server-sidecar.vcpu", 1000.0, 2),
+        String::new(),
+        scaled("client-sidecar.rss_bytes", MEBI, 2),
+        scaled("server-sidecar.rss_bytes", MEBI, 2),
+        String::new(),
+        summary.contestant.clone(),
+        summary.mode.clone(),
+        summary.tls.to_string(),
+        summary.arrival.clone(),
+        summary.runs_valid.to_string(),
+        summary.runs_invalid.to_string(),
+        whole("added_us.p50"),
+        whole("added_us.p99"),
+        scaled("sidecar.cpu_us_per_request", 1.0, 2),
+        scaled("machine_cpu_us_per_request", 1.0, 2),
+        whole("sidecar.rss_bytes"),
+    ]
+}
+
+/// As istio/tools builds them: `runid_qps_N_c_N_size_telemetry_mode`.
+fn labels(record: &Record, summary: &Summary) -> String {
+    format!(
+        "{}_qps_{}_c_{}_{}_{}{}_{}_{}",
+        record.experiment.name,
+        summary.rate,
+        summary.connections,
+        record.experiment.size_bytes,
+        summary.contestant,
+        if summary.tls { "_mtls" } else { "" },
+        summary.arrival,
+        summary.mode
+    )
+}
+
+/// RFC 4180.
+fn quote(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_with_commas_and_quotes_are_quoted() {
+        assert_eq!(quote("plain"), "plain");
+        assert_eq!(quote("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+}

@@ -1,0 +1,425 @@
+//! `record.json`: one experiment on one machine. `runs[]` is what was measured; `summary[]` and `control` follow from it
+//! (`summarise`). Latencies are microseconds, sizes bytes, CPU microseconds per request.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The format of `record.json` that this program writes. A reader refuses a larger one.
+pub const FORMAT: u32 = 1;
+
+/// A whole record.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of this layout, see [`FORMAT`].
+    pub format: u32,
+    /// What was asked for.
+    pub experiment: Experiment,
+    /// Where it was measured.
+    pub environment: Environment,
+    /// Each contestant: how it was started and configured, or why it is missing.
+    pub contestants: Vec<Contestant>,
+    /// One per slice, in the order they ran, invalid ones included.
+    pub runs: Vec<Run>,
+    /// One per contestant × mode × tls × arrival, over its valid runs.
+    pub summary: Vec<Summary>,
+    /// The A/A control: one cell measured twice.
+    pub control: Option<Control>,
+    /// What each cell's path was shown to be.
+    pub proofs: Vec<Proof>,
+    /// Merged latency histograms per cell, for display: HdrHistogram V2 (deflated, base64) in microseconds.
+    pub histograms: Vec<Merged>,
+    /// What the reader must know: interruptions, missing contestants, unequal terms.
+    pub notes: Vec<String>,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Experiment {
+    /// Its name.
+    pub name: String,
+    /// When it began, RFC 3339, UTC.
+    pub started_at: String,
+    /// How long all of it took.
+    pub took_seconds: f64,
+    /// The command that ran it, to be repeated.
+    pub command: String,
+    /// Rounds asked for.
+    pub rounds: u32,
+    /// Rounds in which at least one slice ran.
+    pub rounds_done: u32,
+    /// Measured part of a slice.
+    pub slice_seconds: f64,
+    /// Load before the measured part of a slice.
+    pub warmup_seconds: f64,
+    /// Response body.
+    pub size_bytes: u64,
+    /// Worker threads of each proxy.
+    pub workers: u32,
+    /// Seed of the order of slices and of the bootstrap.
+    pub seed: u64,
+    /// The bounds of the validity gate, in words.
+    pub validity: Vec<String>,
+    /// Ended early by the user.
+    pub interrupted: bool,
+}
+
+/// Where it was measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Environment {
+    /// The processor's name.
+    pub cpu: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Cores that could be used.
+    pub cores: usize,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// The machine's name, as in `processes[].host`.
+    pub host: String,
+    /// Load average when the experiment began.
+    pub load_average: Option<f64>,
+    /// Versions of the programs measured, by name.
+    pub versions: BTreeMap<String, String>,
+    /// `release` or `debug`: how Voile was built. Figures of different profiles are never compared.
+    pub profile: String,
+    /// Negotiated TLS parameters by contestant, as seen on the wire.
+    pub tls: BTreeMap<String, String>,
+}
+
+/// A contestant of the experiment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Contestant {
+    /// `voile`, `envoy`, `relay`, …
+    pub name: String,
+    /// Command lines of its processes.
+    pub commands: Vec<String>,
+    /// Why it has no runs.
+    pub missing: Option<String>,
+    /// What it does more or less than the others, in words.
+    pub terms: Vec<String>,
+}
+
+/// One slice.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// `voile`, `envoy`, `relay`, … or `baseline` (no proxy at all).
+    pub contestant: String,
+    /// `baseline`, `clientonly`, `serveronly` or `both`.
+    pub mode: String,
+    /// Mutual TLS between the two sidecars.
+    pub tls: bool,
+    /// `http1`.
+    pub protocol: String,
+    /// `uniform`, `poisson` or `fortio`.
+    pub arrival: String,
+    /// Requests per second asked for.
+    pub rate: f64,
+    /// Connections of the generator.
+    pub connections: u32,
+    /// The round, from 1.
+    pub round: u32,
+    /// Its place in the order of all slices, from 1.
+    #[serde(default)]
+    pub sequence: u32,
+    /// The second half of the A/A control: the same cell again, never part of its summary.
+    #[serde(default)]
+    pub control: bool,
+    /// Seconds since the experiment began.
+    #[serde(default)]
+    pub started_seconds: f64,
+    /// Measured seconds.
+    #[serde(default)]
+    pub seconds: f64,
+    /// Whether it counts.
+    pub valid: bool,
+    /// Why not.
+    pub invalid_reasons: Vec<String>,
+    /// Answers per second.
+    pub achieved_rps: f64,
+    /// Requests counted (sent in the measured part).
+    #[serde(default)]
+    pub requests: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Share of samples by which the generator itself was late, and by how much: its p99 lateness.
+    #[serde(default)]
+    pub generator_late_us_p99: Option<f64>,
+    /// From the intended send time to the last byte of the answer.
+    pub latency_us: Latency,
+    /// From the actual send to the last byte of the answer.
+    pub service_us: Latency,
+    /// CPU of the whole machine, kernel work outside any process included.
+    pub machine_cpu_us_per_request: Option<f64>,
+    /// Share of the machine's cores that was busy, 0…1.
+    #[serde(default)]
+    pub machine_busy: Option<f64>,
+    /// One per instance on the path, the generator, the server and the control plane.
+    pub processes: Vec<Process>,
+}
+
+/// Percentiles in microseconds; one with fewer than ten samples beyond it is left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Median.
+    pub p50: Option<f64>,
+    /// 90th percentile.
+    pub p90: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// 99.9th percentile.
+    pub p999: Option<f64>,
+    /// The largest sample.
+    pub max: Option<f64>,
+    /// The arithmetic mean.
+    pub mean: Option<f64>,
+    /// Number of samples.
+    #[serde(default)]
+    pub count: u64,
+}
+
+/// What one instance cost during a slice.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    /// What it is called.
+    pub name: String,
+    /// `client-sidecar`, `server-sidecar`, `node`, `waypoint`, `gateway`, `load`, `server` or `control`.
+    pub role: String,
+    /// The machine it ran on.
+    pub host: String,
+    /// Its processes.
+    pub pids: Vec<u32>,
+    /// CPU by the processes' CPU clocks, all threads.
+    pub cpu_us_per_request: f64,
+    /// The part in user mode, from clock ticks: sampled.
+    #[serde(default)]
+    pub user_us_per_request_sampled: f64,
+    /// The part in the kernel, from clock ticks: sampled.
+    #[serde(default)]
+    pub system_us_per_request_sampled: f64,
+    /// Cores' worth of CPU used.
+    pub vcpu: f64,
+    /// Resident memory.
+    pub rss_bytes: u64,
+    /// Resident memory, shared pages divided by their users.
+    pub pss_bytes: u64,
+    /// Resident memory that no file backs.
+    #[serde(default)]
+    pub anonymous_bytes: u64,
+    /// Context switches, voluntary and not.
+    pub ctx_switches_per_request: f64,
+    /// Of these, the voluntary ones.
+    #[serde(default)]
+    pub voluntary_ctx_switches_per_request: f64,
+    /// Threads.
+    #[serde(default)]
+    pub threads: u64,
+    /// Open descriptors.
+    #[serde(default)]
+    pub descriptors: u64,
+}
+
+/// A figure over rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Median over rounds.
+    pub median: f64,
+    /// Lower end of the 95 % interval; none with fewer than six rounds.
+    pub low: Option<f64>,
+    /// Upper end.
+    pub high: Option<f64>,
+    /// Rounds it rests on.
+    pub rounds: u32,
+}
+
+/// What the valid runs of one cell say.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// As in [`Run`].
+    pub contestant: String,
+    /// As in [`Run`].
+    pub mode: String,
+    /// As in [`Run`].
+    pub tls: bool,
+    /// As in [`Run`].
+    pub protocol: String,
+    /// As in [`Run`].
+    pub arrival: String,
+    /// As in [`Run`].
+    pub rate: f64,
+    /// As in [`Run`].
+    pub connections: u32,
+    /// Valid runs.
+    pub runs_valid: u32,
+    /// Runs left out.
+    pub runs_invalid: u32,
+    /// Every figure by its name: `latency_us.p50`, `added_us.p99`, `sidecar.cpu_us_per_request`,
+    /// `server-sidecar.rss_bytes`, `machine_cpu_us_per_request`, …
+    pub figures: BTreeMap<String, Estimate>,
+    /// Against each other contestant with the same cell: this one's figure divided by its, paired within rounds.
+    pub ratios: BTreeMap<String, BTreeMap<String, Estimate>>,
+}
+
+/// The A/A control.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Control {
+    /// The cell that was measured twice.
+    pub contestant: String,
+    /// Its mode.
+    pub mode: String,
+    /// Whether over mutual TLS.
+    pub tls: bool,
+    /// Its arrival.
+    pub arrival: String,
+    /// Ratio of the second to the first, paired within rounds: 1 where nothing but noise differs.
+    pub ratios: BTreeMap<String, Estimate>,
+    /// Figures whose interval does not hold 1.
+    pub alarms: Vec<String>,
+    /// Per figure, how far from 1 the control's interval reaches: smaller differences are noise here.
+    pub noise_floor: BTreeMap<String, f64>,
+}
+
+/// What one cell's path was shown to be.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Proof {
+    /// As in [`Run`].
+    pub contestant: String,
+    /// As in [`Run`].
+    pub mode: String,
+    /// As in [`Run`].
+    pub tls: bool,
+    /// The things shown, or not.
+    pub checks: Vec<Check>,
+}
+
+/// One thing shown, or not.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was to be shown.
+    pub claim: String,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// What was seen.
+    pub evidence: String,
+}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Shown.
+    Proven,
+    /// Could not be looked at here; the evidence says what it would take.
+    #[default]
+    NotProven,
+    /// Shown to be false: the cell's runs do not count.
+    Failed,
+}
+
+/// A merged histogram.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Merged {
+    /// As in [`Run`].
+    pub contestant: String,
+    /// As in [`Run`].
+    pub mode: String,
+    /// As in [`Run`].
+    pub tls: bool,
+    /// As in [`Run`].
+    pub arrival: String,
+    /// HdrHistogram V2, deflated, base64.
+    pub hdr: String,
+}
+
+/// What tells one cell from another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellKey {
+    /// As in [`Run`].
+    pub contestant: String,
+    /// As in [`Run`].
+    pub mode: String,
+    /// As in [`Run`].
+    pub tls: bool,
+    /// As in [`Run`].
+    pub arrival: String,
+}
+
+impl Run {
+    /// The cell it belongs to.
+    #[must_use]
+    pub fn key(&self) -> CellKey {
+        CellKey {
+            contestant: self.contestant.clone(),
+            mode: self.mode.clone(),
+            tls: self.tls,
+            arrival: self.arrival.clone(),
+        }
+    }
+}
+
+impl Summary {
+    /// The cell it sums up.
+    #[must_use]
+    pub fn key(&self) -> CellKey {
+        CellKey {
+            contestant: self.contestant.clone(),
+            mode: self.mode.clone(),
+            tls: self.tls,
+            arrival: self.arrival.clone(),
+        }
+    }
+}
+
+impl Record {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When it is not JSON, lacks a field, or was written by a later version.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let head: Head = serde_json::from_str(text).map_err(|e| format!("not a record: {e}"))?;
+        if head.format > FORMAT {
+            return Err(format!(
+                "record format {} is newer than this program's ({FORMAT})",
+                head.format
+            ));
+        }
+        serde_json::from_str(text)
+            .map_err(|e| format!("not a record of format {}: {e}", head.format))
+    }
+
+    /// Writes a record, readable by people too.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self)
+            .expect("invariant: a record holds nothing JSON cannot say")
+            + "\n"
+    }
+}
+
+impl Latency {
+    /// Samples that must lie beyond a percentile for it to be told.
+    pub const BEYOND: f64 = 10.0;
+
+    /// Leaves out each percentile that too few samples lie beyond.
+    #[must_use]
+    pub fn trimmed(self) -> Self {
+        let count = self.count as f64;
+        // A tiny tolerance, because 1000 × (1 − 0.99) is a hair below 10 in binary.
+        let keep = |share: f64| count * (1.0 - share) >= Self::BEYOND - 1e-6;
+        let or_none = |value: Option<f64>, share| value.filter(|_| keep(share));
+        Self {
+            p50: or_none(self.p50, 0.50),
+            p90: or_none(self.p90, 0.90),
+            p99: or_none(self.p99, 0.99),
+            p999: or_none(self.p999, 0.999),
+            ..self
+        }
+    }
+}

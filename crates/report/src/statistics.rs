@@ -1,0 +1,273 @@
+//! Medians and intervals over rounds. Pure: the seed is an argument, so a record always gives the same report.
+//!
+//! Intervals are 95 % percentile bootstraps of the median over rounds, *expanded* for few rounds: the plain percentile
+//! bootstrap is too narrow there (it forgets the √(n/(n−1)) and the t-quantile), so its tail share is lowered to
+//! `Φ(−√(n/(n−1)) · t)`, as Hesterberg describes ("What Teachers Should Know About the Bootstrap", 2015).
+
+use crate::record::Estimate;
+
+/// Below this many rounds no interval is told.
+pub const ROUNDS_FOR_INTERVAL: usize = 6;
+/// Resamples of a bootstrap: enough that the tails used (about 0.5 %) rest on ten resamples or more.
+pub const RESAMPLES: usize = 2000;
+
+/// Two-sided 95 % quantiles of Student's t for 5 to 30 degrees of freedom.
+const T_975: [f64; 26] = [
+    2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
+    2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+];
+
+/// The median; none of nothing.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.to_vec();
+    median_in_place(&mut sorted)
+}
+
+fn median_in_place(values: &mut [f64]) -> Option<f64> {
+    if values.is_empty() {
+        return None;
+    }
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    Some(if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        f64::midpoint(values[middle - 1], values[middle])
+    })
+}
+
+/// Median over rounds with its interval (none with fewer than [`ROUNDS_FOR_INTERVAL`]). None of nothing.
+#[must_use]
+pub fn estimate(rounds: &[f64], seed: u64) -> Option<Estimate> {
+    let pairs: Vec<(f64, f64)> = rounds.iter().map(|value| (*value, 1.0)).collect();
+    bootstrap(&pairs, seed, |sample, scratch| {
+        scratch.clear();
+        scratch.extend(sample.iter().map(|pair| pair.0));
+        median_in_place(scratch)
+    })
+}
+
+/// The median of the ratios within rounds, with its interval. Rounds in which the divisor is not positive say nothing.
+#[must_use]
+pub fn paired_ratio(rounds: &[(f64, f64)], seed: u64) -> Option<Estimate> {
+    let ratios: Vec<f64> = rounds
+        .iter()
+        .filter(|pair| pair.1 > 0.0)
+        .map(|pair| pair.0 / pair.1)
+        .collect();
+    estimate(&ratios, seed)
+}
+
+/// The ratio of two medians over the same rounds, resampled together. For differences (added latency), which may be near
+/// zero or below in one round, so that ratios within rounds would explode. None when the divisor is not above zero.
+#[must_use]
+pub fn ratio_of_medians(rounds: &[(f64, f64)], seed: u64) -> Option<Estimate> {
+    bootstrap(rounds, seed, |sample, scratch| {
+        scratch.clear();
+        scratch.extend(sample.iter().map(|pair| pair.1));
+        let divisor = median_in_place(scratch).filter(|divisor| *divisor > 0.0)?;
+        scratch.clear();
+        scratch.extend(sample.iter().map(|pair| pair.0));
+        Some(median_in_place(scratch)? / divisor)
+    })
+}
+
+fn bootstrap(
+    rounds: &[(f64, f64)],
+    seed: u64,
+    statistic: impl Fn(&[(f64, f64)], &mut Vec<f64>) -> Option<f64>,
+) -> Option<Estimate> {
+    let mut scratch = Vec::with_capacity(rounds.len());
+    let middle = statistic(rounds, &mut scratch)?;
+    let mut estimate = Estimate {
+        median: middle,
+        low: None,
+        high: None,
+        rounds: rounds.len() as u32,
+    };
+    if rounds.len() < ROUNDS_FOR_INTERVAL {
+        return Some(estimate);
+    }
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut sample = rounds.to_vec();
+    let mut outcomes = Vec::with_capacity(RESAMPLES);
+    for _ in 0..RESAMPLES {
+        for slot in &mut sample {
+            *slot = rounds[random.usize(..rounds.len())];
+        }
+        outcomes.extend(statistic(&sample, &mut scratch));
+    }
+    // When resamples have no answer (a divisor at zero), neither end can be trusted.
+    if outcomes.len() < RESAMPLES {
+        return Some(estimate);
+    }
+    outcomes.sort_unstable_by(f64::total_cmp);
+    let tail = tail_share(rounds.len());
+    estimate.low = Some(quantile(&outcomes, tail));
+    estimate.high = Some(quantile(&outcomes, 1.0 - tail));
+    Some(estimate)
+}
+
+/// The share of resamples cut off at each end for a 95 % interval over `n` rounds.
+fn tail_share(n: usize) -> f64 {
+    let t = T_975
+        .get(n.saturating_sub(ROUNDS_FOR_INTERVAL))
+        .copied()
+        .unwrap_or(1.96 + 2.4 / (n as f64 - 1.0));
+    normal_below(-(n as f64 / (n as f64 - 1.0)).sqrt() * t)
+}
+
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let at = share * (sorted.len() - 1) as f64;
+    let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    below + (above - below) * at.fract()
+}
+
+/// Φ by Abramowitz and Stegun 26.2.17 (error below 7.5e-8), for x ≤ 0.
+fn normal_below(x: f64) -> f64 {
+    let z = x.abs();
+    let t = 1.0 / (1.0 + 0.231_641_9 * z);
+    let series = t
+        * (0.319_381_53
+            + t * (-0.356_563_782
+                + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
+    let tail = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt() * series;
+    if x <= 0.0 { tail } else { 1.0 - tail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_known() {
+        for (values, expected) in [
+            (vec![], None),
+            (vec![3.0], Some(3.0)),
+            (vec![9.0, 1.0], Some(5.0)),
+            (vec![5.0, 1.0, 100.0], Some(5.0)),
+            (vec![4.0, 1.0, 3.0, 2.0], Some(2.5)),
+        ] {
+            assert_eq!(median(&values), expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn the_normal_distribution_is_known() {
+        for (x, expected) in [
+            (0.0, 0.5),
+            (-1.0, 0.158_655),
+            (-1.96, 0.024_998),
+            (-2.528, 0.005_736),
+            (1.0, 0.841_345),
+        ] {
+            assert!(
+                (normal_below(x) - expected).abs() < 1e-5,
+                "{x}: {}",
+                normal_below(x)
+            );
+        }
+    }
+
+    #[test]
+    fn no_interval_is_told_of_fewer_than_six_rounds() {
+        for rounds in 1..=5usize {
+            let values: Vec<f64> = (0..rounds).map(|i| i as f64 + 1.0).collect();
+            let estimate = estimate(&values, 1).expect("has a median");
+            assert_eq!(
+                (estimate.low, estimate.high, estimate.rounds),
+                (None, None, rounds as u32)
+            );
+        }
+        let estimate = estimate(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 1).expect("has a median");
+        let (low, high) = (estimate.low.expect("low"), estimate.high.expect("high"));
+        assert!(
+            (1.0..3.5).contains(&low) && (3.5..=6.0).contains(&high),
+            "{estimate:?}"
+        );
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_interval_and_constants_have_none_to_speak_of() {
+        let values = [5.0, 7.0, 4.0, 9.0, 6.0, 5.5, 8.0];
+        assert_eq!(estimate(&values, 7), estimate(&values, 7));
+        let constant = estimate(&[2.0; 8], 7).expect("has a median");
+        assert_eq!(
+            (constant.median, constant.low, constant.high),
+            (2.0, Some(2.0), Some(2.0))
+        );
+    }
+
+    #[test]
+    fn ratios_are_paired_within_rounds() {
+        // The machine became three times slower half way; within rounds the ratio never moved.
+        let rounds: Vec<(f64, f64)> = (0..8)
+            .map(|i| if i < 4 { (10.0, 20.0) } else { (30.0, 60.0) })
+            .collect();
+        let ratio = paired_ratio(&rounds, 3).expect("has a ratio");
+        assert_eq!(
+            (ratio.median, ratio.low, ratio.high),
+            (0.5, Some(0.5), Some(0.5))
+        );
+        assert_eq!(paired_ratio(&[(1.0, 0.0)], 3), None);
+    }
+
+    #[test]
+    fn a_ratio_of_differences_near_zero_is_told_without_interval_or_not_at_all() {
+        assert_eq!(ratio_of_medians(&[(1.0, -1.0), (1.0, -2.0)], 1), None);
+        let shaky: Vec<(f64, f64)> = [-3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0]
+            .map(|d| (1.0, d))
+            .to_vec();
+        let ratio = ratio_of_medians(&shaky, 1).expect("the divisor's median is 1");
+        assert_eq!((ratio.median, ratio.low, ratio.high), (1.0, None, None));
+    }
+
+    /// A noisy slice: log-normal, with now and then a slice that something else on the machine spoiled.
+    fn noisy(random: &mut fastrand::Rng, spread: f64) -> f64 {
+        let gauss = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+        let spoiled = if random.f64() < 0.05 { 1.5 } else { 1.0 };
+        (gauss * spread).exp() * spoiled
+    }
+
+    const EXPERIMENTS: u64 = 400;
+
+    /// Of 400 simulated experiments of this many rounds, how many say that the two differ.
+    fn alarms(rounds: usize, effect: f64, seed: u64) -> usize {
+        let mut random = fastrand::Rng::with_seed(seed);
+        (0..EXPERIMENTS)
+            .filter(|experiment| {
+                let pairs: Vec<(f64, f64)> = (0..rounds)
+                    .map(|_| {
+                        let machine = noisy(&mut random, 0.10); // shared by both halves of a round
+                        (
+                            machine * noisy(&mut random, 0.03) * effect,
+                            machine * noisy(&mut random, 0.03),
+                        )
+                    })
+                    .collect();
+                let ratio = paired_ratio(&pairs, *experiment).expect("has a ratio");
+                ratio.low.is_some_and(|low| low > 1.0) || ratio.high.is_some_and(|high| high < 1.0)
+            })
+            .count()
+    }
+
+    #[test]
+    fn the_same_contestant_twice_raises_at_most_five_false_alarms_in_a_hundred() {
+        for rounds in [6, 8, 10, 16] {
+            let alarms = alarms(rounds, 1.0, 42);
+            assert!(alarms <= 20, "{rounds} rounds: {alarms} of {EXPERIMENTS}");
+        }
+    }
+
+    #[test]
+    fn ten_percent_more_is_detected() {
+        for (rounds, least) in [(8, 240), (12, 320), (16, 370)] {
+            let alarms = alarms(rounds, 1.10, 43);
+            assert!(
+                alarms >= least,
+                "{rounds} rounds: {alarms} of {EXPERIMENTS}"
+            );
+        }
+    }
+}

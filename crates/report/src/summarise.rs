@@ -1,0 +1,273 @@
+//! From slices to figures: medians over rounds, added latency over the baseline of the same arrival, ratios paired
+//! within rounds, the A/A control. Invalid slices are never looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::record::{CellKey, Control, Estimate, Latency, Record, Run, Summary};
+use crate::statistics::{estimate, paired_ratio, ratio_of_medians};
+
+/// Roles that are sidecars, for figures "per sidecar".
+const SIDECARS: [&str; 2] = ["client-sidecar", "server-sidecar"];
+/// Figures that are told of the A/A control.
+const CONTROL_FIGURES: [&str; 6] = [
+    "latency_us.p50",
+    "latency_us.p90",
+    "latency_us.p99",
+    "sidecar.cpu_us_per_request",
+    "machine_cpu_us_per_request",
+    "sidecar.rss_bytes",
+];
+/// Figures that are differences, so that ratios of them are ratios of medians.
+const ADDED: &str = "added_us.";
+
+/// The figures of one slice, by name.
+type Figures = BTreeMap<String, f64>;
+/// The figures of one cell's valid slices, by round.
+type Rounds = BTreeMap<u32, Figures>;
+
+/// Fills `summary` and `control` from `runs`.
+pub fn summarise(record: &mut Record) {
+    let seed = record.experiment.seed;
+    let mut cells = figures_by_cell(&record.runs, false);
+    add_latency_over_baseline(&mut cells);
+    record.summary = order_of_cells(&record.runs)
+        .into_iter()
+        .filter_map(|key| {
+            let of_cell = |run: &&Run| !run.control && run.key() == key;
+            let first = record.runs.iter().find(of_cell)?;
+            let (valid, invalid): (Vec<_>, Vec<_>) = record
+                .runs
+                .iter()
+                .filter(of_cell)
+                .partition(|run| run.valid);
+            let rounds = cells.get(&key).cloned().unwrap_or_default();
+            Some(Summary {
+                contestant: key.contestant.clone(),
+                mode: key.mode.clone(),
+                tls: key.tls,
+                protocol: first.protocol.clone(),
+                arrival: key.arrival.clone(),
+                rate: first.rate,
+                connections: first.connections,
+                runs_valid: valid.len() as u32,
+                runs_invalid: invalid.len() as u32,
+                figures: medians(&rounds, seed),
+                ratios: ratios(&key, &rounds, &cells, seed),
+            })
+        })
+        .collect();
+    record.control = control(&record.runs, seed);
+}
+
+/// Cells in the order they first ran in a plan's sense: by contestant and mode as a reader expects them.
+fn order_of_cells(runs: &[Run]) -> Vec<CellKey> {
+    let rank = |key: &CellKey| {
+        let contestant = ["baseline", "voile", "envoy", "nginx", "haproxy", "relay"]
+            .iter()
+            .position(|name| *name == key.contestant)
+            .unwrap_or(usize::MAX);
+        let mode = ["baseline", "clientonly", "serveronly", "both"]
+            .iter()
+            .position(|mode| *mode == key.mode);
+        (
+            mode.unwrap_or(usize::MAX),
+            key.tls,
+            key.arrival != "uniform",
+            key.arrival.clone(),
+            contestant,
+        )
+    };
+    let mut keys: Vec<CellKey> = runs
+        .iter()
+        .filter(|run| !run.control)
+        .map(Run::key)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    keys.sort_by_key(rank);
+    keys
+}
+
+fn figures_by_cell(runs: &[Run], control: bool) -> BTreeMap<CellKey, Rounds> {
+    let mut cells: BTreeMap<CellKey, Rounds> = BTreeMap::new();
+    for run in runs
+        .iter()
+        .filter(|run| run.valid && run.control == control)
+    {
+        cells
+            .entry(run.key())
+            .or_default()
+            .insert(run.round, figures(run));
+    }
+    cells
+}
+
+/// Everything one slice says, by name.
+#[must_use]
+pub fn figures(run: &Run) -> BTreeMap<String, f64> {
+    let mut figures = Figures::new();
+    latency(&mut figures, "latency_us", &run.latency_us);
+    latency(&mut figures, "service_us", &run.service_us);
+    figures.insert("achieved_rps".to_owned(), run.achieved_rps);
+    if let Some(cpu) = run.machine_cpu_us_per_request {
+        figures.insert("machine_cpu_us_per_request".to_owned(), cpu);
+    }
+    for process in &run.processes {
+        for (name, value) in [
+            ("cpu_us_per_request", process.cpu_us_per_request),
+            ("vcpu", process.vcpu),
+            ("rss_bytes", process.rss_bytes as f64),
+            ("pss_bytes", process.pss_bytes as f64),
+            ("anonymous_bytes", process.anonymous_bytes as f64),
+            ("ctx_switches_per_request", process.ctx_switches_per_request),
+        ] {
+            figures.insert(format!("{}.{name}", process.role), value);
+            // "Per sidecar" is the mean of those on the path, so that modes with one and with two compare.
+            if SIDECARS.contains(&process.role.as_str()) {
+                let sidecars = run
+                    .processes
+                    .iter()
+                    .filter(|p| SIDECARS.contains(&p.role.as_str()))
+                    .count();
+                *figures.entry(format!("sidecar.{name}")).or_default() += value / sidecars as f64;
+            }
+        }
+    }
+    figures
+}
+
+fn latency(figures: &mut Figures, name: &str, latency: &Latency) {
+    for (percentile, value) in [
+        ("p50", latency.p50),
+        ("p90", latency.p90),
+        ("p99", latency.p99),
+        ("p999", latency.p999),
+        ("max", latency.max),
+        ("mean", latency.mean),
+    ] {
+        if let Some(value) = value {
+            figures.insert(format!("{name}.{percentile}"), value);
+        }
+    }
+}
+
+/// Latency minus that of the baseline with the same arrival in the same round.
+fn add_latency_over_baseline(cells: &mut BTreeMap<CellKey, Rounds>) {
+    let baselines: BTreeMap<String, Rounds> = cells
+        .iter()
+        .filter(|(key, _)| key.mode == "baseline")
+        .map(|(key, rounds)| (key.arrival.clone(), rounds.clone()))
+        .collect();
+    for (key, rounds) in cells.iter_mut().filter(|(key, _)| key.mode != "baseline") {
+        let Some(baseline) = baselines.get(&key.arrival) else {
+            continue;
+        };
+        for (round, figures) in rounds {
+            let Some(baseline) = baseline.get(round) else {
+                continue;
+            };
+            for percentile in ["p50", "p90", "p99", "mean"] {
+                let name = format!("latency_us.{percentile}");
+                if let (Some(with), Some(without)) = (figures.get(&name), baseline.get(&name)) {
+                    let added = with - without;
+                    figures.insert(format!("{ADDED}{percentile}"), added);
+                }
+            }
+        }
+    }
+}
+
+fn medians(rounds: &Rounds, seed: u64) -> BTreeMap<String, Estimate> {
+    names(rounds)
+        .into_iter()
+        .filter_map(|name| {
+            let values: Vec<f64> = rounds
+                .values()
+                .filter_map(|figures| figures.get(&name).copied())
+                .collect();
+            Some((name, estimate(&values, seed)?))
+        })
+        .collect()
+}
+
+fn names(rounds: &Rounds) -> BTreeSet<String> {
+    rounds
+        .values()
+        .flat_map(|figures| figures.keys().cloned())
+        .collect()
+}
+
+fn ratios(
+    key: &CellKey,
+    rounds: &Rounds,
+    cells: &BTreeMap<CellKey, Rounds>,
+    seed: u64,
+) -> BTreeMap<String, BTreeMap<String, Estimate>> {
+    cells
+        .iter()
+        .filter(|(other, _)| {
+            other.contestant != key.contestant
+                && (&other.mode, other.tls, &other.arrival) == (&key.mode, key.tls, &key.arrival)
+        })
+        .map(|(other, others)| {
+            (
+                other.contestant.clone(),
+                ratios_between(rounds, others, seed),
+            )
+        })
+        .collect()
+}
+
+fn ratios_between(ours: &Rounds, theirs: &Rounds, seed: u64) -> BTreeMap<String, Estimate> {
+    names(ours)
+        .into_iter()
+        .filter_map(|name| {
+            let pairs: Vec<(f64, f64)> = ours
+                .iter()
+                .filter_map(|(round, figures)| {
+                    Some((*figures.get(&name)?, *theirs.get(round)?.get(&name)?))
+                })
+                .collect();
+            let ratio = if name.starts_with(ADDED) {
+                ratio_of_medians(&pairs, seed)
+            } else {
+                paired_ratio(&pairs, seed)
+            };
+            Some((name, ratio?))
+        })
+        .collect()
+}
+
+fn control(runs: &[Run], seed: u64) -> Option<Control> {
+    let key = runs.iter().find(|run| run.control)?.key();
+    let first = figures_by_cell(runs, false)
+        .remove(&key)
+        .unwrap_or_default();
+    let second = figures_by_cell(runs, true).remove(&key).unwrap_or_default();
+    let mut ratios = ratios_between(&second, &first, seed);
+    ratios.retain(|name, _| CONTROL_FIGURES.contains(&name.as_str()));
+    let outside = |ratio: &Estimate| {
+        ratio.low.is_some_and(|low| low > 1.0) || ratio.high.is_some_and(|high| high < 1.0)
+    };
+    Some(Control {
+        contestant: key.contestant,
+        mode: key.mode,
+        tls: key.tls,
+        arrival: key.arrival,
+        alarms: ratios
+            .iter()
+            .filter(|(_, ratio)| outside(ratio))
+            .map(|(name, _)| name.clone())
+            .collect(),
+        noise_floor: ratios
+            .iter()
+            .filter_map(|(name, ratio)| {
+                Some((
+                    name.clone(),
+                    (1.0 - ratio.low?).abs().max((ratio.high? - 1.0).abs()),
+                ))
+            })
+            .collect(),
+        ratios,
+    })
+}
