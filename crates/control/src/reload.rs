@@ -76,7 +76,9 @@ impl<S: Source> Reload<S> {
                 return Ok(());
             }
         };
-        let (mesh, diagnostics) = voile_model::check(&files, self.mesh.as_ref());
+        let (mesh, mut diagnostics) = voile_model::check(&files, self.mesh.as_ref());
+        diagnostics.extend(voile_analysis::analyze(&mesh));
+        Diagnostic::sort(&mut diagnostics);
         let (snapshot, problems) = translate(&mesh, self.snapshot.as_deref());
         let changed = self.snapshot.as_deref() != Some(&snapshot);
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();

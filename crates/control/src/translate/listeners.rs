@@ -10,10 +10,9 @@ use voile_model::mesh::{
     CaptureMode, EgressListener, EndpointHost, IngressListener, Mesh, Sidecar, Workload,
     WorkloadService,
 };
+use voile_policy::{Mode, effective};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{Protocol, protocol_of, socket_address};
-
-use super::authentication;
 
 /// One port the workload takes calls on.
 struct Inbound {
@@ -128,11 +127,15 @@ fn inbound_on_the_wire(
         Some((service, port)) => (service, port.get().into()),
         None => (String::new(), 0),
     };
-    let mode = authentication::effective(mesh, workload, listener.port);
+    let mutual_tls = match effective(mesh, workload, listener.port).mode {
+        Mode::Disable => wire::MutualTls::Disable,
+        Mode::Permissive => wire::MutualTls::Permissive,
+        Mode::Strict => wire::MutualTls::Strict,
+    };
     wire::InboundListener {
         bind: Some(socket_address(listener.bind)),
         protocol: listener.protocol.to_proxy().into(),
-        mutual_tls: authentication::on_the_wire(mode).into(),
+        mutual_tls: mutual_tls.into(),
         endpoint: Some(socket_address(listener.endpoint)),
         service,
         service_port,

@@ -2,7 +2,6 @@
 //! begins. What did not change keeps its identity (`previous`), so that an edit that changes nothing pushes nothing.
 
 mod address;
-mod authentication;
 mod listeners;
 mod policy;
 

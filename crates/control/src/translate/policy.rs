@@ -1,10 +1,9 @@
 //! How clients must speak to a service: what Istio's workload messages cannot say.
 
-use voile_model::mesh::{Location, Mesh, MutualTlsMode, Service};
+use voile_model::mesh::{Location, Mesh, Service};
+use voile_policy::{Mode, effective};
 use voile_proto::proxy as wire;
 use voile_xds::wire::protocol_of;
-
-use super::authentication;
 
 /// Protocol by port, and the workloads to be spoken to in plaintext although they have a sidecar.
 pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePolicy {
@@ -16,8 +15,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
         let plaintext = workloads.iter().filter(|member| {
             let disabled = || {
                 member.ports.get(&port.number).is_some_and(|target| {
-                    let mode = authentication::effective(mesh, &member.workload, *target);
-                    mode == MutualTlsMode::Disable
+                    effective(mesh, &member.workload, *target).mode == Mode::Disable
                 })
             };
             member.workload.has_sidecar && (never || disabled())

@@ -1,5 +1,10 @@
 //! The control plane from outside: real TLS on loopback, real folders, real edits.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failed assumption fails the test that made it"
+)]
+
 mod convergence;
 mod harness;
 mod push;

@@ -92,11 +92,39 @@ async fn an_address_in_use_or_open_to_the_network_is_an_error_that_says_so() {
         ("0.0.0.0:0", "--plaintext-beyond-loopback"),
     ] {
         let error = Control::start(options(plaintext), Box::new(|_| {})).await;
-        let error = error.err().expect("must not start").to_string();
+        let error = error.expect_err("must not start").to_string();
         assert!(error.contains(wanted), "{error}");
     }
     assert!(
         !mesh.folder.path().join("other-state").exists(),
         "nothing was written"
     );
+}
+
+#[tokio::test]
+async fn garbage_and_silence_on_every_port_disturb_nobody() {
+    use std::io::Write;
+    let mesh = Mesh::start(SHOP).await;
+    let ports = [
+        mesh.addresses.tls,
+        mesh.addresses.plaintext.unwrap(),
+        mesh.addresses.monitoring,
+    ];
+    let mut open = Vec::new();
+    for address in ports {
+        for bytes in [
+            &b""[..],
+            b"\x16\x03\x01\xff\xff",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff",
+            b"\0\0\0\0",
+        ] {
+            let mut stream = std::net::TcpStream::connect(address).unwrap();
+            stream.write_all(bytes).unwrap();
+            open.push(stream);
+        }
+    }
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(ADDRESS, &["*"]);
+    client.until(|told| told.held.len() == 3).await;
+    assert!(mesh.get("/ready").await.starts_with("HTTP/1.1 200"));
 }

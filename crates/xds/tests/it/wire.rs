@@ -100,10 +100,10 @@ fn workloads_that_make_no_sense_are_refused_by_field() {
         ),
         ("service_account: missing", |w| w.service_account.clear()),
         ("service_account: `a/sa/b` is no", |w| {
-            w.service_account = "a/sa/b".to_owned()
+            w.service_account = "a/sa/b".to_owned();
         }),
         ("trust_domain: `A` is no", |w| {
-            w.trust_domain = "A".to_owned()
+            w.trust_domain = "A".to_owned();
         }),
         ("tunnel_protocol: 9 is not", |w| w.tunnel_protocol = 9),
         ("workload_type: -1 is not", |w| w.workload_type = -1),
@@ -191,26 +191,26 @@ fn configurations_that_make_no_sense_are_refused_by_field() {
         ("workload_uid: missing", |c| c.workload_uid.clear()),
         ("trust_domain: missing", |c| c.trust_domain.clear()),
         ("inbound[0].mutual_tls: UNSPECIFIED is refused", |c| {
-            c.inbound[0].mutual_tls = 0
+            c.inbound[0].mutual_tls = 0;
         }),
         ("inbound[0].bind: missing", |c| c.inbound[0].bind = None),
         ("inbound[0].endpoint.port: a port is", |c| {
-            c.inbound[0].endpoint = socket(65_536)
+            c.inbound[0].endpoint = socket(65_536);
         }),
         ("inbound[0].service_port: a port is", |c| {
-            c.inbound[0].service = "a/b".to_owned()
+            c.inbound[0].service = "a/b".to_owned();
         }),
         ("outbound[1].name: `out` is there twice", |c| {
-            c.outbound.push(c.outbound[0].clone())
+            c.outbound.push(c.outbound[0].clone());
         }),
         ("outbound[0].protocol: 77 is not", |c| {
-            c.outbound[0].protocol = 77
+            c.outbound[0].protocol = 77;
         }),
         ("outbound[0].services[0].authorities[0]: `ECHO`", |c| {
             c.outbound[0].services[0].authorities[0] = "ECHO".to_owned();
         }),
         ("source_address: an address has", |c| {
-            c.source_address = vec![1]
+            c.source_address = vec![1];
         }),
     ];
     for (wanted, change) in spoil {
