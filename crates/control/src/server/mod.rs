@@ -1,9 +1,9 @@
 //! Everything that listens, started and stopped as one.
 
+mod accept;
 mod authenticate;
 mod monitoring;
 mod routes;
-mod tls;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use voile_identity::service::IstioCertificateServiceServer;
@@ -120,7 +121,7 @@ impl Control {
         let (ending, ended) = watch::channel(false);
         let ads = AdsService::new(snapshots, status.clone(), ended.clone());
         let mut tasks = JoinSet::new();
-        let incoming = tls::accept(
+        let incoming = accept::tls(
             tls,
             keys.authority.clone(),
             status.clone(),
@@ -135,7 +136,8 @@ impl Control {
             ended.clone(),
         ));
         if let Some(listener) = plaintext {
-            tasks.spawn(serve_plaintext(&keys, ads, status.clone(), listener, ended));
+            let incoming = accept::plaintext(listener, ended.clone(), &mut tasks);
+            tasks.spawn(serve_plaintext(&keys, ads, status.clone(), incoming, ended));
         }
         tasks.spawn(follow(reload, ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
@@ -222,7 +224,7 @@ fn serve_tls(
     keys: &Keys,
     ads: AdsService<Caller>,
     status: Arc<Status>,
-    incoming: tokio::sync::mpsc::Receiver<tls::Accepted>,
+    incoming: mpsc::Receiver<accept::Accepted<TlsStream<TcpStream>>>,
     ended: watch::Receiver<bool>,
 ) -> impl Future<Output = ()> + Send + 'static {
     let certificates = CertificateService::new(
@@ -249,7 +251,7 @@ fn serve_plaintext(
     keys: &Keys,
     ads: AdsService<Caller>,
     status: Arc<Status>,
-    listener: TcpListener,
+    incoming: mpsc::Receiver<accept::Accepted<TcpStream>>,
     ended: watch::Receiver<bool>,
 ) -> impl Future<Output = ()> + Send + 'static {
     let check = authenticate::optional(keys.authenticator.clone(), status);
@@ -261,7 +263,7 @@ fn serve_plaintext(
         >,
     };
     async move {
-        let incoming = TcpListenerStream::new(listener);
+        let incoming = ReceiverStream::new(incoming);
         let served = builder().serve_with_incoming_shutdown(routes, incoming, over(ended));
         if let Err(error) = served.await {
             tracing::error!(%error, "plaintext discovery ended");

@@ -1,4 +1,4 @@
-//! Accepts TLS connections. Handshakes run beside each other, each with a deadline and all under a bound, so that a storm
+//! Accepts connections; running out of descriptors is a pause, never an end. TLS handshakes run beside each other, each with a deadline and all under a bound, so that a storm
 //! of reconnecting proxies costs a bounded amount at a time and a silent peer nothing for long.
 
 use std::sync::Arc;
@@ -33,7 +33,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long accepting rests after a failure such as running out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) type Accepted = std::io::Result<TlsStream<TcpStream>>;
+/// What the server takes over; never an error, but the server's type asks for one.
+pub(super) type Accepted<S> = std::io::Result<S>;
 
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
 struct OwnCertificate {
@@ -75,37 +76,30 @@ fn issue(authority: &Authority) -> Result<Arc<ServerConfig>, ControlError> {
 }
 
 /// Accepts until `ended`; what comes out has finished its handshake.
-pub(super) fn accept(
+pub(super) fn tls(
     listener: TcpListener,
     authority: Arc<Authority>,
     status: Arc<Status>,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) -> Result<mpsc::Receiver<Accepted>, ControlError> {
+) -> Result<mpsc::Receiver<Accepted<TlsStream<TcpStream>>>, ControlError> {
     let mut own = OwnCertificate::new(authority)?;
     let (accepted, incoming) = mpsc::channel(1);
     let slots = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     tasks.spawn(async move {
         let accepting = async {
             while let Ok(slot) = slots.clone().acquire_owned().await {
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let (accepted, status) = (accepted.clone(), status.clone());
-                        let acceptor = own.acceptor();
-                        tokio::spawn(async move {
-                            let finished = handshake(acceptor, stream, &status).await;
-                            drop(slot);
-                            if let Some(stream) = finished {
-                                // The server ended in between; so does the connection.
-                                let _ = accepted.send(Ok(stream)).await;
-                            }
-                        });
+                let stream = next(&listener).await;
+                let (accepted, status) = (accepted.clone(), status.clone());
+                let acceptor = own.acceptor();
+                tokio::spawn(async move {
+                    let finished = handshake(acceptor, stream, &status).await;
+                    drop(slot);
+                    if let Some(stream) = finished {
+                        // The server ended in between; so does the connection.
+                        let _ = accepted.send(Ok(stream)).await;
                     }
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection cannot be accepted");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
+                });
             }
         };
         tokio::select! {
@@ -116,13 +110,44 @@ pub(super) fn accept(
     Ok(incoming)
 }
 
+/// Accepts in plaintext until `ended`.
+pub(super) fn plaintext(
+    listener: TcpListener,
+    ended: watch::Receiver<bool>,
+    tasks: &mut JoinSet<()>,
+) -> mpsc::Receiver<Accepted<TcpStream>> {
+    let (accepted, incoming) = mpsc::channel(1);
+    tasks.spawn(async move {
+        let accepting = async { while accepted.send(Ok(next(&listener).await)).await.is_ok() {} };
+        tokio::select! {
+            () = accepting => {}
+            () = over(ended) => {}
+        }
+    });
+    incoming
+}
+
+async fn next(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let _ = stream.set_nodelay(true);
+                return stream;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
 async fn handshake(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     status: &Status,
 ) -> Option<TlsStream<TcpStream>> {
     let peer = stream.peer_addr().ok();
-    let _ = stream.set_nodelay(true);
     let reason = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => return Some(stream),
         Ok(Err(error)) => error.to_string(),
