@@ -16,6 +16,10 @@ use super::role::{ConnectFailure, Exchange, HttpRole, ResponseFlag, Route};
 use super::tunnel::Direction;
 use super::upload::Upload;
 
+/// The authority of an HTTP/1.0 request that names none, where the role knows none either: an empty `Host` would be
+/// refused by the next strict receiver.
+const NO_AUTHORITY: &str = "localhost";
+
 /// What is remembered of a request once its head is no longer borrowed.
 #[derive(Clone, Copy)]
 struct Facts {
@@ -112,7 +116,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             (Ok(mut upload), Ok(route)) => {
                 desk.to_upstream.clear();
                 let edit = RequestEdit {
-                    default_authority: route.default_authority.as_deref(),
+                    default_authority: route.default_authority.as_deref().or(Some(NO_AUTHORITY)),
                     add: route.add_request_headers.as_deref().unwrap_or_default(),
                 };
                 head.write_forwarded(&edit, &mut desk.to_upstream);

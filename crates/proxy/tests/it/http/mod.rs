@@ -6,3 +6,4 @@ mod failures;
 mod flow;
 mod framing;
 mod stage;
+mod tls;
