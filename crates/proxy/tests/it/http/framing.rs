@@ -74,20 +74,21 @@ fn responses_reach_the_client_as_their_framing_says() {
         ),
     ];
     for (request, answer, expected) in table {
-        play(|| async {
-            // Whole, and byte by byte.
-            let slowly = answer.bytes().map(|byte| Step::Say(vec![byte]));
-            let slowly = std::iter::once(Step::Head).chain(slowly).collect();
-            let stage = Stage::set(vec![vec![Step::Head, say(answer)], slowly]).await;
-            for way in ["whole", "slowly"] {
-                assert_eq!(
-                    stage.exchange(request).await,
-                    expected,
-                    "{way}: {request:?} {answer:?}"
-                );
-            }
-        });
+        check(request, answer, &expected);
     }
+}
+
+/// The server gives `answer`, whole and byte by byte, and closes.
+fn check(request: &str, answer: &str, expected: &str) {
+    play(|| async {
+        let slowly = answer.bytes().map(|byte| Step::Say(vec![byte]));
+        let slowly = std::iter::once(Step::Head).chain(slowly).collect();
+        let stage = Stage::set(vec![vec![Step::Head, say(answer)], slowly]).await;
+        for way in ["whole", "slowly"] {
+            let got = stage.exchange(request).await;
+            assert_eq!(got, expected, "{way}: {request:?} {answer:?}");
+        }
+    });
 }
 
 #[test]

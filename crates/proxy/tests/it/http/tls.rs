@@ -129,7 +129,7 @@ fn bodies_of_every_size_cross_two_hops_under_tls_unchanged_on_one_connection() {
         for size in [
             0, 1, 1024, 4096, 16_000, 16_384, 16_385, 32_768, 65_537, 3_000_000,
         ] {
-            let body: Vec<u8> = (0..size).map(|at: usize| (at * 31 >> 3) as u8).collect();
+            let body: Vec<u8> = (0..size).map(|at: usize| ((at * 31) >> 3) as u8).collect();
             let head = format!("PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n");
             let (mut from, mut to) = client.split();
             let send = async {
