@@ -16,7 +16,7 @@ use voile_http1::{Progress, Reject, Version};
 use super::buffers::{Buffer, Buffers, Desk};
 use super::drain::Listening;
 use super::io::Io;
-use super::limits::{BUFFER_BYTES, MAX_LINGER_BYTES};
+use super::limits::{BUFFER_BYTES, MAX_LINGER_BYTES, MAX_PARKED_BYTES};
 use super::reply::Reply;
 use super::role::{Exchange, HttpRole, ResponseFlag};
 use super::timer::Timer;
@@ -62,6 +62,8 @@ pub(crate) struct Connection<'a, S, R: HttpRole> {
     /// When the last exchange ended, or the connection began.
     pub(crate) rested: Instant,
     header_began: Option<Instant>,
+    /// The beginning of a head whose client dawdles.
+    parked: Vec<u8>,
     listening: Option<Listening>,
 }
 
@@ -102,6 +104,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             timer: Timer::default(),
             rested: Instant::now(),
             header_began: None,
+            parked: Vec::new(),
             listening: None,
         }
     }
@@ -147,10 +150,11 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         loop {
             let Some(work) = &mut self.work else {
                 std::task::ready!(self.poll_idle(cx));
-                if self.work.is_none() {
-                    return Poll::Ready(Next::Closed);
+                if self.work.is_some() {
+                    continue;
                 }
-                continue;
+                let late = !self.parked.is_empty();
+                return Poll::Ready(if late { Next::TooSlow } else { Next::Closed });
             };
             match work.desk.request.parse(work.input.filled()) {
                 Ok(Progress::Complete) => {
@@ -169,10 +173,15 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                 Poll::Ready(Ok(_)) => {}
                 // Old clients send an empty line after a body; it begins nothing.
                 Poll::Pending if matches!(work.input.filled(), b"" | b"\r\n") => {
+                    self.header_began = None;
                     self.rest();
                 }
                 Poll::Pending => {
                     let began = *self.header_began.get_or_insert_with(Instant::now);
+                    if work.input.filled().len() <= MAX_PARKED_BYTES {
+                        self.parked = work.input.filled().to_vec();
+                        self.rest();
+                    }
                     let late = self.timer.passed(cx, began + self.worker.timeouts.header);
                     return if late {
                         Poll::Ready(Next::TooSlow)
@@ -186,7 +195,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
 
     /// Ready with work when there is something to read, ready without when the connection should end.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.worker.drain.is_draining() {
+        if self.worker.drain.is_draining() && self.parked.is_empty() {
             return Poll::Ready(());
         }
         if let Some(listening) = &self.listening {
@@ -194,12 +203,18 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         }
         match self.stream.poll_readable(cx) {
             Poll::Ready(Ok(())) => {
-                self.work = Some(Work::take(&self.worker.buffers));
+                self.take_work();
                 Poll::Ready(())
             }
-            Poll::Ready(Err(_)) => Poll::Ready(()),
+            Poll::Ready(Err(_)) => {
+                self.parked = Vec::new();
+                Poll::Ready(())
+            }
             Poll::Pending => {
-                let deadline = self.rested + self.worker.timeouts.downstream_idle;
+                let deadline = match self.header_began {
+                    Some(began) => began + self.worker.timeouts.header,
+                    None => self.rested + self.worker.timeouts.downstream_idle,
+                };
                 if self.timer.passed(cx, deadline) {
                     Poll::Ready(())
                 } else {
@@ -207,6 +222,16 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                 }
             }
         }
+    }
+
+    /// Takes what a request needs, and what of it came already.
+    fn take_work(&mut self) {
+        let mut work = Work::take(&self.worker.buffers);
+        if !self.parked.is_empty() {
+            work.input.extend(&self.parked);
+            self.parked = Vec::new();
+        }
+        self.work = Some(work);
     }
 
     /// Gives everything back.
@@ -237,6 +262,9 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             client: Version::Http11,
             head_only: false,
         };
+        if self.work.is_none() {
+            self.take_work();
+        }
         let received = self
             .work
             .as_ref()

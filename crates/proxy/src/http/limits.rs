@@ -8,6 +8,10 @@ pub const BUFFER_BYTES: usize = 16 * 1024;
 /// Most free buffers a worker keeps: 2 MiB. More in use at once is possible, they are freed when they come back.
 pub const MAX_FREE_BUFFERS: usize = 128;
 
+/// An unfinished head of at most so many bytes waits in a copy of its own size: a thousand dawdling clients must not
+/// hold a thousand buffers.
+pub const MAX_PARKED_BYTES: usize = 1024;
+
 /// The least room a body is read into; below it another buffer is taken.
 pub const MIN_READ_BYTES: usize = 4 * 1024;
 

@@ -155,3 +155,33 @@ fn draining_closes_idle_connections_and_finishes_the_others() {
         assert_eq!(stage.drain.connections(), 0);
     });
 }
+
+#[test]
+fn unfinished_heads_hold_no_buffers_and_are_still_served() {
+    play(|| async {
+        let script = std::iter::repeat_n([Step::Head, say(OK)], 20)
+            .flatten()
+            .collect();
+        let stage = Stage::set(vec![script]).await;
+        let mut clients = Vec::new();
+        for _ in 0..20 {
+            let mut client = stage.client().await;
+            client.write_all(b"GET / HT").await.unwrap();
+            clients.push(client);
+        }
+        eventually("all wait", || stage.drain.connections() == 20).await;
+        eventually("buffers come back", || stage.buffers.free() > 0).await;
+        for client in &mut clients {
+            client.write_all(b"TP/1.1\r").await.unwrap();
+            tokio::task::yield_now().await;
+            client.write_all(b"\nHost: x\r\n\r\n").await.unwrap();
+            assert_eq!(read_until(client, "ok").await, OK);
+        }
+        assert_eq!(stage.heard(0), GET.repeat(20));
+        assert!(
+            stage.buffers.free() <= 4,
+            "{} buffers were needed",
+            stage.buffers.free()
+        );
+    });
+}
