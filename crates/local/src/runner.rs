@@ -129,6 +129,8 @@ struct Runner {
     control_ready: bool,
     pods: BTreeMap<ResourceName, PodRun>,
     leaving: Vec<Leaving>,
+    /// Some pods still run as an earlier plan said: replicas are replaced one after the other.
+    unsettled: bool,
     written: String,
     reach: reach::Reach,
     watch: FolderWatch,
@@ -194,6 +196,7 @@ impl Runner {
             control_ready: false,
             pods: BTreeMap::new(),
             leaving: Vec::new(),
+            unsettled: false,
             written: String::new(),
             reach,
             watch,
@@ -273,6 +276,8 @@ impl Runner {
         }
         if self.watch.changed(now) {
             self.edited()?;
+        } else if self.unsettled {
+            self.apply()?;
         }
         if self.was_ready {
             self.show(now);
@@ -354,7 +359,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Makes what runs agree with the plan.
+    /// Makes what runs agree with the plan, as far as it may now.
     fn apply(&mut self) -> Result<(), UpError> {
         let now = Instant::now();
         let mut wanted: BTreeMap<ResourceName, PodPlan> = self
@@ -364,27 +369,36 @@ impl Runner {
             .map(|pod| (pod.name.clone(), pod.clone()))
             .collect();
         let running: Vec<ResourceName> = self.pods.keys().cloned().collect();
+        self.unsettled = false;
         for name in running {
-            let Some(pod) = self.pods.get_mut(&name) else {
-                continue;
-            };
-            match wanted.remove(&name) {
-                Some(plan) if pod.plan.runs_as(&plan) => pod.plan = plan,
-                other => {
-                    let Some(pod) = self.pods.remove(&name) else {
-                        continue;
-                    };
-                    self.leaving.push(Leaving::new(pod, now));
-                    let what = if other.is_some() {
-                        "is replaced"
-                    } else {
-                        "goes"
-                    };
-                    self.event(&format!("{name} {what}"));
-                    wanted.extend(other.map(|plan| (name, plan)));
+            let plan = wanted.remove(&name);
+            if let Some(plan) = &plan {
+                if let Some(pod) = self
+                    .pods
+                    .get_mut(&name)
+                    .filter(|pod| pod.plan.runs_as(plan))
+                {
+                    pod.plan = plan.clone();
+                    continue;
+                }
+                if self.must_wait(plan) {
+                    self.unsettled = true;
+                    continue;
                 }
             }
+            let Some(pod) = self.pods.remove(&name) else {
+                continue;
+            };
+            self.leaving.push(Leaving::new(pod, now));
+            let what = if plan.is_some() {
+                "is replaced"
+            } else {
+                "goes"
+            };
+            self.event(&format!("{name} {what}"));
+            wanted.extend(plan.map(|plan| (name, plan)));
         }
+        let tokens = !wanted.is_empty();
         for (name, plan) in wanted {
             if self.was_ready {
                 self.event(&format!("{name} starts"));
@@ -392,8 +406,28 @@ impl Runner {
             let pod = self.make(plan);
             self.pods.insert(name, pod);
         }
-        self.write_tokens()?;
+        if tokens {
+            self.write_tokens()?;
+        }
         self.publish()
+    }
+
+    /// Whether another replica is being replaced: so a Deployment whose new version does not start keeps its old pods.
+    fn must_wait(&self, plan: &PodPlan) -> bool {
+        let nothing = Observation::default();
+        let like = |other: &PodPlan| {
+            plan.deployment.is_some()
+                && other.deployment == plan.deployment
+                && other.name.namespace == plan.name.namespace
+                && other.name != plan.name
+        };
+        let new_and_unready = |(name, pod): (&ResourceName, &PodRun)| {
+            like(&pod.plan)
+                && pod.plan.template == plan.template
+                && !pod.is_ready(self.seen.get(name).unwrap_or(&nothing))
+        };
+        self.leaving.iter().any(|leaving| like(&leaving.pod.plan))
+            || self.pods.iter().any(new_and_unready)
     }
 
     fn make(&mut self, plan: PodPlan) -> PodRun {
@@ -481,9 +515,14 @@ impl Runner {
             self.say(&view::line(&view));
             return;
         }
-        let width = rustix::termios::tcgetwinsize(io::stderr())
-            .map_or(80, |size| usize::from(size.ws_col).max(20));
-        let picture = view::picture(&view, width);
+        let (width, height) =
+            rustix::termios::tcgetwinsize(io::stderr()).map_or((80, 24), |size| {
+                (
+                    usize::from(size.ws_col).max(20),
+                    usize::from(size.ws_row).max(5),
+                )
+            });
+        let picture = view::picture(&view, width, height - 1);
         let up = match self.drawn_lines {
             0 => String::new(),
             lines => format!("\x1b[{lines}A\x1b[J"),

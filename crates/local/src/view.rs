@@ -41,11 +41,11 @@ pub struct Row {
     pub restarts: u32,
 }
 
-/// How many of the latest events are shown.
-const SHOWN_EVENTS: usize = 6;
+/// How many lines of the latest events are shown.
+const SHOWN_EVENT_LINES: usize = 8;
 
-/// The whole picture, redrawn in place; no line is wider than `width`.
-pub fn picture(view: &View, width: usize) -> String {
+/// The whole picture, redrawn in place: no line is wider than `width`, and there are no more than `height`.
+pub fn picture(view: &View, width: usize, height: usize) -> String {
     let mut text = format!(
         "voile up {} · {} · control {} · {} services · {} of {} instances ready\n",
         view.folder,
@@ -91,11 +91,21 @@ pub fn picture(view: &View, width: usize) -> String {
         );
     }
     text.push_str("* from the sidecars' histogram buckets, so an estimate\n");
-    let skip = view.events.len().saturating_sub(SHOWN_EVENTS);
-    for event in &view.events[skip..] {
-        let _ = writeln!(text, "- {}", event.lines().next().unwrap_or_default());
+    let events: Vec<String> = view
+        .events
+        .iter()
+        .flat_map(|event| {
+            format!("- {event}")
+                .lines()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    for line in &events[events.len().saturating_sub(SHOWN_EVENT_LINES)..] {
+        let _ = writeln!(text, "{line}");
     }
     text.lines()
+        .take(height)
         .map(|line| line.chars().take(width).collect::<String>() + "\n")
         .collect()
 }
@@ -203,21 +213,24 @@ WORKLOAD      READY     REQ/S    ERR/S   P50 MS*   P99 MS*   MTLS  RESTARTS  IDE
 shop/front      1/2       5.0      0.5      1.23       123    99%         3  spiffe://cluster.local/ns/shop/sa/front
 shop/traffic    1/1       0.0      0.0         -         -      -         0  no sidecar
 * from the sidecars' histogram buckets, so an estimate
-- event 2
-- event 3
 - event 4
+with details
 - event 5
+with details
 - event 6
+with details
 - event 7
+with details
 ";
-        assert_eq!(picture(&view(), 200), expected);
+        assert_eq!(picture(&view(), 200, 50), expected);
     }
 
     #[test]
-    fn no_line_is_wider_than_the_terminal() {
+    fn the_picture_never_outgrows_the_terminal() {
+        assert_eq!(picture(&view(), 80, 3).lines().count(), 3);
         for width in [1, 20, 80] {
             assert!(
-                picture(&view(), width)
+                picture(&view(), width, 50)
                     .lines()
                     .all(|line| line.chars().count() <= width)
             );

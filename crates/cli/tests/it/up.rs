@@ -285,6 +285,29 @@ fn a_pod_without_a_sidecar_reaches_services_and_a_killed_runner_leaves_no_proces
 }
 
 #[test]
+fn an_application_that_crashes_is_reported_with_its_last_words_and_an_edit_heals_it() {
+    let mut up = Up::start(pair, &["--quiet"]);
+    let plain = up.ready()["pair/plain"];
+    assert_eq!(get(plain, "/").expect("an answer").status, 200);
+    let good = r#"command: ["$(VOILE)", echo, --listen, "$(POD_IP):18080"]"#;
+    let bad = r#"command: [sh, -c, "echo last words of $POD_NAME; exit 3"]"#;
+    up.edit("pair.yaml", good, bad);
+    wait_until("the crash is reported with the pause that follows", || {
+        up.text("err").contains(
+            "pair.web-0.app ended with code 3; starting it again in 1s\n    last words of web-0",
+        )
+    });
+    assert_ne!(
+        get(plain, "/").expect("plain answers, but not well").status,
+        200
+    );
+    up.edit("pair.yaml", bad, good);
+    wait_until("it is well again", || {
+        get(plain, "/").is_ok_and(|answer| answer.status == 200)
+    });
+}
+
+#[test]
 fn once_ready_runs_a_command_that_knows_the_urls_and_gives_its_exit_code() {
     let mut up = Up::start(
         pair,
