@@ -8,9 +8,11 @@ use voile_model::{Diagnostic, SourceFile};
 
 /// What to read, and how to print.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped) as one mesh.\n\
+#[command(
+    after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped) as one mesh.\n\
     Problems go to stdout, sorted by place; a summary goes to stderr.\n\n\
-    Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 when a folder cannot be read.")]
+    Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 when a folder cannot be read."
+)]
 pub(crate) struct Args {
     /// Folders of YAML, taken together as one mesh
     #[arg(required = true, value_name = "DIR")]

@@ -74,7 +74,9 @@ const USAGE: u8 = 2;
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::Quick(run) => experiment(voile_lab::quick(), &run),
-        Command::Run { file, run } => read(&file).and_then(|definition| experiment(definition, &run)),
+        Command::Run { file, run } => {
+            read(&file).and_then(|definition| experiment(definition, &run))
+        }
         Command::Report { folder } => redraw(&folder),
         Command::Peers { peers } => list(&peers),
     };
@@ -98,32 +100,58 @@ fn usage(why: String) -> (u8, String) {
 }
 
 fn read(file: &Path) -> Result<Definition, (u8, String)> {
-    let text = std::fs::read_to_string(file).map_err(|e| usage(format!("{}: {e}", file.display())))?;
+    let text =
+        std::fs::read_to_string(file).map_err(|e| usage(format!("{}: {e}", file.display())))?;
     Definition::parse(&file.display().to_string(), &text).map_err(|e| usage(e.to_string()))
 }
 
 fn experiment(definition: Definition, run: &Run) -> Done {
-    let only = run.only.as_ref().map(|names| names.iter().cloned().collect());
-    let overrides = Overrides { rounds: run.rounds, slice: run.slice, only, smoke: run.smoke };
+    let only = run
+        .only
+        .as_ref()
+        .map(|names| names.iter().cloned().collect());
+    let overrides = Overrides {
+        rounds: run.rounds,
+        slice: run.slice,
+        only,
+        smoke: run.smoke,
+    };
     let definition = definition.with(&overrides).map_err(usage)?;
     let found = voile_lab::peers(&run.peers).map_err(usage)?;
-    let wants_envoy = definition.cells.iter().any(|cell| cell.contestant == "envoy");
+    let wants_envoy = definition
+        .cells
+        .iter()
+        .any(|cell| cell.contestant == "envoy");
     if let (Err(how), true) = (&found.envoy, wants_envoy) {
         eprintln!("{how}");
     }
     if run.dry_run {
-        let plan = Plan::new(&definition, &|cell| cell.contestant != "envoy" || found.envoy.is_ok());
-        print!("{} ({})\n{}", definition.name, definition.title, plan.describe());
+        let plan = Plan::new(&definition, &|cell| {
+            cell.contestant != "envoy" || found.envoy.is_ok()
+        });
+        print!(
+            "{} ({})\n{}",
+            definition.name,
+            definition.title,
+            plan.describe()
+        );
         return Ok(());
     }
     let voile = match &run.voile {
         Some(path) => path.clone(),
-        None => std::env::current_exe().map_err(|e| failed(format!("which program are we: {e}")))?,
+        None => {
+            std::env::current_exe().map_err(|e| failed(format!("which program are we: {e}")))?
+        }
     };
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
     let text = definition.text.clone();
     let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-    let settings = Settings { definition, voile, found, command: format!("voile {command}") };
+    let settings = Settings {
+        definition,
+        voile,
+        found,
+        command: format!("voile {command}"),
+    };
     let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;
     keep(&outcome, run.out.as_deref(), &text)
 }
@@ -144,7 +172,9 @@ fn keep(outcome: &Outcome, out: Option<&Path>, definition: &str) -> Done {
         return Err(failed("interrupted; what was measured is kept".to_owned()));
     }
     if outcome.record.runs.iter().all(|run| !run.valid) {
-        return Err(failed("no slice is valid; report.html lists the reasons".to_owned()));
+        return Err(failed(
+            "no slice is valid; report.html lists the reasons".to_owned(),
+        ));
     }
     Ok(())
 }
@@ -158,7 +188,10 @@ fn redraw(folder: &Path) -> Done {
 
 fn list(peers: &[String]) -> Done {
     let found = voile_lab::peers(peers).map_err(usage)?;
-    println!("voile {} (this program; also relay, the floor)", env!("CARGO_PKG_VERSION"));
+    println!(
+        "voile {} (this program; also relay, the floor)",
+        env!("CARGO_PKG_VERSION")
+    );
     match found.envoy {
         Ok(envoy) => println!("envoy {} {}", envoy.version, envoy.path.display()),
         Err(how) => println!("{how}"),

@@ -3,8 +3,13 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
+
+/// Below the ports that the kernel hands out by itself (32768 and up).
+const PORTS: Range<u16> = 20_000..32_000;
 
 /// How long any condition may take on a loaded machine of two cores.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -89,10 +94,20 @@ impl Drop for Process {
     }
 }
 
-/// A port of 127.0.0.1 that was free a moment ago.
+/// A port of 127.0.0.1 that is free and that neither another test of this process nor the kernel's choice of ephemeral
+/// ports will take before it is used.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = std::process::id() as u16;
+    let mut tries = (0..PORTS.len()).map(|_| NEXT.fetch_add(1, Ordering::Relaxed));
+    tries
+        .find_map(|step| {
+            let port = PORTS.start + start.wrapping_mul(37).wrapping_add(step) % PORTS.len() as u16;
+            TcpListener::bind(("127.0.0.1", port))
+                .is_ok()
+                .then_some(port)
+        })
+        .expect("a free port")
 }
 
 /// Returns once `condition` holds; panics with `what` when it does not within the deadline.
