@@ -1,8 +1,10 @@
 //! From a folder's mesh to what runs on this machine: Deployments times replicas become pods with addresses, and every
 //! pod learns where its sidecar listens for each service it may see. Pure: the same folder makes the same plan.
 
+mod problems;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use voile_model::mesh::{
@@ -15,16 +17,8 @@ use voile_model::{Diagnostic, Hostname, Labels, Mesh, Port, ResourceName, Source
 use crate::addresses::{AddressError, Addresses};
 use crate::variables::{PortView, ServiceView};
 
-/// An injected pod stands behind a Service whose target port no Sidecar listens on.
-pub const NO_INGRESS: &str = "V0601";
-/// A container has no command; images cannot be run here.
-pub const NO_COMMAND: &str = "V0602";
-/// A pod's name would not be a DNS label, or is already another's.
-pub const POD_NAME: &str = "V0603";
-/// An egress listener is bound to one address by several pods.
-pub const SHARED_BIND: &str = "V0604";
-/// A service that cannot be reached through a listener of its own in loopback isolation.
-pub const UNREACHABLE: &str = "V0605";
+pub use problems::{NO_COMMAND, NO_INGRESS, POD_NAME, SHARED_BIND, UNREACHABLE};
+use problems::{check, no_ingress};
 
 /// Marks one pod among the replicas of a Deployment, so that a Sidecar can be meant for it alone.
 pub const POD_LABEL: &str = voile_model::mesh::POD_LABEL;
@@ -407,61 +401,6 @@ fn endpoint(listener: &IngressListener, pod: Ipv4Addr) -> (Ipv4Addr, u16) {
             EndpointHost::Loopback(_) => (Ipv4Addr::LOCALHOST, endpoint.port.get()),
         },
         None => (Ipv4Addr::LOCALHOST, listener.port.number.get()),
-    }
-}
-
-fn no_ingress(source: &Source, template: &PodTemplate, port: Port, service: &str) -> Diagnostic {
-    let labels: Vec<_> = template
-        .labels
-        .iter()
-        .map(|(key, value)| format!("{key}: {value}"))
-        .collect();
-    let message = format!(
-        "the Service `{service}` sends to port {port} of this pod, but no Sidecar listens there: \
-         in loopback isolation nothing redirects traffic through a sidecar by itself"
-    );
-    Diagnostic::error(NO_INGRESS, source.clone(), message).help(format!(
-        "add a Sidecar with workloadSelector.labels {{{}}} and ingress [{{port: {{number: {port}, protocol: HTTP, name: http}}, \
-         captureMode: NONE, defaultEndpoint: \"0.0.0.0:PORT\"}}], and let the application listen on $(POD_IP):PORT",
-        labels.join(", ")
-    ))
-}
-
-fn check(
-    pod: &PodPlan,
-    binds: &mut BTreeMap<(IpAddr, Port), ResourceName>,
-    problems: &mut Vec<Diagnostic>,
-) {
-    for container in &pod.template.containers {
-        if container.command.is_empty() {
-            let message = format!(
-                "the container `{}` has no command, and `voile up` cannot run its image",
-                container.name
-            );
-            let problem = Diagnostic::error(NO_COMMAND, container.source.clone(), message)
-                .field("command")
-                .help("say which program of this machine to run, such as command: [\"python3\", \"server.py\"]");
-            if !problems.contains(&problem) {
-                problems.push(problem);
-            }
-        }
-    }
-    for listener in pod.sidecar.iter().flat_map(|sidecar| &sidecar.egress) {
-        let (Some(bind), Some(port)) = (listener.bind, &listener.port) else {
-            continue;
-        };
-        if let Some(other) = binds.insert((bind, port.number), pod.name.clone()) {
-            let message = format!(
-                "both {other} and {} would listen on {bind}:{}",
-                pod.name, port.number
-            );
-            let problem = Diagnostic::error(SHARED_BIND, listener.source.clone(), message);
-            problems.push(
-                problem
-                    .field("bind")
-                    .help("leave `bind` out: each pod then gets an address of its own"),
-            );
-        }
     }
 }
 

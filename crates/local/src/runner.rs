@@ -1,13 +1,15 @@
 //! The main loop behind `voile up`. One thread looks after everything in small steps, so that starting, restarting, scaling
 //! and stopping are the same code whether at the beginning or after an edit.
 
+mod display;
 mod edits;
 mod news;
 mod reach;
+mod start;
 mod stop;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
@@ -25,26 +27,12 @@ use crate::pod_run::{Leaving, PodRun};
 use crate::process::Process;
 use crate::relay::RelayThread;
 use crate::run_folder::RunFolder;
-use crate::scrape::Counters;
-use crate::view::{self, Row, View};
 use crate::watch::FolderWatch;
 
 /// Between two steps of the main loop.
 const STEP: Duration = Duration::from_millis(50);
-/// How long the whole mesh may take to become ready at the start.
-const START_DEADLINE: Duration = Duration::from_secs(90);
-/// How often the control plane or a sidecar may end before the first readiness; more is not bad luck.
-const START_RESTARTS: u32 = 3;
 /// How long a token is good for; it is written anew after half of it.
 const TOKEN_TTL: Duration = Duration::from_secs(3600);
-/// Between two redraws of the picture.
-const REDRAW_EVERY: Duration = Duration::from_secs(1);
-/// Between two summary lines where there is no terminal.
-const LINE_EVERY: Duration = Duration::from_secs(5);
-/// How many events are kept to be shown.
-const KEPT_EVENTS: usize = 50;
-/// Lines of a log that are shown when the start fails.
-const LOG_LINES: usize = 8;
 
 /// What the user wants.
 #[derive(Debug)]
@@ -313,52 +301,6 @@ impl Runner {
         Ok(())
     }
 
-    fn await_start(&mut self) -> Result<(), UpError> {
-        let nothing = Observation::default();
-        let mut missing: Vec<String> = if self.control_was_ready {
-            self.pods
-                .iter()
-                .filter_map(|(name, pod)| pod.missing(self.seen.get(name).unwrap_or(&nothing)))
-                .collect()
-        } else {
-            vec!["control to be ready".to_owned()]
-        };
-        if missing.is_empty() {
-            missing.extend(self.uninformed());
-        }
-        let waited = self.started.elapsed();
-        let Some(first) = missing.first() else {
-            self.was_ready = true;
-            self.say(&format!("ready after {:.1} s", waited.as_secs_f64()));
-            for (service, url) in self.reach.published() {
-                // The one line that programs read.
-                let _ = writeln!(io::stdout(), "{service}\t{url}");
-            }
-            return Ok(());
-        };
-        let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
-        let given_up = |process: &&Process| process.restarts >= START_RESTARTS;
-        if let Some(process) = sidecars.chain([&self.control]).find(given_up) {
-            return Err(UpError::Ends(process.name().to_owned()));
-        }
-        let what = match missing.len() {
-            1 => first.clone(),
-            more => format!("{first}, and {} more", more - 1),
-        };
-        if waited >= START_DEADLINE {
-            return Err(UpError::Late {
-                waited: START_DEADLINE,
-                what: missing.join(", "),
-            });
-        }
-        if what != self.waiting_for {
-            let left = START_DEADLINE.saturating_sub(waited).as_secs();
-            self.say(&format!("waiting for {what} (at most {left} s more)"));
-            self.waiting_for = what;
-        }
-        Ok(())
-    }
-
     /// Makes what runs agree with the plan, as far as it may now.
     fn apply(&mut self) -> Result<(), UpError> {
         let now = Instant::now();
@@ -482,166 +424,6 @@ impl Runner {
                 .replace(&self.run_folder.token(&pod_id(pod)), &token)?;
         }
         Ok(())
-    }
-
-    fn say(&self, text: &str) {
-        let _ = writeln!(io::stderr(), "voile up: {text}");
-    }
-
-    fn event(&mut self, text: &str) {
-        if self.events.len() == KEPT_EVENTS {
-            self.events.remove(0);
-        }
-        self.events.push(text.to_owned());
-        if !self.draws() {
-            self.say(text);
-        }
-    }
-
-    /// Whether there is a picture that is redrawn in place.
-    fn draws(&self) -> bool {
-        self.was_ready && !self.options.quiet && !self.options.logs && io::stderr().is_terminal()
-    }
-
-    fn show(&mut self, now: Instant) {
-        let draws = self.draws();
-        let every = if draws { REDRAW_EVERY } else { LINE_EVERY };
-        if self.options.quiet || now.duration_since(self.drawn) < every {
-            return;
-        }
-        self.drawn = now;
-        let view = self.view();
-        if !draws {
-            self.say(&view::line(&view));
-            return;
-        }
-        let (width, height) =
-            rustix::termios::tcgetwinsize(io::stderr()).map_or((80, 24), |size| {
-                (
-                    usize::from(size.ws_col).max(20),
-                    usize::from(size.ws_row).max(5),
-                )
-            });
-        let picture = view::picture(&view, width, height - 1);
-        let up = match self.drawn_lines {
-            0 => String::new(),
-            lines => format!("\x1b[{lines}A\x1b[J"),
-        };
-        self.drawn_lines = picture.lines().count();
-        let _ = write!(io::stderr(), "{up}{picture}");
-    }
-
-    fn view(&self) -> View {
-        let mut rows: BTreeMap<String, (Row, Counters, Duration)> = BTreeMap::new();
-        let nothing = Observation::default();
-        for (name, pod) in &self.pods {
-            let seen = self.seen.get(name).unwrap_or(&nothing);
-            let key = format!("{}/{}", name.namespace, pod.plan.workload());
-            let (row, sum, span) = rows.entry(key.clone()).or_default();
-            row.name = key;
-            row.wanted += 1;
-            row.ready += usize::from(pod.is_ready(seen));
-            row.restarts += pod.restarts();
-            if pod.plan.sidecar.is_some() {
-                let trust_domain = &self.mesh.config.trust_domain;
-                let account = &pod.plan.template.service_account;
-                row.identity =
-                    format!("spiffe://{trust_domain}/ns/{}/sa/{account}", name.namespace);
-            }
-            if let (Some((then, before)), Some((now, latest))) = (&seen.before, &seen.counters) {
-                sum.add(&latest.since(before));
-                *span = (*span).max(now.duration_since(*then));
-            }
-        }
-        let control = if self.control_ready {
-            "running"
-        } else {
-            "not ready (the last configuration stays in force)"
-        };
-        View {
-            folder: self.options.folder.display().to_string(),
-            uptime: self.started.elapsed(),
-            control: control.to_owned(),
-            services: self.mesh.services.len(),
-            reach: self.reach.published(),
-            rows: rows
-                .into_values()
-                .map(|(row, sum, span)| Row {
-                    figures: if span.is_zero() {
-                        row.figures
-                    } else {
-                        sum.over(span)
-                    },
-                    ..row
-                })
-                .collect(),
-            events: self.events.clone(),
-        }
-    }
-
-    fn once_ready(&mut self, command: &str, stop: &Receiver<()>) -> Result<u8, UpError> {
-        let failed = |error| UpError::Command(command.to_owned(), error);
-        let mut shell = voile_host::child::Spec::new("once-ready", "/bin/sh")
-            .args(["-c", command])
-            .stdout(voile_host::child::Output::Inherit)
-            .stderr(voile_host::child::Output::Inherit);
-        for (service, url) in self.reach.published() {
-            let name: String = service
-                .chars()
-                .map(|c| {
-                    if c.is_ascii_alphanumeric() {
-                        c.to_ascii_uppercase()
-                    } else {
-                        '_'
-                    }
-                })
-                .collect();
-            shell = shell.env(format!("URL_{name}"), url);
-        }
-        let mut child = shell
-            .start()
-            .map_err(|error| failed(io::Error::other(error)))?;
-        loop {
-            if let Some(exit) = child.try_exit() {
-                return Ok(match exit {
-                    voile_host::child::Exit::Code(code) => u8::try_from(code).unwrap_or(1),
-                    voile_host::child::Exit::Signal(_) => 1,
-                });
-            }
-            match stop.recv_timeout(STEP) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(0),
-                Err(RecvTimeoutError::Timeout) => self.step()?,
-            }
-        }
-    }
-
-    /// Says what the processes said that keep us from being ready.
-    fn explain(&mut self, error: &UpError) {
-        if !matches!(error, UpError::Late { .. } | UpError::Ends(_)) {
-            return;
-        }
-        let nothing = Observation::default();
-        let mut shown: Vec<(String, Vec<String>)> = Vec::new();
-        if !self.control_ready {
-            shown.push((
-                self.control.name().to_owned(),
-                self.control.last_lines(LOG_LINES),
-            ));
-        }
-        for (name, pod) in &mut self.pods {
-            if !pod.is_ready(self.seen.get(name).unwrap_or(&nothing)) {
-                shown.extend(
-                    pod.processes()
-                        .map(|process| (process.name().to_owned(), process.last_lines(LOG_LINES))),
-                );
-            }
-        }
-        for (name, lines) in shown {
-            self.say(&format!("last lines of {name}:"));
-            for line in lines {
-                let _ = writeln!(io::stderr(), "    {line}");
-            }
-        }
     }
 }
 

@@ -308,6 +308,16 @@ fn an_application_that_crashes_is_reported_with_its_last_words_and_an_edit_heals
 }
 
 #[test]
+fn an_interrupt_during_the_start_is_obeyed() {
+    let mut up = Up::start(bookstore, &[]);
+    wait_until("it has begun", || up.text("err").contains("waiting for"));
+    up.signal(rustix::process::Signal::INT);
+    let status = up.wait();
+    assert!(status.success(), "{status}");
+    assert_eq!((up.family(), up.left_behind()), (vec![], vec![]));
+}
+
+#[test]
 fn once_ready_runs_a_command_that_knows_the_urls_and_gives_its_exit_code() {
     let mut up = Up::start(
         pair,

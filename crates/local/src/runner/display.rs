@@ -1,0 +1,114 @@
+//! What people see: events as they happen, and the live state, redrawn in place or line by line.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use super::Runner;
+use crate::observer::Observation;
+use crate::scrape::Counters;
+use crate::view::{self, Row, View};
+
+/// Between two redraws of the picture.
+const REDRAW_EVERY: Duration = Duration::from_secs(1);
+/// Between two summary lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+/// How many events are kept to be shown.
+const KEPT_EVENTS: usize = 50;
+
+impl Runner {
+    pub(super) fn say(&self, text: &str) {
+        let _ = writeln!(io::stderr(), "voile up: {text}");
+    }
+
+    pub(super) fn event(&mut self, text: &str) {
+        if self.events.len() == KEPT_EVENTS {
+            self.events.remove(0);
+        }
+        self.events.push(text.to_owned());
+        if !self.draws() {
+            self.say(text);
+        }
+    }
+
+    /// Whether there is a picture that is redrawn in place.
+    pub(super) fn draws(&self) -> bool {
+        self.was_ready && !self.options.quiet && !self.options.logs && io::stderr().is_terminal()
+    }
+
+    pub(super) fn show(&mut self, now: Instant) {
+        let draws = self.draws();
+        let every = if draws { REDRAW_EVERY } else { LINE_EVERY };
+        if self.options.quiet || now.duration_since(self.drawn) < every {
+            return;
+        }
+        self.drawn = now;
+        let view = self.view();
+        if !draws {
+            self.say(&view::line(&view));
+            return;
+        }
+        let (width, height) =
+            rustix::termios::tcgetwinsize(io::stderr()).map_or((80, 24), |size| {
+                (
+                    usize::from(size.ws_col).max(20),
+                    usize::from(size.ws_row).max(5),
+                )
+            });
+        let picture = view::picture(&view, width, height - 1);
+        let up = match self.drawn_lines {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}A\x1b[J"),
+        };
+        self.drawn_lines = picture.lines().count();
+        let _ = write!(io::stderr(), "{up}{picture}");
+    }
+
+    pub(super) fn view(&self) -> View {
+        let mut rows: BTreeMap<String, (Row, Counters, Duration)> = BTreeMap::new();
+        let nothing = Observation::default();
+        for (name, pod) in &self.pods {
+            let seen = self.seen.get(name).unwrap_or(&nothing);
+            let key = format!("{}/{}", name.namespace, pod.plan.workload());
+            let (row, sum, span) = rows.entry(key.clone()).or_default();
+            row.name = key;
+            row.wanted += 1;
+            row.ready += usize::from(pod.is_ready(seen));
+            row.restarts += pod.restarts();
+            if pod.plan.sidecar.is_some() {
+                let trust_domain = &self.mesh.config.trust_domain;
+                let account = &pod.plan.template.service_account;
+                row.identity =
+                    format!("spiffe://{trust_domain}/ns/{}/sa/{account}", name.namespace);
+            }
+            if let (Some((then, before)), Some((now, latest))) = (&seen.before, &seen.counters) {
+                sum.add(&latest.since(before));
+                *span = (*span).max(now.duration_since(*then));
+            }
+        }
+        let control = if self.control_ready {
+            "running"
+        } else {
+            "not ready (the last configuration stays in force)"
+        };
+        View {
+            folder: self.options.folder.display().to_string(),
+            uptime: self.started.elapsed(),
+            control: control.to_owned(),
+            services: self.mesh.services.len(),
+            reach: self.reach.published(),
+            rows: rows
+                .into_values()
+                .map(|(row, sum, span)| Row {
+                    figures: if span.is_zero() {
+                        row.figures
+                    } else {
+                        sum.over(span)
+                    },
+                    ..row
+                })
+                .collect(),
+            events: self.events.clone(),
+        }
+    }
+}

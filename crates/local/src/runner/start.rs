@@ -1,0 +1,131 @@
+//! The beginning: waiting until all is ready, what is said when it never is, and the command that runs once it is.
+
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use voile_host::child::{Exit, Output, Spec};
+
+use super::{Runner, STEP, UpError};
+use crate::observer::Observation;
+use crate::process::Process;
+
+/// How long the whole mesh may take to become ready at the start.
+const START_DEADLINE: Duration = Duration::from_secs(90);
+/// How often the control plane or a sidecar may end before the first readiness; more is not bad luck.
+const START_RESTARTS: u32 = 3;
+/// Lines of a log that are shown when the start fails.
+const LOG_LINES: usize = 8;
+
+impl Runner {
+    pub(super) fn await_start(&mut self) -> Result<(), UpError> {
+        let nothing = Observation::default();
+        let mut missing: Vec<String> = if self.control_was_ready {
+            self.pods
+                .iter()
+                .filter_map(|(name, pod)| pod.missing(self.seen.get(name).unwrap_or(&nothing)))
+                .collect()
+        } else {
+            vec!["control to be ready".to_owned()]
+        };
+        if missing.is_empty() {
+            missing.extend(self.uninformed());
+        }
+        let waited = self.started.elapsed();
+        let Some(first) = missing.first() else {
+            self.was_ready = true;
+            self.say(&format!("ready after {:.1} s", waited.as_secs_f64()));
+            for (service, url) in self.reach.published() {
+                // The one line that programs read.
+                let _ = writeln!(io::stdout(), "{service}\t{url}");
+            }
+            return Ok(());
+        };
+        let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
+        let given_up = |process: &&Process| process.restarts >= START_RESTARTS;
+        if let Some(process) = sidecars.chain([&self.control]).find(given_up) {
+            return Err(UpError::Ends(process.name().to_owned()));
+        }
+        let what = match missing.len() {
+            1 => first.clone(),
+            more => format!("{first}, and {} more", more - 1),
+        };
+        if waited >= START_DEADLINE {
+            return Err(UpError::Late {
+                waited: START_DEADLINE,
+                what: missing.join(", "),
+            });
+        }
+        if what != self.waiting_for {
+            let left = START_DEADLINE.saturating_sub(waited).as_secs();
+            self.say(&format!("waiting for {what} (at most {left} s more)"));
+            self.waiting_for = what;
+        }
+        Ok(())
+    }
+
+    pub(super) fn once_ready(&mut self, command: &str, stop: &Receiver<()>) -> Result<u8, UpError> {
+        let failed = |error| UpError::Command(command.to_owned(), error);
+        let mut shell = Spec::new("once-ready", "/bin/sh")
+            .args(["-c", command])
+            .stdout(Output::Inherit)
+            .stderr(Output::Inherit);
+        for (service, url) in self.reach.published() {
+            let name: String = service
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() {
+                        c.to_ascii_uppercase()
+                    } else {
+                        '_'
+                    }
+                })
+                .collect();
+            shell = shell.env(format!("URL_{name}"), url);
+        }
+        let mut child = shell
+            .start()
+            .map_err(|error| failed(io::Error::other(error)))?;
+        loop {
+            if let Some(exit) = child.try_exit() {
+                return Ok(match exit {
+                    Exit::Code(code) => u8::try_from(code).unwrap_or(1),
+                    Exit::Signal(_) => 1,
+                });
+            }
+            match stop.recv_timeout(STEP) {
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(0),
+                Err(RecvTimeoutError::Timeout) => self.step()?,
+            }
+        }
+    }
+
+    /// Says what the processes said that keep us from being ready.
+    pub(super) fn explain(&mut self, error: &UpError) {
+        if !matches!(error, UpError::Late { .. } | UpError::Ends(_)) {
+            return;
+        }
+        let nothing = Observation::default();
+        let mut shown: Vec<(String, Vec<String>)> = Vec::new();
+        if !self.control_ready {
+            shown.push((
+                self.control.name().to_owned(),
+                self.control.last_lines(LOG_LINES),
+            ));
+        }
+        for (name, pod) in &mut self.pods {
+            if !pod.is_ready(self.seen.get(name).unwrap_or(&nothing)) {
+                shown.extend(
+                    pod.processes()
+                        .map(|process| (process.name().to_owned(), process.last_lines(LOG_LINES))),
+                );
+            }
+        }
+        for (name, lines) in shown {
+            self.say(&format!("last lines of {name}:"));
+            for line in lines {
+                let _ = writeln!(io::stderr(), "    {line}");
+            }
+        }
+    }
+}
