@@ -1,9 +1,257 @@
-//! `report.html`.
+//! `report.html`: one file that opens offline, on a phone, in the dark and on paper. Words first, then figures, then
+//! plots, then everything needed to doubt them.
 
-use crate::record::Record;
+mod evidence;
+mod plots;
+
+use std::fmt::Write as _;
+
+use crate::record::{Estimate, Record, Summary};
+use crate::words::{bytes, escape, interval, micro, mode_title, ratio};
+
+const STYLE: &str = include_str!("page.css");
 
 /// Draws the report.
 #[must_use]
 pub fn render(record: &Record) -> String {
-    record.experiment.name.clone()
+    let experiment = &record.experiment;
+    let name = escape(&experiment.name);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>Voile lab: {name}</title><style>{STYLE}</style></head><body>\n<h1>What the mesh costs: {name}</h1>\n"
+    );
+    let rate = record.summary.first().map_or(0.0, |summary| summary.rate);
+    let connections = record
+        .summary
+        .first()
+        .map_or(0, |summary| summary.connections);
+    let _ = writeln!(
+        page,
+        "<p class=\"soft\">{} · {} · {} cores · {} · HTTP/1.1, {} bytes, {rate} requests/s, {connections} connections, \
+         {} rounds of {} s slices, {} workers per proxy, profile <b>{}</b></p>",
+        escape(&experiment.started_at),
+        escape(&record.environment.cpu),
+        record.environment.cores,
+        escape(&record.environment.kernel),
+        experiment.size_bytes,
+        experiment.rounds_done,
+        experiment.slice_seconds,
+        experiment.workers,
+        escape(&record.environment.profile),
+    );
+    for note in &record.notes {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(note));
+    }
+    words(&mut page, record);
+    table(&mut page, record);
+    ratios(&mut page, record);
+    plots::write(&mut page, record);
+    evidence::write(&mut page, record);
+    page.push_str("</body></html>\n");
+    page
+}
+
+/// The answer in sentences, the heaviest and most telling cell first.
+fn words(page: &mut String, record: &Record) {
+    page.push_str("<h2>In words</h2>\n<ul class=\"lead\">\n");
+    let mut told: Vec<&Summary> = record
+        .summary
+        .iter()
+        .filter(|s| s.mode == "both" && s.arrival == "uniform" && s.runs_valid > 0)
+        .collect();
+    told.sort_by_key(|summary| (!summary.tls, summary.contestant != "voile"));
+    for summary in told {
+        let _ = writeln!(page, "<li>{}</li>", sentence(summary));
+    }
+    if let Some(control) = &record.control {
+        let floor = |name: &str| {
+            control
+                .noise_floor
+                .get(name)
+                .map(|floor| format!("{:.0} %", floor * 100.0))
+        };
+        let floors: Vec<String> = [
+            ("latency_us.p50", "p50"),
+            ("latency_us.p99", "p99"),
+            ("sidecar.cpu_us_per_request", "CPU"),
+        ]
+        .iter()
+        .filter_map(|(name, words)| Some(format!("{words} {}", floor(name)?)))
+        .collect();
+        if !floors.is_empty() {
+            let _ = writeln!(
+                page,
+                "<li>Measured twice, the same cell agrees within {} (A/A control): smaller differences are noise.</li>",
+                floors.join(", ")
+            );
+        }
+    }
+    let invalid = record.runs.iter().filter(|run| !run.valid).count();
+    let _ = writeln!(
+        page,
+        "<li>{} of {} slices are valid; the others are listed below and nowhere counted.</li>\n</ul>",
+        record.runs.len() - invalid,
+        record.runs.len()
+    );
+}
+
+fn sentence(summary: &Summary) -> String {
+    let figure =
+        |name: &str, show: fn(f64) -> String| summary.figures.get(name).map(|f| interval(f, show));
+    let mut parts = Vec::new();
+    if let Some(added) = figure("added_us.p50", micro) {
+        parts.push(format!("add {added} µs to the median"));
+    }
+    if let Some(added) = figure("added_us.p99", micro) {
+        parts.push(format!("{added} µs to the 99th percentile"));
+    }
+    if let Some(cpu) = figure("sidecar.cpu_us_per_request", micro) {
+        parts.push(format!("cost {cpu} µs of CPU per request each"));
+    }
+    if let Some(memory) = figure("sidecar.rss_bytes", bytes) {
+        parts.push(format!("and hold {memory} each"));
+    }
+    let tls = if summary.tls {
+        "over mutual TLS"
+    } else {
+        "in plaintext"
+    };
+    let mut text = format!(
+        "Two <b>{}</b> sidecars {tls} {}.",
+        escape(&summary.contestant),
+        parts.join(", ")
+    );
+    if summary.contestant == "voile"
+        && let Some(ratios) = summary.ratios.get("envoy")
+    {
+        let part = |name: &str, words: &str| {
+            ratios
+                .get(name)
+                .map(|r| format!("{} {words}", interval(r, ratio)))
+        };
+        let parts: Vec<String> = [
+            part("sidecar.cpu_us_per_request", "its CPU per request"),
+            part("added_us.p50", "its added median"),
+            part("added_us.p99", "its added p99"),
+            part("sidecar.rss_bytes", "its memory"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !parts.is_empty() {
+            let _ = write!(text, " Against Envoy: {}.", parts.join(", "));
+        }
+    }
+    text
+}
+
+fn cell(estimate: Option<&Estimate>, show: fn(f64) -> String) -> String {
+    match estimate {
+        None => "<td>–</td>".to_owned(),
+        Some(e) => match (e.low, e.high) {
+            (Some(low), Some(high)) => {
+                format!(
+                    "<td>{}<small>{} – {}</small></td>",
+                    show(e.median),
+                    show(low),
+                    show(high)
+                )
+            }
+            _ => format!("<td>{}</td>", show(e.median)),
+        },
+    }
+}
+
+/// Heading, figure, and how it is written.
+type Column = (&'static str, &'static str, fn(f64) -> String);
+
+const COLUMNS: [Column; 9] = [
+    ("p50 µs", "latency_us.p50", micro),
+    ("p90 µs", "latency_us.p90", micro),
+    ("p99 µs", "latency_us.p99", micro),
+    ("added p50", "added_us.p50", micro),
+    ("added p99", "added_us.p99", micro),
+    (
+        "CPU µs/req per sidecar",
+        "sidecar.cpu_us_per_request",
+        micro,
+    ),
+    ("machine CPU µs/req", "machine_cpu_us_per_request", micro),
+    ("RSS per sidecar", "sidecar.rss_bytes", bytes),
+    ("switches/req", "sidecar.ctx_switches_per_request", micro),
+];
+
+fn table(page: &mut String, record: &Record) {
+    page.push_str("<h2>Figures</h2>\n<p class=\"soft\">Median over rounds; below it the 95 % interval over rounds, where there are at least six. \
+        Latency counts from when a request was due. Added: over the baseline of the same arrival, within rounds.</p>\n\
+        <div class=\"scroll\"><table><thead><tr><th>contestant</th>");
+    for (title, ..) in COLUMNS {
+        let _ = write!(page, "<th>{title}</th>");
+    }
+    page.push_str("<th>rounds</th></tr></thead><tbody>\n");
+    let mut last = String::new();
+    for summary in &record.summary {
+        let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
+        if title != last {
+            let _ = writeln!(
+                page,
+                "<tr class=\"head\"><td colspan=\"{}\">{}</td></tr>",
+                COLUMNS.len() + 2,
+                escape(&title)
+            );
+            last = title;
+        }
+        let _ = write!(page, "<tr><td>{}</td>", escape(&summary.contestant));
+        for (_, name, show) in COLUMNS {
+            page.push_str(&cell(summary.figures.get(name), show));
+        }
+        let invalid = if summary.runs_invalid > 0 {
+            format!(
+                "<small class=\"bad\">{} invalid</small>",
+                summary.runs_invalid
+            )
+        } else {
+            String::new()
+        };
+        let _ = writeln!(page, "<td>{}{invalid}</td></tr>", summary.runs_valid);
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+fn ratios(page: &mut String, record: &Record) {
+    let ours: Vec<&Summary> = record
+        .summary
+        .iter()
+        .filter(|s| s.contestant == "voile" && !s.ratios.is_empty())
+        .collect();
+    if ours.is_empty() {
+        return;
+    }
+    page.push_str("<h2>Voile divided by others</h2>\n<p class=\"soft\">Paired within rounds; below 1 Voile costs less. \
+        Ratios of added latency are ratios of medians, resampled together.</p>\n<div class=\"scroll\"><table><thead><tr>\
+        <th>cell</th><th class=\"t\">against</th><th>CPU per sidecar</th><th>added p50</th><th>added p99</th><th>p50</th><th>p99</th><th>RSS per sidecar</th></tr></thead><tbody>\n");
+    for summary in ours {
+        for (against, figures) in &summary.ratios {
+            let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
+            let _ = write!(
+                page,
+                "<tr><td>{}</td><td class=\"t\">{}</td>",
+                escape(&title),
+                escape(against)
+            );
+            for name in [
+                "sidecar.cpu_us_per_request",
+                "added_us.p50",
+                "added_us.p99",
+                "latency_us.p50",
+                "latency_us.p99",
+                "sidecar.rss_bytes",
+            ] {
+                page.push_str(&cell(figures.get(name), ratio));
+            }
+            page.push_str("</tr>\n");
+        }
+    }
+    page.push_str("</tbody></table></div>\n");
 }

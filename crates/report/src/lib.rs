@@ -10,5 +10,6 @@ pub mod html;
 pub mod record;
 pub mod statistics;
 pub mod summarise;
+mod svg;
 pub mod table;
 pub mod words;

@@ -1,0 +1,181 @@
+//! What one needs to doubt the figures: proof of path, invalid slices, terms, environment, and how to repeat.
+
+use std::fmt::Write as _;
+
+use crate::record::{Record, Verdict};
+use crate::words::{escape, mode_title};
+
+pub(super) fn write(page: &mut String, record: &Record) {
+    invalid(page, record);
+    proofs(page, record);
+    contestants(page, record);
+    environment(page, record);
+    repeat(page, record);
+}
+
+fn invalid(page: &mut String, record: &Record) {
+    page.push_str("<h2>Invalid slices</h2>\n");
+    let invalid: Vec<_> = record.runs.iter().filter(|run| !run.valid).collect();
+    if invalid.is_empty() {
+        page.push_str("<p>None.</p>\n");
+    } else {
+        page.push_str("<div class=\"scroll\"><table><thead><tr><th>round</th><th class=\"t\">cell</th><th class=\"t\">why it does not count</th></tr></thead><tbody>\n");
+        for run in invalid {
+            let mut cell = format!(
+                "{}, {}",
+                run.contestant,
+                mode_title(&run.mode, run.tls, &run.arrival)
+            );
+            if run.control {
+                cell.push_str(" (A/A control)");
+            }
+            let _ = writeln!(
+                page,
+                "<tr><td>{}</td><td class=\"t\">{}</td><td class=\"t bad\">{}</td></tr>",
+                run.round,
+                escape(&cell),
+                escape(&run.invalid_reasons.join("; "))
+            );
+        }
+        page.push_str("</tbody></table></div>\n");
+    }
+    page.push_str("<details><summary>What a slice must satisfy</summary><ul>");
+    for bound in &record.experiment.validity {
+        let _ = write!(page, "<li>{}</li>", escape(bound));
+    }
+    page.push_str("</ul></details>\n");
+}
+
+fn proofs(page: &mut String, record: &Record) {
+    page.push_str("<h2>Proof of path</h2>\n<p class=\"soft\">Before anything was measured, marked requests walked each path once and were looked at \
+        from outside. A failed proof makes all slices of its path invalid.</p>\n");
+    for proof in &record.proofs {
+        let count = |verdict| {
+            proof
+                .checks
+                .iter()
+                .filter(|check| check.verdict == verdict)
+                .count()
+        };
+        let (failed, open) = (count(Verdict::Failed), count(Verdict::NotProven));
+        let mut result = format!(
+            "<span class=\"good\">{} proven</span>",
+            count(Verdict::Proven)
+        );
+        if open > 0 {
+            let _ = write!(result, ", {open} not proven here");
+        }
+        if failed > 0 {
+            let _ = write!(result, ", <span class=\"bad\">{failed} failed</span>");
+        }
+        let title = mode_title(&proof.mode, proof.tls, "marked");
+        let title = title.trim_end_matches(", marked arrival");
+        let _ = writeln!(
+            page,
+            "<details{}><summary>{}, {}: {result}</summary><div class=\"scroll\"><table><tbody>",
+            if failed > 0 { " open" } else { "" },
+            escape(&proof.contestant),
+            escape(title)
+        );
+        for check in &proof.checks {
+            let (class, word) = match check.verdict {
+                Verdict::Proven => ("good", "proven"),
+                Verdict::NotProven => ("soft", "not proven"),
+                Verdict::Failed => ("bad", "FAILED"),
+            };
+            let _ = writeln!(
+                page,
+                "<tr><td class=\"{class}\">{word}</td><td class=\"t\">{}</td><td class=\"t soft\">{}</td></tr>",
+                escape(&check.claim),
+                escape(&check.evidence)
+            );
+        }
+        page.push_str("</tbody></table></div></details>\n");
+    }
+}
+
+fn contestants(page: &mut String, record: &Record) {
+    page.push_str("<h2>Contestants and their terms</h2>\n");
+    for contestant in record.contestants.iter().filter(|c| c.name != "baseline") {
+        let version = record
+            .environment
+            .versions
+            .get(&contestant.name)
+            .map_or("", String::as_str);
+        let _ = writeln!(
+            page,
+            "<h3>{} {}</h3>",
+            escape(&contestant.name),
+            escape(version)
+        );
+        if let Some(missing) = &contestant.missing {
+            let _ = writeln!(page, "<p class=\"bad\">Left out: {}</p>", escape(missing));
+        }
+        page.push_str("<ul>");
+        for term in &contestant.terms {
+            let _ = write!(page, "<li>{}</li>", escape(term));
+        }
+        if let Some(tls) = record.environment.tls.get(&contestant.name) {
+            let _ = write!(
+                page,
+                "<li>negotiated between its sidecars: {}</li>",
+                escape(tls)
+            );
+        }
+        page.push_str("</ul>\n");
+        if !contestant.commands.is_empty() {
+            let commands: Vec<String> = contestant
+                .commands
+                .iter()
+                .map(|command| escape(command))
+                .collect();
+            let _ = writeln!(
+                page,
+                "<details><summary>Command lines</summary><pre>{}</pre></details>",
+                commands.join("\n")
+            );
+        }
+    }
+}
+
+fn environment(page: &mut String, record: &Record) {
+    let environment = &record.environment;
+    let load = environment
+        .load_average
+        .map_or_else(|| "unknown".to_owned(), |load| format!("{load:.2}"));
+    page.push_str("<h2>Environment</h2>\n<div class=\"scroll\"><table><tbody>\n");
+    for (name, value) in [
+        ("host", environment.host.clone()),
+        ("processor", environment.cpu.clone()),
+        ("cores", environment.cores.to_string()),
+        (
+            "memory",
+            format!(
+                "{:.1} GiB",
+                environment.memory_bytes as f64 / f64::from(1 << 30)
+            ),
+        ),
+        ("kernel", environment.kernel.clone()),
+        ("load average at the start", load),
+        ("profile", environment.profile.clone()),
+        ("took", format!("{:.0} s", record.experiment.took_seconds)),
+        ("seed", record.experiment.seed.to_string()),
+    ] {
+        let _ = writeln!(
+            page,
+            "<tr><td>{name}</td><td class=\"t\">{}</td></tr>",
+            escape(&value)
+        );
+    }
+    page.push_str("</tbody></table></div>\n");
+}
+
+fn repeat(page: &mut String, record: &Record) {
+    let _ = writeln!(
+        page,
+        "<h2>Repeat it</h2>\n<pre>{}</pre>\n<p class=\"soft\">This page is drawn from <code>record.json</code> beside it: \
+         <code>voile bench report FOLDER</code> draws it again. Each slice with its histogram is a line of \
+         <code>samples/slices.jsonl</code>; <code>definition.toml</code> is the experiment.</p>",
+        escape(&record.experiment.command)
+    );
+}
