@@ -265,3 +265,13 @@ fn the_bookstore_has_no_problem() {
         (&[][..], 7, 1)
     );
 }
+
+#[test]
+fn the_page_on_the_local_mesh_explains_every_code() {
+    use voile_local::expand::{NO_COMMAND, NO_INGRESS, POD_NAME, SHARED_BIND, UNREACHABLE};
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/local-mesh.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    for code in [NO_INGRESS, NO_COMMAND, POD_NAME, SHARED_BIND, UNREACHABLE] {
+        assert!(page.contains(&format!("| {code} | ")), "{code}");
+    }
+}
