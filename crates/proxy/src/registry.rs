@@ -145,7 +145,7 @@ impl Registry {
             .flat_map(|held| &held.value.outbound);
         listeners
             .flat_map(|listener| &listener.services)
-            .map(|service| service_name(service))
+            .map(service_name)
             .collect()
     }
 

@@ -137,10 +137,10 @@ fn hello(body: &[u8]) -> Option<ClientHello> {
         let value = extensions.vector16()?;
         match kind {
             EXTENSION_SERVER_NAME if !std::mem::replace(&mut named, true) => {
-                answer.server_name = server_name(value)?
+                answer.server_name = server_name(value)?;
             }
             EXTENSION_ALPN if !std::mem::replace(&mut negotiated, true) => {
-                answer.alpn = protocols(value)?
+                answer.alpn = protocols(value)?;
             }
             // Twice the same question has two answers; nobody may choose between them.
             EXTENSION_SERVER_NAME | EXTENSION_ALPN => return None,

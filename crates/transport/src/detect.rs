@@ -69,9 +69,7 @@ fn request_line(bytes: &[u8]) -> Option<Detected> {
     if method == 0 || method > MAX_METHOD {
         return Some(Detected::Opaque);
     }
-    let Some(after) = bytes.get(method) else {
-        return None;
-    };
+    let after = bytes.get(method)?;
     if *after != b' ' {
         return Some(Detected::Opaque);
     }

@@ -70,7 +70,7 @@ impl Totals {
             ],
         });
         let mut single = |name, kind, help, value: u64| {
-            scrape.family(Family::single(name, kind, help, value as f64))
+            scrape.family(Family::single(name, kind, help, value as f64));
         };
         single(
             "voile_connections",

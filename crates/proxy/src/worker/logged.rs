@@ -73,9 +73,13 @@ pub(crate) fn http<R: HttpRole>(
         .unwrap_or_default();
     log.write(&Entry {
         start: SystemTime::now().checked_sub(exchange.duration),
-        method: head.map(|head| head.method()).unwrap_or_default(),
-        path: head.map(|head| head.path_and_query()).unwrap_or_default(),
-        protocol: match head.map(|head| head.version()) {
+        method: head
+            .map(voile_http1::RequestHead::method)
+            .unwrap_or_default(),
+        path: head
+            .map(voile_http1::RequestHead::path_and_query)
+            .unwrap_or_default(),
+        protocol: match head.map(voile_http1::RequestHead::version) {
             Some(voile_http1::Version::Http10) => "HTTP/1.0",
             _ => "HTTP/1.1",
         },
@@ -89,7 +93,9 @@ pub(crate) fn http<R: HttpRole>(
         forwarded_for: header("x-forwarded-for"),
         user_agent: header("user-agent"),
         request_id: header("x-request-id"),
-        authority: head.and_then(|head| head.authority()).unwrap_or_default(),
+        authority: head
+            .and_then(voile_http1::RequestHead::authority)
+            .unwrap_or_default(),
         upstream_host: &upstream,
         upstream_cluster: context.cluster,
         downstream_local: &context.local.to_string(),
