@@ -119,6 +119,8 @@ struct Runner {
     leaving: Vec<Leaving>,
     /// Some pods still run as an earlier plan said: replicas are replaced one after the other.
     unsettled: bool,
+    /// Which pods were said to take traffic; `None` when the plan has changed since.
+    published: Option<BTreeSet<ResourceName>>,
     written: String,
     reach: reach::Reach,
     watch: FolderWatch,
@@ -185,6 +187,7 @@ impl Runner {
             pods: BTreeMap::new(),
             leaving: Vec::new(),
             unsettled: false,
+            published: None,
             written: String::new(),
             reach,
             watch,
@@ -288,6 +291,9 @@ impl Runner {
     /// Tells the control plane, and the relays, which pods there are and which take traffic.
     fn publish(&mut self) -> Result<(), UpError> {
         let ready = self.ready();
+        if self.published.as_ref() == Some(&ready) {
+            return Ok(());
+        }
         let text = render(&self.plan, &ready);
         if text != self.written {
             self.run_folder
@@ -298,6 +304,7 @@ impl Runner {
         for note in notes {
             self.event(&note);
         }
+        self.published = Some(ready);
         Ok(())
     }
 
@@ -351,6 +358,7 @@ impl Runner {
         if tokens {
             self.write_tokens()?;
         }
+        self.published = None;
         self.publish()
     }
 
