@@ -1,0 +1,3 @@
+//! Experiment definitions as their writers see them: what is accepted, and how mistakes are told.
+
+mod definitions;

@@ -1,0 +1,5 @@
+//! Records read, summed up and drawn: one binary, on a committed fixture and on simulated runs.
+
+mod drawing;
+mod records;
+mod summary;
