@@ -41,77 +41,84 @@ fn a_good_definition_is_read() {
     assert!(definition.control.is_none());
 }
 
+/// What is written instead of what, and what the reader must be told.
+const MISTAKES: &[(&str, &str, &str)] = &[
+    (
+        "rounds = 8",
+        "rounds = 0",
+        "mine.toml:2:10: rounds is 0; it must lie between 1 and 1000",
+    ),
+    (
+        "rounds = 8",
+        "rounds = \"8\"",
+        "mine.toml:2:10: invalid type",
+    ),
+    (
+        "rounds = 8",
+        "rouds = 8",
+        "mine.toml:2:1: unknown field `rouds`",
+    ),
+    ("rounds = 8\n", "", "missing field `rounds`"),
+    (
+        "\"mine\"",
+        "\"../mine\"",
+        "mine.toml:1:8: name \"../mine\" becomes a folder's name",
+    ),
+    ("\"1s\"", "\"1 fortnight\"", "mine.toml:3:9: slice"),
+    (
+        "\"1s\"",
+        "\"1ms\"",
+        "mine.toml:3:9: slice: 1ms must lie between",
+    ),
+    ("rate = 500", "rate = -1", "mine.toml:7:8: rate is -1"),
+    (
+        "\"http1\"",
+        "\"http3\"",
+        "mine.toml:10:12: protocol \"http3\" is unknown; known: http1",
+    ),
+    (
+        "[\"relay\"]",
+        "[\"voil\"]",
+        "contestant \"voil\" is unknown; known: baseline, voile, envoy, relay",
+    ),
+    (
+        "[\"both\"]",
+        "[\"bth\"]",
+        "mine.toml:22:10: mode \"bth\" is unknown",
+    ),
+    (
+        "[\"both\"]",
+        "[\"both\"]\ntls = true",
+        "mine.toml:22:10: tls needs a sidecar on both sides",
+    ),
+    ("[\"both\"]", "[\"baseline\"]", "baseline has no proxy"),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\", \"poisson\"]",
+        "is there twice",
+    ),
+    (
+        "workers = 1",
+        "workers = [",
+        "mine.toml:16:1: missing comma",
+    ),
+    (
+        "[proxy]",
+        "[control]\ncontestant = \"voile\"\nmode = \"both\"\narrival = \"uniform\"\n[proxy]",
+        "is not one of the cells",
+    ),
+];
+
 #[test]
 fn mistakes_are_told_with_their_place() {
-    for (from, to, expected) in [
-        (
-            "rounds = 8",
-            "rounds = 0",
-            "mine.toml:2:10: rounds is 0; it must lie between 1 and 1000",
-        ),
-        (
-            "rounds = 8",
-            "rounds = \"8\"",
-            "mine.toml:2:10: invalid type",
-        ),
-        (
-            "rounds = 8",
-            "rouds = 8",
-            "mine.toml:2:1: unknown field `rouds`",
-        ),
-        ("rounds = 8\n", "", "missing field `rounds`"),
-        (
-            "\"mine\"",
-            "\"../mine\"",
-            "mine.toml:1:8: name \"../mine\" becomes a folder's name",
-        ),
-        ("\"1s\"", "\"1 fortnight\"", "mine.toml:3:9: slice"),
-        (
-            "\"1s\"",
-            "\"1ms\"",
-            "mine.toml:3:9: slice: 1ms must lie between",
-        ),
-        ("rate = 500", "rate = -1", "mine.toml:7:8: rate is -1"),
-        (
-            "\"http1\"",
-            "\"http3\"",
-            "mine.toml:10:12: protocol \"http3\" is unknown; known: http1",
-        ),
-        (
-            "[\"relay\"]",
-            "[\"voil\"]",
-            "contestant \"voil\" is unknown; known: baseline, voile, envoy, relay",
-        ),
-        (
-            "[\"both\"]",
-            "[\"bth\"]",
-            "mine.toml:22:10: mode \"bth\" is unknown",
-        ),
-        (
-            "[\"both\"]",
-            "[\"both\"]\ntls = true",
-            "mine.toml:22:10: tls needs a sidecar on both sides",
-        ),
-        ("[\"both\"]", "[\"baseline\"]", "baseline has no proxy"),
-        (
-            "[\"poisson\"]",
-            "[\"poisson\", \"poisson\"]",
-            "is there twice",
-        ),
-        ("workers = 1", "workers = [", "mine.toml:16:1: missing comma"),
-        (
-            "[proxy]",
-            "[control]\ncontestant = \"voile\"\nmode = \"both\"\narrival = \"uniform\"\n[proxy]",
-            "is not one of the cells",
-        ),
-    ] {
+    for (from, to, expected) in MISTAKES {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD, "{from} is not in the text");
         let error = Definition::parse("mine.toml", &text)
             .expect_err(expected)
             .to_string();
         assert!(
-            error.starts_with("mine.toml:") && error.contains(expected),
+            error.starts_with("mine.toml:") && error.contains(*expected),
             "wanted `{expected}`, got `{error}`"
         );
     }
