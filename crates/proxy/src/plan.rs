@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use voile_identity::Identity;
+use voile_identity::{Identity, TrustDomain};
 use voile_telemetry::{Peer, Service};
 use voile_xds::wire::{AccessLog, MutualTls, Protocol};
 
@@ -19,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) own: Peer,
     pub(crate) inbound: Vec<InboundPlan>,
     pub(crate) outbound: Vec<OutboundPlan>,
+    pub(crate) trust_domain: TrustDomain,
+    pub(crate) trust_domain_aliases: Vec<TrustDomain>,
     pub(crate) settings: Settings,
 }
 

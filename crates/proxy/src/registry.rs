@@ -188,6 +188,8 @@ impl Registry {
                 .iter()
                 .map(|listener| self.outbound(listener))
                 .collect(),
+            trust_domain: configuration.trust_domain.clone(),
+            trust_domain_aliases: configuration.trust_domain_aliases.clone(),
             settings: settings(configuration),
         })
     }

@@ -120,7 +120,10 @@ impl Labels {
 
     /// Names and values in Istio's order.
     pub(crate) fn pairs(&self) -> Vec<(&'static str, &str)> {
-        let known = |value| if value == "" { UNKNOWN } else { value };
+        let known = |value| match value {
+            "" => UNKNOWN,
+            value => value,
+        };
         let revision = |peer: &'_ Peer| {
             peer.canonical_revision.is_empty() && !peer.canonical_service.is_empty()
         };

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::net::TcpStream;
 use voile_identity::identity_of;
+use voile_policy::Permit;
 use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId};
 use voile_transport::alpn::{self, Inner};
 use voile_transport::{
@@ -17,7 +18,7 @@ use voile_transport::{
 };
 use voile_xds::wire::{MutualTls, Protocol};
 
-use super::admission::{Arrival, Permit, admit};
+use super::admission::{Arrival, admit};
 use super::inbound_http::InboundRole;
 use super::logged::{self, TcpRecord};
 use super::peers::Known;
@@ -66,11 +67,14 @@ pub(crate) async fn serve(
         kind,
     } = identified;
     let mode = slot.plan.borrow().mutual_tls;
-    let permit = match admit(mode, caller.arrival) {
+    let Some(trust) = worker.trust.borrow().clone() else {
+        return; // A listener without a plan does not exist.
+    };
+    let permit = match admit(mode, &caller.arrival, &trust) {
         Ok(permit) => permit,
         Err(denial) => {
             count(&worker.counters.refused);
-            tracing::debug!(%remote, reason = denial.reason(), "connection refused");
+            tracing::debug!(%remote, %denial, "connection refused");
             return;
         }
     };
@@ -188,8 +192,8 @@ async fn terminate(
         }
     };
     let leaf = stream.peer_certificates().first()?;
-    let principal = match identity_of(leaf) {
-        Ok(identity) => identity.to_string(),
+    let identity = match identity_of(leaf) {
+        Ok(identity) => identity,
         Err(error) => {
             refused(&error);
             return None;
@@ -204,8 +208,8 @@ async fn terminate(
     Some(Identified {
         stream,
         caller: Caller {
-            arrival: Arrival::MutualTls,
-            principal,
+            principal: identity.to_string(),
+            arrival: Arrival::MutualTls(identity),
             remote,
         },
         kind,
@@ -239,7 +243,7 @@ async fn relay(
         Ok(upstream) => {
             let revoked = match caller.arrival {
                 Arrival::Plaintext => slot.no_plaintext.borrow().clone(),
-                Arrival::MutualTls => slot.no_mutual_tls.borrow().clone(),
+                Arrival::MutualTls(_) => slot.no_mutual_tls.borrow().clone(),
             };
             let upstream = Stream::Tcp(upstream.into());
             let outcome = transport::relay(
@@ -312,7 +316,7 @@ pub(crate) fn inbound_series(
     source.principal.clone_from(&caller.principal);
     let mut destination = Peer::clone(&worker.own.borrow());
     let security = match caller.arrival {
-        Arrival::MutualTls => {
+        Arrival::MutualTls(_) => {
             destination.principal.clone_from(&worker.principal.borrow());
             Security::MutualTls
         }

@@ -4,11 +4,12 @@
 use std::rc::Rc;
 
 use voile_http1::RequestHead;
+use voile_policy::Permit;
 use voile_telemetry::SeriesId;
 use voile_transport::{self as transport, Stream};
 
 use super::Worker;
-use super::admission::{Permit, admit};
+use super::admission::Admission;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::slots::InboundSlot;
@@ -19,6 +20,7 @@ pub(crate) struct InboundRole {
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
     caller: Caller,
+    admission: Admission,
     series: SeriesId,
     /// For requests of HTTP/1.0 that name none.
     authority: Rc<str>,
@@ -31,6 +33,7 @@ impl InboundRole {
         Self {
             worker,
             slot,
+            admission: Admission::new(caller.arrival.clone()),
             caller,
             series,
             authority,
@@ -41,12 +44,17 @@ impl InboundRole {
 impl HttpRole for InboundRole {
     type Upstream = Stream;
     type Key = u32;
-    type Ticket = Permit;
+    type Ticket = Rc<Permit>;
 
     fn route(&self, head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let mode = self.slot.plan.borrow().mutual_tls;
-        let permit = admit(mode, self.caller.arrival)
-            .map_err(|denial| Refusal::new(403, ResponseFlag::Unauthorized, denial.reason()))?;
+        let refused = |reason: String| Refusal::new(403, ResponseFlag::Unauthorized, reason);
+        let trust = self.worker.trust.borrow();
+        let Some(trust) = trust.as_ref() else {
+            return Err(refused("no trust domain yet".to_owned()));
+        };
+        let permit = self.admission.permit(mode, trust);
+        let permit = permit.map_err(|denial| refused(denial.to_string()))?;
         let mut route = Route::new(self.slot.endpoint_key.get(), permit);
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         if head.authority().is_none() && !self.authority.is_empty() {

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustls::{ClientConfig, ServerConfig};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
+use voile_policy::Trust;
 use voile_telemetry::access_log::AccessLog;
 use voile_telemetry::{Peer, Shard, Snapshot};
 
@@ -100,6 +101,8 @@ pub(crate) struct Worker {
     pub(crate) provisional: Provisional,
     pub(crate) settings: RefCell<Rc<Settings>>,
     pub(crate) own: RefCell<Rc<Peer>>,
+    /// None until the first plan, and until then nobody connects.
+    pub(crate) trust: RefCell<Option<Rc<Trust>>>,
     pub(crate) principal: RefCell<String>,
     pub(crate) access_log: RefCell<Option<AccessLog>>,
     pub(crate) random: RefCell<fastrand::Rng>,
@@ -130,6 +133,13 @@ impl Worker {
         if **self.own.borrow() != *own {
             *self.own.borrow_mut() = Rc::new(own.clone());
             self.epoch.set(self.epoch.get().wrapping_add(1));
+        }
+    }
+
+    /// Replaces the trust only when it changed: connections compare it by place to know whether their permit stands.
+    fn believe(&self, trust: Trust) {
+        if self.trust.borrow().as_deref() != Some(&trust) {
+            *self.trust.borrow_mut() = Some(Rc::new(trust));
         }
     }
 
@@ -178,6 +188,7 @@ pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
         provisional: Provisional::default(),
         settings: RefCell::new(Rc::new(Settings::default())),
         own: RefCell::default(),
+        trust: RefCell::default(),
         principal: RefCell::default(),
         access_log: RefCell::default(),
         random: RefCell::new(fastrand::Rng::new()),

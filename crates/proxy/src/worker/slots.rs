@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tokio::net::TcpStream;
+use voile_policy::Trust;
 use voile_traffic::AuthorityTable;
-use voile_xds::wire::Protocol;
+use voile_xds::wire::{MutualTls, Protocol};
 
-use super::admission::{Arrival, admit};
 use super::endpoint::Endpoint;
 use super::inbound_http::InboundRole;
 use super::outbound_http::OutboundRole;
@@ -114,6 +114,10 @@ impl Slots {
             *worker.settings.borrow_mut() = Rc::new(plan.settings.clone());
         }
         worker.become_workload(&plan.own);
+        worker.believe(Trust::new(
+            plan.trust_domain.clone(),
+            plan.trust_domain_aliases.clone(),
+        ));
         self.inbound
             .retain(|id, slot| inbound.contains(id) || leave(&slot.http.drain));
         self.outbound
@@ -209,14 +213,13 @@ impl InboundSlot {
         if before.endpoint != plan.endpoint {
             self.endpoint_key.set(worker.fresh_key());
         }
-        for (arrival, stop) in [
-            (Arrival::Plaintext, &self.no_plaintext),
-            (Arrival::MutualTls, &self.no_mutual_tls),
-        ] {
-            if admit(plan.mutual_tls, arrival).is_err() && admit(before.mutual_tls, arrival).is_ok()
-            {
-                stop.take().give();
-            }
+        let refuses_plaintext = |mode| mode == MutualTls::Strict;
+        if refuses_plaintext(plan.mutual_tls) && !refuses_plaintext(before.mutual_tls) {
+            self.no_plaintext.take().give();
+        }
+        let refuses_mutual_tls = |mode| mode == MutualTls::Disable;
+        if refuses_mutual_tls(plan.mutual_tls) && !refuses_mutual_tls(before.mutual_tls) {
+            self.no_mutual_tls.take().give();
         }
     }
 }
