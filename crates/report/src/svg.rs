@@ -85,10 +85,13 @@ pub(crate) fn dots(title: &str, rows: &[(String, Estimate)]) -> String {
         .flat_map(|(_, value)| [Some(value.median), value.low, value.high])
         .flatten()
         .map(|value| (value - 1.0).abs())
-        .fold(0.05, f64::max);
+        .fold(0.05, f64::max)
+        .min(1.0);
     let height = TOP + ROW * rows.len() as f64 + 22.0;
     let left = 150.0;
-    let x = |value: f64| left + (WIDTH - left - RIGHT) * ((value - 1.0 + reach) / (2.0 * reach));
+    let x = |value: f64| {
+        left + (WIDTH - left - RIGHT) * ((value - 1.0 + reach) / (2.0 * reach)).clamp(0.0, 1.0)
+    };
     let mut svg = open(title, height);
     let bottom = TOP + ROW * rows.len() as f64;
     let _ = write!(
