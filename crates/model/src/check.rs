@@ -15,6 +15,7 @@ mod networking;
 mod pod;
 mod security;
 mod service_entry;
+mod shut;
 mod sidecar;
 mod values;
 
@@ -88,9 +89,13 @@ pub fn check(sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diag
     if let Some(previous) = previous {
         last_good::keep(&mut read, &previous.resources);
     }
-    last_good::say_what_is_open(&mut read);
     let mut diagnostics = read.diagnostics;
-    let mesh = assemble::assemble(read.good, &mut diagnostics);
+    let mut mesh = assemble::assemble(read.good, &mut diagnostics);
+    let unreadable = shut::Unreadable {
+        named: read.broken_policies,
+        nameless: read.nameless_policies,
+    };
+    shut::shut(&mut mesh, unreadable, &mut diagnostics);
     Diagnostic::sort(&mut diagnostics);
     (mesh, diagnostics)
 }
@@ -103,6 +108,10 @@ pub(crate) struct Read {
     bad: BTreeMap<ResourceId, Source>,
     /// Files in which something is bad that cannot be told by name.
     nameless: BTreeMap<Arc<str>, Source>,
+    /// PeerAuthentications among the bad, as far as they could be read.
+    broken_policies: BTreeMap<ResourceId, Arc<PeerAuthentication>>,
+    /// What may be a PeerAuthentication and cannot be told by name.
+    nameless_policies: Vec<Source>,
     diagnostics: Vec<Diagnostic>,
 }
 

@@ -47,6 +47,6 @@ codes! {
     CONTRADICTION = "V0112";
     /// Two resources claim one name or address in the mesh.
     CLASH = "V0113";
-    /// A security policy is not in force because of its errors.
+    /// A security policy is held as STRICT because of its errors: it was never good.
     NOT_ENFORCED = "V0114";
 }

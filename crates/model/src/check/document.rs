@@ -20,6 +20,10 @@ use crate::yaml::{self, Document, Node, Place};
 /// Most documents of one file: a file of nothing but `---` lines and scalars must not take minutes.
 const MAX_DOCUMENTS_PER_FILE: usize = 50_000;
 
+/// A text that cannot be read may be a PeerAuthentication when it has this in it: the kind's first letters, so that one
+/// cut off in the middle of its kind is taken for one too.
+const POLICY_WORD: &str = "PeerAuth";
+
 /// Reads every document of a file.
 pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
     let start = Source {
@@ -75,6 +79,9 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut Read) {
                 line: error.place.line,
                 column: error.place.column,
             };
+            if document.text.contains(POLICY_WORD) {
+                read.nameless_policies.push(source.clone());
+            }
             read.add_nameless(source.clone());
             read.diagnostics
                 .push(Diagnostic::error(error.code, source, error.message).help(error.help));
@@ -112,10 +119,23 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
         Outcome::Good(id, checked) if !report.failed() => {
             read.add_good(id, Stored { source, checked });
         }
-        Outcome::Good(id, _) | Outcome::Bad(Some(id)) => {
+        Outcome::Good(id, checked) => {
+            if let Checked::PeerAuthentication(policy) = checked {
+                read.broken_policies.entry(id.clone()).or_insert(policy);
+            }
             read.bad.entry(id).or_insert(source);
         }
-        Outcome::Bad(None) => read.add_nameless(source),
+        Outcome::Bad(Some(id)) => {
+            read.bad.entry(id).or_insert(source);
+        }
+        Outcome::Bad(None) => {
+            let kind = node.get("kind").map(|kind| &kind.value);
+            if matches!(kind, Some(yaml::Value::Scalar(text)) if text.text.starts_with(POLICY_WORD))
+            {
+                read.nameless_policies.push(source.clone());
+            }
+            read.add_nameless(source);
+        }
         Outcome::Nothing => {}
     }
     read.diagnostics.extend(report.into_diagnostics());
@@ -210,8 +230,9 @@ fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> 
         "Namespace" => {
             kubernetes::namespace(meta, fields, report).map(|n| Checked::Namespace(n.into()))
         }
-        "PeerAuthentication" => security::peer_authentication(meta, fields, report)
-            .map(|p| Checked::PeerAuthentication(p.into())),
+        "PeerAuthentication" => Some(Checked::PeerAuthentication(
+            security::peer_authentication(meta, fields, report).into(),
+        )),
         "Pod" => pod::pod(meta, fields, report).map(|p| Checked::Pod(p.into())),
         "ProxyConfig" => {
             networking::proxy_config(meta, fields, report).map(|p| Checked::ProxyConfig(p.into()))

@@ -18,6 +18,11 @@ pub(super) fn keep(read: &mut Read, previous: &Resources) {
             .get(id)
             .or_else(|| read.nameless.get(&stored.source.file));
         if let Some(place) = place.cloned() {
+            if id.kind == "PeerAuthentication" && !read.bad.contains_key(id) {
+                // Then this is the policy that has lost its name.
+                read.nameless_policies
+                    .retain(|source| source.file != stored.source.file);
+            }
             read.diagnostics.push(note(id, stored, place));
             read.good.insert(id.clone(), stored.clone());
         }
@@ -31,16 +36,4 @@ fn note(id: &ResourceId, stored: &Stored, place: Source) -> Diagnostic {
     );
     Diagnostic::warning(codes::LAST_GOOD, place, message)
         .help("it stays in force until what is written is right again or removed")
-}
-
-/// A bad policy without a good version leaves open what it was to shut: that must not go unsaid.
-pub(super) fn say_what_is_open(read: &mut Read) {
-    for (id, place) in &read.bad {
-        if id.kind == "PeerAuthentication" && !read.good.contains_key(id) {
-            let message = format!("{id} is NOT ENFORCED because of its errors");
-            let help = "what it is for takes plaintext unless another policy forbids it";
-            read.diagnostics
-                .push(Diagnostic::warning(codes::NOT_ENFORCED, place.clone(), message).help(help));
-        }
-    }
 }

@@ -1,4 +1,5 @@
-//! Check of PeerAuthentication.
+//! Check of PeerAuthentication. What cannot be read never opens: a bad mode is held as STRICT, and a bad word of the
+//! selector drops out of it, which selects more.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +21,10 @@ pub(super) fn peer_authentication(
     meta: Meta,
     fields: &mut Fields<'_>,
     report: &Report,
-) -> Option<PeerAuthentication> {
+) -> PeerAuthentication {
     let written = written::PeerAuthentication::read(fields);
     let mode = |text: Option<&Text>| text.map_or(Some(None), |text| report.one_of(text, &MODES));
-    let of_workload = mode(written.mode.as_ref());
+    let of_workload = mode(written.mode.as_ref()).unwrap_or(Some(MutualTlsMode::Strict));
     let mut port_modes = BTreeMap::new();
     for (key, text) in &written.ports {
         let help = "the key is the number of a port of the workload, 1 to 65535";
@@ -53,12 +54,12 @@ pub(super) fn peer_authentication(
         }
     }
     let selector = values::selector(written.selector.as_ref(), report);
-    Some(PeerAuthentication {
+    PeerAuthentication {
         name: meta.name,
         source: meta.source,
         created: meta.created,
         selector,
-        mode: of_workload?,
+        mode: of_workload,
         port_modes,
-    })
+    }
 }

@@ -98,13 +98,103 @@ fn a_second_declaration_does_not_displace_the_first() {
 }
 
 #[test]
-fn a_broken_policy_keeps_its_last_good_version_or_says_that_nothing_is_enforced() {
-    let policy = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p}\nspec: {mtls: {mode: STRICT}}\n";
-    let broken = policy.replace("STRICT", "STRCT");
-    let (mesh, diagnostics) = edited(&broken, &good(policy));
-    assert_eq!(mesh.peer_authentications.len(), 1);
-    assert!(!render(&diagnostics).contains("NOT ENFORCED"));
-    let (mesh, diagnostics) = check_text(&broken);
-    assert_eq!(mesh.peer_authentications.len(), 0);
-    assert!(render(&diagnostics).contains("NOT ENFORCED"));
+fn a_broken_policy_keeps_its_last_good_version() {
+    let before = good(POLICY);
+    for broken in [
+        POLICY.replace("PERMISSIVE", "PERMISIVE"),
+        POLICY.split_at(60).0.to_owned(),
+    ] {
+        let (mesh, diagnostics) = edited(&broken, &before);
+        assert_eq!(
+            policies(&mesh),
+            ["a/p: app=x Permissive [8080]"],
+            "{broken}"
+        );
+        assert!(!render(&diagnostics).contains("V0114"));
+    }
+}
+
+#[test]
+fn a_broken_policy_that_was_never_good_is_held_as_strict() {
+    let cases: &[(&str, &str, &str)] = &[
+        ("PERMISSIVE", "PERMISIVE", "a/p: app=x Strict []"),
+        (
+            "8080: {mode: DISABLE}",
+            "http: {mode: DISABLE}",
+            "a/p: app=x Strict []",
+        ),
+        ("app: x", "app: [x]", "a/p: everything Strict []"),
+        (
+            "selector: {matchLabels",
+            "selektor: {matchLabels",
+            "a/p: everything Strict []",
+        ),
+        (
+            "namespace: a",
+            "namespace: istio-system, label: x",
+            "istio-system/p: everything Strict []",
+        ),
+        (
+            "namespace: a",
+            "namespace: 'A B'",
+            "istio-system/unreadable: everything Strict []",
+        ),
+        (
+            "kind: PeerAuthentication",
+            "kind: PeerAuth",
+            "istio-system/unreadable: everything Strict []",
+        ),
+        (
+            "{mode: PERMISSIVE}",
+            "{mode: PERM",
+            "istio-system/unreadable: everything Strict []",
+        ),
+    ];
+    for (right, wrong, expected) in cases {
+        let text = POLICY.replace(right, wrong);
+        assert_ne!(text, POLICY);
+        let (mesh, diagnostics) = check_text(&text);
+        assert_eq!(policies(&mesh), [*expected], "{wrong}");
+        let said = render(&diagnostics);
+        assert!(said.contains("V0114") && said.contains("STRICT"), "{said}");
+        // What is held as STRICT is not a last good version, and goes with the text.
+        let (mesh, diagnostics) = edited(&text, &mesh);
+        assert_eq!(policies(&mesh), [*expected], "{wrong}");
+        assert!(!render(&diagnostics).contains("last good"));
+        assert_eq!(policies(&edited("", &mesh).0), [""; 0]);
+    }
+}
+
+#[test]
+fn a_good_neighbour_in_the_file_does_not_excuse_a_policy_that_cannot_be_read() {
+    let (mesh, _) = check_text(&format!(
+        "{POLICY}---\nkind: PeerAuthentication\nmetadata: {{name: q"
+    ));
+    assert_eq!(
+        policies(&mesh),
+        [
+            "istio-system/unreadable: everything Strict []",
+            "a/p: app=x Permissive [8080]"
+        ]
+    );
+}
+
+const POLICY: &str = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: a}\nspec:\n  mtls: {mode: PERMISSIVE}\n  selector: {matchLabels: {app: x}}\n  portLevelMtls:\n    8080: {mode: DISABLE}\n";
+
+fn policies(mesh: &Mesh) -> Vec<String> {
+    let one = |policy: &std::sync::Arc<voile_model::mesh::PeerAuthentication>| {
+        let selector = policy.selector.as_ref().map_or_else(
+            || "everything".to_owned(),
+            |labels| {
+                let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
+                labels.collect()
+            },
+        );
+        let ports: Vec<u16> = policy.port_modes.keys().map(|port| port.get()).collect();
+        let mode = policy
+            .mode
+            .map_or("Unset".to_owned(), |mode| format!("{mode:?}"));
+        format!("{}: {selector} {mode} {ports:?}", policy.name)
+    };
+    mesh.peer_authentications.iter().map(one).collect()
 }
