@@ -19,13 +19,13 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Measure modes baseline, clientonly, serveronly and both: about two minutes, four beside Envoy.
-    Quick(Run),
+    Quick(Choices),
     /// Run the experiment that a TOML file defines (see benchmarks/quick.toml).
     Run {
         /// The experiment.
         file: PathBuf,
         #[command(flatten)]
-        run: Run,
+        run: Choices,
     },
     /// Draw report.html and results.csv of a record folder again, and print its table.
     Report {
@@ -41,7 +41,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct Run {
+struct Choices {
     /// The record folder [default: voile-results/DATE-NAME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -105,7 +105,7 @@ fn read(file: &Path) -> Result<Definition, (u8, String)> {
     Definition::parse(&file.display().to_string(), &text).map_err(|e| usage(e.to_string()))
 }
 
-fn experiment(definition: Definition, run: &Run) -> Done {
+fn experiment(definition: Definition, run: &Choices) -> Done {
     let only = run
         .only
         .as_ref()

@@ -1,6 +1,7 @@
 //! The end-to-end tests of the one binary, and `tidy`, which keeps the house as ARCHITECTURE.md draws it.
 
 mod analyze;
+mod bench;
 mod hostile;
 mod lifecycle;
 mod mesh;

@@ -1,0 +1,115 @@
+//! `voile bench` as its users run it: a smoke test of the floor, an interrupted run that keeps what it has, and wrong words.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::mesh::Process;
+
+fn record(folder: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(folder.join("record.json")).expect("a record was written");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+#[test]
+fn a_smoke_run_writes_a_whole_record_that_can_be_drawn_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let ran = Process::output(|voile| {
+        voile
+            .args(["bench", "quick", "--smoke", "--only", "relay", "--out"])
+            .arg(&out);
+    });
+    assert!(
+        ran.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    let record = record(&out);
+    let runs = record["runs"].as_array().expect("runs");
+    assert_eq!(
+        runs.len(),
+        10,
+        "two rounds of baseline twice and relay three times"
+    );
+    assert!(
+        runs.iter()
+            .any(|run| run["contestant"] == "relay" && run["valid"] == true)
+    );
+    for file in [
+        "report.html",
+        "results.csv",
+        "definition.toml",
+        "environment.json",
+        "samples/slices.jsonl",
+    ] {
+        assert!(out.join(file).is_file(), "{file} is missing");
+    }
+    std::fs::remove_file(out.join("report.html")).expect("it was there");
+    let again = Process::output(|voile| {
+        voile.args(["bench", "report"]).arg(&out);
+    });
+    assert!(again.status.success() && out.join("report.html").is_file());
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_was_measured_and_ends_with_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let log = tempfile::NamedTempFile::new().expect("a log file");
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_voile"))
+        .args([
+            "bench", "quick", "--only", "relay", "--slice", "200ms", "--out",
+        ])
+        .arg(&out)
+        .env("TMPDIR", folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.reopen().expect("the log file"))
+        .spawn()
+        .expect("voile starts");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !std::fs::read_to_string(log.path())
+        .unwrap_or_default()
+        .contains("slice 3/")
+    {
+        assert!(Instant::now() < deadline, "the third slice never began");
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&bench);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
+    let status = bench.wait().expect("it ends");
+    assert_eq!(status.code(), Some(1));
+    let record = record(&out);
+    assert_eq!(record["experiment"]["interrupted"], true);
+    assert!(
+        record["runs"]
+            .as_array()
+            .is_some_and(|runs| runs.len() >= 2)
+    );
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .expect("the folder")
+        .filter_map(Result::ok)
+        .collect();
+    assert_eq!(left.len(), 1, "only the record is left: {left:?}");
+}
+
+#[test]
+fn wrong_words_exit_with_two() {
+    for words in [
+        vec!["bench", "quick", "--only", "caddy"],
+        vec!["bench", "quick", "--peer", "envoy=/no/such/envoy"],
+        vec!["bench", "run", "/no/such/file.toml"],
+        vec!["bench", "quick", "--rounds", "0"],
+    ] {
+        let ran = Process::output(|voile| {
+            voile.args(&words);
+        });
+        assert_eq!(
+            ran.status.code(),
+            Some(2),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+    }
+}
