@@ -173,7 +173,7 @@ fn a_tcp_client_that_is_done_sending_still_gets_the_whole_answer() {
 fn a_server_that_speaks_first_is_heard_on_a_declared_tcp_port() {
     let mesh = Mesh::start("STRICT");
     application::serve(mesh.tcp_app(), |mut stream| {
-        stream.write_all(b"220 ready\r\n").expect("the greeting")
+        stream.write_all(b"220 ready\r\n").expect("the greeting");
     });
     let mut stream = TcpStream::connect(mesh.tcp()).expect("a connection");
     let mut greeting = [0; 11];
