@@ -149,10 +149,10 @@ fn reporter() -> Reporter {
                 (_, true) => eprintln!("voile control: all problems are gone"),
                 (0, false) => {}
                 (1, false) => {
-                    eprintln!("voile control: 1 error; what was good before stays in force")
+                    eprintln!("voile control: 1 error; what was good before stays in force");
                 }
                 (n, false) => {
-                    eprintln!("voile control: {n} errors; what was good before stays in force")
+                    eprintln!("voile control: {n} errors; what was good before stays in force");
                 }
             }
             last = lines;
