@@ -34,6 +34,10 @@ pub struct Report {
 /// Hears each report; called from a blocking thread.
 pub type Reporter = Box<dyn FnMut(&Report) + Send>;
 
+/// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
+const NOTHING: &str =
+    "the configuration holds no resources: proxies that ask are told to serve nothing";
+
 /// What the loop carries from one reading to the next.
 pub(crate) struct Reload<S> {
     pub(crate) source: S,
@@ -79,7 +83,11 @@ impl<S: Source> Reload<S> {
         let (mesh, mut diagnostics) = voile_model::check(&files, self.mesh.as_ref());
         diagnostics.extend(voile_analysis::analyze(&mesh));
         Diagnostic::sort(&mut diagnostics);
-        let (snapshot, problems) = translate(&mesh, self.snapshot.as_deref());
+        let (snapshot, mut problems) = translate(&mesh, self.snapshot.as_deref());
+        if mesh == Mesh::default() {
+            problems.push(NOTHING.to_owned());
+            tracing::warn!("{NOTHING}");
+        }
         let changed = self.snapshot.as_deref() != Some(&snapshot);
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();
         self.status.errors.store(errors as u64, Ordering::Relaxed);

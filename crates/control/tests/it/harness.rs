@@ -185,7 +185,8 @@ async fn run(folder: &TempDir, listen: SocketAddr) -> (Control, watch::Receiver<
     options.monitoring = any;
     let (publish, reports) = watch::channel(Vec::new());
     let reporter = Box::new(move |report: &Report| {
-        let lines: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();
+        let mut lines: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();
+        lines.extend(report.problems.iter().cloned());
         publish.send_modify(|all: &mut Vec<Seen>| {
             all.push(Seen {
                 text: format!("{}{:?}", lines.join("\n"), report.unreadable),

@@ -215,3 +215,14 @@ async fn a_refusal_is_recorded_by_name_and_the_rest_is_in_force() {
             .contains("voile_control_nacks_total 1")
     );
 }
+
+#[tokio::test]
+async fn a_folder_without_resources_is_legal_and_never_goes_unsaid() {
+    let mut mesh = Mesh::start(SHOP).await;
+    let said = |seen: &crate::harness::Seen| seen.changed && seen.text.contains("no resources");
+    std::fs::remove_file(mesh.config().join("mesh.yaml")).unwrap();
+    mesh.report(said).await;
+    mesh.stop().await;
+    mesh.restart().await;
+    mesh.report(said).await;
+}

@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 
 use super::backoff::Backoff;
-use super::connect::{ClientConfig, ClientError, CredentialSource, chain, connect};
+use super::connect::{ClientConfig, ClientError, CredentialSource, connect};
 use super::state::ClientState;
 use super::subscriptions::{Rejection, Subscriptions, Update};
 use crate::generated::ads::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -250,6 +250,9 @@ impl Driver {
         let now = SystemTime::now();
         let held = self.subscriptions.held(&type_url);
         self.publish.send_modify(|state| {
+            if !state.connected {
+                tracing::info!(address = self.config.address, "control plane answers");
+            }
             state.connected = true;
             let kind = state.types.entry(type_url.clone()).or_default();
             kind.last_update = Some(now);
@@ -271,11 +274,20 @@ impl Driver {
     }
 
     fn refused(&self, status: &tonic::Status) -> ClientError {
-        let mut text = format!("{:?}: {}", status.code(), status.message());
-        if let Some(source) = std::error::Error::source(status) {
-            text = format!("{text}: {}", chain(source));
+        match std::error::Error::source(status) {
+            Some(source) => self.broken(&format!("the connection was lost: {}", innermost(source))),
+            None => self.broken(&format!("{:?}: {}", status.code(), status.message())),
         }
-        self.broken(&text)
+    }
+}
+
+/// What happened, without the layers it passed through or the advice for programmers that rustls adds.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let last = std::iter::successors(Some(error), |error| error.source()).last();
+    let text = last.unwrap_or(error).to_string();
+    match text.split_once(": https://") {
+        Some((what, _)) => what.to_owned(),
+        None => text,
     }
 }
 
