@@ -123,10 +123,16 @@ impl Samples {
         let bytes = base64::engine::general_purpose::STANDARD
             .decode(text)
             .map_err(|error| format!("histogram is not base64: {error}"))?;
-        let histogram = Deserializer::new()
+        let read: Histogram<u64> = Deserializer::new()
             .deserialize(&mut bytes.as_slice())
             .map_err(|error| format!("histogram is not HdrHistogram V2: {error}"))?;
-        Ok(Self { histogram })
+        // Added to one that grows, because one that was read has the bounds of its text and panics on a larger value.
+        let mut samples = Self::new();
+        samples
+            .histogram
+            .add(&read)
+            .map_err(|error| format!("histogram holds more than can be kept: {error}"))?;
+        Ok(samples)
     }
 
     /// Each non-empty bucket as (lowest µs, highest µs, count), ascending.
@@ -162,4 +168,40 @@ pub struct Summary {
     pub mean: f64,
     /// Number of samples.
     pub count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(microseconds: &[u64]) -> Samples {
+        let mut samples = Samples::new();
+        for us in microseconds {
+            samples.record(us * MICROSECOND);
+        }
+        samples
+    }
+
+    #[test]
+    fn what_was_read_grows_like_what_was_recorded() {
+        let mut read = Samples::decode(&of(&[100, 200]).encode()).expect("reads its own text");
+        read.merge(&of(&[5_000_000]));
+        read.record(MAX_US * MICROSECOND);
+        assert_eq!((read.count(), read.quantile_us(0.25)), (4, 100));
+        assert!(read.max_us() >= MAX_US, "{}", read.max_us());
+    }
+
+    #[test]
+    fn text_that_is_no_histogram_is_refused_with_a_word() {
+        let cut = of(&[1, 2, 3]).encode();
+        for (text, word) in [
+            ("#", "base64"),
+            ("", "V2"),
+            ("AAAA", "V2"),
+            (&cut[..cut.len() / 8 * 4], "V2"),
+        ] {
+            let why = Samples::decode(text).expect_err("is no histogram");
+            assert!(why.contains(word), "{text:?}: {why}");
+        }
+    }
 }
