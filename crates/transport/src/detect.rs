@@ -21,8 +21,10 @@ pub enum Detected {
     Http2,
     /// None of those.
     Opaque,
-    /// Nothing came before the deadline, or the beginning fits several; opaque unless the caller knows better.
+    /// The client closed without a word.
     Silent,
+    /// The deadline passed first: nothing came, or a beginning that fits several. More may still come.
+    Undecided,
 }
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -117,7 +119,7 @@ pub async fn read_prefix(
         None => read_until_sure(tcp, prefix).await,
         Some(limit) => match tokio::time::timeout(limit, read_until_sure(tcp, prefix)).await {
             Ok(answer) => answer,
-            Err(_) => Ok(Detected::Silent),
+            Err(_) => Ok(Detected::Undecided),
         },
     }
 }

@@ -20,6 +20,7 @@ use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::{Arrival, admit};
 use super::inbound_http::InboundRole;
+use super::late::{self, Ahead};
 use super::logged::{self, TcpRecord};
 use super::peers::Known;
 use super::slots::InboundSlot;
@@ -39,6 +40,8 @@ struct Identified {
     stream: Stream,
     caller: Caller,
     kind: Kind,
+    /// The application's connection, if it had to be opened already.
+    ahead: Option<Ahead>,
 }
 
 /// Who is calling.
@@ -65,26 +68,38 @@ pub(crate) async fn serve(
         stream,
         caller,
         kind,
+        ahead,
     } = identified;
-    let mode = slot.plan.borrow().mutual_tls;
-    let Some(trust) = worker.trust.borrow().clone() else {
-        return; // A listener without a plan does not exist.
-    };
-    let permit = match admit(mode, &caller.arrival, &trust) {
-        Ok(permit) => permit,
-        Err(denial) => {
-            count(&worker.counters.refused);
-            tracing::debug!(%remote, %denial, "connection refused");
-            return;
-        }
+    let Some(permit) = permit(&worker, &slot, &caller.arrival, remote) else {
+        return;
     };
     match kind {
         Kind::Http => {
+            drop(ahead); // The engine opens its own, per request.
             let engine = slot.http.engine();
             let role = InboundRole::new(worker, slot, caller);
             serve_connection(&engine, &role, stream, &[]).await;
         }
-        Kind::Opaque => relay(&worker, &slot, stream, caller, permit).await,
+        Kind::Opaque => relay(&worker, &slot, stream, ahead, caller, permit).await,
+    }
+}
+
+fn permit(
+    worker: &Worker,
+    slot: &InboundSlot,
+    arrival: &Arrival,
+    remote: SocketAddr,
+) -> Option<Permit> {
+    let mode = slot.plan.borrow().mutual_tls;
+    // A listener without a plan does not exist, nor one without trust.
+    let trust = worker.trust.borrow().clone()?;
+    match admit(mode, arrival, &trust) {
+        Ok(permit) => Some(permit),
+        Err(denial) => {
+            count(&worker.counters.refused);
+            tracing::debug!(%remote, %denial, "connection refused");
+            None
+        }
     }
 }
 
@@ -111,23 +126,34 @@ async fn identify(
     }
     let mut prefix = Vec::new();
     let deadline = patience(worker, protocol);
-    let detected = transport::read_prefix(&mut tcp, &mut prefix, Some(deadline))
+    let mut detected = transport::read_prefix(&mut tcp, &mut prefix, Some(deadline))
         .await
         .ok()?;
+    let mut ahead = None;
+    if detected == Detected::Undecided {
+        if protocol != Protocol::Http {
+            let permit = permit(worker, slot, &Arrival::Plaintext, remote)?;
+            (detected, ahead) = late::detect(worker, slot, &mut tcp, &mut prefix, &permit).await?;
+        } else if prefix.is_empty() {
+            return None; // An HTTP client that has nothing to say has no claim to an answer.
+        }
+    }
     let io = TcpIo::new(tcp, prefix);
-    match detected {
+    let mut identified = match detected {
         Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
-            terminate(worker, protocol, io, remote).await
+            terminate(worker, protocol, io, remote).await?
         }
         // TLS that is not ours belongs to the application, whatever the port says.
-        Detected::Tls(_) => Some(plaintext(io, remote, Kind::Opaque)),
+        Detected::Tls(_) => plaintext(io, remote, Kind::Opaque),
         Detected::Http1 if matches!(protocol, Protocol::Http | Protocol::Auto) => {
-            Some(plaintext(io, remote, Kind::Http))
+            plaintext(io, remote, Kind::Http)
         }
-        // What is declared HTTP and is not gets its 400 from the engine, and silence its timeout.
-        _ if protocol == Protocol::Http => Some(plaintext(io, remote, Kind::Http)),
-        _ => Some(plaintext(io, remote, Kind::Opaque)),
-    }
+        // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
+        _ if protocol == Protocol::Http => plaintext(io, remote, Kind::Http),
+        _ => plaintext(io, remote, Kind::Opaque),
+    };
+    identified.ahead = ahead;
+    Some(identified)
 }
 
 /// Takes nothing but TLS. Plaintext is closed in good order, without an alert that its client could not read.
@@ -154,7 +180,7 @@ async fn strict(
 fn patience(worker: &Worker, protocol: Protocol) -> Duration {
     let settings = worker.settings.borrow();
     match protocol {
-        Protocol::Http => settings.idle_timeout,
+        Protocol::Http => settings.header_timeout,
         _ => settings.detection_timeout,
     }
 }
@@ -169,6 +195,7 @@ fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
         stream: Stream::Tcp(io),
         caller,
         kind,
+        ahead: None,
     }
 }
 
@@ -213,6 +240,7 @@ async fn terminate(
             remote,
         },
         kind,
+        ahead: None,
     })
 }
 
@@ -221,6 +249,7 @@ async fn relay(
     worker: &Rc<Worker>,
     slot: &Rc<InboundSlot>,
     stream: Stream,
+    ahead: Option<Ahead>,
     caller: Caller,
     _permit: Permit,
 ) {
@@ -229,12 +258,13 @@ async fn relay(
     let series = inbound_series(worker, slot, &caller, "tcp");
     worker.shard.borrow_mut().tcp_opened(series);
     let settings = worker.settings();
-    let connected = Box::pin(transport::connect(
-        plan.endpoint,
-        None,
-        settings.connect_timeout,
-    ))
-    .await;
+    let connected = match ahead {
+        Some(connected) => connected,
+        None => {
+            let limit = settings.connect_timeout;
+            Box::pin(transport::connect(plan.endpoint, None, limit)).await
+        }
+    };
     let (received, sent, flags, failure) = match connected {
         Err(error) => {
             transport::reset(stream.tcp());

@@ -5,12 +5,15 @@ mod admission;
 mod endpoint;
 mod inbound;
 mod inbound_http;
+mod late;
 mod logged;
 mod outbound;
 mod outbound_http;
 mod peers;
 mod slots;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -117,6 +120,32 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    fn new(
+        tls: Tls,
+        unknown_peers: mpsc::UnboundedSender<IpAddr>,
+        load: Arc<AtomicUsize>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            tls,
+            buffers: Buffers::new(),
+            shard: RefCell::default(),
+            counters: Counters::default(),
+            peers: Peers::new(unknown_peers),
+            provisional: Provisional::default(),
+            settings: RefCell::new(Rc::new(Settings::default())),
+            own: RefCell::default(),
+            trust: RefCell::default(),
+            principal: RefCell::default(),
+            access_log: RefCell::default(),
+            random: RefCell::new(fastrand::Rng::new()),
+            draining: Cell::new(false),
+            stop: Stop::default(),
+            load,
+            next_key: Cell::new(0),
+            epoch: Cell::new(0),
+        })
+    }
+
     pub(crate) fn random(&self) -> u64 {
         self.random.borrow_mut().u64(..)
     }
@@ -179,25 +208,7 @@ pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
         .enable_io()
         .enable_time()
         .build()?;
-    let worker = Rc::new(Worker {
-        tls: birth.tls,
-        buffers: Buffers::new(),
-        shard: RefCell::default(),
-        counters: Counters::default(),
-        peers: Peers::new(birth.unknown_peers),
-        provisional: Provisional::default(),
-        settings: RefCell::new(Rc::new(Settings::default())),
-        own: RefCell::default(),
-        trust: RefCell::default(),
-        principal: RefCell::default(),
-        access_log: RefCell::default(),
-        random: RefCell::new(fastrand::Rng::new()),
-        draining: Cell::new(false),
-        stop: Stop::default(),
-        load: birth.load,
-        next_key: Cell::new(0),
-        epoch: Cell::new(0),
-    });
+    let worker = Worker::new(birth.tls, birth.unknown_peers, birth.load);
     LocalSet::new().block_on(&runtime, serve(worker, birth.inbox));
     Ok(())
 }

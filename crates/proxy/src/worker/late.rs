@@ -1,0 +1,83 @@
+//! Detection after its deadline. A client that has said nothing may wait for the server to begin, so the application is
+//! connected; but until either speaks nothing is decided, for the client may as well be a sidecar on a busy machine
+//! whose ClientHello is late.
+//!
+//! ```text
+//! deadline ─► connect the application ─┬─ it speaks or closes: a protocol in which the server begins, in plaintext
+//!                                      └─ the client speaks: told by its bytes, as if it had been in time
+//! ```
+//! Bytes of the application stay in the kernel until it is decided: none goes out unencrypted to a client that turns
+//! out to speak TLS.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use voile_policy::Permit;
+use voile_transport::{
+    self as transport, ConnectError, DETECTION_BUFFER, Detected, TLS_HANDSHAKE_RECORD,
+    TLS_HANDSHAKE_TIMEOUT,
+};
+use voile_xds::wire::{MutualTls, Protocol};
+
+use super::Worker;
+use super::inbound::either;
+use super::slots::InboundSlot;
+
+/// The application's connection, opened before it was known what for; or why there is none.
+pub(crate) type Ahead = Result<TcpStream, ConnectError>;
+
+/// Decides what the deadline did not. `None` when there is nobody left to serve. Asks for a permit: the application
+/// notices that somebody came.
+pub(crate) async fn detect(
+    worker: &Worker,
+    slot: &InboundSlot,
+    tcp: &mut TcpStream,
+    prefix: &mut Vec<u8>,
+    _permit: &Permit,
+) -> Option<(Detected, Option<Ahead>)> {
+    let (protocol, mode, endpoint) = {
+        let plan = slot.plan.borrow();
+        (plan.protocol, plan.mutual_tls, plan.endpoint)
+    };
+    let settings = worker.settings();
+    let mut rest = Duration::ZERO;
+    let mut ahead = None;
+    if prefix.is_empty() {
+        let connected = transport::connect(endpoint, None, settings.connect_timeout).await;
+        let Ok(application) = &connected else {
+            return Some((Detected::Silent, Some(connected)));
+        };
+        let no_plaintext = slot.no_plaintext.borrow().clone();
+        let mut byte = [0];
+        let client_spoke = tokio::select! {
+            biased;
+            read = first_bytes(tcp, prefix) => read.ok()? > 0,
+            // Its end is a word as well; the relay passes it on.
+            _ = application.peek(&mut byte) => false,
+            () = tokio::time::sleep(settings.idle_timeout) => return None,
+            () = either(&no_plaintext, &worker.stop) => return None,
+        };
+        ahead = Some(connected);
+        if !client_spoke {
+            return Some((Detected::Silent, ahead));
+        }
+        if protocol == Protocol::Auto {
+            rest = settings.detection_timeout;
+        }
+    }
+    if mode == MutualTls::Permissive && prefix.first() == Some(&TLS_HANDSHAKE_RECORD) {
+        rest = TLS_HANDSHAKE_TIMEOUT;
+    }
+    let detected = transport::read_prefix(tcp, prefix, Some(rest)).await.ok()?;
+    Some((detected, ahead))
+}
+
+/// Waits without a buffer, and reads what came; 0 is the client's end.
+async fn first_bytes(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<usize> {
+    tcp.readable().await?;
+    prefix.reserve_exact(DETECTION_BUFFER);
+    // Cancel safe: a byte is either still in the kernel or in `prefix`.
+    tcp.read_buf(prefix).await
+}

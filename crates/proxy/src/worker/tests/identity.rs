@@ -1,0 +1,134 @@
+//! Who answers must be who was expected: endpoints that show the wrong certificate get not a byte.
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use voile_telemetry::Peer;
+use voile_testkit::{ShownCertificate, TestAuthority, hostile_server_config};
+use voile_transport::accept_tls;
+use voile_xds::wire::Protocol;
+
+use super::{PATIENCE, Stage, hear, listen, play, say};
+use crate::plan::{EndpointPlan, Settings};
+
+/// Whether a server that shows `certificate` is told what the client says.
+async fn is_spoken_to(stage: &Stage, certificate: &ShownCertificate) -> bool {
+    let server = listen().await;
+    let to = EndpointPlan {
+        address: server.local_addr().expect("an address"),
+        expected: Some(vec![stage.authority.identity("shop", "server")]),
+        weight: 1,
+        available: true,
+        peer: Peer::default(),
+    };
+    let outbound = stage.outbound(Protocol::Tcp, to).await;
+    let mut client = TcpStream::connect(outbound).await.expect("connected");
+    say(&mut client, b"secret").await;
+    let (tcp, _) = server.accept().await.expect("called");
+    let config = hostile_server_config(certificate);
+    let Ok(mut stream) = accept_tls(config, tcp.into(), PATIENCE).await else {
+        return false;
+    };
+    let mut got = Vec::new();
+    // A client that refuses us may reset; what counts is what it said before.
+    let _ = (&mut stream).take(6).read_to_end(&mut got).await;
+    got == b"secret"
+}
+
+#[test]
+fn a_server_with_any_identity_but_the_expected_one_learns_nothing() {
+    play(|| async {
+        let stage = Stage::new(Settings::default());
+        let authority = &stage.authority;
+        let named = |uri: &str| authority.with_names(&[uri], &[]);
+        let elsewhere = TestAuthority::new();
+        let cases = [
+            (
+                "the expected one",
+                (&authority.certificate("shop", "server")).into(),
+                true,
+            ),
+            (
+                "another account",
+                (&authority.certificate("shop", "thief")).into(),
+                false,
+            ),
+            (
+                "another namespace",
+                (&authority.certificate("pohs", "server")).into(),
+                false,
+            ),
+            (
+                "another trust domain",
+                named("spiffe://elsewhere.example/ns/shop/sa/server"),
+                false,
+            ),
+            (
+                "no identity",
+                authority.with_names(&[], &["server.shop.svc"]),
+                false,
+            ),
+            (
+                "two identities",
+                authority.with_names(
+                    &[
+                        "spiffe://cluster.local/ns/shop/sa/server",
+                        "spiffe://cluster.local/ns/shop/sa/thief",
+                    ],
+                    &[],
+                ),
+                false,
+            ),
+            (
+                "another root",
+                (&elsewhere.certificate("shop", "server")).into(),
+                false,
+            ),
+            (
+                "an expired one",
+                (&authority.expired("shop", "server")).into(),
+                false,
+            ),
+            (
+                "one from the future",
+                (&authority.not_yet_valid("shop", "server")).into(),
+                false,
+            ),
+        ];
+        for (name, certificate, expected) in cases {
+            assert_eq!(is_spoken_to(&stage, &certificate).await, expected, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_in_the_next_handshake_and_open_connections_go_on() {
+    play(|| async {
+        let stage = Stage::new(Settings::default());
+        let application = listen().await;
+        let endpoint = application.local_addr().expect("an address");
+        let mode = voile_xds::wire::MutualTls::Strict;
+        let inbound = stage.inbound(Protocol::Tcp, mode, endpoint).await;
+        let mut shown = Vec::new();
+        let mut open = Vec::new();
+        for round in 0..3 {
+            let tcp = TcpStream::connect(inbound).await.expect("connected");
+            let client = stage.shake(tcp, voile_transport::alpn::TCP).await;
+            let client = client.expect("the handshake");
+            shown.push(client.peer_certificates()[0].to_vec());
+            let (server, _) = application.accept().await.expect("relayed");
+            open.push((client, server));
+            for (client, server) in &mut open {
+                say(client, &[round]).await;
+                hear(server, &[round]).await;
+            }
+            let renewed = stage.authority.certificate("shop", "server");
+            stage.store.publish(renewed).expect("published");
+        }
+        shown.dedup();
+        assert_eq!(
+            shown.len(),
+            3,
+            "each handshake shows the newest certificate"
+        );
+    });
+}

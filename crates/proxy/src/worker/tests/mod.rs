@@ -1,0 +1,183 @@
+//! A worker without its control thread: a plan, listeners on loopback, an authority of its own. What happens before the
+//! first byte and what a certificate may be is tested here, on real sockets.
+
+mod identity;
+mod late_detection;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use voile_identity::{CertificateStore, mesh_client_config, mesh_server_config};
+use voile_telemetry::{Peer, Service};
+use voile_testkit::TestAuthority;
+use voile_transport::alpn;
+use voile_transport::{HandshakeError, Stream, connect_tls};
+use voile_xds::wire::{MutualTls, Protocol};
+
+use super::slots::Slots;
+use super::{Place, Tls, Worker};
+use crate::plan::{
+    EndpointPlan, InboundPlan, ListenerId, OutboundPlan, Plan, ServicePlan, Settings,
+};
+
+/// Far more than anything here takes; a test that reaches it has failed.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs a play on one thread, with a deadline.
+pub(super) fn play<F: Future<Output = ()>>(act: impl FnOnce() -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        tokio::time::timeout(PATIENCE, act())
+            .await
+            .expect("the play ends");
+    });
+}
+
+/// One workload's worker. `server` is also who it is as a client.
+pub(super) struct Stage {
+    pub(super) authority: TestAuthority,
+    pub(super) worker: Rc<Worker>,
+    pub(super) store: Arc<CertificateStore>,
+    settings: Settings,
+}
+
+impl Stage {
+    pub(super) fn new(settings: Settings) -> Self {
+        let authority = TestAuthority::new();
+        let store = authority.store("shop", "server");
+        let (unknown_peers, _) = mpsc::unbounded_channel();
+        let worker = Worker::new(tls(&store), unknown_peers, Arc::default());
+        Self {
+            authority,
+            worker,
+            store,
+            settings,
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        Plan {
+            own: Peer::default(),
+            inbound: Vec::new(),
+            outbound: Vec::new(),
+            trust_domain: self.authority.trust_domain().clone(),
+            trust_domain_aliases: Vec::new(),
+            settings: self.settings.clone(),
+        }
+    }
+
+    /// An inbound listener in front of `endpoint`; gives its address.
+    pub(super) async fn inbound(
+        &self,
+        protocol: Protocol,
+        mutual_tls: MutualTls,
+        endpoint: SocketAddr,
+    ) -> SocketAddr {
+        let mut plan = self.plan();
+        let listener = listen().await;
+        let bind = listener.local_addr().expect("an address");
+        plan.inbound.push(InboundPlan {
+            name: "in".into(),
+            bind,
+            protocol,
+            mutual_tls,
+            endpoint,
+            service: Service::default(),
+        });
+        self.serve(listener, &plan, &[ListenerId(1)], &[]);
+        bind
+    }
+
+    /// An outbound listener that leads to one workload, whoever is expected there.
+    pub(super) async fn outbound(&self, protocol: Protocol, to: EndpointPlan) -> SocketAddr {
+        let mut plan = self.plan();
+        let listener = listen().await;
+        let bind = listener.local_addr().expect("an address");
+        plan.outbound.push(OutboundPlan {
+            name: "out".into(),
+            bind,
+            protocol,
+            services: vec![ServicePlan {
+                service: Service::default(),
+                port: bind.port(),
+                authorities: vec!["server".into()],
+                endpoints: vec![to],
+            }],
+        });
+        self.serve(listener, &plan, &[], &[ListenerId(1)]);
+        bind
+    }
+
+    fn serve(
+        &self,
+        listener: TcpListener,
+        plan: &Plan,
+        inbound: &[ListenerId],
+        outbound: &[ListenerId],
+    ) {
+        let mut slots = Slots::default();
+        slots.apply(&self.worker, plan, inbound, outbound);
+        let worker = Rc::clone(&self.worker);
+        tokio::task::spawn_local(async move {
+            while let Ok((stream, peer)) = listener.accept().await {
+                stream.set_nodelay(true).expect("an open socket");
+                let place = Place(Arc::clone(&worker.load));
+                slots.serve(&worker, ListenerId(1), stream, peer, place);
+            }
+        });
+    }
+
+    /// Shakes hands as a sidecar of the mesh would.
+    pub(super) async fn shake(
+        &self,
+        tcp: TcpStream,
+        protocol: &[u8],
+    ) -> Result<Stream, HandshakeError> {
+        let store = self.authority.store("shop", "client");
+        let config = mesh_client_config(&store, &[protocol]).expect("a configuration");
+        let name = ServerName::try_from("peer.invalid").expect("a name");
+        connect_tls(config, name, tcp.into(), PATIENCE).await
+    }
+}
+
+pub(super) fn tls(store: &Arc<CertificateStore>) -> Tls {
+    let client = |name| mesh_client_config(store, &[name]).expect("a configuration");
+    Tls {
+        server: mesh_server_config(store, &[alpn::HTTP11, alpn::TCP, alpn::HTTP10])
+            .expect("a configuration"),
+        client_http: client(alpn::HTTP11),
+        client_tcp: client(alpn::TCP),
+    }
+}
+
+pub(super) async fn listen() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.expect("a port")
+}
+
+/// Reads exactly what is expected, or fails with what came.
+pub(super) async fn hear(stream: &mut (impl AsyncReadExt + Unpin), expected: &[u8]) {
+    let mut got = vec![0; expected.len()];
+    let read = stream.read_exact(&mut got).await;
+    assert!(
+        read.is_ok() && got == expected,
+        "{:?} after {read:?}",
+        String::from_utf8_lossy(&got)
+    );
+}
+
+/// Writes everything.
+pub(super) async fn say(stream: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) {
+    stream.write_all(bytes).await.expect("written");
+    stream.flush().await.expect("flushed");
+}
