@@ -149,5 +149,5 @@ async fn a_silent_client_is_told_apart_after_the_deadline() {
     let detected = read_prefix(&mut accepted, &mut prefix, Some(Duration::from_millis(100)))
         .await
         .expect("detect");
-    assert_eq!((detected, prefix.len()), (Detected::Silent, 0));
+    assert_eq!((detected, prefix.len()), (Detected::Undecided, 0));
 }
