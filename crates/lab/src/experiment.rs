@@ -5,15 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use voile_host::machine::{Machine, load_average};
 use voile_load::samples::Samples;
-use voile_report::record::{
-    CellKey, Contestant as Listed, Environment, Experiment, FORMAT, Merged, Record,
-};
+use voile_report::record::{CellKey, Contestant as Listed, Experiment, FORMAT, Merged, Record};
 use voile_report::summarise::summarise;
 
 use crate::contestants::{Contestant, Instance, named};
 use crate::definition::Definition;
+use crate::environment::{environment, now, warnings};
 use crate::find::Found;
 use crate::gate;
 use crate::plan::{Cell, Plan, Planned};
@@ -60,7 +58,7 @@ pub fn run(
     let began = Instant::now();
     let definition = &settings.definition;
     let mut record = new_record(settings);
-    let (echo, address) = start_echo(&settings.voile, folder.path(), stopped)?;
+    let (echo, address) = start_echo(&settings.voile, folder.path(), &[], stopped)?;
     let lab = Lab {
         voile: settings.voile.clone(),
         folder: folder.path(),
@@ -112,12 +110,6 @@ pub fn run(
 
 fn new_record(settings: &Settings) -> Record {
     let definition = &settings.definition;
-    let machine = Machine::here();
-    let profile = if cfg!(debug_assertions) {
-        "debug"
-    } else {
-        "release"
-    };
     let mut record = Record {
         format: FORMAT,
         experiment: Experiment {
@@ -133,46 +125,16 @@ fn new_record(settings: &Settings) -> Record {
             validity: gate::in_words(&definition.validity),
             ..Experiment::default()
         },
-        environment: Environment {
-            cpu: machine.cpu,
-            kernel: machine.kernel,
-            cores: machine.cores,
-            memory_bytes: machine.memory_bytes,
-            host: machine.host,
-            load_average: load_average(),
-            versions: BTreeMap::from([("voile".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
-            profile: profile.to_owned(),
-            ..Environment::default()
-        },
+        environment: environment(&settings.voile),
         ..Record::default()
     };
-    if profile == "debug" {
-        record.notes.push("Voile was built without optimisation (profile debug): these figures are not its figures.".to_owned());
-    }
+    record.notes.extend(warnings(&record.environment));
     if !definition.validity.heed_generator {
         record.notes.push(
             "Smoke test: it shows that everything works; its figures mean nothing.".to_owned(),
         );
     }
-    if let Some(load) = record
-        .environment
-        .load_average
-        .filter(|load| *load > 0.5 * machine.cores as f64)
-    {
-        record.notes.push(format!(
-            "The machine was busy when the experiment began (load average {load:.1} on {} cores): expect noise.",
-            machine.cores
-        ));
-    }
     record
-}
-
-/// RFC 3339, UTC, whole seconds.
-fn now() -> String {
-    let now = time::OffsetDateTime::now_utc();
-    let format =
-        time::macros::format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
-    now.format(format).unwrap_or_default()
 }
 
 /// Everything that runs during an experiment.

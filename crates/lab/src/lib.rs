@@ -5,8 +5,10 @@
 //!     → slices: load + samplers → validity gate → record folder → report (crate report)
 //! ```
 
+mod agreement;
 mod contestants;
 mod definition;
+mod environment;
 mod experiment;
 mod find;
 mod folder;
@@ -17,8 +19,9 @@ mod slice;
 mod target;
 mod wire;
 
+pub use agreement::{AgreementSettings, agree, write_agreement};
 pub use definition::{Definition, DefinitionError, Only, Overrides, quick};
 pub use experiment::{Outcome, Settings, run};
-pub use find::{Found, peers};
+pub use find::{Found, Peer, fortio, peers};
 pub use folder::{default_folder, redraw};
 pub use plan::{Cell, Plan};

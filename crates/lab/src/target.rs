@@ -67,10 +67,11 @@ impl Lab<'_> {
     }
 }
 
-/// Starts the echo server that all contestants lead to.
+/// Starts an echo server (all contestants lead to the same one) with these arguments beside its address.
 pub(crate) fn start_echo(
     voile: &Path,
     folder: &Path,
+    arguments: &[&str],
     stopped: &dyn Fn() -> bool,
 ) -> Result<(Supervised, SocketAddr), String> {
     let address = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
@@ -86,7 +87,8 @@ pub(crate) fn start_echo(
         .process("echo", voile)
         .arg("echo")
         .arg("--listen")
-        .arg(address.to_string());
+        .arg(address.to_string())
+        .args(arguments);
     let mut child = spec.start().map_err(|e| e.to_string())?;
     lab.wait_ready(&mut child, &Probe::Http(address, "/?size=1".to_owned()))?;
     Ok((child, address))

@@ -5,6 +5,7 @@
 //! record.json runs[] ──► figures ──► summarise (medians, intervals, paired ratios, A/A) ──► report.html, results.csv, table
 //! ```
 
+pub mod agreement;
 pub mod csv;
 pub mod html;
 pub mod record;

@@ -12,6 +12,21 @@ pub fn micro(value: f64) -> String {
     }
 }
 
+/// Microseconds, written with their unit: µs below a thousand, then ms, then s.
+#[must_use]
+pub fn duration(us: f64) -> String {
+    let digits = |value: f64| match value.abs() {
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    };
+    match us.abs() {
+        v if v < 999.5 => format!("{} µs", digits(us)),
+        v if v < 999_500.0 => format!("{} ms", digits(us / 1e3)),
+        _ => format!("{} s", digits(us / 1e6)),
+    }
+}
+
 /// Bytes, in MiB.
 #[must_use]
 pub fn bytes(value: f64) -> String {
@@ -29,8 +44,18 @@ pub fn ratio(value: f64) -> String {
 pub fn interval(estimate: &Estimate, show: fn(f64) -> String) -> String {
     match (estimate.low, estimate.high) {
         (Some(low), Some(high)) => {
-            let plain = |value| show(value).trim_end_matches('×').to_owned();
-            format!("{} [{}–{}]", show(estimate.median), plain(low), plain(high))
+            let middle = show(estimate.median);
+            let (low, high) = (show(low), show(high));
+            // The unit is said once where all three have it.
+            let unit = middle.trim_start_matches(|c: char| !c.is_alphabetic() && c != '×');
+            let plain = |text: &str| {
+                let number = text.strip_suffix(unit).unwrap_or(text);
+                number.trim_end().to_owned()
+            };
+            if !low.ends_with(unit) || !high.ends_with(unit) {
+                return format!("{middle} [{low}–{high}]");
+            }
+            format!("{middle} [{}–{}]", plain(&low), plain(&high))
         }
         _ => show(estimate.median),
     }
@@ -83,6 +108,37 @@ mod tests {
             escape("<svg onload='x'>&\"\u{1b}"),
             "&lt;svg onload=&#39;x&#39;&gt;&amp;&quot;\u{fffd}"
         );
+    }
+
+    #[test]
+    fn durations_carry_their_unit() {
+        for (us, text) in [
+            (0.0, "0.00 µs"),
+            (42.36, "42.4 µs"),
+            (-150.4, "-150 µs"),
+            (999.4, "999 µs"),
+            (999.6, "1.00 ms"),
+            (2104.0, "2.10 ms"),
+            (150_000.0, "150 ms"),
+            (1_500_000.0, "1.50 s"),
+        ] {
+            assert_eq!(duration(us), text);
+        }
+        let over = |median, low, high| Estimate {
+            median,
+            low: Some(low),
+            high: Some(high),
+            rounds: 8,
+        };
+        assert_eq!(
+            interval(&over(2104.0, 2050.0, 2200.0), duration),
+            "2.10 ms [2.05–2.20]"
+        );
+        assert_eq!(
+            interval(&over(1004.0, 950.0, 1100.0), duration),
+            "1.00 ms [950 µs–1.10 ms]"
+        );
+        assert_eq!(interval(&over(3e6, 2e6, 4e6), bytes), "2.9 MiB [1.9–3.8]");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_lab::{Definition, Outcome, Overrides, Plan, Settings};
+use voile_lab::{AgreementSettings, Definition, Outcome, Overrides, Plan, Settings};
 
 /// Measure what a mesh costs on this machine.
 ///
@@ -32,12 +32,35 @@ enum Command {
         /// The record folder.
         folder: PathBuf,
     },
+    /// Compare `voile load` with Fortio: the same answer from a server with a fixed delay, and who shows a stall.
+    ///
+    /// Writes a folder: agreement.json, slices.csv, report.md. About four minutes. Exit code 1 when they do not agree.
+    Agreement(Comparison),
     /// List the contestants found on this machine.
     Peers {
         /// Where a peer is: envoy=PATH.
         #[arg(long = "peer", value_name = "NAME=PATH")]
         peers: Vec<String>,
     },
+}
+
+#[derive(Debug, clap::Args)]
+struct Comparison {
+    /// The record folder [default: voile-results/DATE-agreement].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Where Fortio is: fortio=PATH. Looked for on PATH and where `go install` puts programs otherwise.
+    #[arg(long = "peer", value_name = "NAME=PATH")]
+    peers: Vec<String>,
+    /// How often each generator meets each server; fewer than 6 give no intervals.
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
+    rounds: u32,
+    /// How long each meets the server with a fixed delay; the stalling one takes 10 s.
+    #[arg(long, default_value = "3s", value_parser = voile_load::parse_duration, value_name = "DURATION")]
+    slice: Duration,
+    /// The voile program to measure [default: this one].
+    #[arg(long, value_name = "PATH")]
+    voile: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -78,6 +101,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             read(&file).and_then(|definition| experiment(definition, &run))
         }
         Command::Report { folder } => redraw(&folder),
+        Command::Agreement(comparison) => agreement(&comparison),
         Command::Peers { peers } => list(&peers),
     };
     match done {
@@ -137,23 +161,78 @@ fn experiment(definition: Definition, run: &Choices) -> Done {
         );
         return Ok(());
     }
-    let voile = match &run.voile {
-        Some(path) => path.clone(),
-        None => {
-            std::env::current_exe().map_err(|e| failed(format!("which program are we: {e}")))?
-        }
-    };
+    let voile = program(run.voile.as_deref())?;
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
     let text = definition.text.clone();
-    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     let settings = Settings {
         definition,
         voile,
         found,
-        command: format!("voile {command}"),
+        command: command(),
     };
     let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;
     keep(&outcome, run.out.as_deref(), &text)
+}
+
+/// The program to measure: that one, or this one.
+fn program(given: Option<&Path>) -> Result<PathBuf, (u8, String)> {
+    match given {
+        Some(path) => Ok(path.to_owned()),
+        None => std::env::current_exe().map_err(|e| failed(format!("which program are we: {e}"))),
+    }
+}
+
+/// How we were called, for the record; where peers are on this machine is nobody's business.
+fn command() -> String {
+    let words = std::env::args().skip(1).map(|word| {
+        let names_a_place = |name: &str| {
+            word.strip_prefix("--peer=")
+                .unwrap_or(&word)
+                .starts_with(name)
+        };
+        match ["envoy=", "fortio="]
+            .into_iter()
+            .find(|name| names_a_place(name))
+        {
+            Some(name) => format!("{}PATH", &word[..word.find(name).unwrap_or(0) + name.len()]),
+            None => word,
+        }
+    });
+    format!("voile {}", words.collect::<Vec<_>>().join(" "))
+}
+
+fn agreement(comparison: &Comparison) -> Done {
+    let fortio = voile_lab::fortio(&comparison.peers).map_err(usage)?;
+    let settings = AgreementSettings {
+        voile: program(comparison.voile.as_deref())?,
+        fortio,
+        rounds: comparison.rounds,
+        slice: comparison.slice,
+        command: command(),
+    };
+    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
+    let record =
+        voile_lab::agree(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;
+    let folder = match &comparison.out {
+        Some(folder) => folder.clone(),
+        None => voile_lab::default_folder("agreement", &record.started_at),
+    };
+    voile_lab::write_agreement(&record, &folder).map_err(failed)?;
+    for note in &record.notes {
+        println!("{note}");
+    }
+    println!(
+        "{}{}",
+        record.in_words(),
+        folder.join("report.md").display()
+    );
+    if voile_host::interrupt::asked() {
+        return Err(failed("interrupted; what was measured is kept".to_owned()));
+    }
+    if record.holds() {
+        return Ok(());
+    }
+    Err(failed("the generators do not agree as asked".to_owned()))
 }
 
 fn keep(outcome: &Outcome, out: Option<&Path>, definition: &str) -> Done {

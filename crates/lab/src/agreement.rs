@@ -1,0 +1,437 @@
+//! Runs `voile load` and Fortio in turn against the same servers. Where Fortio can tell the truth (a server with a fixed
+//! delay) both must agree; where its closed connections hide it (a server that stalls) ours must show it.
+//!
+//! ```text
+//! round: for each scene, both generators in shuffled order ── a slice that does not count is repeated once ── × rounds
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use voile_host::child::{Spec, Supervised};
+use voile_report::agreement::{Agreement, Scene, Slice};
+use voile_report::record::Latency;
+
+use crate::contestants::{Hop, Route};
+use crate::environment::{environment, now, warnings};
+use crate::find::Peer;
+use crate::slice::{Broken, Order, finish_load, start_load};
+use crate::target::{Lab, start_echo};
+
+/// Of both generators: what istio/tools and the quick experiment use.
+const RATE: f64 = 1000.0;
+const CONNECTIONS: u32 = 16;
+/// Bytes of an answer.
+const SIZE: u64 = 1024;
+/// The fixed delay.
+const DELAY_MS: f64 = 2.0;
+/// The server answers nothing for `STALL` in every `STALL_EVERY`.
+const STALL_EVERY: Duration = Duration::from_secs(5);
+const STALL: Duration = Duration::from_millis(200);
+/// Slices against the stalling server last this often the fixed one's, and see whole stalls only.
+const STALLS_A_SLICE: u32 = 2;
+/// Achieved against asked for.
+const MAX_RATE_MISS: f64 = 0.02;
+/// How long a generator may take beyond its own plan.
+const OVERTIME: Duration = Duration::from_secs(8);
+
+/// What to run and with what.
+pub struct AgreementSettings {
+    /// The `voile` program: generator and servers.
+    pub voile: PathBuf,
+    /// Fortio.
+    pub fortio: Peer,
+    /// How often each scene is measured with each generator.
+    pub rounds: u32,
+    /// Length of a slice against the server with a fixed delay.
+    pub slice: Duration,
+    /// How the user called us, for the record.
+    pub command: String,
+}
+
+/// A scene with its server running.
+struct Stage {
+    name: &'static str,
+    arrival: &'static str,
+    address: SocketAddr,
+    duration: Duration,
+    /// Fortio's histogram: its lowest bucket's width and where it begins, so that its percentiles are fine where they matter.
+    resolution: &'static str,
+    offset: &'static str,
+}
+
+/// Fortio's JSON, as far as we need it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Told {
+    #[serde(rename = "ActualQPS")]
+    actual_qps: f64,
+    duration_histogram: Histogram,
+    #[serde(default)]
+    ret_codes: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Histogram {
+    count: u64,
+    max: f64,
+    avg: f64,
+    percentiles: Option<Vec<Percentile>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Percentile {
+    percentile: f64,
+    value: f64,
+}
+
+/// Runs it. `say` receives lines for people; `stopped` is asked often.
+///
+/// # Errors
+/// When a server does not start or the user ends it before anything was measured.
+pub fn agree(
+    settings: &AgreementSettings,
+    say: &dyn Fn(&str),
+    stopped: &dyn Fn() -> bool,
+) -> Result<Agreement, String> {
+    let folder = tempfile::Builder::new()
+        .prefix("voile-lab-")
+        .tempdir()
+        .map_err(|e| format!("a temporary folder: {e}"))?;
+    let began = Instant::now();
+    let mut record = Agreement {
+        format: 1,
+        started_at: now(),
+        command: settings.command.clone(),
+        environment: environment(&settings.voile),
+        ..Agreement::default()
+    };
+    let versions = &mut record.environment.versions;
+    versions.insert("fortio".to_owned(), settings.fortio.version.clone());
+    record.notes = warnings(&record.environment);
+    let size = SIZE.to_string();
+    let start = |arguments: &[&str]| start_echo(&settings.voile, folder.path(), arguments, stopped);
+    let delay = format!("{DELAY_MS}ms");
+    let stall = format!("{}ms:{}ms", STALL_EVERY.as_millis(), STALL.as_millis());
+    let (slow, slow_at) = start(&["--size", &size, "--delay", &delay])?;
+    let (stalling, stalling_at) = start(&["--size", &size, "--stall", &stall])?;
+    let lab = Lab {
+        voile: settings.voile.clone(),
+        folder: folder.path(),
+        echo: slow_at,
+        workers: 1,
+        stopped,
+    };
+    let stages = stages(slow_at, stalling_at, settings.slice);
+    for (stage, server) in stages.iter().zip([&slow, &slow, &stalling]) {
+        record.scenes.push(scene(&lab, settings, stage, server));
+    }
+    let mut order: Vec<(usize, &str)> = (0..stages.len())
+        .flat_map(|at| [(at, "voile"), (at, "fortio")])
+        .collect();
+    'rounds: for round in 1..=settings.rounds {
+        fastrand::shuffle(&mut order);
+        for (at, generator) in &order {
+            for _attempt in 0..2 {
+                let sequence = record.slices.len() as u32 + 1;
+                say(&format!(
+                    "\rround {round}/{}, {}: {generator}",
+                    settings.rounds, stages[*at].name
+                ));
+                let Ok(slice) = turn(&lab, settings, &stages[*at], generator) else {
+                    break 'rounds;
+                };
+                let valid = slice.valid;
+                record.slices.push(Slice {
+                    round,
+                    sequence,
+                    ..slice
+                });
+                if valid {
+                    break;
+                }
+            }
+        }
+    }
+    say("\r");
+    if stopped() {
+        record
+            .notes
+            .push("Interrupted: rounds that were not measured are missing.".to_owned());
+    }
+    if record.slices.is_empty() {
+        return Err("interrupted before anything was measured".to_owned());
+    }
+    record.took_seconds = began.elapsed().as_secs_f64();
+    record.conclude();
+    Ok(record)
+}
+
+fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [Stage; 3] {
+    let fixed = |name, arrival| Stage {
+        name,
+        arrival,
+        address: slow,
+        duration: slice,
+        resolution: "0.00001",
+        offset: "2ms",
+    };
+    [
+        fixed("fixed-uniform", "uniform"),
+        fixed("fixed-in-phase", "fortio"),
+        Stage {
+            name: "stall",
+            arrival: "uniform",
+            address: stalling,
+            duration: STALL_EVERY * STALLS_A_SLICE,
+            resolution: "0.0001",
+            offset: "0s",
+        },
+    ]
+}
+
+fn scene(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage, server: &Supervised) -> Scene {
+    let stalls = stage.name == "stall";
+    let pacing = if stage.arrival == "uniform" {
+        "requests spread evenly"
+    } else {
+        "all connections in phase"
+    };
+    let title = if stalls {
+        format!("A server that stalls {STALL:?} every {STALL_EVERY:?}, {pacing}")
+    } else {
+        format!("A server with a fixed delay of {DELAY_MS} ms, {pacing}")
+    };
+    // A request that falls due at a random moment meets the stall with probability STALL / STALL_EVERY and then waits for
+    // what is left of it, evenly distributed; one in a hundred waits longer than this.
+    let expected = STALL.as_secs_f64() - 0.01 * STALL_EVERY.as_secs_f64();
+    let voile = format!(
+        "voile load 'http://{}/?size={SIZE}' --json --rate {RATE} --connections {CONNECTIONS} --arrival {} --duration {:?}",
+        stage.address, stage.arrival, stage.duration
+    );
+    Scene {
+        name: stage.name.to_owned(),
+        title,
+        server: called(server.command_line(), &settings.voile, "voile"),
+        generators: BTreeMap::from([
+            ("voile".to_owned(), voile),
+            (
+                "fortio".to_owned(),
+                called(
+                    &fortio_line(lab, settings, stage),
+                    &settings.fortio.path,
+                    "fortio",
+                ),
+            ),
+        ]),
+        figure: if stalls { "p99" } else { "p50" }.to_owned(),
+        expected_us: stalls.then_some(expected * 1e6),
+    }
+}
+
+/// A command line as anybody would type it: without the place of the program on this machine.
+fn called(line: &str, program: &Path, name: &str) -> String {
+    match line.strip_prefix(&program.display().to_string()) {
+        Some(rest) => format!("{name}{rest}"),
+        None => line.to_owned(),
+    }
+}
+
+fn told_at(lab: &Lab<'_>) -> PathBuf {
+    lab.folder.join("fortio.json")
+}
+
+fn fortio_line(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> String {
+    let line = fortio(lab, settings, stage).command_line();
+    line.replace(&told_at(lab).display().to_string(), "fortio.json")
+}
+
+fn fortio(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> Spec {
+    let mut spec = lab
+        .process("fortio", &settings.fortio.path)
+        .args([
+            "load",
+            "-quiet",
+            "-loglevel",
+            "Error",
+            "-p",
+            "50,90,99,99.9",
+        ])
+        .args(["-c", &CONNECTIONS.to_string(), "-qps", &RATE.to_string()])
+        .args(["-t", &format!("{}ms", stage.duration.as_millis())])
+        .args(["-r", stage.resolution, "-offset", stage.offset]);
+    if stage.arrival == "uniform" {
+        spec = spec.arg("-uniform");
+    }
+    spec.arg("-json")
+        .arg(told_at(lab))
+        .arg(format!("http://{}/?size={SIZE}", stage.address))
+}
+
+fn turn(
+    lab: &Lab<'_>,
+    settings: &AgreementSettings,
+    stage: &Stage,
+    generator: &str,
+) -> Result<Slice, Broken> {
+    let measured = if generator == "voile" {
+        ours(lab, stage)
+    } else {
+        theirs(lab, settings, stage)
+    };
+    let mut slice = match measured {
+        Ok(slice) => slice,
+        Err(Broken::Stopped) => return Err(Broken::Stopped),
+        Err(Broken::Failed(why)) => Slice {
+            invalid_reasons: vec![why],
+            ..Slice::default()
+        },
+    };
+    let miss = (slice.achieved_rps - RATE).abs() / RATE;
+    if slice.invalid_reasons.is_empty() && miss > MAX_RATE_MISS {
+        let reason = format!(
+            "rate missed: {:.0} of {RATE:.0} requests per second",
+            slice.achieved_rps
+        );
+        slice.invalid_reasons.push(reason);
+    }
+    if slice.errors > 0 {
+        slice
+            .invalid_reasons
+            .push(format!("{} requests failed", slice.errors));
+    }
+    slice.scene = stage.name.to_owned();
+    slice.generator = generator.to_owned();
+    slice.valid = slice.invalid_reasons.is_empty();
+    Ok(slice)
+}
+
+fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
+    let route = Route::through(vec![Hop {
+        to: "server",
+        address: stage.address,
+        tls: false,
+    }]);
+    let order = Order {
+        rate: RATE,
+        connections: CONNECTIONS,
+        size: SIZE,
+        arrival: stage.arrival.to_owned(),
+        duration: stage.duration,
+        warmup: Duration::ZERO,
+        seed: 1,
+        marker: None,
+    };
+    let (mut load, out) = start_load(lab, &route, &order).map_err(Broken::Failed)?;
+    let generated = finish_load(&mut load, &out, stage.duration + OVERTIME, lab)?;
+    Ok(Slice {
+        invalid_reasons: generated.invalid_reasons.clone(),
+        achieved_rps: generated.achieved_rps,
+        errors: generated.errors_total,
+        latency_us: generated.latency_us.into(),
+        ..Slice::default()
+    })
+}
+
+fn theirs(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> Result<Slice, Broken> {
+    let out = told_at(lab);
+    let _ = std::fs::remove_file(&out);
+    let mut child = fortio(lab, settings, stage)
+        .start()
+        .map_err(|e| Broken::Failed(e.to_string()))?;
+    let deadline = Instant::now() + stage.duration + OVERTIME;
+    while child.wait(Duration::from_millis(50)).is_none() {
+        if (lab.stopped)() {
+            return Err(Broken::Stopped);
+        }
+        if Instant::now() >= deadline {
+            return Err(Broken::Failed("fortio did not end in time".to_owned()));
+        }
+    }
+    let text = std::fs::read_to_string(&out).unwrap_or_default();
+    told(&text).map_err(|e| {
+        Broken::Failed(format!(
+            "fortio told nothing we understand ({e}){}",
+            lab.log_end("fortio")
+        ))
+    })
+}
+
+fn told(text: &str) -> Result<Slice, String> {
+    let told: Told = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let histogram = told.duration_histogram;
+    let percentiles = histogram.percentiles.unwrap_or_default();
+    let at = |share: f64| {
+        let found = percentiles
+            .iter()
+            .find(|p| (p.percentile - share).abs() < 1e-6);
+        found.map(|p| p.value * 1e6)
+    };
+    let good = told.ret_codes.get("200").copied().unwrap_or(0);
+    let latency_us = Latency {
+        p50: at(50.0),
+        p90: at(90.0),
+        p99: at(99.0),
+        p999: at(99.9),
+        max: Some(histogram.max * 1e6),
+        mean: Some(histogram.avg * 1e6),
+        count: histogram.count,
+    };
+    Ok(Slice {
+        achieved_rps: told.actual_qps,
+        errors: told.ret_codes.values().sum::<u64>().saturating_sub(good),
+        latency_us: latency_us.trimmed(),
+        ..Slice::default()
+    })
+}
+
+/// Writes the record folder: `agreement.json`, `slices.csv`, `report.md`.
+///
+/// # Errors
+/// When something cannot be written; says what.
+pub fn write_agreement(record: &Agreement, folder: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("making {}: {e}", folder.display()))?;
+    for (name, text) in [
+        ("agreement.json", record.to_json()),
+        ("slices.csv", record.to_csv()),
+        ("report.md", record.to_markdown()),
+    ] {
+        let path = folder.join(name);
+        std::fs::write(&path, text).map_err(|e| format!("writing {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fortios_json_is_understood() {
+        let text = r#"{"ActualQPS":999.5,"RetCodes":{"200":2990,"503":7,"-1":3},"DurationHistogram":{"Count":3000,"Min":0.002,
+            "Max":0.0049,"Sum":6.3,"Avg":0.0021,"StdDev":0,"Data":[],"Percentiles":[{"Percentile":50,"Value":0.0021},
+            {"Percentile":99,"Value":0.0031},{"Percentile":99.9,"Value":0.0047}]}}"#;
+        let slice = told(text).expect("understood");
+        assert_eq!((slice.errors, slice.latency_us.count), (10, 3000));
+        assert_eq!(slice.latency_us.p50.map(f64::round), Some(2100.0));
+        assert_eq!(slice.latency_us.p999, None, "three samples lie beyond it");
+        for broken in ["", "{}", r#"{"ActualQPS":1}"#] {
+            assert!(told(broken).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn commands_in_a_record_name_no_place_of_this_machine() {
+        let program = Path::new("/somewhere/voile");
+        assert_eq!(
+            called("/somewhere/voile echo --size 1", program, "voile"),
+            "voile echo --size 1"
+        );
+        assert_eq!(called("other echo", program, "voile"), "other echo");
+    }
+}
