@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime};
 
 use time::OffsetDateTime;
@@ -82,21 +82,26 @@ impl AccessLog {
     ///
     /// # Errors
     /// When the file cannot be opened or the thread not started.
-    pub fn start(encoding: Encoding, path: &str) -> io::Result<Self> {
+    pub fn start(encoding: Encoding, path: &str) -> io::Result<(Self, Writing)> {
         let target: Box<dyn Write + Send> = match path {
             "" | "/dev/stdout" => Box::new(io::stdout()),
             "/dev/stderr" => Box::new(io::stderr()),
             file => Box::new(append(file)?),
         };
         let (lines, queue) = sync_channel(MAX_QUEUED_LINES);
+        let (at_end, ended) = sync_channel::<()>(0);
         std::thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || write_lines(&queue, target))?;
-        Ok(Self {
+            .spawn(move || {
+                write_lines(&queue, target);
+                drop(at_end);
+            })?;
+        let log = Self {
             lines,
             encoding,
             dropped: Arc::default(),
-        })
+        };
+        Ok((log, Writing(ended)))
     }
 
     /// Writes one entry, or drops it when the queue is full.
@@ -114,6 +119,22 @@ impl AccessLog {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// How long a process that ends waits for a slow disk or a reader that does not read.
+pub const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The writing thread. Dropping this leaves it to itself.
+#[derive(Debug)]
+pub struct Writing(Receiver<()>);
+
+impl Writing {
+    /// Waits until everything is written: at most [`LAST_LINES`], and only of use once every [`AccessLog`] is dropped.
+    /// Says whether it is.
+    #[must_use]
+    pub fn finish(&self) -> bool {
+        self.0.recv_timeout(LAST_LINES) == Err(RecvTimeoutError::Disconnected)
     }
 }
 

@@ -76,6 +76,9 @@ impl Level {
 
 fn targets(level: &str) -> Result<Targets, BadLevel> {
     let bad = |error: ParseError| BadLevel(format!("`{level}`: {error}"));
+    if level.trim().is_empty() {
+        return Err(BadLevel("no level".to_owned()));
+    }
     match LevelFilter::from_str(level.trim()) {
         Ok(plain) => {
             let others = plain.min(LevelFilter::WARN);
@@ -84,6 +87,10 @@ fn targets(level: &str) -> Result<Targets, BadLevel> {
                 .fold(Targets::new().with_default(plain), |all, name| {
                     all.with_target(*name, others)
                 }))
+        }
+        // One word that is no level would be taken for a target, and everything else would fall silent.
+        Err(_) if level.split(',').any(|part| !part.contains('=')) => {
+            Err(BadLevel(format!("`{level}`")))
         }
         Err(_) => level.parse().map_err(bad),
     }

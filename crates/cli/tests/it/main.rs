@@ -1,9 +1,11 @@
 //! The end-to-end tests of the one binary, and `tidy`, which keeps the house as ARCHITECTURE.md draws it.
 
+mod access_log;
 mod analyze;
 mod bench;
 mod hostile;
 mod lifecycle;
+mod listeners;
 mod mesh;
 mod policy;
 mod tidy;

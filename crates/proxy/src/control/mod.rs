@@ -26,6 +26,7 @@ use voile_identity::{
 };
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
+use voile_telemetry::access_log::Writing;
 use voile_telemetry::logging::Level;
 use voile_transport as transport;
 use voile_transport::alpn;
@@ -139,7 +140,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    LocalSet::new().block_on(
+    let writing = LocalSet::new().block_on(
         &runtime,
         control(options, node, store, handles, strangers, pages),
     )?;
@@ -147,6 +148,10 @@ pub fn run(options: Options) -> Result<(), RunError> {
         if thread.join().is_err() {
             tracing::error!("a worker ended by a panic");
         }
+    }
+    drop(runtime);
+    if writing.is_some_and(|writing| !writing.finish()) {
+        tracing::warn!("the end of the access log is not written");
     }
     Ok(())
 }
@@ -222,7 +227,7 @@ async fn control(
     handles: Vec<WorkerHandle>,
     mut strangers: mpsc::UnboundedReceiver<IpAddr>,
     pages: Pages,
-) -> Result<(), RunError> {
+) -> Result<Option<Writing>, RunError> {
     let shared = Arc::new(Mutex::new(Shared::default()));
     let (news, mut updates) = mpsc::unbounded_channel();
     let dispatcher = Rc::new(Dispatcher::new(handles)?);
@@ -264,7 +269,7 @@ async fn control(
         }
     }
     shutdown::drain(&control, &dispatcher, &mut signals).await;
-    Ok(())
+    Ok(control.borrow_mut().take_writing())
 }
 
 fn start_client(

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use voile_identity::CertificateStore;
 use voile_proto::type_url;
 use voile_telemetry::Peer;
-use voile_telemetry::access_log::{AccessLog, Encoding};
+use voile_telemetry::access_log::{AccessLog, Encoding, Writing};
 use voile_transport::Listener;
 use voile_xds::client::{Rejection, Update, XdsClient};
 use voile_xds::wire::{self, AccessLogEncoding};
@@ -72,6 +72,7 @@ pub(super) struct Control {
     pub(super) dispatcher: Rc<Dispatcher>,
     pub(super) published: Option<Arc<Plan>>,
     pub(super) access_log: Option<AccessLog>,
+    writing: Option<Writing>,
     pub(super) draining: bool,
     accepting: BTreeMap<Key, watch::Sender<()>>,
     subscribed: BTreeSet<Arc<str>>,
@@ -97,6 +98,7 @@ impl Control {
             dispatcher,
             published: None,
             access_log: None,
+            writing: None,
             draining: false,
             accepting: BTreeMap::new(),
             subscribed: BTreeSet::new(),
@@ -183,7 +185,8 @@ impl Control {
             .as_ref()
             .map(|plan| plan.settings.access_log.clone());
         if before.is_none_or(|before| before != plan.settings.access_log) {
-            self.access_log = plan.settings.access_log.as_ref().and_then(open_log);
+            let opened = plan.settings.access_log.as_ref().and_then(open_log);
+            (self.access_log, self.writing) = opened.unzip();
         }
         let keys: BTreeSet<Key> = keys(&plan).collect();
         let (inbound, outbound) = {
@@ -251,6 +254,11 @@ impl Control {
                 Err(error) => entry.socket = Socket::Failed(error.to_string()),
             }
         }
+    }
+
+    /// What is left to wait for when everybody who logs is gone.
+    pub(super) fn take_writing(&mut self) -> Option<Writing> {
+        self.writing.take()
     }
 
     pub(super) fn next_bind_attempt(&self) -> Option<Instant> {
@@ -373,13 +381,13 @@ fn keys(plan: &Plan) -> impl Iterator<Item = Key> {
     )
 }
 
-fn open_log(wanted: &wire::AccessLog) -> Option<AccessLog> {
+fn open_log(wanted: &wire::AccessLog) -> Option<(AccessLog, Writing)> {
     let encoding = match wanted.encoding {
         AccessLogEncoding::Text => Encoding::Text,
         AccessLogEncoding::Json => Encoding::Json,
     };
     match AccessLog::start(encoding, &wanted.path) {
-        Ok(log) => Some(log),
+        Ok(opened) => Some(opened),
         Err(error) => {
             tracing::error!(path = %wanted.path, %error, "the access log cannot be opened; requests go unlogged");
             None

@@ -22,6 +22,15 @@ pub(crate) const TCP_PORT: u16 = 9000;
 const HTTP_APP_PORT: u16 = 18080;
 const TCP_APP_PORT: u16 = 19000;
 
+/// How a sidecar is started when it matters.
+#[derive(Default)]
+pub(crate) struct Client {
+    /// `--drain-timeout`.
+    pub(crate) drain_timeout: Option<&'static str>,
+    /// The most descriptors it may ever open.
+    pub(crate) descriptors: Option<u32>,
+}
+
 /// The running mesh. Dropping it ends every process.
 pub(crate) struct Mesh {
     folder: tempfile::TempDir,
@@ -37,20 +46,27 @@ pub(crate) struct Mesh {
 impl Mesh {
     /// Starts a mesh whose PeerAuthentication has the given mode, and waits until both sidecars are ready.
     pub(crate) fn start(mode: &str) -> Mesh {
+        Self::start_as(mode, &Client::default())
+    }
+
+    /// The same, with a client's sidecar that is started differently.
+    pub(crate) fn start_as(mode: &str, how: &Client) -> Mesh {
         let folder = tempfile::tempdir().expect("a folder");
         let pid = std::process::id();
         let count = MADE.fetch_add(1, Ordering::Relaxed);
         let net = [127, 64 + (pid % 128) as u8, (count % 250) as u8 + 1];
         let config = folder.path().join("config");
         std::fs::create_dir(&config).expect("the config folder");
-        std::fs::write(config.join("mesh.yaml"), resources(net)).expect("resources");
+        std::fs::write(config.join("mesh.yaml"), resources(net, None)).expect("resources");
         std::fs::write(config.join("policy.yaml"), peer_authentication(mode)).expect("the policy");
         let control_ports = [free_port(), free_port(), free_port()];
         let control = start_control(folder.path(), control_ports);
         let client_ports = [free_port(), free_port(), free_port()];
         let server_ports = [free_port(), free_port(), free_port()];
-        let client = start_proxy(folder.path(), control_ports[0], "client", client_ports);
-        let server = start_proxy(folder.path(), control_ports[0], "server", server_ports);
+        let xds = control_ports[0];
+        let client = start_proxy(folder.path(), xds, "client", client_ports, how);
+        let usual = Client::default();
+        let server = start_proxy(folder.path(), xds, "server", server_ports, &usual);
         let mesh = Mesh {
             folder,
             net,
@@ -76,6 +92,12 @@ impl Mesh {
     pub(crate) fn set_peer_authentication(&self, mode: &str) {
         std::fs::write(self.config().join("policy.yaml"), peer_authentication(mode))
             .expect("the policy");
+    }
+
+    /// Gives the client one more listener, for the HTTP service: (port, protocol).
+    pub(crate) fn set_extra_egress(&self, extra: Option<(u16, &str)>) {
+        std::fs::write(self.config().join("mesh.yaml"), resources(self.net, extra))
+            .expect("resources");
     }
 
     pub(crate) fn wait_ready(&self) {
@@ -106,6 +128,11 @@ impl Mesh {
         self.address(100, TCP_PORT)
     }
 
+    /// Where the client's pod lives.
+    pub(crate) fn client_pod(&self) -> IpAddr {
+        self.address(1, 0).ip()
+    }
+
     /// The server sidecar's inbound listener, which a stranger may call directly.
     pub(crate) fn inbound(&self, port: u16) -> SocketAddr {
         self.address(2, port)
@@ -132,6 +159,10 @@ impl Mesh {
 
     pub(crate) fn server_admin(&self) -> SocketAddr {
         local(self.server_ports[0])
+    }
+
+    pub(crate) fn client_admin(&self) -> SocketAddr {
+        local(self.client_ports[0])
     }
 
     pub(crate) fn client_metrics(&self) -> String {
@@ -204,6 +235,7 @@ fn start_proxy(
     xds: u16,
     pod: &str,
     [admin, metrics, readiness]: [u16; 3],
+    how: &Client,
 ) -> Process {
     let state = folder.join("state");
     let token = folder.join(format!("{pod}.token"));
@@ -226,7 +258,7 @@ fn start_proxy(
         String::from_utf8_lossy(&printed.stderr)
     );
     std::fs::write(&token, &printed.stdout).expect("the token file");
-    Process::start(pod, |voile| {
+    Process::start_limited(pod, how.descriptors, |voile| {
         voile.args([
             "proxy",
             "--workload",
@@ -246,6 +278,9 @@ fn start_proxy(
             &local(metrics).to_string(),
         ]);
         voile.args(["--readiness", &local(readiness).to_string()]);
+        if let Some(drain_timeout) = how.drain_timeout {
+            voile.args(["--drain-timeout", drain_timeout]);
+        }
     })
 }
 
@@ -255,7 +290,7 @@ pub(crate) fn peer_authentication(mode: &str) -> String {
     )
 }
 
-fn resources(net: [u8; 3]) -> String {
+fn resources(net: [u8; 3], extra: Option<(u16, &str)>) -> String {
     let base = format!("{}.{}.{}", net[0], net[1], net[2]);
     let mut text = "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels:\n    istio-injection: enabled\n".to_owned();
     for (last, pod) in [(1, "client"), (2, "server")] {
@@ -269,6 +304,9 @@ fn resources(net: [u8; 3]) -> String {
         "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: server\n  namespace: shop\nspec:\n  selector:\n    app: server\n  ports:\n\
          \x20 - name: http\n    port: {HTTP_PORT}\n    targetPort: {HTTP_PORT}\n  - name: tcp\n    port: {TCP_PORT}\n    targetPort: {TCP_PORT}\n"
     );
+    if let Some((port, _)) = extra {
+        text += &format!("  - name: http-extra\n    port: {port}\n    targetPort: {HTTP_PORT}\n");
+    }
     text += "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata:\n  name: server\n  namespace: shop\nspec:\n  workloadSelector:\n    labels:\n      app: server\n  ingress:\n";
     for (port, protocol, app) in [
         (HTTP_PORT, "HTTP", HTTP_APP_PORT),
@@ -280,9 +318,10 @@ fn resources(net: [u8; 3]) -> String {
         );
     }
     text += "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata:\n  name: client\n  namespace: shop\nspec:\n  workloadSelector:\n    labels:\n      app: client\n  egress:\n";
-    for (port, protocol) in [(HTTP_PORT, "HTTP"), (TCP_PORT, "TCP")] {
+    let always = [(HTTP_PORT, "HTTP"), (TCP_PORT, "TCP")];
+    for (port, protocol) in always.into_iter().chain(extra) {
         text += &format!(
-            "  - port:\n      number: {port}\n      protocol: {protocol}\n      name: {}-out\n    bind: {base}.100\n    captureMode: NONE\n    hosts:\n    - shop/server.shop.svc.cluster.local\n",
+            "  - port:\n      number: {port}\n      protocol: {protocol}\n      name: {}-out-{port}\n    bind: {base}.100\n    captureMode: NONE\n    hosts:\n    - shop/server.shop.svc.cluster.local\n",
             protocol.to_lowercase()
         );
     }

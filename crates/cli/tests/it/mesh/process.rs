@@ -25,13 +25,32 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(name: &str, arguments: impl FnOnce(&mut Command)) -> Process {
+        Self::start_limited(name, None, arguments)
+    }
+
+    /// Starts it with at most so many descriptors, for good.
+    pub(crate) fn start_limited(
+        name: &str,
+        descriptors: Option<u32>,
+        arguments: impl FnOnce(&mut Command),
+    ) -> Process {
         let log = tempfile::NamedTempFile::new().expect("a log file");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_voile"));
+        let mut command = match descriptors {
+            None => Command::new(env!("CARGO_BIN_EXE_voile")),
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                let script = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
+                shell.args(["-c", &script, env!("CARGO_BIN_EXE_voile")]);
+                shell
+            }
+        };
         arguments(&mut command);
+        // One open file for both, so that they do not write over each other.
+        let output = log.reopen().expect("the log file");
         let child = command
             .stdin(Stdio::null())
-            .stdout(log.reopen().expect("the log file"))
-            .stderr(log.reopen().expect("the log file"))
+            .stdout(output.try_clone().expect("the log file"))
+            .stderr(output)
             .spawn()
             .expect("voile starts");
         Process {
