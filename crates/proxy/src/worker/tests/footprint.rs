@@ -1,0 +1,205 @@
+//! What a request and an idle connection cost in memory, counted by an allocator on the worker's thread. Clients and
+//! applications live on threads of their own, so that both roles of a sidecar are counted and nothing else.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+
+use rustls::pki_types::ServerName;
+use tokio::sync::oneshot;
+use voile_identity::mesh_client_config;
+use voile_telemetry::Peer;
+use voile_transport::{alpn, connect_tls};
+use voile_xds::wire::{MutualTls, Protocol};
+
+use super::{PATIENCE, Stage, hear, play, say};
+use crate::plan::{EndpointPlan, Settings};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+fn count(allocations: u64, bytes: i64) {
+    // A thread that is ending counts nothing.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + allocations));
+    let _ = BYTES.try_with(|count| count.set(count.get() + bytes));
+}
+
+fn size(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[expect(unsafe_code, reason = "an allocator can only be counted by being one")]
+// SAFETY: every call is passed on to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1, size(layout.size()));
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, -size(layout.size()));
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        count(1, size(new) - size(layout.size()));
+        unsafe { System.realloc(pointer, layout, new) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const REQUEST: &[u8] = b"GET /p HTTP/1.1\r\nHost: server\r\nUser-Agent: t\r\nAccept: */*\r\n\r\n";
+const ANSWER: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\ndone";
+
+/// Requests before counting begins, and requests counted.
+const WARM_UP: u64 = 50;
+const COUNTED: u64 = 1000;
+
+/// Connections that wait.
+const IDLE: usize = 100;
+
+/// What one idle TLS connection may hold at the server's sidecar, in bytes.
+const MAX_IDLE_BYTES: i64 = 20 * 1024;
+
+/// Allocations of rustls per request through two sidecars, whose two records are each encrypted once and decrypted once:
+/// a buffer per record written, a buffer per record read, and a list of slices for the one that is written from head
+/// and body. None is tokio-rustls' and none is ours.
+const TLS_ALLOCATIONS: u64 = 5;
+
+fn read_through(stream: &mut TcpStream, end: &[u8]) -> bool {
+    let mut room = [0; 4096];
+    let mut filled = 0;
+    while !room[..filled].ends_with(end) {
+        match stream.read(&mut room[filled..]) {
+            Ok(0) | Err(_) => return false,
+            Ok(read) => filled += read,
+        }
+    }
+    true
+}
+
+fn application() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                stream.set_nodelay(true).expect("an open socket");
+                while read_through(&mut stream, b"\r\n\r\n") && stream.write_all(ANSWER).is_ok() {}
+            });
+        }
+    });
+    address
+}
+
+/// Allocations on the worker's thread for [`COUNTED`] requests that pass an outbound and an inbound listener.
+fn allocations(mode: MutualTls) -> u64 {
+    let counted = Cell::new(0);
+    play(|| async {
+        let stage = Stage::new(Settings::default());
+        let inbound = stage.inbound(Protocol::Http, mode, application()).await;
+        let expected = vec![stage.authority.identity("shop", "server")];
+        let to = EndpointPlan {
+            address: inbound,
+            expected: (mode == MutualTls::Strict).then_some(expected),
+            weight: 1,
+            available: true,
+            peer: Peer::default(),
+        };
+        let outbound = stage.outbound(Protocol::Http, to).await;
+        let (warm, is_warm) = oneshot::channel();
+        let (start, may_start) = mpsc::channel();
+        let (end, ended) = oneshot::channel();
+        let client = thread::spawn(move || {
+            let mut stream = TcpStream::connect(outbound).expect("connected");
+            stream.set_nodelay(true).expect("an open socket");
+            let mut ask = |times| {
+                for _ in 0..times {
+                    stream.write_all(REQUEST).expect("sent");
+                    assert!(read_through(&mut stream, b"done"), "answered");
+                }
+            };
+            ask(WARM_UP);
+            warm.send(()).expect("the test waits");
+            may_start.recv().expect("the test says when");
+            ask(COUNTED);
+            end.send(()).expect("the test waits");
+        });
+        is_warm.await.expect("the client lives");
+        let before = ALLOCATIONS.get();
+        start.send(()).expect("the client waits");
+        ended.await.expect("the client lives");
+        counted.set(ALLOCATIONS.get() - before);
+        client.join().expect("the client is well");
+    });
+    counted.get()
+}
+
+/// Waking the test itself may cost one or two, whatever the number of requests.
+const OWN: u64 = 5;
+
+#[test]
+fn a_steady_request_through_both_roles_allocates_nothing_in_plaintext() {
+    let got = allocations(MutualTls::Disable);
+    assert!(got <= OWN, "{got} allocations in {COUNTED} requests");
+}
+
+#[test]
+fn a_steady_request_through_both_roles_allocates_only_what_tls_does() {
+    let got = allocations(MutualTls::Strict);
+    assert!(
+        got <= TLS_ALLOCATIONS * COUNTED + OWN,
+        "{got} allocations in {COUNTED} requests"
+    );
+}
+
+#[test]
+fn an_idle_tls_connection_is_small() {
+    play(|| async {
+        let stage = Stage::new(Settings::default());
+        let inbound = stage
+            .inbound(Protocol::Http, MutualTls::Strict, application())
+            .await;
+        let store = stage.authority.store("shop", "client");
+        let config = mesh_client_config(&store, &[alpn::HTTP11]).expect("a configuration");
+        let (ask, asked) = mpsc::channel::<(usize, oneshot::Sender<()>)>();
+        let client = thread::spawn(move || {
+            play(|| async {
+                let mut open = Vec::new();
+                while let Ok((count, done)) = asked.recv() {
+                    for _ in 0..count {
+                        let tcp = tokio::net::TcpStream::connect(inbound).await;
+                        let tcp = tcp.expect("connected");
+                        let name = ServerName::try_from("peer.invalid").expect("a name");
+                        let stream = connect_tls(config.clone(), name, tcp.into(), PATIENCE).await;
+                        let mut stream = stream.expect("the handshake");
+                        say(&mut stream, REQUEST).await;
+                        hear(&mut stream, b"HTTP/1.1 200 OK\r\n").await;
+                        open.push(stream);
+                    }
+                    done.send(()).expect("the test waits");
+                }
+            });
+        });
+        let open = async |count| {
+            let (done, is_done) = oneshot::channel();
+            ask.send((count, done)).expect("the client waits");
+            is_done.await.expect("the client lives");
+        };
+        open(10).await;
+        let before = BYTES.get();
+        open(IDLE).await;
+        let each = (BYTES.get() - before) / size(IDLE);
+        assert!((1..=MAX_IDLE_BYTES).contains(&each), "{each} bytes");
+        drop(ask);
+        client.join().expect("the client is well");
+    });
+}
