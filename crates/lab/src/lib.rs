@@ -7,6 +7,7 @@
 
 mod agreement;
 mod contestants;
+mod court;
 mod definition;
 mod environment;
 mod experiment;

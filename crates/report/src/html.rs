@@ -6,8 +6,9 @@ mod plots;
 
 use std::fmt::Write as _;
 
+use crate::findings;
 use crate::record::{Estimate, Record, Summary};
-use crate::words::{bytes, escape, interval, micro, mode_title, ratio};
+use crate::words::{bytes, duration, escape, micro, mode_title, ratio};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -52,98 +53,13 @@ pub fn render(record: &Record) -> String {
     page
 }
 
-/// The answer in sentences, the heaviest and most telling cell first.
+/// The answer in sentences.
 fn words(page: &mut String, record: &Record) {
     page.push_str("<h2>In words</h2>\n<ul class=\"lead\">\n");
-    let mut told: Vec<&Summary> = record
-        .summary
-        .iter()
-        .filter(|s| s.mode == "both" && s.arrival == "uniform" && s.runs_valid > 0)
-        .collect();
-    told.sort_by_key(|summary| (!summary.tls, summary.contestant != "voile"));
-    for summary in told {
-        let _ = writeln!(page, "<li>{}</li>", sentence(summary));
+    for sentence in findings::sentences(record) {
+        let _ = writeln!(page, "<li>{}</li>", escape(&sentence));
     }
-    if let Some(control) = &record.control {
-        let floor = |name: &str| {
-            control
-                .noise_floor
-                .get(name)
-                .map(|floor| format!("{:.0} %", floor * 100.0))
-        };
-        let floors: Vec<String> = [
-            ("latency_us.p50", "p50"),
-            ("latency_us.p99", "p99"),
-            ("sidecar.cpu_us_per_request", "CPU"),
-        ]
-        .iter()
-        .filter_map(|(name, words)| Some(format!("{words} {}", floor(name)?)))
-        .collect();
-        if !floors.is_empty() {
-            let _ = writeln!(
-                page,
-                "<li>Measured twice, the same cell agrees within {} (A/A control): smaller differences are noise.</li>",
-                floors.join(", ")
-            );
-        }
-    }
-    let invalid = record.runs.iter().filter(|run| !run.valid).count();
-    let _ = writeln!(
-        page,
-        "<li>{} of {} slices are valid; the others are listed below and nowhere counted.</li>\n</ul>",
-        record.runs.len() - invalid,
-        record.runs.len()
-    );
-}
-
-fn sentence(summary: &Summary) -> String {
-    let figure =
-        |name: &str, show: fn(f64) -> String| summary.figures.get(name).map(|f| interval(f, show));
-    let mut parts = Vec::new();
-    if let Some(added) = figure("added_us.p50", micro) {
-        parts.push(format!("add {added} µs to the median"));
-    }
-    if let Some(added) = figure("added_us.p99", micro) {
-        parts.push(format!("{added} µs to the 99th percentile"));
-    }
-    if let Some(cpu) = figure("sidecar.cpu_us_per_request", micro) {
-        parts.push(format!("cost {cpu} µs of CPU per request each"));
-    }
-    if let Some(memory) = figure("sidecar.rss_bytes", bytes) {
-        parts.push(format!("and hold {memory} each"));
-    }
-    let tls = if summary.tls {
-        "over mutual TLS"
-    } else {
-        "in plaintext"
-    };
-    let mut text = format!(
-        "Two <b>{}</b> sidecars {tls} {}.",
-        escape(&summary.contestant),
-        parts.join(", ")
-    );
-    if summary.contestant == "voile"
-        && let Some(ratios) = summary.ratios.get("envoy")
-    {
-        let part = |name: &str, words: &str| {
-            ratios
-                .get(name)
-                .map(|r| format!("{} {words}", interval(r, ratio)))
-        };
-        let parts: Vec<String> = [
-            part("sidecar.cpu_us_per_request", "its CPU per request"),
-            part("added_us.p50", "its added median"),
-            part("added_us.p99", "its added p99"),
-            part("sidecar.rss_bytes", "its memory"),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        if !parts.is_empty() {
-            let _ = write!(text, " Against Envoy: {}.", parts.join(", "));
-        }
-    }
-    text
+    page.push_str("</ul>\n");
 }
 
 fn cell(estimate: Option<&Estimate>, show: fn(f64) -> String) -> String {
@@ -167,17 +83,21 @@ fn cell(estimate: Option<&Estimate>, show: fn(f64) -> String) -> String {
 type Column = (&'static str, &'static str, fn(f64) -> String);
 
 const COLUMNS: [Column; 9] = [
-    ("p50 µs", "latency_us.p50", micro),
-    ("p90 µs", "latency_us.p90", micro),
-    ("p99 µs", "latency_us.p99", micro),
-    ("added p50", "added_us.p50", micro),
-    ("added p99", "added_us.p99", micro),
+    ("p50", "latency_us.p50", duration),
+    ("p90", "latency_us.p90", duration),
+    ("p99", "latency_us.p99", duration),
+    ("added p50", "added_us.p50", duration),
+    ("added p99", "added_us.p99", duration),
     (
-        "CPU µs/req per sidecar",
+        "CPU/request per sidecar",
         "sidecar.cpu_us_per_request",
-        micro,
+        duration,
     ),
-    ("machine CPU µs/req", "machine_cpu_us_per_request", micro),
+    (
+        "machine CPU/request",
+        "machine_cpu_us_per_request",
+        duration,
+    ),
     ("RSS per sidecar", "sidecar.rss_bytes", bytes),
     ("switches/req", "sidecar.ctx_switches_per_request", micro),
 ];

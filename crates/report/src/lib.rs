@@ -7,6 +7,7 @@
 
 pub mod agreement;
 pub mod csv;
+pub mod findings;
 pub mod html;
 pub mod record;
 pub mod statistics;

@@ -25,6 +25,9 @@ pub struct Record {
     pub summary: Vec<Summary>,
     /// The A/A control: one cell measured twice.
     pub control: Option<Control>,
+    /// The A/A control of each repeat by itself, when there are several.
+    #[serde(default)]
+    pub repeats: Vec<Control>,
     /// What each cell's path was shown to be.
     pub proofs: Vec<Proof>,
     /// Merged latency histograms per cell, for display: HdrHistogram V2 (deflated, base64) in microseconds.
@@ -47,6 +50,8 @@ pub struct Experiment {
     pub command: String,
     /// Rounds asked for.
     pub rounds: u32,
+    /// How often all rounds were to run, each time with processes started anew.
+    pub repeats: u32,
     /// Rounds in which at least one slice ran.
     pub rounds_done: u32,
     /// Measured part of a slice.
@@ -130,6 +135,12 @@ pub struct Run {
     /// The second half of the A/A control: the same cell again, never part of its summary.
     #[serde(default)]
     pub control: bool,
+    /// Taken at the end of its round because the machine spoiled the cell's first slice.
+    #[serde(default)]
+    pub again: bool,
+    /// Which repeat of the whole experiment it belongs to, from 1; rounds are counted on over repeats.
+    #[serde(default)]
+    pub repeat: u32,
     /// Seconds since the experiment began.
     #[serde(default)]
     pub started_seconds: f64,

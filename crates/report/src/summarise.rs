@@ -57,6 +57,7 @@ pub fn summarise(record: &mut Record) {
         })
         .collect();
     record.control = control(&record.runs, seed);
+    record.repeats = repeats(&record.runs, seed);
 }
 
 /// Cells in the order they first ran in a plan's sense: by contestant and mode as a reader expects them.
@@ -234,6 +235,24 @@ fn ratios_between(ours: &Rounds, theirs: &Rounds, seed: u64) -> BTreeMap<String,
                 paired_ratio(&pairs, seed)
             };
             Some((name, ratio?))
+        })
+        .collect()
+}
+
+/// The control of each repeat, when there are several.
+fn repeats(runs: &[Run], seed: u64) -> Vec<Control> {
+    let last = runs.iter().map(|run| run.repeat).max().unwrap_or(0);
+    if last < 2 {
+        return Vec::new();
+    }
+    (1..=last)
+        .filter_map(|repeat| {
+            let of_it: Vec<Run> = runs
+                .iter()
+                .filter(|run| run.repeat == repeat)
+                .cloned()
+                .collect();
+            control(&of_it, seed)
         })
         .collect()
 }

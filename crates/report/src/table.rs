@@ -1,94 +1,172 @@
-//! The table that the terminal shows: one block per mode, contestants below each other, ratios against a reference.
+//! What the terminal shows: the findings in words, a table per mode with contestants below each other, and what Voile's
+//! figures are divided by the others'. Columns are as wide as their widest cell.
 
 use std::fmt::Write as _;
 
+use crate::findings;
 use crate::record::{Estimate, Record, Summary};
-use crate::words::{bytes, interval, micro, mode_title, ratio};
+use crate::words::{bytes, duration, interval, mode_title, ratio};
+
+/// Between two columns.
+const GAP: &str = "   ";
 
 /// Draws it.
 #[must_use]
 pub fn render(record: &Record) -> String {
     let mut text = String::new();
+    for sentence in findings::sentences(record) {
+        let _ = writeln!(text, "{sentence}");
+    }
+    let mut rows = vec![heading(&[
+        "",
+        "p50",
+        "p99",
+        "added p50",
+        "added p99",
+        "CPU/request/sidecar",
+        "RSS/sidecar",
+        "rounds",
+    ])];
     let mut last = String::new();
     for summary in &record.summary {
         let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
         if title != last {
-            let _ = writeln!(text, "\n{title}");
-            let _ = writeln!(
-                text,
-                "  {:<10} {:>17} {:>17} {:>9} {:>9} {:>16} {:>10} {:>7}",
-                "", "p50 µs", "p99 µs", "+p50", "+p99", "CPU µs/sidecar", "RSS", "rounds"
-            );
+            rows.push(Row::Title(title.clone()));
             last = title;
         }
-        line(&mut text, summary);
+        rows.push(Row::Cells(line(summary)));
     }
-    ratios(&mut text, record);
+    if !record.summary.is_empty() {
+        text.push('\n');
+        text.push_str(&aligned(&rows));
+    }
+    text.push_str(&ratios(record));
     text
 }
 
-fn line(text: &mut String, summary: &Summary) {
-    let figure = |name: &str| summary.figures.get(name);
-    let with_interval =
-        |name: &str| figure(name).map_or_else(|| "–".to_owned(), |f| interval(f, micro));
-    let median = |name: &str, show: fn(f64) -> String| {
-        figure(name).map_or_else(|| "–".to_owned(), |f| show(f.median))
-    };
-    let invalid = if summary.runs_invalid > 0 {
-        format!(" ({} invalid)", summary.runs_invalid)
-    } else {
-        String::new()
-    };
-    let _ = writeln!(
-        text,
-        "  {:<10} {:>17} {:>17} {:>9} {:>9} {:>16} {:>10} {:>7}{invalid}",
-        summary.contestant,
-        with_interval("latency_us.p50"),
-        with_interval("latency_us.p99"),
-        median("added_us.p50", micro),
-        median("added_us.p99", micro),
-        with_interval("sidecar.cpu_us_per_request"),
-        median("sidecar.rss_bytes", bytes),
-        summary.runs_valid
-    );
+/// A line of a table.
+enum Row {
+    /// Across all columns.
+    Title(String),
+    Cells(Vec<String>),
 }
 
-fn ratios(text: &mut String, record: &Record) {
-    let ours = record
-        .summary
-        .iter()
-        .filter(|summary| summary.contestant == "voile");
-    let lines: Vec<String> = ours
-        .flat_map(|summary| {
-            summary.ratios.iter().map(move |(against, figures)| {
-                let show = |name: &str| {
-                    figures
-                        .get(name)
-                        .map_or_else(|| "–".to_owned(), |f: &Estimate| interval(f, ratio))
-                };
-                format!(
-                    "  {:<44} {:>17} {:>17} {:>17} {:>17}",
-                    format!(
-                        "{against}, {}",
-                        mode_title(&summary.mode, summary.tls, &summary.arrival)
-                    ),
-                    show("sidecar.cpu_us_per_request"),
-                    show("added_us.p50"),
-                    show("added_us.p99"),
-                    show("sidecar.rss_bytes"),
-                )
-            })
-        })
-        .collect();
-    if lines.is_empty() {
-        return;
+fn heading(titles: &[&str]) -> Row {
+    Row::Cells(titles.iter().map(|title| (*title).to_owned()).collect())
+}
+
+/// The first column to the left, the others to the right.
+fn aligned(rows: &[Row]) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        if let Row::Cells(cells) = row {
+            widths.resize(widths.len().max(cells.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
     }
-    let _ = writeln!(
-        text,
-        "\nVoile divided by, paired within rounds\n  {:<44} {:>17} {:>17} {:>17} {:>17}",
-        "", "CPU/sidecar", "added p50", "added p99", "RSS/sidecar"
-    );
-    for line in lines {
-        let _ = writeln!(text, "{line}");
+    let mut text = String::new();
+    for row in rows {
+        match row {
+            Row::Title(title) => text.push_str(title),
+            Row::Cells(cells) => {
+                let mut line = String::new();
+                for (at, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+                    if at == 0 {
+                        let _ = write!(line, "  {cell:<width$}");
+                    } else {
+                        let _ = write!(line, "{GAP}{cell:>width$}");
+                    }
+                }
+                text.push_str(line.trim_end());
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn line(summary: &Summary) -> Vec<String> {
+    let figure = |name: &str, show| {
+        let found: Option<&Estimate> = summary.figures.get(name);
+        found.map_or_else(|| "–".to_owned(), |f| interval(f, show))
+    };
+    let rounds = match summary.runs_invalid {
+        0 => summary.runs_valid.to_string(),
+        invalid => format!("{} (+{invalid} invalid)", summary.runs_valid),
+    };
+    vec![
+        summary.contestant.clone(),
+        figure("latency_us.p50", duration),
+        figure("latency_us.p99", duration),
+        figure("added_us.p50", duration),
+        figure("added_us.p99", duration),
+        figure("sidecar.cpu_us_per_request", duration),
+        figure("sidecar.rss_bytes", bytes),
+        rounds,
+    ]
+}
+
+fn ratios(record: &Record) -> String {
+    let mut rows = vec![heading(&[
+        "",
+        "CPU/sidecar",
+        "added p50",
+        "added p99",
+        "RSS/sidecar",
+    ])];
+    for summary in record.summary.iter().filter(|s| s.contestant == "voile") {
+        for (against, figures) in &summary.ratios {
+            let show = |name: &str| {
+                let found: Option<&Estimate> = figures.get(name);
+                found.map_or_else(|| "–".to_owned(), |f| interval(f, ratio))
+            };
+            let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
+            rows.push(Row::Cells(vec![
+                format!("{against}, {title}"),
+                show("sidecar.cpu_us_per_request"),
+                show("added_us.p50"),
+                show("added_us.p99"),
+                show("sidecar.rss_bytes"),
+            ]));
+        }
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    format!(
+        "\nVoile divided by, paired within rounds\n{}",
+        aligned(&rows)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [
+            heading(&["", "p50", "p99"]),
+            Row::Title("a title wider than any column".to_owned()),
+            Row::Cells(vec![
+                "voile".to_owned(),
+                "42.0 µs".to_owned(),
+                "–".to_owned(),
+            ]),
+            Row::Cells(vec![
+                "a long name".to_owned(),
+                "1.00 ms".to_owned(),
+                "2.00 ms".to_owned(),
+            ]),
+        ];
+        assert_eq!(
+            aligned(&rows),
+            "                    p50       p99\n\
+             a title wider than any column\n  \
+               voile         42.0 µs         –\n  \
+               a long name   1.00 ms   2.00 ms\n"
+        );
     }
 }

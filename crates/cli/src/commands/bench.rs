@@ -80,6 +80,9 @@ struct Choices {
     /// Measured part of each slice; under 1 s at 1000 requests per second no p99 can be told.
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     slice: Option<Duration>,
+    /// Run all of it N times, processes started anew, into one record; counts in how many runs the A/A halves agree.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
+    repeat: u32,
     /// A few seconds that show that everything works; the figures mean nothing.
     #[arg(long)]
     smoke: bool,
@@ -159,6 +162,10 @@ fn experiment(definition: Definition, run: &Choices) -> Done {
             definition.title,
             plan.describe()
         );
+        if run.repeat > 1 {
+            let all = plan.duration() * run.repeat;
+            println!("  {} times, about {} s in all", run.repeat, all.as_secs());
+        }
         return Ok(());
     }
     let voile = program(run.voile.as_deref())?;
@@ -168,6 +175,7 @@ fn experiment(definition: Definition, run: &Choices) -> Done {
         definition,
         voile,
         found,
+        repeats: run.repeat,
         command: command(),
     };
     let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;

@@ -1,0 +1,402 @@
+//! Everything that runs during an experiment: contestants are started, their paths proven, and every planned slice taken,
+//! by the same rules for all. What one of them fails is written down and does not end the others' turn.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use voile_report::record::{Contestant as Listed, Record, Run};
+
+use crate::contestants::{Contestant, Instance, Route, named};
+use crate::definition::Definition;
+use crate::find::Found;
+use crate::gate;
+use crate::plan::{Cell, Plan, Planned};
+use crate::proof::{failures, prove};
+use crate::slice::{Broken, Generated, Order, measure};
+use crate::target::Lab;
+
+/// How long the marked requests of a proof are sent.
+const PROOF: Duration = Duration::from_millis(300);
+/// For so many slices planned, one that was spoiled may be taken again: on a machine that spoils more, repeating takes
+/// time and helps nobody.
+const SLICES_PER_REPEAT: usize = 5;
+
+/// Everything that runs during an experiment.
+pub(crate) struct Court<'a> {
+    definition: &'a Definition,
+    lab: &'a Lab<'a>,
+    say: &'a dyn Fn(&str),
+    running: Vec<Box<dyn Contestant>>,
+    server: Instance,
+    /// Why the runs of a cell's path do not count, by contestant, mode and tls.
+    broken: BTreeMap<(String, String, bool), Vec<String>>,
+    /// When the whole experiment began.
+    began: Instant,
+    /// Which repeat this is, from 1.
+    repeat: u32,
+}
+
+/// A slice, and whether it was the machine that spoiled it.
+struct Taken {
+    run: Run,
+    histogram: String,
+    spoiled: bool,
+}
+
+impl<'a> Court<'a> {
+    pub(crate) fn new(
+        definition: &'a Definition,
+        lab: &'a Lab<'a>,
+        say: &'a dyn Fn(&str),
+        echo: u32,
+        began: Instant,
+        repeat: u32,
+    ) -> Self {
+        let server = Instance {
+            name: "echo".to_owned(),
+            role: "server",
+            pids: vec![echo],
+        };
+        Self {
+            definition,
+            lab,
+            say,
+            running: Vec::new(),
+            server,
+            broken: BTreeMap::new(),
+            began,
+            repeat,
+        }
+    }
+
+    pub(crate) fn start_all(&mut self, found: &Found, record: &mut Record) {
+        let names: BTreeSet<&str> = self
+            .definition
+            .cells
+            .iter()
+            .map(|cell| cell.contestant.as_str())
+            .collect();
+        for name in names {
+            if (self.lab.stopped)() {
+                return;
+            }
+            let started = named(name, found).and_then(|mut contestant| {
+                contestant.start(self.lab)?;
+                contestant.ready(self.lab)?;
+                Ok(contestant)
+            });
+            let mut listed = Listed {
+                name: name.to_owned(),
+                ..Listed::default()
+            };
+            match started {
+                Ok(contestant) => {
+                    let commands = contestant.commands();
+                    listed.commands = commands
+                        .iter()
+                        .map(|line| self.shown(line, found))
+                        .collect();
+                    listed.terms = contestant.terms();
+                    if !contestant.version().is_empty() {
+                        record
+                            .environment
+                            .versions
+                            .insert(name.to_owned(), contestant.version());
+                    }
+                    self.running.push(contestant);
+                }
+                Err(why) => {
+                    (self.say)(&format!("{name} is left out: {why}"));
+                    let first = why.lines().next().unwrap_or_default();
+                    let note = format!("{name} is left out: {first}");
+                    if !record.notes.contains(&note) {
+                        record.notes.push(note);
+                    }
+                    listed.missing = Some(why);
+                }
+            }
+            if self.repeat == 1 || listed.missing.is_some() {
+                record.contestants.push(listed);
+            }
+        }
+    }
+
+    /// A command line without the places of programs and folders on this machine.
+    fn shown(&self, line: &str, found: &Found) -> String {
+        let mut line = line
+            .replace(&self.lab.voile.display().to_string(), "voile")
+            .replace(&self.lab.folder.display().to_string(), "FOLDER");
+        if let Ok(envoy) = &found.envoy {
+            line = line.replace(&envoy.path.display().to_string(), "envoy");
+        }
+        line
+    }
+
+    fn order(&self, cell: &Cell, duration: Duration, seed: u64) -> Order {
+        Order {
+            rate: self.definition.rate,
+            connections: self.definition.connections,
+            size: self.definition.size,
+            arrival: cell.arrival.clone(),
+            duration,
+            warmup: self.definition.warmup,
+            seed,
+            marker: None,
+        }
+    }
+
+    pub(crate) fn prove_all(&mut self, record: &mut Record) {
+        let paths: BTreeSet<(String, String, bool)> = self
+            .definition
+            .cells
+            .iter()
+            .map(|cell| (cell.contestant.clone(), cell.mode.clone(), cell.tls))
+            .collect();
+        let mut running = std::mem::take(&mut self.running);
+        for contestant in &mut running {
+            let own_name = contestant.name();
+            for path in paths.iter().filter(|path| path.0 == own_name) {
+                if (self.lab.stopped)() {
+                    break;
+                }
+                let (name, mode, tls) = path;
+                let Some(route) = contestant.route(self.lab, mode, *tls) else {
+                    self.broken.insert(
+                        path.clone(),
+                        vec![format!("{name} cannot carry mode {mode}")],
+                    );
+                    continue;
+                };
+                let cell = Cell {
+                    contestant: name.clone(),
+                    mode: mode.clone(),
+                    tls: *tls,
+                    arrival: "uniform".to_owned(),
+                };
+                (self.say)(&format!("proving the path of {cell}"));
+                let order = self.order(
+                    &cell,
+                    PROOF.min(self.definition.slice),
+                    self.definition.seed,
+                );
+                match prove(self.lab, contestant.as_mut(), mode, *tls, &route, &order) {
+                    Ok(proven) => {
+                        if let Some(hello) = proven.hello {
+                            record
+                                .environment
+                                .tls
+                                .insert(name.clone(), hello.in_words());
+                        } else if let Some(word) = contestant.tls_by_its_own_word().filter(|_| *tls)
+                        {
+                            record
+                                .environment
+                                .tls
+                                .insert(name.clone(), format!("{word} (its own word)"));
+                        }
+                        let reasons = failures(&proven.proof);
+                        for reason in &reasons {
+                            (self.say)(&format!("{cell}: {reason}"));
+                        }
+                        if self.repeat == 1 || !reasons.is_empty() {
+                            record.proofs.push(proven.proof);
+                        }
+                        if !reasons.is_empty() {
+                            self.broken.insert(path.clone(), reasons);
+                        }
+                    }
+                    Err(Broken::Stopped) => break,
+                    Err(Broken::Failed(why)) => {
+                        (self.say)(&format!("{cell}: {why}"));
+                        self.broken
+                            .insert(path.clone(), vec![format!("proof of path failed: {why}")]);
+                    }
+                }
+            }
+        }
+        self.running = running;
+    }
+
+    /// Measures all rounds. A slice that the machine spoiled is taken once more at the end of its round, so that the
+    /// pairs within rounds stay whole; one that its contestant failed is not.
+    pub(crate) fn run_slices(&mut self, record: &mut Record) -> Vec<String> {
+        let mut histograms = Vec::new();
+        let present: BTreeSet<&str> = self
+            .running
+            .iter()
+            .map(|contestant| contestant.name())
+            .collect();
+        let plan = Plan::new(self.definition, &|cell| {
+            present.contains(cell.contestant.as_str())
+        });
+        let mut again_at_most = plan.slices.len() / SLICES_PER_REPEAT;
+        let mut spoiled: Vec<&Planned> = Vec::new();
+        for (done, planned) in plan.slices.iter().enumerate() {
+            self.tell(&plan, done);
+            let Ok(taken) = self.slice(planned, record) else {
+                break;
+            };
+            if taken.spoiled {
+                spoiled.push(planned);
+            }
+            record.runs.push(taken.run);
+            histograms.push(taken.histogram);
+            let next = plan.slices.get(done + 1);
+            if next.is_some_and(|next| next.round == planned.round) {
+                continue;
+            }
+            for planned in spoiled.drain(..).take(again_at_most) {
+                again_at_most -= 1;
+                let Ok(taken) = self.slice(planned, record) else {
+                    break;
+                };
+                record.runs.push(Run {
+                    again: true,
+                    ..taken.run
+                });
+                histograms.push(taken.histogram);
+            }
+        }
+        (self.say)("\r");
+        histograms
+    }
+
+    fn tell(&self, plan: &Plan, done: usize) {
+        let planned = &plan.slices[done];
+        (self.say)(&format!(
+            "\rround {}/{}, slice {}/{}, about {} s left: {}",
+            planned.round,
+            self.definition.rounds,
+            done + 1,
+            plan.slices.len(),
+            plan.left(done).as_secs(),
+            planned.cell
+        ));
+    }
+
+    /// Takes one slice; a generator that brings nothing makes an invalid one. An error means that the user asked to end.
+    fn slice(&mut self, planned: &Planned, record: &Record) -> Result<Taken, Broken> {
+        if (self.lab.stopped)() {
+            return Err(Broken::Stopped);
+        }
+        let sequence = record.runs.len() as u32 + 1;
+        let mut taken = match self.measured(planned, sequence, record) {
+            Ok(taken) => taken,
+            Err(Broken::Stopped) => return Err(Broken::Stopped),
+            Err(Broken::Failed(why)) => Taken {
+                run: self.failed_run(planned, why),
+                histogram: String::new(),
+                spoiled: false,
+            },
+        };
+        let run = &mut taken.run;
+        run.round = planned.round + (self.repeat - 1) * self.definition.rounds;
+        run.repeat = self.repeat;
+        run.control = planned.control;
+        run.sequence = sequence;
+        run.started_seconds =
+            self.began.elapsed().as_secs_f64() - self.definition.slice.as_secs_f64();
+        Ok(taken)
+    }
+
+    fn measured(
+        &mut self,
+        planned: &Planned,
+        sequence: u32,
+        record: &Record,
+    ) -> Result<Taken, Broken> {
+        let cell = &planned.cell;
+        let order = self.order(
+            cell,
+            self.definition.slice,
+            self.definition.seed ^ u64::from(sequence),
+        );
+        let at = self
+            .running
+            .iter()
+            .position(|contestant| contestant.name() == cell.contestant);
+        let contestant =
+            &mut self.running[at.ok_or_else(|| Broken::Failed("it does not run".to_owned()))?];
+        contestant.alive(self.lab).map_err(Broken::Failed)?;
+        let route = contestant
+            .route(self.lab, &cell.mode, cell.tls)
+            .ok_or_else(|| {
+                Broken::Failed(format!(
+                    "{} cannot carry mode {}",
+                    cell.contestant, cell.mode
+                ))
+            })?;
+        let mut shared = contestant.instances(&cell.mode);
+        shared.push(self.server.clone());
+        let before = contestant.requests();
+        let (mut run, generated) = measure(
+            self.lab,
+            cell,
+            &route,
+            &order,
+            &shared,
+            &record.environment.host,
+        )?;
+        let after = contestant.requests();
+        let machine = gate::reasons(self.definition, &run, &generated);
+        let mut contestant = uncounted(&route, before, after, &generated);
+        let path = (cell.contestant.clone(), cell.mode.clone(), cell.tls);
+        contestant.extend(self.broken.get(&path).into_iter().flatten().cloned());
+        let spoiled = !machine.is_empty() && contestant.is_empty() && run.errors == 0;
+        run.invalid_reasons.extend(machine);
+        run.invalid_reasons.extend(contestant);
+        run.valid = run.invalid_reasons.is_empty();
+        Ok(Taken {
+            run,
+            histogram: generated.latency_histogram,
+            spoiled,
+        })
+    }
+
+    fn failed_run(&self, planned: &Planned, why: String) -> Run {
+        let cell = &planned.cell;
+        Run {
+            contestant: cell.contestant.clone(),
+            mode: cell.mode.clone(),
+            tls: cell.tls,
+            protocol: "http1".to_owned(),
+            arrival: cell.arrival.clone(),
+            rate: self.definition.rate,
+            connections: self.definition.connections,
+            invalid_reasons: vec![why],
+            ..Run::default()
+        }
+    }
+
+    pub(crate) fn stop_all(&mut self) {
+        for contestant in &mut self.running {
+            contestant.stop();
+        }
+        self.running.clear();
+    }
+}
+
+type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
+
+/// Each proxy on the path must have counted at least what the generator measured.
+fn uncounted(route: &Route, before: Counts, after: Counts, generated: &Generated) -> Vec<String> {
+    let (before, after) = match (before, after) {
+        (Ok(Some(before)), Ok(Some(after))) => (before, after),
+        (Ok(None), _) | (_, Ok(None)) => return Vec::new(),
+        (Err(why), _) | (_, Err(why)) => return vec![why],
+    };
+    route
+        .proxies()
+        .filter_map(|role| {
+            let grown = after
+                .get(role)
+                .unwrap_or(&0)
+                .saturating_sub(*before.get(role).unwrap_or(&0));
+            (grown < generated.ok).then(|| {
+                format!(
+                    "the {role} counted {grown} requests, the generator {}: some went another way",
+                    generated.ok
+                )
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,240 @@
+//! What an experiment found, in sentences: the same for the terminal and the page. The heaviest path comes first; what the
+//! A/A control says of the noise comes with it, because no difference may be read without it.
+
+use crate::record::{Control, Estimate, Record, Summary};
+use crate::words::{bytes, duration, interval, ratio};
+
+/// The control's figures that are told, as a reader calls them.
+const CONTROLLED: [(&str, &str); 6] = [
+    ("latency_us.p50", "p50"),
+    ("latency_us.p90", "p90"),
+    ("latency_us.p99", "p99"),
+    ("sidecar.cpu_us_per_request", "CPU per sidecar"),
+    ("machine_cpu_us_per_request", "CPU of the machine"),
+    ("sidecar.rss_bytes", "RSS"),
+];
+
+/// All sentences, in order.
+#[must_use]
+pub fn sentences(record: &Record) -> Vec<String> {
+    let mut told: Vec<&Summary> = record
+        .summary
+        .iter()
+        .filter(|s| s.mode == "both" && s.arrival == "uniform" && s.runs_valid > 0)
+        .collect();
+    told.sort_by_key(|summary| (!summary.tls, summary.contestant != "voile"));
+    let mut sentences: Vec<String> = told.into_iter().map(cost).collect();
+    sentences.extend(record.control.as_ref().and_then(control));
+    sentences.extend(repeats(record));
+    if record.runs.is_empty() {
+        return sentences;
+    }
+    let invalid = record.runs.iter().filter(|run| !run.valid).count();
+    let again = record.runs.iter().filter(|run| run.again).count();
+    sentences.push(format!(
+        "{} of {} slices are valid ({again} were taken again in their round); the others are listed with their reasons and nowhere counted.",
+        record.runs.len() - invalid,
+        record.runs.len()
+    ));
+    sentences
+}
+
+/// One cell with two sidecars.
+fn cost(summary: &Summary) -> String {
+    let figure = |name: &str, show| summary.figures.get(name).map(|f| interval(f, show));
+    let tls = if summary.tls {
+        "With mutual TLS on both sides"
+    } else {
+        "In plaintext through two sidecars"
+    };
+    let name = &summary.contestant;
+    let mut parts = Vec::new();
+    if let Some(cpu) = figure("sidecar.cpu_us_per_request", duration) {
+        parts.push(format!("costs {cpu} of CPU per sidecar"));
+    }
+    let added = |name, at| Some(format!("{} at {at}", figure(name, duration)?));
+    let added: Vec<String> = [added("added_us.p50", "p50"), added("added_us.p99", "p99")]
+        .into_iter()
+        .flatten()
+        .collect();
+    if !added.is_empty() {
+        parts.push(format!("takes {} longer", added.join(" and ")));
+    }
+    if let Some(memory) = figure("sidecar.rss_bytes", bytes) {
+        parts.push(format!("each sidecar holds {memory}"));
+    }
+    let mut text = format!("{tls} a request through {name} {}.", parts.join(", "));
+    if let Some(ratios) = summary.ratios.get("envoy").filter(|_| name == "voile") {
+        let part = |name: &str, words: &str| {
+            let found: Option<&Estimate> = ratios.get(name);
+            found.map(|r| format!("{} its {words}", interval(r, ratio)))
+        };
+        let parts: Vec<String> = [
+            part("sidecar.cpu_us_per_request", "CPU"),
+            part("added_us.p50", "added p50"),
+            part("added_us.p99", "added p99"),
+            part("sidecar.rss_bytes", "memory"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if !parts.is_empty() {
+            text += &format!(" Against Envoy: {}.", parts.join(", "));
+        }
+    }
+    text
+}
+
+/// What the cell that was measured twice says: the difference seen, and the smallest that could have been told from noise.
+fn control(control: &Control) -> Option<String> {
+    let mut seen = Vec::new();
+    let mut smallest = Vec::new();
+    for (figure, words) in CONTROLLED {
+        if let Some(ratio_seen) = control.ratios.get(figure) {
+            seen.push(format!("{words} {}", interval(ratio_seen, ratio)));
+        }
+        if let Some(floor) = control.noise_floor.get(figure) {
+            smallest.push(format!("{words} {:.1} %", floor * 100.0));
+        }
+    }
+    if seen.is_empty() {
+        return None;
+    }
+    let tls = if control.tls {
+        "mutual TLS"
+    } else {
+        "plaintext"
+    };
+    let mut text = format!(
+        "A/A, {} {} {tls} measured twice, second over first: {}.",
+        control.contestant,
+        control.mode,
+        seen.join(", ")
+    );
+    if !smallest.is_empty() {
+        text += &format!(
+            " The smallest effect this run could have seen: {}; less is noise.",
+            smallest.join(", ")
+        );
+    }
+    let alarms: Vec<&str> = CONTROLLED
+        .iter()
+        .filter(|(figure, _)| control.alarms.iter().any(|alarm| alarm == figure))
+        .map(|(_, words)| *words)
+        .collect();
+    if !alarms.is_empty() {
+        text += &format!(
+            " False alarm: {} differ by more than their interval, where nothing does.",
+            alarms.join(", ")
+        );
+    }
+    Some(text)
+}
+
+/// In how many repeats the two halves of the control lay within their interval, figure by figure.
+fn repeats(record: &Record) -> Option<String> {
+    let counts: Vec<String> = within(record)
+        .into_iter()
+        .map(|(words, within, of)| format!("{words} in {within} of {of}"))
+        .collect();
+    (!counts.is_empty()).then(|| {
+        format!(
+            "A/A over {} runs, the two halves within their interval: {}.",
+            record.repeats.len(),
+            counts.join(", ")
+        )
+    })
+}
+
+/// Per figure of the control: its name, the repeats in which the halves lay within their interval, and all repeats. One
+/// with too few valid rounds for an interval does not count as within.
+#[must_use]
+pub fn within(record: &Record) -> Vec<(&'static str, usize, usize)> {
+    let of = record.repeats.len();
+    let holds = |control: &&Control, figure: &str| {
+        let told = control
+            .ratios
+            .get(figure)
+            .is_some_and(|ratio| ratio.low.is_some());
+        told && !control.alarms.iter().any(|alarm| alarm == figure)
+    };
+    CONTROLLED
+        .iter()
+        .filter(|_| of > 0)
+        .map(|(figure, words)| {
+            let within = record.repeats.iter().filter(|c| holds(c, figure)).count();
+            (*words, within, of)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Run;
+    use crate::summarise::summarise;
+
+    /// Repeats of six rounds of one cell measured twice; in the first `differing` repeats the second half takes 30 % longer.
+    fn repeated(repeats: u32, differing: u32, rounds: u32) -> Record {
+        let mut record = Record::default();
+        for repeat in 1..=repeats {
+            for round in 1..=rounds {
+                for control in [false, true] {
+                    let wobble = 1.0 + f64::from((round * 7 + u32::from(control) * 3) % 5) / 100.0;
+                    let longer = if control && repeat <= differing {
+                        1.3
+                    } else {
+                        1.0
+                    };
+                    let mut run = Run {
+                        contestant: "voile".to_owned(),
+                        mode: "both".to_owned(),
+                        tls: true,
+                        arrival: "uniform".to_owned(),
+                        round: (repeat - 1) * rounds + round,
+                        repeat,
+                        control,
+                        valid: true,
+                        ..Run::default()
+                    };
+                    run.latency_us.p50 = Some(100.0 * wobble * longer);
+                    record.runs.push(run);
+                }
+            }
+        }
+        summarise(&mut record);
+        record
+    }
+
+    #[test]
+    fn repeats_are_counted_figure_by_figure() {
+        for (repeats, differing, rounds, expected) in [
+            (20, 0, 6, Some(("p50", 20, 20))),
+            (20, 1, 6, Some(("p50", 19, 20))),
+            (5, 5, 6, Some(("p50", 0, 5))),
+            (5, 0, 5, Some(("p50", 0, 5))), // too few rounds for an interval
+            (1, 0, 6, None),
+        ] {
+            let record = repeated(repeats, differing, rounds);
+            assert_eq!(
+                within(&record).first().copied(),
+                expected,
+                "{repeats} {differing} {rounds}"
+            );
+        }
+        let said = sentences(&repeated(20, 1, 6)).join("\n");
+        assert!(said.contains("p50 in 19 of 20"), "{said}");
+    }
+
+    #[test]
+    fn a_false_alarm_and_the_smallest_effect_are_told() {
+        let said = sentences(&repeated(1, 1, 8)).join("\n");
+        assert!(said.contains("False alarm: p50"), "{said}");
+        let said = sentences(&repeated(1, 0, 8)).join("\n");
+        assert!(
+            said.contains("smallest effect this run could have seen: p50"),
+            "{said}"
+        );
+        assert!(!said.contains("alarm"), "{said}");
+    }
+}
