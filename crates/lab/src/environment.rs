@@ -29,7 +29,12 @@ pub(crate) fn environment(voile: &Path) -> Environment {
         load_average: load_average(),
         versions: BTreeMap::from([("voile".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
         profile: profile.to_owned(),
-        voile_sha256: sha256(voile).unwrap_or_default(),
+        // Unoptimised hashing takes many seconds, and figures of a debug build are no figures.
+        voile_sha256: if profile == "debug" {
+            String::new()
+        } else {
+            sha256(voile).unwrap_or_default()
+        },
         ..Environment::default()
     }
 }

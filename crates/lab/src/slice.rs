@@ -31,7 +31,7 @@ const TRAIL: Duration = Duration::from_millis(20);
 const OVERTIME: Duration = Duration::from_secs(8);
 /// How often we look whether the user asked to end.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Samples of a second that make its median worth comparing for drift.
+/// Samples of a half that make its median worth comparing for drift.
 const DRIFT_SAMPLES: u64 = 50;
 
 /// What is asked of the generator.
@@ -66,10 +66,10 @@ pub(crate) struct Generated {
     pub(crate) latency_us: Percentiles,
     pub(crate) service_us: Percentiles,
     pub(crate) lateness_us: Lateness,
-    pub(crate) per_second: Vec<Second>,
+    pub(crate) halves_us: Vec<Percentiles>,
     pub(crate) latency_histogram: String,
     pub(crate) interrupted: bool,
-    /// Median of one second over that of another, the larger way round.
+    /// Median of one half over that of the other, the larger way round.
     #[serde(skip)]
     pub(crate) drift: Option<f64>,
 }
@@ -90,13 +90,6 @@ pub(crate) struct Percentiles {
 #[serde(default)]
 pub(crate) struct Lateness {
     pub(crate) p99: u64,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Second {
-    sent: u64,
-    p50: f64,
 }
 
 impl From<Percentiles> for Latency {
@@ -229,22 +222,18 @@ pub(crate) fn finish_load(
             lab.log_end("load")
         ))
     })?;
-    generated.drift = drift(&generated.per_second);
+    generated.drift = drift(&generated.halves_us);
     Ok(generated)
 }
 
-/// How far the medians of the slice's seconds lie apart.
-fn drift(seconds: &[Second]) -> Option<f64> {
-    let medians: Vec<f64> = seconds
-        .iter()
-        .filter(|second| second.sent >= DRIFT_SAMPLES && second.p50 > 0.0)
-        .map(|second| second.p50)
-        .collect();
-    let (low, high) = (
-        medians.iter().copied().reduce(f64::min)?,
-        medians.iter().copied().reduce(f64::max)?,
-    );
-    (medians.len() > 1).then_some(high / low)
+/// How far the medians of the slice's halves lie apart, the larger over the smaller.
+fn drift(halves: &[Percentiles]) -> Option<f64> {
+    let [first, second] = halves else {
+        return None;
+    };
+    let (low, high) = (first.p50.min(second.p50), first.p50.max(second.p50));
+    let enough = first.count.min(second.count) >= DRIFT_SAMPLES;
+    (enough && low > 0.0).then(|| high / low)
 }
 
 /// Runs one slice. The second part of the answer is the slice's histogram.
@@ -345,4 +334,27 @@ fn window_misplaced(before: &Reading, after: &Reading, generated: &Generated) ->
 pub(crate) fn merge_histogram(merged: &mut Samples, text: &str) -> Result<(), String> {
     merged.merge(&Samples::decode(text)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_is_the_larger_half_over_the_smaller() {
+        let half = |p50, count| Percentiles {
+            p50,
+            count,
+            ..Percentiles::default()
+        };
+        for (halves, expected) in [
+            (vec![half(100.0, 500), half(450.0, 500)], Some(4.5)),
+            (vec![half(450.0, 500), half(100.0, 500)], Some(4.5)),
+            (vec![half(100.0, 500), half(450.0, DRIFT_SAMPLES - 1)], None),
+            (vec![half(0.0, 500), half(450.0, 500)], None),
+            (vec![], None),
+        ] {
+            assert_eq!(drift(&halves), expected);
+        }
+    }
 }

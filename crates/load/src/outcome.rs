@@ -55,6 +55,8 @@ pub struct LoadResult {
     pub error_latency_us: Summary,
     /// The generator's own lateness: actual minus intended send, where a connection was free in time.
     pub lateness_us: Lateness,
+    /// `latency_us` of the requests due in the first and in the second half of the measured part.
+    pub halves_us: [Summary; 2],
     /// By the second in which requests were due.
     pub per_second: Vec<PerSecond>,
     /// All of `latency_us`, HdrHistogram V2 compressed, base64, values in µs.
@@ -201,6 +203,7 @@ impl LoadResult {
                 max: tally.lateness.max_us(),
                 count: tally.lateness.count(),
             },
+            halves_us: [tally.halves[0].summary(), tally.halves[1].summary()],
             per_second: per_second(tally),
             latency_histogram: tally.latency.encode(),
             service_histogram: tally.service.encode(),
@@ -368,7 +371,7 @@ mod tests {
         let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
         let mut options = LoadOptions::new(target);
         options.rate = 1_000.0;
-        let mut tally = Tally::new(SECOND);
+        let mut tally = Tally::new(SECOND, 2 * SECOND);
         tally.end = 2 * SECOND;
         for index in 0..1_000 {
             let intended = SECOND + index * MILLISECOND;
@@ -406,6 +409,30 @@ mod tests {
         let one_in_a_hundred =
             |tally: &mut Tally| (0..10).for_each(|_| tally.finish(failed(Outcome::Reset)));
         assert_eq!(judged(one_in_a_hundred), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_halves_of_a_run_are_told_apart() {
+        let mut tally = Tally::new(SECOND, 2 * SECOND);
+        for (intended, took) in [
+            (0, 9_000),
+            (SECOND, 100),
+            (3 * SECOND / 2 - 1, 100),
+            (3 * SECOND / 2, 300),
+        ] {
+            tally.finish(Finished {
+                done: intended + took * 1_000,
+                intended,
+                ..failed(Outcome::Ok)
+            });
+        }
+        let mut twice = Tally::new(SECOND, 2 * SECOND);
+        twice.merge(&tally);
+        twice.merge(&tally);
+        let halves = twice
+            .halves
+            .map(|half| (half.count(), half.quantile_us(0.5)));
+        assert_eq!(halves, [(4, 100), (2, 300)]);
     }
 
     #[test]

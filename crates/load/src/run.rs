@@ -64,7 +64,7 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Loa
     let start_unix = unix_now() + timeline.measure.saturating_sub(now());
     started.wait();
     watch(&finished, options.threads, live.as_deref());
-    let mut total = Tally::new(timeline.measure);
+    let mut total = Tally::new(timeline.measure, timeline.end);
     for thread in threads {
         let tally = thread
             .join()

@@ -82,6 +82,9 @@ pub(crate) struct Tally {
     pub(crate) bytes_received: u64,
     pub(crate) connects: u64,
     pub(crate) latency: Samples,
+    /// The middle of the measured part, and the latencies of requests due before and after it, so that drift shows.
+    middle: u64,
+    pub(crate) halves: [Samples; 2],
     pub(crate) service: Samples,
     pub(crate) error_latency: Samples,
     pub(crate) lateness: Samples,
@@ -95,9 +98,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn new(start: u64) -> Self {
+    /// For a measured part that is planned to last from `start` to `end`.
+    pub(crate) fn new(start: u64, end: u64) -> Self {
         Self {
             start,
+            middle: start.midpoint(end),
             last_done: start,
             ..Self::default()
         }
@@ -116,6 +121,7 @@ impl Tally {
         let second = &mut self.seconds[second];
         self.scheduled += 1;
         self.latency.record(latency);
+        self.halves[usize::from(request.intended >= self.middle)].record(latency);
         second.latency.record(latency);
         if let Some(sent) = request.sent {
             self.sent += 1;
@@ -159,6 +165,9 @@ impl Tally {
             *self.statuses.entry(*status).or_default() += count;
         }
         self.latency.merge(&other.latency);
+        for (mine, theirs) in self.halves.iter_mut().zip(&other.halves) {
+            mine.merge(theirs);
+        }
         self.service.merge(&other.service);
         self.error_latency.merge(&other.error_latency);
         self.lateness.merge(&other.lateness);

@@ -155,7 +155,7 @@ impl Worker {
                 measure: 0,
                 end: 0,
             },
-            tally: Tally::new(0),
+            tally: Tally::new(0, 0),
             cpu_from: None,
             live,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -206,7 +206,7 @@ impl Worker {
     /// Runs the schedule and returns what was counted.
     pub(crate) fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Tally> {
         self.timeline = timeline;
-        self.tally = Tally::new(timeline.measure);
+        self.tally = Tally::new(timeline.measure, timeline.end);
         self.pacing = self.pacing_of(timeline);
         loop {
             let mut at = now();

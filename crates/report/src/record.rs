@@ -90,7 +90,7 @@ pub struct Environment {
     pub versions: BTreeMap<String, String>,
     /// `release` or `debug`: how Voile was built. Figures of different profiles are never compared.
     pub profile: String,
-    /// SHA-256 of the file of the `voile` program that was measured, in hexadecimal.
+    /// SHA-256 of the file of the `voile` program that was measured, in hexadecimal; empty for a debug build.
     pub voile_sha256: String,
     /// Negotiated TLS parameters by contestant, as seen on the wire.
     pub tls: BTreeMap<String, String>,
