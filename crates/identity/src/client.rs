@@ -201,11 +201,13 @@ impl CertificateClient {
             let wait = match self.obtain().await {
                 Ok(certificate) => {
                     failures = 0;
+                    self.store.set_trouble(None);
                     let (born, dies) = (certificate.not_before(), certificate.not_after());
                     next_refresh(born, dies, SystemTime::now(), fastrand::f64())
                 }
                 Err(error) => {
                     failures = failures.saturating_add(1);
+                    self.store.set_trouble(Some(error.to_string()));
                     let wait = retry_delay(failures, fastrand::f64());
                     tracing::warn!(%error, failures, wait_ms = wait.as_millis(), "no new certificate");
                     wait

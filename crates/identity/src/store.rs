@@ -135,6 +135,7 @@ impl TrustStore {
 pub struct CertificateStore {
     certificate: RwLock<Option<Arc<WorkloadCertificate>>>,
     trust: Arc<TrustStore>,
+    trouble: RwLock<Option<String>>,
 }
 
 impl CertificateStore {
@@ -149,6 +150,18 @@ impl CertificateStore {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// Why the last attempt at a certificate failed; `None` when it did not.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.write().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     /// Whom handshakes trust.

@@ -3,6 +3,7 @@
 mod access_log;
 mod analyze;
 mod bench;
+mod credentials;
 mod hostile;
 mod lifecycle;
 mod listeners;

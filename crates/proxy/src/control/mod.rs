@@ -241,12 +241,15 @@ async fn control(
     let certificates = CertificateClient::new(settings, Arc::clone(&store));
     let mut renewed = certificates.subscribe();
     tokio::task::spawn_local(certificates.run(std::future::pending()));
-    if options.token_file.is_none() {
-        // Only a certificate can open the stream, so wait for the first.
-        let _ = renewed.changed().await;
-        renewed.mark_changed();
-    }
-    let client = start_client(&options, node, &store, &shared, news);
+    let mut first = renewed.clone();
+    let only_a_certificate = options.token_file.is_none();
+    // Without a token only a certificate can open the stream. The pages and signals are served meanwhile.
+    let begin = async move {
+        if only_a_certificate {
+            let _ = first.changed().await;
+        }
+    };
+    let client = start_client(begin, &options, node, &store, &shared, news);
     let ending = Rc::new(Ending::default());
     let control = Rc::new(RefCell::new(Control::new(
         &options,
@@ -273,6 +276,7 @@ async fn control(
 }
 
 fn start_client(
+    begin: impl Future<Output = ()> + Send + 'static,
     options: &Options,
     node: Node,
     store: &Arc<CertificateStore>,
@@ -295,7 +299,8 @@ fn start_client(
         let _ = news.send(());
         rejections
     };
-    let client = XdsClient::start(
+    let client = XdsClient::start_after(
+        begin,
         config,
         Arc::new(credentials),
         Box::new(handler),

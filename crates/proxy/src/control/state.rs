@@ -340,12 +340,27 @@ impl Control {
         if self.draining {
             reasons.push("draining".to_owned());
         }
-        if self.store.current().is_none() {
-            reasons.push("no certificate yet".to_owned());
+        let because = |trouble: Option<String>| match trouble {
+            Some(trouble) => format!(" ({trouble})"),
+            None => String::new(),
+        };
+        let certificate = self.store.current();
+        if certificate.is_none() {
+            reasons.push(format!(
+                "no certificate yet{}",
+                because(self.store.trouble())
+            ));
         }
         let shared = self.shared();
         if shared.registry.configuration.is_none() {
-            reasons.push(format!("no configuration yet for {}", self.workload));
+            let state = self.client.state();
+            let trouble = state.borrow().last_error.clone();
+            let who = certificate.map(|held| format!("it is not told to {}", held.identity()));
+            reasons.push(format!(
+                "no configuration yet for {}{}",
+                self.workload,
+                because(trouble.or(who))
+            ));
         } else if self.published.is_none() {
             let missing: Vec<String> = shared
                 .registry

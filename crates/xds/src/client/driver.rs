@@ -92,6 +92,23 @@ impl XdsClient {
         handler: Handler,
         runtime: &tokio::runtime::Handle,
     ) -> Self {
+        Self::start_after(
+            std::future::ready(()),
+            config,
+            credentials,
+            handler,
+            runtime,
+        )
+    }
+
+    /// As [`Self::start`], but connects only once `begin` is there: who has no credential yet need not try.
+    pub fn start_after(
+        begin: impl Future<Output = ()> + Send + 'static,
+        config: ClientConfig,
+        credentials: Arc<dyn CredentialSource>,
+        handler: Handler,
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
         let commands = Arc::new(Commands::default());
         let (publish, state) = watch::channel(ClientState::default());
         let driver = Driver {
@@ -107,7 +124,10 @@ impl XdsClient {
             inner: Arc::new(Inner {
                 commands,
                 state,
-                task: runtime.spawn(driver.run()),
+                task: runtime.spawn(async move {
+                    begin.await;
+                    driver.run().await;
+                }),
             }),
         }
     }
