@@ -104,16 +104,7 @@ pub fn agree(
         .tempdir()
         .map_err(|e| format!("a temporary folder: {e}"))?;
     let began = Instant::now();
-    let mut record = Agreement {
-        format: 1,
-        started_at: now(),
-        command: settings.command.clone(),
-        environment: environment(&settings.voile),
-        ..Agreement::default()
-    };
-    let versions = &mut record.environment.versions;
-    versions.insert("fortio".to_owned(), settings.fortio.version.clone());
-    record.notes = warnings(&record.environment);
+    let mut record = new_record(settings);
     let size = SIZE.to_string();
     let start = |arguments: &[&str]| start_echo(&settings.voile, folder.path(), arguments, stopped);
     let delay = format!("{DELAY_MS}ms");
@@ -131,20 +122,58 @@ pub fn agree(
     for (stage, server) in stages.iter().zip([&slow, &slow, &stalling]) {
         record.scenes.push(scene(&lab, settings, stage, server));
     }
-    let mut order: Vec<(usize, &str)> = (0..stages.len())
-        .flat_map(|at| [(at, "voile"), (at, "fortio")])
-        .collect();
-    'rounds: for round in 1..=settings.rounds {
+    all_rounds(&lab, settings, &stages, &mut record, say);
+    say("\r");
+    if stopped() {
+        record
+            .notes
+            .push("Interrupted: rounds that were not measured are missing.".to_owned());
+    }
+    if record.slices.is_empty() {
+        return Err("interrupted before anything was measured".to_owned());
+    }
+    record.took_seconds = began.elapsed().as_secs_f64();
+    record.conclude();
+    Ok(record)
+}
+
+fn new_record(settings: &AgreementSettings) -> Agreement {
+    let mut environment = environment(&settings.voile);
+    let version = settings.fortio.version.clone();
+    environment.versions.insert("fortio".to_owned(), version);
+    Agreement {
+        format: 1,
+        started_at: now(),
+        command: settings.command.clone(),
+        notes: warnings(&environment),
+        environment,
+        ..Agreement::default()
+    }
+}
+
+/// Measures until all rounds are done or the user asks to end.
+fn all_rounds(
+    lab: &Lab<'_>,
+    settings: &AgreementSettings,
+    stages: &[Stage],
+    record: &mut Agreement,
+    say: &dyn Fn(&str),
+) {
+    let both = |at| [(at, "voile"), (at, "fortio")];
+    let mut order: Vec<(usize, &str)> = (0..stages.len()).flat_map(both).collect();
+    for round in 1..=settings.rounds {
         fastrand::shuffle(&mut order);
         for (at, generator) in &order {
+            // A slice that does not count is taken once more.
             for _attempt in 0..2 {
                 let sequence = record.slices.len() as u32 + 1;
+                let stage = &stages[*at];
                 say(&format!(
                     "\rround {round}/{}, {}: {generator}",
-                    settings.rounds, stages[*at].name
+                    settings.rounds, stage.name
                 ));
-                let Ok(slice) = turn(&lab, settings, &stages[*at], generator) else {
-                    break 'rounds;
+                let Ok(slice) = turn(lab, settings, stage, generator) else {
+                    return;
                 };
                 let valid = slice.valid;
                 record.slices.push(Slice {
@@ -158,18 +187,6 @@ pub fn agree(
             }
         }
     }
-    say("\r");
-    if stopped() {
-        record
-            .notes
-            .push("Interrupted: rounds that were not measured are missing.".to_owned());
-    }
-    if record.slices.is_empty() {
-        return Err("interrupted before anything was measured".to_owned());
-    }
-    record.took_seconds = began.elapsed().as_secs_f64();
-    record.conclude();
-    Ok(record)
 }
 
 fn stages(slow: SocketAddr, stalling: SocketAddr, slice: Duration) -> [Stage; 3] {

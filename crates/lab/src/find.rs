@@ -70,14 +70,14 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
 /// # Errors
 /// When the user names a program that is not Fortio, or none is found; then with a line on how to get it.
 pub fn fortio(given: &[String]) -> Result<Peer, String> {
-    for peer in given {
-        let Some(("fortio", path)) = peer.split_once('=') else {
-            return Err(format!("--peer {peer}: expected fortio=PATH"));
-        };
-        let version =
-            fortio_version(Path::new(path)).map_err(|why| format!("--peer {peer}: {why}"))?;
+    if let Some(stranger) = given.iter().find(|peer| !peer.starts_with("fortio=")) {
+        return Err(format!("--peer {stranger}: expected fortio=PATH"));
+    }
+    if let Some(peer) = given.last() {
+        let path = Path::new(&peer["fortio=".len()..]);
+        let version = fortio_version(path).map_err(|why| format!("--peer {peer}: {why}"))?;
         return Ok(Peer {
-            path: resolve(Path::new(path)),
+            path: resolve(path),
             version,
         });
     }

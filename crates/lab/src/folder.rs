@@ -86,10 +86,18 @@ fn draw(record: &Record, folder: &Path) -> Result<(), String> {
 /// # Errors
 /// When there is no record, it cannot be read, or the drawing cannot be written.
 pub fn redraw(folder: &Path) -> Result<Record, String> {
-    let path = folder.join("record.json");
-    let text = fs::read_to_string(&path).map_err(|e| format!("reading {}: {e}", path.display()))?;
-    let mut record = Record::from_json(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+    let mut record = read(folder)?;
     summarise(&mut record);
     draw(&record, folder)?;
     Ok(record)
+}
+
+/// Reads the record of a folder.
+///
+/// # Errors
+/// When there is none, or it cannot be read.
+pub fn read(folder: &Path) -> Result<Record, String> {
+    let path = folder.join("record.json");
+    let text = fs::read_to_string(&path).map_err(|e| format!("reading {}: {e}", path.display()))?;
+    Record::from_json(&text).map_err(|e| format!("{}: {e}", path.display()))
 }

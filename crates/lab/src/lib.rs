@@ -24,5 +24,5 @@ pub use agreement::{AgreementSettings, agree, write_agreement};
 pub use definition::{Definition, DefinitionError, Only, Overrides, quick};
 pub use experiment::{Outcome, Settings, run};
 pub use find::{Found, Peer, fortio, peers};
-pub use folder::{default_folder, redraw};
+pub use folder::{default_folder, read, redraw};
 pub use plan::{Cell, Plan};

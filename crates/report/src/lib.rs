@@ -6,6 +6,7 @@
 //! ```
 
 pub mod agreement;
+pub mod compare;
 pub mod csv;
 pub mod findings;
 pub mod html;

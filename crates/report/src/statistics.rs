@@ -73,6 +73,43 @@ pub fn ratio_of_medians(rounds: &[(f64, f64)], seed: u64) -> Option<Estimate> {
     })
 }
 
+/// The ratio of the medians of two sets of rounds that were not measured together, each resampled by itself.
+#[must_use]
+pub fn unpaired_ratio(ours: &[f64], theirs: &[f64], seed: u64) -> Option<Estimate> {
+    let fewer = ours.len().min(theirs.len());
+    let middle = median(ours)? / median(theirs).filter(|divisor| *divisor > 0.0)?;
+    let mut estimate = Estimate {
+        median: middle,
+        low: None,
+        high: None,
+        rounds: fewer as u32,
+    };
+    if fewer < ROUNDS_FOR_INTERVAL {
+        return Some(estimate);
+    }
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut resampled = |values: &[f64]| {
+        let mut sample: Vec<f64> = values
+            .iter()
+            .map(|_| values[random.usize(..values.len())])
+            .collect();
+        median_in_place(&mut sample)
+    };
+    let mut outcomes: Vec<f64> = (0..RESAMPLES)
+        .filter_map(|_| {
+            Some(resampled(ours)? / resampled(theirs).filter(|divisor| *divisor > 0.0)?)
+        })
+        .collect();
+    if outcomes.len() < RESAMPLES {
+        return Some(estimate);
+    }
+    outcomes.sort_unstable_by(f64::total_cmp);
+    let tail = tail_share(fewer);
+    estimate.low = Some(quantile(&outcomes, tail));
+    estimate.high = Some(quantile(&outcomes, 1.0 - tail));
+    Some(estimate)
+}
+
 fn bootstrap(
     rounds: &[(f64, f64)],
     seed: u64,
@@ -221,6 +258,26 @@ mod tests {
             .to_vec();
         let ratio = ratio_of_medians(&shaky, 1).expect("the divisor's median is 1");
         assert_eq!((ratio.median, ratio.low, ratio.high), (1.0, None, None));
+    }
+
+    #[test]
+    fn sets_of_different_length_are_compared_without_pairing() {
+        let (ours, theirs) = (
+            [10.0, 11.0, 9.0, 10.5, 9.5, 10.0, 10.2],
+            [20.0, 21.0, 19.0, 20.5, 19.5, 20.0],
+        );
+        let ratio = unpaired_ratio(&ours, &theirs, 1).expect("has a ratio");
+        let (low, high) = (ratio.low.expect("low"), ratio.high.expect("high"));
+        assert!(
+            ratio.median == 0.5 && low <= 0.5 && (0.5..0.6).contains(&high),
+            "{ratio:?}"
+        );
+        assert_eq!(
+            unpaired_ratio(&ours, &theirs[..5], 1).and_then(|r| r.low),
+            None
+        );
+        assert_eq!(unpaired_ratio(&ours, &[0.0; 8], 1), None);
+        assert_eq!(unpaired_ratio(&[], &theirs, 1), None);
     }
 
     /// A noisy slice: log-normal, with now and then a slice that something else on the machine spoiled.

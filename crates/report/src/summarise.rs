@@ -21,15 +21,14 @@ const CONTROL_FIGURES: [&str; 6] = [
 const ADDED: &str = "added_us.";
 
 /// The figures of one slice, by name.
-type Figures = BTreeMap<String, f64>;
+pub(crate) type Figures = BTreeMap<String, f64>;
 /// The figures of one cell's valid slices, by round.
-type Rounds = BTreeMap<u32, Figures>;
+pub(crate) type Rounds = BTreeMap<u32, Figures>;
 
 /// Fills `summary` and `control` from `runs`.
 pub fn summarise(record: &mut Record) {
     let seed = record.experiment.seed;
-    let mut cells = figures_by_cell(&record.runs, false);
-    add_latency_over_baseline(&mut cells);
+    let cells = by_cell(record);
     record.summary = order_of_cells(&record.runs)
         .into_iter()
         .filter_map(|key| {
@@ -87,6 +86,13 @@ fn order_of_cells(runs: &[Run]) -> Vec<CellKey> {
         .collect();
     keys.sort_by_key(rank);
     keys
+}
+
+/// The figures of each cell's valid slices, by round, added latency included.
+pub(crate) fn by_cell(record: &Record) -> BTreeMap<CellKey, Rounds> {
+    let mut cells = figures_by_cell(&record.runs, false);
+    add_latency_over_baseline(&mut cells);
+    cells
 }
 
 fn figures_by_cell(runs: &[Run], control: bool) -> BTreeMap<CellKey, Rounds> {

@@ -45,18 +45,19 @@ pub fn render(record: &Record) -> String {
 }
 
 /// A line of a table.
-enum Row {
+pub(crate) enum Row {
     /// Across all columns.
     Title(String),
+    /// One per column.
     Cells(Vec<String>),
 }
 
-fn heading(titles: &[&str]) -> Row {
+pub(crate) fn heading(titles: &[&str]) -> Row {
     Row::Cells(titles.iter().map(|title| (*title).to_owned()).collect())
 }
 
 /// The first column to the left, the others to the right.
-fn aligned(rows: &[Row]) -> String {
+pub(crate) fn aligned(rows: &[Row]) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
         if let Row::Cells(cells) = row {

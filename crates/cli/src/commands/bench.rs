@@ -32,6 +32,15 @@ enum Command {
         /// The record folder.
         folder: PathBuf,
     },
+    /// Divide the figures of one record by those of another, before and after a change, say.
+    ///
+    /// Refused (exit code 2) for records of different build profiles or loads.
+    Compare {
+        /// The record folder whose figures are divided.
+        first: PathBuf,
+        /// The one they are divided by.
+        second: PathBuf,
+    },
     /// Compare `voile load` with Fortio: the same answer from a server with a fixed delay, and who shows a stall.
     ///
     /// Writes a folder: agreement.json, slices.csv, report.md. About four minutes. Exit code 1 when they do not agree.
@@ -104,6 +113,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             read(&file).and_then(|definition| experiment(definition, &run))
         }
         Command::Report { folder } => redraw(&folder),
+        Command::Compare { first, second } => compare(&first, &second),
         Command::Agreement(comparison) => agreement(&comparison),
         Command::Peers { peers } => list(&peers),
     };
@@ -270,6 +280,16 @@ fn redraw(folder: &Path) -> Done {
     let record = voile_lab::redraw(folder).map_err(failed)?;
     print!("{}", voile_report::table::render(&record));
     println!("\n{}", folder.join("report.html").display());
+    Ok(())
+}
+
+fn compare(first: &Path, second: &Path) -> Done {
+    let first = voile_lab::read(first).map_err(failed)?;
+    let second = voile_lab::read(second).map_err(failed)?;
+    print!(
+        "{}",
+        voile_report::compare::render(&first, &second).map_err(usage)?
+    );
     Ok(())
 }
 

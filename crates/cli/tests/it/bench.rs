@@ -50,6 +50,30 @@ fn a_smoke_run_writes_a_whole_record_that_can_be_drawn_again() {
         voile.args(["bench", "report"]).arg(&out);
     });
     assert!(again.status.success() && out.join("report.html").is_file());
+    let same = Process::output(|voile| {
+        voile.args(["bench", "compare"]).args([&out, &out]);
+    });
+    let said = String::from_utf8_lossy(&same.stdout);
+    assert!(same.status.success() && said.contains("relay"), "{said}");
+    let path = out.join("record.json");
+    let text = std::fs::read_to_string(&path).expect("it was there");
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).expect("a folder");
+    let built = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    };
+    let profile = format!("\"profile\": \"{built}\"");
+    assert!(text.contains(&profile), "the record tells the profile");
+    let changed = text.replace(&profile, "\"profile\": \"another\"");
+    std::fs::write(other.join("record.json"), changed).expect("written");
+    let refused = Process::output(|voile| {
+        voile.args(["bench", "compare"]).args([&out, &other]);
+    });
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("profiles are not compared"), "{said}");
 }
 
 #[test]
@@ -101,6 +125,8 @@ fn wrong_words_exit_with_two() {
         vec!["bench", "quick", "--peer", "envoy=/no/such/envoy"],
         vec!["bench", "run", "/no/such/file.toml"],
         vec!["bench", "quick", "--rounds", "0"],
+        vec!["bench", "quick", "--repeat", "0"],
+        vec!["bench", "agreement", "--peer", "fortio=/no/such/fortio"],
     ] {
         let ran = Process::output(|voile| {
             voile.args(&words);
