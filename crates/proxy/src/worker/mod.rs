@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustls::{ClientConfig, ServerConfig};
+use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::LocalSet;
 use voile_policy::Trust;
 use voile_telemetry::access_log::AccessLog;
 use voile_telemetry::{Peer, Shard, Snapshot};
@@ -204,12 +204,13 @@ pub(crate) struct Birth {
 
 /// Runs a worker on this thread until it has drained.
 pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
+    // Tasks on the runtime itself: a `LocalSet` would be a second scheduler inside the first.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        .build()?;
+        .build_local(LocalOptions::default())?;
     let worker = Worker::new(birth.tls, birth.unknown_peers, birth.load);
-    LocalSet::new().block_on(&runtime, serve(worker, birth.inbox));
+    runtime.block_on(serve(worker, birth.inbox));
     Ok(())
 }
 
