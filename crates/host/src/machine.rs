@@ -42,25 +42,29 @@ impl Machine {
     }
 }
 
-/// Time the cores spent since the machine started, all of them added up.
+/// Time the cores had and time they idled, all of them added up. Only the difference of two readings says something.
+///
+/// What is not idle was busy: processes, interrupts, and what the hypervisor gave to somebody else. The kernel's own "busy"
+/// columns are not used, since where the tick samples them, work that wakes by timers hides between ticks (a core that
+/// is busy a third of the time may show as idle); idle time is measured, not sampled, on a kernel that stops its tick.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CoreTime {
-    /// Not idle: user, system, interrupts, stolen by the hypervisor.
-    pub busy_ns: u64,
-    /// Of the busy time, what the hypervisor gave to somebody else.
-    pub stolen_ns: u64,
-    /// Idle or waiting for a disk.
+    /// Cores × time passed.
+    pub available_ns: u64,
+    /// Idle or waiting for a disk; its grain is one tick of 10 ms.
     pub idle_ns: u64,
 }
 
 impl CoreTime {
-    /// Reads `/proc/stat`; its grain is one tick per core.
+    /// Reads the clock and `/proc/stat`.
     ///
     /// # Errors
     /// When `/proc/stat` cannot be read or is not as expected.
     pub fn now() -> io::Result<Self> {
         let stat = fs::read_to_string("/proc/stat")?;
-        parse_core_time(&stat, tick().as_nanos() as u64).ok_or_else(|| {
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = clock.tv_sec.unsigned_abs() * 1_000_000_000 + clock.tv_nsec.unsigned_abs();
+        parse_core_time(&stat, tick().as_nanos() as u64, now).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "/proc/stat is not as expected")
         })
     }
@@ -69,20 +73,24 @@ impl CoreTime {
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
-            busy_ns: self.busy_ns.saturating_sub(earlier.busy_ns),
-            stolen_ns: self.stolen_ns.saturating_sub(earlier.stolen_ns),
+            available_ns: self.available_ns.saturating_sub(earlier.available_ns),
             idle_ns: self.idle_ns.saturating_sub(earlier.idle_ns),
         }
+    }
+
+    /// Not idle.
+    #[must_use]
+    pub fn busy_ns(self) -> u64 {
+        self.available_ns.saturating_sub(self.idle_ns)
     }
 
     /// The busy share, between 0 and 1.
     #[must_use]
     pub fn busy_share(self) -> f64 {
-        let all = self.busy_ns + self.idle_ns;
-        if all == 0 {
+        if self.available_ns == 0 {
             0.0
         } else {
-            self.busy_ns as f64 / all as f64
+            self.busy_ns() as f64 / self.available_ns as f64
         }
     }
 }
@@ -98,19 +106,19 @@ pub fn load_average() -> Option<f64> {
         .ok()
 }
 
-fn parse_core_time(stat: &str, tick_ns: u64) -> Option<CoreTime> {
+fn parse_core_time(stat: &str, tick_ns: u64, now_ns: u64) -> Option<CoreTime> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<u64> = line
-        .split_ascii_whitespace()
-        .map(str::parse)
-        .collect::<Result<_, _>>()
-        .ok()?;
-    // user nice system idle iowait irq softirq steal (guest time is within user time)
-    let [user, nice, system, idle, iowait, irq, softirq, steal] = *ticks.first_chunk::<8>()?;
-    Some(CoreTime {
-        busy_ns: (user + nice + system + irq + softirq + steal) * tick_ns,
-        stolen_ns: steal * tick_ns,
-        idle_ns: (idle + iowait) * tick_ns,
+    let of_a_core = |line: &&str| {
+        let number = line.strip_prefix("cpu").unwrap_or_default();
+        number.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let cores = stat.lines().filter(of_a_core).count() as u64;
+    // user nice system idle iowait …
+    let mut idle = line.split_ascii_whitespace().skip(3).take(2);
+    let ticks: u64 = idle.next()?.parse::<u64>().ok()? + idle.next()?.parse::<u64>().ok()?;
+    (cores > 0).then(|| CoreTime {
+        available_ns: cores * now_ns,
+        idle_ns: ticks * tick_ns,
     })
 }
 
@@ -142,17 +150,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn core_time_counts_interrupts_as_busy_and_waiting_as_idle() {
-        let time = parse_core_time("cpu  1 2 3 40 5 6 7 8 0 0\ncpu0 1 1\n", 10).expect("parses");
+    fn what_is_not_idle_was_busy() {
+        let at = |idle, now| {
+            let stat = format!("cpu  1 2 3 {idle} 5 6 7 8 0 0\ncpu0 1 1\ncpu1 1 1\nctxt 9\n");
+            parse_core_time(&stat, 10, now).expect("parses")
+        };
+        let passed = at(52, 1_250).since(at(40, 1_000));
         assert_eq!(
-            time,
-            CoreTime {
-                busy_ns: 270,
-                stolen_ns: 80,
-                idle_ns: 450
-            }
+            (passed.available_ns, passed.idle_ns, passed.busy_ns()),
+            (500, 120, 380)
         );
-        assert_eq!(parse_core_time("cpu 1 2", 10), None);
+        assert!((passed.busy_share() - 0.76).abs() < 1e-9);
+        // The grain of idle time may make it a little more than there was.
+        assert_eq!(at(41, 1_001).since(at(40, 1_000)).busy_ns(), 0);
+        for broken in ["cpu 1 2", "cpu 1 2 3 4 5 6 7 8\n", ""] {
+            assert_eq!(parse_core_time(broken, 10, 1), None, "{broken}");
+        }
     }
 
     #[test]

@@ -290,7 +290,7 @@ fn charge(run: &mut Run, instances: &[Instance], before: &Reading, after: &Readi
     let requests = (run.achieved_rps * window.as_secs_f64()).max(1.0);
     if let (Some(before), Some(after)) = (before.machine, after.machine) {
         let used = after.since(before);
-        run.machine_cpu_us_per_request = Some(used.busy_ns as f64 / 1000.0 / requests);
+        run.machine_cpu_us_per_request = Some(used.busy_ns() as f64 / 1000.0 / requests);
         run.machine_busy = Some(used.busy_share());
     }
     for (at, instance) in instances.iter().enumerate() {

@@ -52,13 +52,13 @@ fn cost(summary: &Summary) -> String {
     if let Some(cpu) = figure("sidecar.cpu_us_per_request", duration) {
         parts.push(format!("costs {cpu} of CPU per sidecar"));
     }
-    let added = |name, at| Some(format!("{} at {at}", figure(name, duration)?));
+    let added = |name, at| Some(format!("{} longer at {at}", figure(name, duration)?));
     let added: Vec<String> = [added("added_us.p50", "p50"), added("added_us.p99", "p99")]
         .into_iter()
         .flatten()
         .collect();
     if !added.is_empty() {
-        parts.push(format!("takes {} longer", added.join(" and ")));
+        parts.push(format!("takes {}", added.join(" and ")));
     }
     if let Some(memory) = figure("sidecar.rss_bytes", bytes) {
         parts.push(format!("each sidecar holds {memory}"));

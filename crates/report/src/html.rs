@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
-use crate::words::{bytes, duration, escape, micro, mode_title, ratio};
+use crate::words::{bytes, duration, escape, micro, mode_title, range, ratio};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -63,19 +63,13 @@ fn words(page: &mut String, record: &Record) {
 }
 
 fn cell(estimate: Option<&Estimate>, show: fn(f64) -> String) -> String {
-    match estimate {
-        None => "<td>–</td>".to_owned(),
-        Some(e) => match (e.low, e.high) {
-            (Some(low), Some(high)) => {
-                format!(
-                    "<td>{}<small>{} – {}</small></td>",
-                    show(e.median),
-                    show(low),
-                    show(high)
-                )
-            }
-            _ => format!("<td>{}</td>", show(e.median)),
-        },
+    let Some(estimate) = estimate else {
+        return "<td>–</td>".to_owned();
+    };
+    let middle = show(estimate.median);
+    match range(estimate, show) {
+        Some(range) => format!("<td>{middle}<small>{range}</small></td>"),
+        None => format!("<td>{middle}</td>"),
     }
 }
 

@@ -42,23 +42,27 @@ pub fn ratio(value: f64) -> String {
 /// `median [low–high]`, or the median alone.
 #[must_use]
 pub fn interval(estimate: &Estimate, show: fn(f64) -> String) -> String {
-    match (estimate.low, estimate.high) {
-        (Some(low), Some(high)) => {
-            let middle = show(estimate.median);
-            let (low, high) = (show(low), show(high));
-            // The unit is said once where all three have it.
-            let unit = middle.trim_start_matches(|c: char| !c.is_alphabetic() && c != '×');
-            let plain = |text: &str| {
-                let number = text.strip_suffix(unit).unwrap_or(text);
-                number.trim_end().to_owned()
-            };
-            if !low.ends_with(unit) || !high.ends_with(unit) {
-                return format!("{middle} [{low}–{high}]");
-            }
-            format!("{middle} [{}–{}]", plain(&low), plain(&high))
-        }
-        _ => show(estimate.median),
+    let middle = show(estimate.median);
+    match range(estimate, show) {
+        Some(range) => format!("{middle} [{range}]"),
+        None => middle,
     }
+}
+
+/// `low–high`; their unit is left out where it is the median's.
+#[must_use]
+pub fn range(estimate: &Estimate, show: fn(f64) -> String) -> Option<String> {
+    let middle = show(estimate.median);
+    let (low, high) = (show(estimate.low?), show(estimate.high?));
+    let unit = middle.trim_start_matches(|c: char| !c.is_alphabetic() && c != '×');
+    if !low.ends_with(unit) || !high.ends_with(unit) {
+        return Some(format!("{low}–{high}"));
+    }
+    let plain = |text: &str| {
+        let number = text.strip_suffix(unit).unwrap_or(text);
+        number.trim_end().to_owned()
+    };
+    Some(format!("{}–{}", plain(&low), plain(&high)))
 }
 
 /// A cell's mode as a heading.
