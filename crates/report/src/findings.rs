@@ -29,13 +29,16 @@ pub fn sentences(record: &Record) -> Vec<String> {
     if record.runs.is_empty() {
         return sentences;
     }
-    let invalid = record.runs.iter().filter(|run| !run.valid).count();
+    let valid = record.runs.iter().filter(|run| run.valid).count();
     let again = record.runs.iter().filter(|run| run.again).count();
-    sentences.push(format!(
-        "{} of {} slices are valid ({again} were taken again in their round); the others are listed with their reasons and nowhere counted.",
-        record.runs.len() - invalid,
-        record.runs.len()
-    ));
+    let mut text = format!("{valid} of {} slices are valid", record.runs.len());
+    if again > 0 {
+        text += &format!("; {again} were taken again in their round");
+    }
+    if valid < record.runs.len() {
+        text += "; those that are not are listed with their reasons and nowhere counted";
+    }
+    sentences.push(text + ".");
     sentences
 }
 
