@@ -147,6 +147,24 @@ fn text_has_a_line_for_each_request_and_connection_refused_ones_too() {
 }
 
 #[test]
+fn a_request_that_found_no_application_is_logged_with_the_reason_at_both_ends() {
+    let mesh = Mesh::start("STRICT");
+    let target = file(&mesh);
+    log_to(&mesh, "JSON", target.to_str().expect("a path of ours"));
+    assert_eq!(get(mesh.http(), "/lost").expect("an answer").status, 503);
+    let field = |side: &str, name: &str| {
+        let line = &lines(&mesh, 1, |line| {
+            line.contains(side) && line.contains("/lost")
+        })[0];
+        serde_json::from_str::<Value>(line).expect("one object per line")[name].clone()
+    };
+    assert_eq!(field("inbound|", "response_code"), 503);
+    assert_eq!(field("inbound|", "response_flags"), "UF");
+    assert_eq!(field("outbound|", "response_code"), 503);
+    assert_eq!(field("outbound|", "response_flags"), "-");
+}
+
+#[test]
 fn what_was_logged_before_the_end_is_written_before_the_end() {
     let mut mesh = Mesh::start("STRICT");
     application::reflect(mesh.http_app());

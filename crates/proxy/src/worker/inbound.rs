@@ -117,12 +117,14 @@ async fn identify(
         return strict(worker, protocol, tcp, remote).await;
     }
     if mode == MutualTls::Disable && protocol != Protocol::Auto {
-        let kind = if protocol == Protocol::Http {
-            Kind::Http
-        } else {
-            Kind::Opaque
-        };
-        return Some(plaintext(tcp.into(), remote, kind));
+        if protocol != Protocol::Http {
+            return Some(plaintext(tcp.into(), remote, Kind::Opaque));
+        }
+        let limit = worker.settings.borrow().header_timeout;
+        // Readiness alone may be a false alarm, so a byte is looked at.
+        let spoke = tokio::time::timeout(limit, tcp.peek(&mut [0])).await;
+        spoke.ok()?.ok()?;
+        return Some(plaintext(tcp.into(), remote, Kind::Http));
     }
     let mut prefix = Vec::new();
     let deadline = patience(worker, protocol);

@@ -144,19 +144,17 @@ fn an_application_that_hangs_up_ends_a_client_that_never_spoke() {
 
 #[test]
 fn a_client_that_never_speaks_on_an_http_port_is_closed_after_the_header_timeout() {
-    play(|| async {
-        let stage = Stage::new(Settings {
-            header_timeout: Duration::from_millis(5),
-            ..Settings::default()
+    for mode in [MutualTls::Permissive, MutualTls::Disable] {
+        play(|| async {
+            let stage = Stage::new(Settings {
+                header_timeout: Duration::from_millis(5),
+                ..Settings::default()
+            });
+            let nobody = listen().await.local_addr().expect("an address");
+            let inbound = stage.inbound(Protocol::Http, mode, nobody).await;
+            let mut client = TcpStream::connect(inbound).await.expect("connected");
+            let read = client.read(&mut [0]).await;
+            assert_eq!(read.expect("closed in good order"), 0);
         });
-        let nobody = listen().await.local_addr().expect("an address");
-        let inbound = stage
-            .inbound(Protocol::Http, MutualTls::Permissive, nobody)
-            .await;
-        let mut client = TcpStream::connect(inbound).await.expect("connected");
-        assert_eq!(
-            client.read(&mut [0]).await.expect("closed in good order"),
-            0
-        );
-    });
+    }
 }
