@@ -1,0 +1,53 @@
+//! Forking so that the child dies with us: the kernel is told to kill it, and one thread that never ends forks them all.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::mpsc;
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+
+use rustix::process::Signal;
+
+#[expect(
+    unsafe_code,
+    reason = "prctl between fork and exec is the only way to be killed with the parent"
+)]
+pub(super) fn die_with_parent(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    // SAFETY: both calls are async-signal-safe system calls that touch no memory of ours.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // Had the parent died between fork and prctl, nobody would send the signal.
+            if rustix::process::getppid() != Some(parent) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+}
+
+type Spawn = (Command, mpsc::SyncSender<io::Result<Child>>);
+
+/// `PR_SET_PDEATHSIG` fires when the forking *thread* ends, so one thread that never ends forks them all.
+pub(super) fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
+    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Spawn>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (sender, commands) = mpsc::channel::<Spawn>();
+        thread::spawn(move || {
+            for (mut command, answer) in commands {
+                let _ = answer.send(command.spawn());
+            }
+        });
+        Mutex::new(sender)
+    });
+    let gone = || io::Error::other("the thread that starts processes is gone");
+    let (answer, child) = mpsc::sync_channel(1);
+    spawner
+        .lock()
+        .map_err(|_| gone())?
+        .send((command, answer))
+        .map_err(|_| gone())?;
+    child.recv().map_err(|_| gone())?
+}
