@@ -139,3 +139,75 @@ fn wrong_words_exit_with_two() {
         );
     }
 }
+
+/// Nothing is as punctual as this definition asks, so the machine spoils every slice.
+const IMPOSSIBLE: &str = r#"
+name = "impossible"
+rounds = 5
+slice = "100ms"
+warmup = "0s"
+[load]
+rate = 500
+connections = 2
+size = 10
+protocol = "http1"
+[proxy]
+workers = 1
+[validity]
+max_lateness = "1us"
+[[cells]]
+contestants = ["baseline"]
+modes = ["baseline"]
+arrivals = ["uniform"]
+[[cells]]
+contestants = ["relay"]
+modes = ["both"]
+arrivals = ["uniform"]
+"#;
+
+#[test]
+fn spoiled_slices_are_taken_again_in_their_round_and_stay_listed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, out) = (folder.path().join("it.toml"), folder.path().join("out"));
+    std::fs::write(&file, IMPOSSIBLE).expect("written");
+    let ran = Process::output(|voile| {
+        voile
+            .args(["bench", "run"])
+            .arg(&file)
+            .args(["--repeat", "2", "--out"])
+            .arg(&out);
+    });
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    assert!(said.contains("no slice is valid"), "{said}");
+    let record = record(&out);
+    let runs = record["runs"].as_array().expect("runs");
+    let again: Vec<&serde_json::Value> = runs.iter().filter(|run| run["again"] == true).collect();
+    assert_eq!(
+        (runs.len(), again.len()),
+        (24, 4),
+        "ten planned in each repeat, one in five taken again"
+    );
+    for run in again {
+        let first = runs.iter().find(|first| {
+            first["again"] == false
+                && first["round"] == run["round"]
+                && first["contestant"] == run["contestant"]
+        });
+        let reason = first.map(|first| first["invalid_reasons"].to_string());
+        assert!(
+            reason.is_some_and(|reason| reason.contains("late")),
+            "{run}"
+        );
+    }
+    let rounds = |repeat: u64| {
+        let of_it = runs.iter().filter(|run| run["repeat"] == repeat);
+        let numbers: std::collections::BTreeSet<u64> =
+            of_it.filter_map(|run| run["round"].as_u64()).collect();
+        numbers.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (rounds(1), rounds(2)),
+        ((1..=5).collect(), (6..=10).collect())
+    );
+}
