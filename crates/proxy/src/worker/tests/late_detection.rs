@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
+use voile_identity::mesh_client_config;
 use voile_transport::alpn;
 use voile_xds::wire::{MutualTls, Protocol};
 
@@ -94,6 +97,32 @@ fn late_bytes_that_only_begin_like_a_handshake_go_to_the_application() {
         say(&mut client, &[22, 3, 1]).await;
         say(&mut client, &[0, 2, 99, 99]).await;
         hear(&mut server, &[22, 3, 1, 0, 2, 99, 99]).await;
+    });
+}
+
+#[test]
+fn a_late_hello_in_pieces_is_waited_for_and_no_piece_reaches_the_application() {
+    play(|| async {
+        let stage = Stage::new(hasty());
+        let (mut client, mut server, _) = silent_client(&stage, Protocol::Tcp).await;
+        let store = stage.authority.store("shop", "client");
+        let config = mesh_client_config(&store, &[alpn::TCP]).expect("a configuration");
+        let name = ServerName::try_from("peer.invalid").expect("a name");
+        let mut session = ClientConnection::new(config, name).expect("a session");
+        let mut hello = Vec::new();
+        session.write_tls(&mut hello).expect("a hello");
+        let (begin, rest) = hello.split_at(hello.len() / 2);
+        let (first, begin) = begin.split_at(1);
+        for piece in [first, begin] {
+            say(&mut client, piece).await;
+            // What an impatient application says meanwhile stays where it is.
+            say(&mut server, b"hurry").await;
+        }
+        say(&mut client, rest).await;
+        // A record of handshake messages answers.
+        hear(&mut client, &[22, 3, 3]).await;
+        drop(client);
+        assert_eq!(server.read(&mut [0]).await.unwrap_or(0), 0);
     });
 }
 
