@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Where the control plane reads, keeps its secrets, and listens.
 #[derive(Debug, Clone)]
@@ -16,6 +17,8 @@ pub struct Options {
     pub plaintext: Option<SocketAddr>,
     /// Whether plaintext may be offered beyond this machine.
     pub plaintext_beyond_loopback: bool,
+    /// Longest life of a workload's certificate.
+    pub certificate_ttl: Duration,
     /// Readiness, metrics and status.
     pub monitoring: SocketAddr,
 }
@@ -30,6 +33,7 @@ impl Options {
             listen: local(15012),
             plaintext: Some(local(15010)),
             plaintext_beyond_loopback: false,
+            certificate_ttl: voile_identity::DEFAULT_TTL,
             monitoring: local(15014),
         }
     }

@@ -107,6 +107,8 @@ pub struct Authority {
     root: CertificateDer<'static>,
     not_before: SystemTime,
     not_after: SystemTime,
+    /// Longest life of a workload's certificate.
+    longest: Duration,
 }
 
 impl fmt::Debug for Authority {
@@ -195,6 +197,7 @@ impl Authority {
             root,
             not_before,
             not_after,
+            longest: MAX_TTL,
         })
     }
 
@@ -208,7 +211,14 @@ impl Authority {
         &self.root
     }
 
-    /// Certifies the key in `csr_pem` for `caller`. `ttl` is cut to [`MAX_TTL`]; `None` means [`DEFAULT_TTL`].
+    /// Gives workloads certificates of at most `ttl`, whatever they ask for; it is brought between [`MIN_TTL`] and
+    /// [`MAX_TTL`].
+    pub fn with_longest(mut self, ttl: Duration) -> Self {
+        self.longest = ttl.clamp(MIN_TTL, MAX_TTL);
+        self
+    }
+
+    /// Certifies the key in `csr_pem` for `caller`. `ttl` is cut to the longest; `None` means [`DEFAULT_TTL`].
     ///
     /// # Errors
     /// The request is malformed, of another key type, unsigned, or names anybody but the caller.
@@ -220,7 +230,7 @@ impl Authority {
         now: SystemTime,
     ) -> Result<IssuedCertificate, IssueError> {
         let key = csr::check(csr_pem, caller)?;
-        let ttl = ttl.unwrap_or(DEFAULT_TTL).min(MAX_TTL);
+        let ttl = ttl.unwrap_or(DEFAULT_TTL).min(self.longest);
         if ttl < MIN_TTL {
             return Err(IssueError::Ttl(ttl));
         }

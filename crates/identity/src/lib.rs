@@ -27,7 +27,10 @@ pub mod token;
 mod verifier;
 
 pub use authenticator::{Authenticator, Caller, MeshAuthenticator, PeerCertificates, Proof};
-pub use authority::{Authority, AuthorityError, IssueError, IssuedCertificate, ServerCertificate};
+pub use authority::{
+    Authority, AuthorityError, DEFAULT_TTL, IssueError, IssuedCertificate, MAX_TTL, MIN_TTL,
+    ServerCertificate,
+};
 pub use chain::{ChainError, verify_client_chain, verify_server_chain};
 pub use client::{CertificateClient, ClientSettings, control_endpoint, request_certificate};
 pub use csr::{CsrError, MAX_CSR_BYTES};

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
@@ -57,6 +58,10 @@ pub(crate) struct Args {
     #[arg(long)]
     plaintext_beyond_loopback: bool,
 
+    /// Life of workloads' certificates, such as 1h or 30m: 10s to 24h. They are renewed at half of it.
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = certificate_ttl)]
+    certificate_ttl: Duration,
+
     /// GET /ready, /metrics, /debug/status.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
     monitoring: SocketAddr,
@@ -64,6 +69,14 @@ pub(crate) struct Args {
     /// off, error, warn, info, debug or trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
+}
+
+fn certificate_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = super::proxy::duration(text)?;
+    match (voile_identity::MIN_TTL..=voile_identity::MAX_TTL).contains(&ttl) {
+        true => Ok(ttl),
+        false => Err(format!("`{text}`: expected 10s to 24h")),
+    }
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -81,6 +94,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             Plaintext::On(address) => Some(address),
         },
         plaintext_beyond_loopback: args.plaintext_beyond_loopback,
+        certificate_ttl: args.certificate_ttl,
         monitoring: args.monitoring,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 }
 
 /// A number with its unit: `ms`, `s`, `m` or `h`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let split = text
         .find(|letter: char| !letter.is_ascii_digit())
         .unwrap_or(text.len());

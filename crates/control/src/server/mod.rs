@@ -109,7 +109,7 @@ impl Control {
         let status = Arc::new(Status::default());
         let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
         let (publish, snapshots) = watch::channel(empty);
-        let keys = keys(&options.state)?;
+        let keys = keys(&options.state, options.certificate_ttl)?;
         let mut reload = Reload::new(
             source,
             reporter,
@@ -194,7 +194,7 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, ControlError> {
         .map_err(|error| ControlError::Setup(format!("the listener's address: {error}")))
 }
 
-fn keys(state: &Path) -> Result<Keys, ControlError> {
+fn keys(state: &Path, longest: Duration) -> Result<Keys, ControlError> {
     let failed = |error: &dyn std::fmt::Display| ControlError::State(error.to_string());
     // The root's subject is a label for people; the trust domain that counts comes with the first reading.
     let domain = TrustDomain::new("cluster.local")
@@ -206,7 +206,7 @@ fn keys(state: &Path) -> Result<Keys, ControlError> {
     let bundle = TrustBundle::from_pem(domain, Vec::new(), authority.root_pem());
     let trust = Arc::new(TrustStore::new(bundle.map_err(|e| failed(&e))?));
     Ok(Keys {
-        authority: Arc::new(authority),
+        authority: Arc::new(authority.with_longest(longest)),
         authenticator: Arc::new(MeshAuthenticator::new(tokens, trust.clone())),
         trust,
         joins,
