@@ -7,6 +7,7 @@
 //! `Control::start` runs all of it; a broken edit is reported and never reaches a proxy.
 
 mod error;
+mod last_good;
 mod options;
 mod reload;
 mod server;

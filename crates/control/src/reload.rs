@@ -11,6 +11,7 @@ use voile_model::{Diagnostic, Mesh};
 use voile_xds::server::Snapshot;
 
 use crate::error::ControlError;
+use crate::last_good::LastGood;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
@@ -45,6 +46,7 @@ pub(crate) struct Reload<S> {
     pub(crate) publish: watch::Sender<Arc<dyn Snapshot<Caller>>>,
     pub(crate) trust: Arc<TrustStore>,
     pub(crate) status: Arc<Status>,
+    last_good: LastGood,
     mesh: Option<Mesh>,
     snapshot: Option<Arc<MeshSnapshot>>,
 }
@@ -56,6 +58,7 @@ impl<S: Source> Reload<S> {
         publish: watch::Sender<Arc<dyn Snapshot<Caller>>>,
         trust: Arc<TrustStore>,
         status: Arc<Status>,
+        last_good: LastGood,
     ) -> Self {
         Self {
             source,
@@ -63,7 +66,8 @@ impl<S: Source> Reload<S> {
             publish,
             trust,
             status,
-            mesh: None,
+            mesh: last_good.load(),
+            last_good,
             snapshot: None,
         }
     }
@@ -92,6 +96,9 @@ impl<S: Source> Reload<S> {
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();
         self.status.errors.store(errors as u64, Ordering::Relaxed);
         self.status.reloads.fetch_add(1, Ordering::Relaxed);
+        if errors == 0 && (changed || first) {
+            self.last_good.keep(&files);
+        }
         if errors > 0 {
             self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
         }

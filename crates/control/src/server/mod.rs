@@ -28,6 +28,7 @@ use voile_model::TrustDomain;
 use voile_xds::server::{AdsService, Snapshot};
 
 use crate::error::ControlError;
+use crate::last_good::LastGood;
 use crate::options::Options;
 use crate::reload::{Reload, Reporter};
 use crate::snapshot::{Caller, MeshSnapshot};
@@ -116,6 +117,7 @@ impl Control {
             publish,
             keys.trust.clone(),
             status.clone(),
+            LastGood::new(&options.state),
         );
         reload.read()?;
         let (ending, ended) = watch::channel(false);

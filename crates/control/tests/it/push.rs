@@ -226,3 +226,32 @@ async fn a_folder_without_resources_is_legal_and_never_goes_unsaid() {
     mesh.restart().await;
     mesh.report(said).await;
 }
+
+#[tokio::test]
+async fn a_restart_beside_a_broken_folder_keeps_what_was_good_before() {
+    let mut mesh = Mesh::start(SHOP).await;
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+    client.until(|told| told.updates > 0).await;
+    mesh.stop().await;
+    let cut = SHOP.find("kind: Sidecar").unwrap();
+    std::fs::write(mesh.config().join("mesh.yaml"), &SHOP[..cut + 6]).unwrap();
+    mesh.restart().await;
+    mesh.report(|seen| {
+        seen.text
+            .contains("last good version of Sidecar shop/client")
+    })
+    .await;
+    let mut late = mesh.client(mesh.token("client", None));
+    late.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+    late.until(|told| told.updates > 0).await;
+    assert_eq!(
+        late.told
+            .borrow()
+            .body(PROXY_CONFIGURATION, "shop/client-1"),
+        client
+            .told
+            .borrow()
+            .body(PROXY_CONFIGURATION, "shop/client-1")
+    );
+}
