@@ -1,6 +1,6 @@
 //! Services: does anybody stand behind them, on the ports they name?
 
-use voile_model::mesh::{Mesh, Service, TargetPort};
+use voile_model::mesh::{EndpointAddress, Mesh, Resolution, Service, TargetPort};
 use voile_model::{Diagnostic, Labels};
 
 use crate::codes;
@@ -9,6 +9,7 @@ use crate::subject::Subject;
 /// Checks all services.
 pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
     for service in mesh.services.values() {
+        asked_of_dns(service, found);
         let Some(selector) = &service.selector else {
             continue;
         };
@@ -34,6 +35,24 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
             );
         }
         target_ports(service, &behind, found);
+    }
+}
+
+/// Says that nobody will be reached where only DNS knows the endpoints.
+fn asked_of_dns(service: &Service, found: &mut Vec<Diagnostic>) {
+    let by_resolution = !matches!(
+        service.resolution,
+        Resolution::Static | Resolution::Passthrough
+    );
+    let named = |address: &EndpointAddress| matches!(address, EndpointAddress::Dns(_));
+    if by_resolution || service.endpoints.iter().any(|e| named(&e.address)) {
+        let message = format!(
+            "the endpoints of {} must be asked of DNS, which is not yet supported: calls to them are answered 503",
+            service.key
+        );
+        let help = "write endpoints with IP addresses and `resolution: STATIC`";
+        let source = service.source.clone();
+        found.push(Diagnostic::warning(codes::DNS_NOT_RESOLVED, source, message).help(help));
     }
 }
 
