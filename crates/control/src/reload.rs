@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 use voile_identity::TrustStore;
-use voile_model::{Diagnostic, Mesh};
+use voile_model::{Diagnostic, Mesh, codes};
 use voile_xds::server::Snapshot;
 
 use crate::error::ControlError;
@@ -38,6 +38,10 @@ pub type Reporter = Box<dyn FnMut(&Report) + Send>;
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
 const NOTHING: &str =
     "the configuration holds no resources: proxies that ask are told to serve nothing";
+
+/// Whoever wrote the policy believes it in force. To serve what came with it would open what they want shut.
+const HELD: &str = "the configuration holds a security policy that is not enforced yet: none of it is put in force, the \
+                    last good configuration stays";
 
 /// What the loop carries from one reading to the next.
 pub(crate) struct Reload<S> {
@@ -84,10 +88,24 @@ impl<S: Source> Reload<S> {
                 return Ok(());
             }
         };
-        let (mesh, mut diagnostics) = voile_model::check(&files, self.mesh.as_ref());
+        let (mut mesh, mut diagnostics) = voile_model::check(&files, self.mesh.as_ref());
         diagnostics.extend(voile_analysis::analyze(&mesh));
         Diagnostic::sort(&mut diagnostics);
+        let held = diagnostics
+            .iter()
+            .any(|diagnostic| diagnostic.code == codes::UNENFORCED_KIND);
+        if held {
+            let Some(good) = self.mesh.take() else {
+                self.report(diagnostics, vec![HELD.to_owned()], false);
+                return Err(ControlError::Unenforced);
+            };
+            mesh = good;
+        }
         let (snapshot, mut problems) = translate(&mesh, self.snapshot.as_deref());
+        if held {
+            problems.push(HELD.to_owned());
+            tracing::error!("{HELD}");
+        }
         if mesh == Mesh::default() {
             problems.push(NOTHING.to_owned());
             tracing::warn!("{NOTHING}");
@@ -114,6 +132,12 @@ impl<S: Source> Reload<S> {
         self.mesh = Some(mesh);
         let version = self.version();
         tracing::info!(version, changed, errors, took = ?started.elapsed(), "configuration read");
+        self.report(diagnostics, problems, changed);
+        Ok(())
+    }
+
+    fn report(&mut self, diagnostics: Vec<Diagnostic>, problems: Vec<String>, changed: bool) {
+        let version = self.version();
         (self.reporter)(&Report {
             diagnostics,
             problems,
@@ -121,7 +145,6 @@ impl<S: Source> Reload<S> {
             version,
             changed,
         });
-        Ok(())
     }
 
     fn unreadable(&mut self, error: ControlError) {

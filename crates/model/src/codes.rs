@@ -49,4 +49,6 @@ codes! {
     CLASH = "V0113";
     /// A security policy is held as STRICT because of its errors: it was never good.
     NOT_ENFORCED = "V0114";
+    /// A security policy of a kind that is not enforced yet: the control plane puts nothing in force that comes with it.
+    UNENFORCED_KIND = "V0115";
 }

@@ -272,7 +272,7 @@ fn unread(kind: &str, name: &str, at: &At, report: &Report) -> Outcome {
                 "{kind}{name} is not yet supported: it is NOT ENFORCED, what it forbids is allowed"
             );
             report.error(
-                codes::NOT_YET,
+                codes::UNENFORCED_KIND,
                 at,
                 message,
                 "do not rely on it; remove it, or wait for a later version",
