@@ -283,6 +283,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             started,
             duration: started.elapsed(),
             upstream_reused: false,
+            grpc: None,
         });
         self.close(true).await;
     }

@@ -10,6 +10,7 @@ use voile_http1::{Asked, RequestEdit, Version};
 use super::connection::{After, Connection, Work};
 use super::download::{Download, DownloadError, Terms};
 use super::flight::{Client, Flight, Landing};
+use super::head::Head;
 use super::io::Io;
 use super::reply::Reply;
 use super::role::{ConnectFailure, Exchange, HttpRole, ResponseFlag, Route};
@@ -89,7 +90,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         let body_at = input.start + desk.request.head_len();
         let mut tally = Tally::default();
         let upload = Upload::new(head.framing(), body_at, input);
-        let (after, ticket) = match (upload, self.role.route(&head)) {
+        let (after, ticket) = match (upload, self.role.route(&Head::Http1(head))) {
             (_, Err(refusal)) => {
                 let local = Local {
                     status: refusal.status,
@@ -146,7 +147,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     ) -> Instant {
         let ended = tally.ended.unwrap_or_else(Instant::now);
         self.role.record(Exchange {
-            head: Some(work.desk.request.head(bytes)),
+            head: Some(Head::Http1(work.desk.request.head(bytes))),
             ticket,
             status: tally.status,
             flag: tally.flag,
@@ -158,6 +159,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             started,
             duration: ended - started,
             upstream_reused: tally.reused,
+            grpc: None,
         });
         ended
     }

@@ -8,6 +8,7 @@ mod download;
 pub mod drain;
 mod exchange;
 mod flight;
+mod head;
 pub mod io;
 pub mod limits;
 mod pool;
@@ -20,7 +21,10 @@ pub mod worker;
 
 pub use buffers::Buffers;
 pub use drain::Drain;
+pub use head::{Head, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
-pub use role::{ConnectFailure, Exchange, HttpRole, Refusal, ResponseFlag, Route};
+pub use role::{
+    ConnectFailure, Exchange, Grpc, HttpRole, Refusal, ResponseFlag, Route, UpstreamHttp,
+};
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

@@ -1,6 +1,6 @@
-//! The seam between the HTTP/1.1 engine and whoever decides: inbound, outbound, later waypoint and gateway.
+//! The seam between the HTTP engines and whoever decides: inbound, outbound, later waypoint and gateway.
 //!
-//! The engine moves bytes; a role says where a request goes, opens connections, and learns what became of each exchange.
+//! An engine moves bytes; a role says where a request goes, opens connections, and learns what became of each exchange.
 //!
 //! ```text
 //! head read → role.route ─┬─ Refusal → local reply ───────────────┐
@@ -13,8 +13,7 @@ use std::hash::Hash;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use voile_http1::RequestHead;
-
+use super::head::Head;
 use super::io::Io;
 
 /// How long opening an upstream connection may take, handshake included, unless a route says otherwise. Istio's default.
@@ -31,9 +30,9 @@ pub trait HttpRole: Sized {
     type Ticket;
 
     /// Decides where a request goes, or that it goes nowhere. Runs on the request path: indexed lookups only.
-    fn route(&self, head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>>;
+    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>>;
 
-    /// Opens a connection for a route. The engine bounds it by `route.connect_timeout`; dropping the future cancels it.
+    /// Opens a connection for a route, speaking what [`Route::upstream`] says. The engine bounds it by `route.connect_timeout`; dropping the future cancels it.
     fn connect(
         &self,
         route: &Route<Self>,
@@ -41,6 +40,15 @@ pub trait HttpRole: Sized {
 
     /// Learns how an exchange ended. Called after the response was written, off the request's latency.
     fn record(&self, exchange: Exchange<'_, Self>);
+}
+
+/// What is spoken on an upstream connection. Connections of the two kinds never share a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UpstreamHttp {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 by prior knowledge, or as ALPN says.
+    Http2,
 }
 
 /// Where one request goes.
@@ -51,6 +59,8 @@ pub struct Route<R: HttpRole> {
     pub ticket: R::Ticket,
     /// How long `connect` may take.
     pub connect_timeout: Duration,
+    /// What is spoken to the upstream, whatever the client speaks.
+    pub upstream: UpstreamHttp,
     /// Complete field lines (`name: value\r\n` each) to add to the forwarded head.
     pub add_request_headers: Option<Rc<[u8]>>,
     /// The authority to send when the request names none, which only HTTP/1.0 allows.
@@ -64,6 +74,7 @@ impl<R: HttpRole> Route<R> {
             key,
             ticket,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            upstream: UpstreamHttp::Http1,
             add_request_headers: None,
             default_authority: None,
         }
@@ -166,7 +177,7 @@ impl ResponseFlag {
 /// What became of one request.
 pub struct Exchange<'a, R: HttpRole> {
     /// The request head as it came; none when it could not be parsed.
-    pub head: Option<RequestHead<'a>>,
+    pub head: Option<Head<'a>>,
     /// What the route (or refusal) carried; none when the request never reached the role.
     pub ticket: Option<&'a R::Ticket>,
     /// The status sent to the client; 0 when none was.
@@ -189,4 +200,17 @@ pub struct Exchange<'a, R: HttpRole> {
     pub duration: Duration,
     /// Whether the request travelled on a pooled connection.
     pub upstream_reused: bool,
+    /// What only gRPC has, if the request was gRPC.
+    pub grpc: Option<Grpc>,
+}
+
+/// How a gRPC call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Grpc {
+    /// `grpc-status` as the client got it; none when the call ended without one.
+    pub status: Option<u16>,
+    /// Messages of the request.
+    pub request_messages: u64,
+    /// Messages of the response.
+    pub response_messages: u64,
 }

@@ -3,7 +3,6 @@
 
 use std::rc::Rc;
 
-use voile_http1::RequestHead;
 use voile_policy::Permit;
 use voile_telemetry::SeriesId;
 use voile_transport::{self as transport, Stream};
@@ -13,7 +12,7 @@ use super::admission::Admission;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::slots::InboundSlot;
-use crate::http::{ConnectFailure, Exchange, HttpRole, Refusal, ResponseFlag, Route};
+use crate::http::{ConnectFailure, Exchange, Head, HttpRole, Refusal, ResponseFlag, Route};
 
 /// One inbound connection.
 pub(crate) struct InboundRole {
@@ -46,7 +45,7 @@ impl HttpRole for InboundRole {
     type Key = u32;
     type Ticket = Rc<Permit>;
 
-    fn route(&self, head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let mode = self.slot.plan.borrow().mutual_tls;
         let refused = |reason: String| Refusal::new(403, ResponseFlag::Unauthorized, reason);
         let trust = self.worker.trust.borrow();

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use voile_telemetry::access_log::Entry;
 
 use super::Worker;
-use crate::http::{Exchange, HttpRole};
+use crate::http::{Exchange, Head, HttpRole};
 
 /// An opaque connection that ended.
 pub(crate) struct TcpRecord<'a> {
@@ -73,16 +73,9 @@ pub(crate) fn http<R: HttpRole>(
         .unwrap_or_default();
     log.write(&Entry {
         start: SystemTime::now().checked_sub(exchange.duration),
-        method: head
-            .map(voile_http1::RequestHead::method)
-            .unwrap_or_default(),
-        path: head
-            .map(voile_http1::RequestHead::path_and_query)
-            .unwrap_or_default(),
-        protocol: match head.map(voile_http1::RequestHead::version) {
-            Some(voile_http1::Version::Http10) => "HTTP/1.0",
-            _ => "HTTP/1.1",
-        },
+        method: head.map(Head::method).unwrap_or_default(),
+        path: head.map(Head::path_and_query).unwrap_or_default(),
+        protocol: head.map_or("HTTP/1.1", |head| head.version().name()),
         code: exchange.status,
         flags: exchange.flag.code(),
         details: exchange.details,
@@ -93,9 +86,7 @@ pub(crate) fn http<R: HttpRole>(
         forwarded_for: header("x-forwarded-for"),
         user_agent: header("user-agent"),
         request_id: header("x-request-id"),
-        authority: head
-            .and_then(voile_http1::RequestHead::authority)
-            .unwrap_or_default(),
+        authority: head.and_then(Head::authority).unwrap_or_default(),
         upstream_host: &upstream,
         upstream_cluster: context.cluster,
         downstream_local: &context.local.to_string(),

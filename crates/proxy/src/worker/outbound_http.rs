@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use voile_http1::RequestHead;
 use voile_transport::Stream;
 
 use super::Worker;
@@ -11,7 +10,7 @@ use super::endpoint::{InFlight, outbound_labels};
 use super::logged::{self, HttpContext};
 use super::outbound::black_hole;
 use super::slots::{OutboundSlot, ServiceState, Table};
-use crate::http::{ConnectFailure, Exchange, HttpRole, Refusal, ResponseFlag, Route};
+use crate::http::{ConnectFailure, Exchange, Head, HttpRole, Refusal, ResponseFlag, Route};
 
 /// One connection of the application's.
 pub(crate) struct OutboundRole {
@@ -38,7 +37,7 @@ impl OutboundRole {
 }
 
 /// A lone service takes everything; several share a listener by authority.
-fn choose<'a>(table: &'a Table, head: &RequestHead<'_>) -> Option<&'a Rc<ServiceState>> {
+fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<ServiceState>> {
     match table.services.as_slice() {
         [only] => Some(only),
         services => {
@@ -56,7 +55,7 @@ impl HttpRole for OutboundRole {
     type Key = u32;
     type Ticket = OutboundTicket;
 
-    fn route(&self, head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let table = self.slot.table.borrow();
         let Some(service) = choose(&table, head) else {
             return Err(Refusal::new(404, ResponseFlag::NoRoute, NO_ROUTE));

@@ -9,10 +9,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::thread;
 
-use voile_http1::RequestHead;
 use voile_proxy::http::{
-    Buffers, ConnectFailure, Drain, Exchange, HttpRole, HttpTimeouts, HttpWorker, Refusal, Route,
-    serve_connection,
+    Buffers, ConnectFailure, Drain, Exchange, Head, HttpRole, HttpTimeouts, HttpWorker, Refusal,
+    Route, serve_connection,
 };
 
 struct Counting;
@@ -62,7 +61,7 @@ impl HttpRole for QuietRole {
     type Key = SocketAddr;
     type Ticket = ();
 
-    fn route(&self, _: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         Ok(Route::new(self.upstream, ()))
     }
 

@@ -9,10 +9,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
-use voile_http1::RequestHead;
 use voile_proxy::http::{
-    Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, HttpRole, HttpTimeouts, HttpWorker,
-    Refusal, ResponseFlag, Route, serve_connection,
+    Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, Head, HttpRole, HttpTimeouts,
+    HttpWorker, Refusal, ResponseFlag, Route, serve_connection,
 };
 
 /// Far more than anything here takes; a test that reaches it has failed.
@@ -66,7 +65,7 @@ impl HttpRole for StageRole {
     type Key = u32;
     type Ticket = ();
 
-    fn route(&self, head: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         if head.path() == "/refused" {
             return Err(Refusal::new(
                 403,

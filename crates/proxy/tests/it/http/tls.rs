@@ -9,10 +9,9 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use voile_http1::RequestHead;
 use voile_proxy::http::{
-    Buffers, ConnectFailure, Drain, Exchange, HttpRole, HttpTimeouts, HttpWorker, Refusal, Route,
-    serve_connection,
+    Buffers, ConnectFailure, Drain, Exchange, Head, HttpRole, HttpTimeouts, HttpWorker, Refusal,
+    Route, serve_connection,
 };
 use voile_testkit::{TestAuthority, hostile_client_config, hostile_server_config};
 use voile_transport::{Stream, accept_tls, connect_tls};
@@ -31,7 +30,7 @@ impl HttpRole for HopRole {
     type Key = ();
     type Ticket = ();
 
-    fn route(&self, _: &RequestHead<'_>) -> Result<Route<Self>, Refusal<Self>> {
+    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         Ok(Route::new((), ()))
     }
 

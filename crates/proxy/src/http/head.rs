@@ -1,0 +1,182 @@
+//! A request head as roles see it, whichever engine parsed it. A view: nothing is copied and nothing allocated.
+
+use http::request::Parts;
+use voile_http1::{RequestHead, Version};
+
+/// The version a request came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+    /// HTTP/2.
+    Http2,
+}
+
+impl HttpVersion {
+    /// As access logs write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Copy)]
+pub enum Head<'a> {
+    /// Positions in the HTTP/1.1 engine's buffer.
+    Http1(RequestHead<'a>),
+    /// What the HTTP/2 engine decoded.
+    Http2(&'a Parts),
+}
+
+impl<'a> Head<'a> {
+    /// The method.
+    pub fn method(&self) -> &'a str {
+        match self {
+            Self::Http1(head) => head.method(),
+            Self::Http2(parts) => parts.method.as_str(),
+        }
+    }
+
+    /// Path and query, also of an absolute target; `*` for OPTIONS on the whole server, `/` where there is none.
+    pub fn path_and_query(&self) -> &'a str {
+        match self {
+            Self::Http1(head) => head.path_and_query(),
+            Self::Http2(parts) => {
+                let path = parts.uri.path_and_query();
+                path.map_or("/", http::uri::PathAndQuery::as_str)
+            }
+        }
+    }
+
+    /// The path alone.
+    pub fn path(&self) -> &'a str {
+        self.path_and_query().split('?').next().unwrap_or_default()
+    }
+
+    /// Host and port: the target's or `:authority`, else `Host`.
+    pub fn authority(&self) -> Option<&'a str> {
+        match self {
+            Self::Http1(head) => head.authority(),
+            Self::Http2(parts) => match parts.uri.authority() {
+                Some(authority) => Some(authority.as_str()),
+                None => parts.headers.get(http::header::HOST)?.to_str().ok(),
+            },
+        }
+    }
+
+    /// The version the client spoke.
+    pub fn version(&self) -> HttpVersion {
+        match self {
+            Self::Http1(head) => match head.version() {
+                Version::Http10 => HttpVersion::Http10,
+                Version::Http11 => HttpVersion::Http11,
+            },
+            Self::Http2(_) => HttpVersion::Http2,
+        }
+    }
+
+    /// Whether the request may be sent twice without harm (RFC 9110 section 9.2.2).
+    pub fn is_idempotent(&self) -> bool {
+        match self {
+            Self::Http1(head) => head.is_idempotent(),
+            Self::Http2(parts) => parts.method.is_idempotent(),
+        }
+    }
+
+    /// Whether this is a gRPC call, by its content type. Only HTTP/2 carries gRPC, so HTTP/1.1 pays nothing for the question.
+    pub fn is_grpc(&self) -> bool {
+        match self {
+            Self::Http1(_) => false,
+            Self::Http2(parts) => parts
+                .headers
+                .get(http::header::CONTENT_TYPE)
+                .is_some_and(|value| is_grpc(value.as_bytes())),
+        }
+    }
+
+    /// The first value of a field; names compare without case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        match self {
+            Self::Http1(head) => head.header(name),
+            Self::Http2(parts) => parts.headers.get(name).map(http::HeaderValue::as_bytes),
+        }
+    }
+
+    /// Every field line; in order as it came for HTTP/1.1, by name for HTTP/2.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let (old, new) = match self {
+            Self::Http1(head) => (Some(head.headers()), None),
+            Self::Http2(parts) => (None, Some(parts.headers.iter())),
+        };
+        let new = new.into_iter().flatten();
+        old.into_iter()
+            .flatten()
+            .chain(new.map(|(name, value)| (name.as_str(), value.as_bytes())))
+    }
+}
+
+/// `application/grpc`, with or without a message format or parameters; not gRPC-Web, which is plain HTTP.
+fn is_grpc(content_type: &[u8]) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    match content_type.split_at_checked(GRPC.len()) {
+        Some((kind, rest)) => {
+            kind.eq_ignore_ascii_case(GRPC) && matches!(rest, [] | [b'+' | b';' | b' ', ..])
+        }
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(content_type: &str) -> Parts {
+        let request = http::Request::post("http://shop.example:80/a.B/C?d=e")
+            .header("content-type", content_type)
+            .body(());
+        request.expect("a request").into_parts().0
+    }
+
+    #[test]
+    fn a_head_of_http2_reads_like_one_of_http1() {
+        let parts = parts("application/grpc+proto");
+        let head = Head::Http2(&parts);
+        assert_eq!(head.method(), "POST");
+        assert_eq!(head.path_and_query(), "/a.B/C?d=e");
+        assert_eq!(head.path(), "/a.B/C");
+        assert_eq!(head.authority(), Some("shop.example:80"));
+        assert_eq!(head.version().name(), "HTTP/2");
+        assert!(!head.is_idempotent());
+        assert_eq!(
+            head.header("Content-Type"),
+            Some(&b"application/grpc+proto"[..])
+        );
+        assert_eq!(head.headers().count(), 1);
+    }
+
+    #[test]
+    fn grpc_is_told_by_its_content_type() {
+        for (content_type, grpc) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc;charset=utf-8", true),
+            ("Application/gRPC", true),
+            ("application/grpc-web", false),
+            ("application/grpc-web+proto", false),
+            ("application/json", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                Head::Http2(&parts(content_type)).is_grpc(),
+                grpc,
+                "{content_type}"
+            );
+        }
+    }
+}
