@@ -202,8 +202,7 @@ impl CertificateClient {
                 Ok(certificate) => {
                     failures = 0;
                     self.store.set_trouble(None);
-                    let (born, dies) = (certificate.not_before(), certificate.not_after());
-                    next_refresh(born, dies, SystemTime::now(), fastrand::f64())
+                    next_refresh(SystemTime::now(), certificate.not_after(), fastrand::f64())
                 }
                 Err(error) => {
                     failures = failures.saturating_add(1);

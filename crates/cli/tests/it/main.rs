@@ -5,6 +5,7 @@ mod analyze;
 mod bench;
 mod credentials;
 mod hostile;
+mod impostors;
 mod lifecycle;
 mod listeners;
 mod mesh;

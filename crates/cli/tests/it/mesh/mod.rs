@@ -29,6 +29,10 @@ pub(crate) struct Client {
     pub(crate) drain_timeout: Option<&'static str>,
     /// The most descriptors it may ever open.
     pub(crate) descriptors: Option<u32>,
+    /// A state folder that the control plane finds when it starts: the mesh's root is then known to the test.
+    pub(crate) state: Option<PathBuf>,
+    /// The control plane's `--certificate-ttl`.
+    pub(crate) certificate_ttl: Option<&'static str>,
 }
 
 /// The running mesh. Dropping it ends every process.
@@ -60,7 +64,10 @@ impl Mesh {
         std::fs::write(config.join("mesh.yaml"), resources(net, None)).expect("resources");
         std::fs::write(config.join("policy.yaml"), peer_authentication(mode)).expect("the policy");
         let control_ports = [free_port(), free_port(), free_port()];
-        let control = start_control(folder.path(), control_ports);
+        if let Some(state) = &how.state {
+            copy_private(state, &folder.path().join("state"));
+        }
+        let control = start_control(folder.path(), control_ports, how.certificate_ttl);
         let client_ports = [free_port(), free_port(), free_port()];
         let server_ports = [free_port(), free_port(), free_port()];
         let xds = control_ports[0];
@@ -179,7 +186,7 @@ impl Mesh {
     }
 
     pub(crate) fn restart_control(&mut self) {
-        self.control = start_control(self.folder.path(), self.control_ports);
+        self.control = start_control(self.folder.path(), self.control_ports, None);
     }
 }
 
@@ -206,7 +213,23 @@ pub(crate) fn local(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn start_control(folder: &Path, [xds, plaintext, monitoring]: [u16; 3]) -> Process {
+/// Copies the files of a folder, keeping their modes, into one that is for its owner only.
+fn copy_private(from: &Path, to: &Path) {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().mode(0o700).create(to);
+    made.expect("the state folder");
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        if entry.path().is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+        }
+    }
+}
+
+fn start_control(
+    folder: &Path,
+    [xds, plaintext, monitoring]: [u16; 3],
+    certificate_ttl: Option<&str>,
+) -> Process {
     let config = folder.join("config");
     let state = folder.join("state");
     let process = Process::start("control", |voile| {
@@ -223,6 +246,9 @@ fn start_control(folder: &Path, [xds, plaintext, monitoring]: [u16; 3]) -> Proce
             &local(plaintext).to_string(),
         ]);
         voile.args(["--monitoring", &local(monitoring).to_string()]);
+        if let Some(ttl) = certificate_ttl {
+            voile.args(["--certificate-ttl", ttl]);
+        }
     });
     wait_until("control plane ready", || {
         get(local(monitoring), "/ready").is_ok_and(|answer| answer.status == 200)

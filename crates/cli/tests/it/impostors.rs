@@ -1,0 +1,192 @@
+//! Peers whose certificate is wrong, foreign or expired, in the place of a sidecar: whoever they claim to be, no byte of an
+//! application reaches them and none of theirs reaches an application.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
+use voile_testkit::{
+    ShownCertificate, TestAuthority, hostile_client_config, hostile_server_config,
+};
+
+use crate::mesh::{Client, HTTP_PORT, Mesh, application, get, series, wait_until};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const REQUEST: &[u8] = b"GET /secret HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n";
+
+/// A mesh whose root the test holds.
+fn mesh_of(authority: &TestAuthority) -> Mesh {
+    let how = Client {
+        state: Some(authority.state()),
+        ..Client::default()
+    };
+    Mesh::start_as("STRICT", &how)
+}
+
+/// What nobody may be taken in by; the workload in whose place they are shown is `account`.
+fn wrong(
+    authority: &TestAuthority,
+    account: &str,
+    other: &str,
+) -> Vec<(&'static str, ShownCertificate)> {
+    let foreign = TestAuthority::new();
+    let elsewhere = format!("spiffe://elsewhere.example/ns/shop/sa/{account}");
+    vec![
+        ("expired", (&authority.expired("shop", account)).into()),
+        (
+            "not yet valid",
+            (&authority.not_yet_valid("shop", account)).into(),
+        ),
+        (
+            "of another root",
+            (&foreign.certificate("shop", account)).into(),
+        ),
+        (
+            "of another trust domain",
+            authority.with_names(&[&elsewhere], &[]),
+        ),
+        ("without identity", authority.with_names(&[], &["server"])),
+        (
+            other_name(other),
+            (&authority.certificate("shop", other)).into(),
+        ),
+    ]
+}
+
+fn other_name(other: &str) -> &'static str {
+    match other {
+        "stranger" => "of a workload that is not the server",
+        _ => "of another workload",
+    }
+}
+
+/// Accepts one connection and gives whatever application bytes came over it.
+fn overheard(listener: &TcpListener, shown: &ShownCertificate) -> Vec<u8> {
+    let (tcp, _) = listener.accept().expect("the sidecar tries");
+    tcp.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let connection = ServerConnection::new(hostile_server_config(shown)).expect("a server");
+    let mut stream = StreamOwned::new(connection, tcp);
+    let mut heard = vec![0; 4096];
+    match stream.read(&mut heard) {
+        Ok(count) => heard.truncate(count),
+        Err(_) => heard.clear(),
+    }
+    heard
+}
+
+#[test]
+fn a_false_server_gets_no_byte_of_the_request() {
+    let authority = TestAuthority::new();
+    let mut mesh = mesh_of(&authority);
+    mesh.server.kill();
+    let listener = TcpListener::bind(mesh.inbound(HTTP_PORT)).expect("the server's place");
+    for (what, shown) in wrong(&authority, "server", "stranger") {
+        let answer = std::thread::scope(|scope| {
+            let heard = scope.spawn(|| overheard(&listener, &shown));
+            let answer = get(mesh.http(), "/secret").expect("an answer of the sidecar's");
+            assert_eq!(heard.join().expect("heard"), b"", "a server {what}");
+            answer
+        });
+        assert_eq!(answer.status, 503, "a server {what}");
+    }
+    // The same server with the right certificate is answered to, so the refusals above were no accident.
+    let right: ShownCertificate = (&authority.certificate("shop", "server")).into();
+    std::thread::scope(|scope| {
+        let heard = scope.spawn(|| overheard(&listener, &right));
+        let _ = get(mesh.http(), "/secret");
+        let heard = heard.join().expect("heard");
+        assert!(heard.starts_with(b"GET /secret"), "{heard:?}");
+    });
+}
+
+/// Calls the server's sidecar as a peer that shows `shown`: everything it answers.
+fn call(mesh: &Mesh, shown: Option<&ShownCertificate>) -> Vec<u8> {
+    let tcp = TcpStream::connect(mesh.inbound(HTTP_PORT)).expect("connected");
+    tcp.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let name = ServerName::try_from("server.shop").expect("a name");
+    let connection = ClientConnection::new(hostile_client_config(shown), name).expect("a client");
+    let mut stream = StreamOwned::new(connection, tcp);
+    let mut answer = Vec::new();
+    // A refusal may come before or after the request is written: both are refusals, silence is not.
+    let end = stream
+        .write_all(REQUEST)
+        .and_then(|()| stream.read_to_end(&mut answer).map(drop));
+    if let Err(error) = end {
+        let hung = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        assert!(!hung, "left hanging");
+    }
+    answer
+}
+
+#[test]
+fn a_false_client_reaches_no_application() {
+    let authority = TestAuthority::new();
+    let mesh = mesh_of(&authority);
+    let application = mesh.http_app();
+    application.set_nonblocking(true).expect("nonblocking");
+    let mut callers = wrong(&authority, "client", "server");
+    // The last is a workload of the mesh, which a server lets in when no policy says otherwise.
+    callers.pop();
+    for (what, shown) in &callers {
+        let answer = call(&mesh, Some(shown));
+        assert_eq!(answer, b"", "a client {what}");
+    }
+    assert_eq!(call(&mesh, None), b"", "a client without certificate");
+    let reached = application.accept().map(|(_, from)| from);
+    assert_eq!(
+        reached.expect_err("nobody came").kind(),
+        ErrorKind::WouldBlock
+    );
+    application.set_nonblocking(false).expect("blocking");
+    application::reflect(application);
+    let right: ShownCertificate = (&authority.certificate("shop", "client")).into();
+    let answer = call(&mesh, Some(&right));
+    assert!(answer.starts_with(b"HTTP/1.1 200 "), "{answer:?}");
+    let refused = series_sum(&mesh);
+    assert!(
+        refused > callers.len(),
+        "{refused} handshakes counted as failed"
+    );
+}
+
+fn series_sum(mesh: &Mesh) -> usize {
+    let metrics = mesh.server_metrics();
+    let count = series(
+        &metrics,
+        "voile_tls_handshake_failures_total",
+        &["side=\"downstream\""],
+    );
+    count.unwrap_or_else(|| panic!("{metrics}")) as usize
+}
+
+#[test]
+fn certificates_of_a_short_life_are_renewed_without_dropping_a_connection() {
+    let how = Client {
+        certificate_ttl: Some("10s"),
+        ..Client::default()
+    };
+    let mesh = Mesh::start_as("STRICT", &how);
+    application::reflect(mesh.http_app());
+    let mut kept = std::io::BufReader::new(TcpStream::connect(mesh.http()).expect("connected"));
+    let mut ask = || {
+        let request = b"GET / HTTP/1.1\r\nHost: server\r\n\r\n";
+        kept.get_mut().write_all(request).expect("sent");
+        crate::mesh::read_answer(&mut kept)
+            .expect("answered")
+            .status
+    };
+    let serial = || {
+        let shown = get(mesh.server_admin(), "/certs").expect("certificates");
+        let shown: serde_json::Value = serde_json::from_slice(&shown.body).expect("JSON");
+        shown["certificate"]["serial"].clone()
+    };
+    assert_eq!(ask(), 200);
+    let first = serial();
+    assert!(first.is_string(), "{first}");
+    wait_until("a new certificate", || serial() != first);
+    assert_eq!(ask(), 200);
+    let answer = get(mesh.http(), "/").expect("a new connection");
+    assert_eq!(answer.status, 200);
+}
