@@ -15,6 +15,7 @@ mod snapshot;
 pub mod source;
 mod status;
 pub mod translate;
+mod virtual_addresses;
 
 pub use error::ControlError;
 pub use options::Options;

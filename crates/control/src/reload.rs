@@ -16,6 +16,7 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
 use crate::translate::translate;
+use crate::virtual_addresses::VirtualAddresses;
 
 /// What a reading of the sources brought.
 #[derive(Debug)]
@@ -51,6 +52,7 @@ pub(crate) struct Reload<S> {
     pub(crate) trust: Arc<TrustStore>,
     pub(crate) status: Arc<Status>,
     last_good: LastGood,
+    virtual_addresses: VirtualAddresses,
     mesh: Option<Mesh>,
     snapshot: Option<Arc<MeshSnapshot>>,
 }
@@ -63,6 +65,7 @@ impl<S: Source> Reload<S> {
         trust: Arc<TrustStore>,
         status: Arc<Status>,
         last_good: LastGood,
+        virtual_addresses: VirtualAddresses,
     ) -> Self {
         Self {
             source,
@@ -72,6 +75,7 @@ impl<S: Source> Reload<S> {
             status,
             mesh: last_good.load(),
             last_good,
+            virtual_addresses,
             snapshot: None,
         }
     }
@@ -101,7 +105,8 @@ impl<S: Source> Reload<S> {
             };
             mesh = good;
         }
-        let (snapshot, mut problems) = translate(&mesh, self.snapshot.as_deref());
+        let addressed = self.virtual_addresses.give(&mesh);
+        let (snapshot, mut problems) = translate(&addressed, self.snapshot.as_deref());
         if held {
             problems.push(HELD.to_owned());
             tracing::error!("{HELD}");

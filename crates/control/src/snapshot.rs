@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use voile_model::Identity;
+use voile_model::{Identity, Namespace};
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
+
+use crate::translate::names::{Names, SEARCH};
 
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
 const VERSION_BYTES: usize = 8;
@@ -19,6 +21,15 @@ pub enum Caller {
     Known(voile_identity::Caller),
     /// Nobody in particular, on the plaintext port: gets what is public.
     Anonymous,
+}
+
+impl Caller {
+    fn namespace(&self) -> Option<&Namespace> {
+        match self {
+            Self::Known(caller) => Some(&caller.identity.namespace),
+            Self::Anonymous => None,
+        }
+    }
 }
 
 impl fmt::Display for Caller {
@@ -48,6 +59,7 @@ pub struct MeshSnapshot {
     pub(crate) all_addresses: HashMap<Arc<str>, Arc<Resource>>,
     pub(crate) policies: HashMap<Arc<str>, Arc<Resource>>,
     pub(crate) configurations: HashMap<Arc<str>, Private>,
+    pub(crate) names: Names,
 }
 
 impl MeshSnapshot {
@@ -116,10 +128,18 @@ impl Snapshot<Caller> for MeshSnapshot {
 
     fn resolve(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {
         match type_url {
-            type_url::ADDRESS => match self.addresses.get(name) {
-                Some(found) => Resolution::Found(found.clone()),
-                None => Resolution::Unknown,
-            },
+            type_url::ADDRESS => {
+                let found = match name.strip_prefix(SEARCH) {
+                    Some(host) => self
+                        .names
+                        .find(caller.namespace(), host)
+                        .and_then(|name| self.addresses.get(name)),
+                    None => self.addresses.get(name),
+                };
+                found.map_or(Resolution::Unknown, |found| {
+                    Resolution::Found(found.clone())
+                })
+            }
             type_url::SERVICE_POLICY if *caller == Caller::Anonymous => {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())
             }

@@ -34,6 +34,7 @@ use crate::reload::{Reload, Reporter};
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
+use crate::virtual_addresses::VirtualAddresses;
 use routes::Routes;
 
 /// HTTP/2 pings on quiet connections, so that a proxy that vanished does not stay on the books.
@@ -118,6 +119,7 @@ impl Control {
             keys.trust.clone(),
             status.clone(),
             LastGood::new(&options.state),
+            VirtualAddresses::load(&options.state),
         );
         reload.read()?;
         let (ending, ended) = watch::channel(false);

@@ -3,6 +3,7 @@
 
 mod address;
 mod listeners;
+pub(crate) mod names;
 mod policy;
 
 use std::collections::HashMap;
@@ -60,6 +61,7 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
             },
         );
     }
+    snapshot.names = names::Names::new(mesh);
     snapshot.seal();
     (snapshot, problems)
 }

@@ -6,6 +6,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,30 @@ struct Kind {
 }
 
 /// Resources new or changed, and names gone.
-type Differences = (Vec<Arc<Resource>>, Vec<Arc<str>>);
+type Differences = (Vec<Wanted>, Vec<Arc<str>>);
+
+/// A resource the caller should hold.
+#[derive(Debug, Clone)]
+struct Wanted {
+    resource: Arc<Resource>,
+    /// A fresh name stands for it: it is sent even if it was sent before.
+    owed: bool,
+    /// Names asked for that stand for it and are neither its name nor its aliases (a search such as `*/hostname`): told as
+    /// aliases, or the caller could not know what answers its question.
+    asked: Vec<Arc<str>>,
+}
+
+impl Wanted {
+    /// The version as this caller sees it: what else the resource answers is part of what it was told.
+    fn version(&self) -> Arc<str> {
+        if self.asked.is_empty() {
+            return self.resource.version.clone();
+        }
+        let mut hasher = std::hash::DefaultHasher::new();
+        self.asked.hash(&mut hasher);
+        format!("{}+{:x}", self.resource.version, hasher.finish()).into()
+    }
+}
 
 /// The server's side of one stream.
 #[derive(Debug)]
@@ -175,7 +199,7 @@ impl<C: 'static> Stream<C> {
                 system_version_info: snapshot.version().to_owned(),
                 resources: resources
                     .iter()
-                    .map(|resource| on_the_wire(resource, type_url))
+                    .map(|wanted| on_the_wire(wanted, type_url))
                     .collect(),
                 type_url: type_url.to_string(),
                 nonce,
@@ -269,17 +293,18 @@ impl Kind {
         let (wanted, absent) = self.wanted(snapshot, caller, type_url);
         let mut bytes = 0;
         let mut more = false;
-        let mut resources = Vec::new();
-        for (name, (resource, fresh)) in &wanted {
-            if !fresh && self.sent.get(name) == Some(&resource.version) {
+        let mut resources: Vec<Wanted> = Vec::new();
+        for (name, one) in &wanted {
+            if !one.owed && self.sent.get(name) == Some(&one.version()) {
                 continue;
             }
-            if bytes > 0 && bytes + resource.body.len() > MAX_RESPONSE_BYTES {
+            let size = one.resource.body.len();
+            if bytes > 0 && bytes + size > MAX_RESPONSE_BYTES {
                 more = true;
                 break;
             }
-            bytes += resource.body.len().max(1);
-            resources.push(resource.clone());
+            bytes += size.max(1);
+            resources.push(one.clone());
         }
         let mut removed: BTreeSet<Arc<str>> = self
             .sent
@@ -297,16 +322,17 @@ impl Kind {
             self.sent.remove(name);
         }
         self.told_absent = absent;
-        for resource in &resources {
-            self.sent
-                .insert(resource.name.clone(), resource.version.clone());
+        for one in &resources {
+            self.sent.insert(one.resource.name.clone(), one.version());
         }
         match more {
             // What did not fit keeps its place; what did is no longer owed to a fresh name.
             true => self.fresh.retain(|name| {
-                !resources
-                    .iter()
-                    .any(|r| r.name == *name || r.aliases.contains(name))
+                !resources.iter().any(|one| {
+                    one.resource.name == *name
+                        || one.resource.aliases.contains(name)
+                        || one.asked.contains(name)
+                })
             }),
             false => self.fresh.clear(),
         }
@@ -316,34 +342,22 @@ impl Kind {
             .then(|| (resources, removed.into_iter().collect()))
     }
 
-    /// Everything the caller should hold, each with whether it is owed an answer anyway; and the names that stand for nothing.
-    #[expect(clippy::type_complexity, reason = "two collections, used once")]
+    /// Everything the caller should hold, by name; and the names asked for that stand for nothing.
     fn wanted<C: 'static>(
         &self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
-    ) -> (
-        BTreeMap<Arc<str>, (Arc<Resource>, bool)>,
-        BTreeSet<Arc<str>>,
-    ) {
-        let mut wanted: BTreeMap<Arc<str>, (Arc<Resource>, bool)> = BTreeMap::new();
+    ) -> (BTreeMap<Arc<str>, Wanted>, BTreeSet<Arc<str>>) {
+        let mut wanted: BTreeMap<Arc<str>, Wanted> = BTreeMap::new();
         let mut absent = BTreeSet::new();
-        let mut add = |found: Vec<Arc<Resource>>, owed: Option<&str>| {
-            for resource in found {
-                // Of what a fresh name brings, the thing itself is owed an answer; what merely comes along is not.
-                let owed = owed.is_some_and(|name| {
-                    *resource.name == *name || resource.aliases.iter().any(|a| **a == *name)
-                });
-                let entry = wanted
-                    .entry(resource.name.clone())
-                    .or_insert((resource, false));
-                entry.1 |= owed;
-            }
-        };
         if self.wildcard {
             match snapshot.everything(caller, type_url) {
-                Resolution::Found(found) => add(found, None),
+                Resolution::Found(found) => {
+                    for resource in found {
+                        hold(&mut wanted, resource);
+                    }
+                }
                 Resolution::Unknown => {}
                 Resolution::Refused(reason) => tracing::warn!(type_url, "`*` refused: {reason}"),
             }
@@ -351,8 +365,16 @@ impl Kind {
         for name in &self.names {
             match snapshot.resolve(caller, type_url, name) {
                 Resolution::Found(found) => {
-                    let owed = self.fresh.contains(name).then_some(&**name);
-                    add(found, owed);
+                    let fresh = self.fresh.contains(name);
+                    for (index, resource) in found.into_iter().enumerate() {
+                        let named = resource.name == *name || resource.aliases.contains(name);
+                        let one = hold(&mut wanted, resource);
+                        // Of what a name brings, the thing itself is owed an answer; what merely comes along is not.
+                        if !named && index == 0 {
+                            one.asked.push(name.clone());
+                        }
+                        one.owed |= fresh && (named || index == 0);
+                    }
                 }
                 Resolution::Unknown => {
                     absent.insert(name.clone());
@@ -369,11 +391,27 @@ impl Kind {
     }
 }
 
-fn on_the_wire(resource: &Resource, type_url: &str) -> discovery::Resource {
+fn hold(wanted: &mut BTreeMap<Arc<str>, Wanted>, resource: Arc<Resource>) -> &mut Wanted {
+    wanted
+        .entry(resource.name.clone())
+        .or_insert_with(|| Wanted {
+            resource,
+            owed: false,
+            asked: Vec::new(),
+        })
+}
+
+fn on_the_wire(wanted: &Wanted, type_url: &str) -> discovery::Resource {
+    let resource = &wanted.resource;
     discovery::Resource {
-        version: resource.version.to_string(),
+        version: wanted.version().to_string(),
         name: resource.name.to_string(),
-        aliases: resource.aliases.iter().map(ToString::to_string).collect(),
+        aliases: resource
+            .aliases
+            .iter()
+            .chain(&wanted.asked)
+            .map(ToString::to_string)
+            .collect(),
         resource: Some(prost_types::Any {
             type_url: type_url.to_owned(),
             value: resource.body.to_vec(),

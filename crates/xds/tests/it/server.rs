@@ -264,14 +264,46 @@ fn a_large_answer_is_cut_into_pieces() {
         })
     };
     let all = ["a", "b", "c"].map(big).to_vec();
-    let things = Things([("s".to_owned(), all)].into());
-    let mut talk = Conversation::new(ask(&["s"], &[]));
+    let things = Things([("a".to_owned(), all)].into());
+    let mut talk = Conversation::new(ask(&["a"], &[]));
     for wanted in ["+a@1", "+b@1", "+c@1"] {
         assert_eq!(talk.hear(&things), wanted);
         assert_eq!(talk.hear(&things), "nothing");
         talk.acknowledge();
     }
     assert_eq!(talk.hear(&things), "nothing");
+}
+
+#[test]
+fn what_a_search_finds_is_told_with_the_question_as_alias() {
+    let aliases = |talk: &mut Conversation, things: &Things| -> String {
+        let response = talk.stream.next(things, talk.now).expect("a response");
+        let told: Vec<String> = response
+            .resources
+            .iter()
+            .map(|told| format!("{}~{}", told.name, told.aliases.join(",")))
+            .collect();
+        talk.last = response.nonce;
+        talk.acknowledge();
+        told.join(" ")
+    };
+    let things = Things::new(&["*/x: w@1 pod@1", "*/y: w@1 pod@1", "w: w@1 pod@1"]);
+    let mut talk = Conversation::new(ask(&["*/x"], &[]));
+    assert_eq!(aliases(&mut talk, &things), "pod~ w~*/x");
+    talk.say(ask(&["*/y"], &[]));
+    assert_eq!(
+        aliases(&mut talk, &things),
+        "w~*/x,*/y",
+        "what came along is not sent again"
+    );
+    talk.say(ask(&[], &["*/x"]));
+    assert_eq!(aliases(&mut talk, &things), "w~*/y");
+    // Another thing now answers the question; it was sent before, and must be told with the question all the same.
+    let moved = Things::new(&["*/y: other@1", "other: other@1"]);
+    talk.say(ask(&["other"], &[]));
+    talk.stream.changed();
+    assert_eq!(aliases(&mut talk, &moved), "other~*/y");
+    assert_eq!(talk.change(&moved), "nothing");
 }
 
 #[test]

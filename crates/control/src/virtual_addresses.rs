@@ -1,0 +1,286 @@
+//! Virtual addresses of ServiceEntries that name none, so that a captured connection tells which service it is for.
+//!
+//! An address follows from the service's name: the same folder gives the same addresses on every machine and every start.
+//! Names whose hashes meet are told apart by further draws, and who came first keeps its address: that much is
+//! remembered in the state directory, since clients hold addresses longer than an edit takes.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+use voile_model::Mesh;
+use voile_model::mesh::{Resolution, Service, ServiceOrigin};
+
+/// Name in the state directory.
+const FILE: &str = "virtual-addresses.json";
+/// Istio's range for allocated addresses, class E: nobody routes it. 240.240.0.0/16.
+const RANGE_V4: [u8; 2] = [240, 240];
+/// The same for IPv6: 2001:2::/48, of the benchmarking range (RFC 5180).
+const RANGE_V6: [u16; 3] = [0x2001, 2, 0];
+/// Draws for one name before it goes without an IPv4 address: at 90 % full, one name in 10^11 would need more.
+const MAX_DRAWS: u32 = 256;
+/// Names remembered, those of services that are gone included: half the range, so that draws stay few.
+const MAX_REMEMBERED: usize = 32_768;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct VirtualAddresses {
+    path: PathBuf,
+    /// Address by `namespace/hostname`.
+    given: BTreeMap<String, Ipv4Addr>,
+}
+
+impl VirtualAddresses {
+    /// What an earlier run gave; nothing when that cannot be read, which is said.
+    pub(crate) fn load(state: &Path) -> Self {
+        let path = state.join(FILE);
+        let given = match std::fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(error.to_string()),
+        };
+        let given = given.unwrap_or_else(|error| {
+            tracing::warn!(path = %path.display(), error, "virtual addresses given before cannot be read; names that share a hash may change theirs");
+            BTreeMap::new()
+        });
+        Self { path, given }
+    }
+
+    /// The mesh with an address for every service that needs one.
+    pub(crate) fn give(&mut self, mesh: &Mesh) -> Mesh {
+        let needing: Vec<Arc<Service>> = mesh
+            .services
+            .values()
+            .filter(|service| needs(service))
+            .cloned()
+            .collect();
+        if needing.is_empty() {
+            return mesh.clone();
+        }
+        let before = self.given.len();
+        let fixed: HashSet<Ipv4Addr> = mesh
+            .services
+            .values()
+            .flat_map(|service| &service.addresses)
+            .filter_map(|address| match address {
+                IpAddr::V4(v4) => Some(*v4),
+                IpAddr::V6(_) => None,
+            })
+            .collect();
+        // What somebody wrote into a resource is theirs.
+        self.given.retain(|_, address| !fixed.contains(address));
+        self.forget(&needing);
+        let mut taken: HashSet<Ipv4Addr> = self.given.values().copied().collect();
+        let mut changed = self.given.len() != before;
+        let mut given = mesh.clone();
+        for service in needing {
+            let name = service.key.to_string();
+            let v4 = match self.given.get(&name) {
+                Some(v4) => Some(*v4),
+                None => {
+                    let free = |v4: &Ipv4Addr| !fixed.contains(v4) && !taken.contains(v4);
+                    let drawn = (0..MAX_DRAWS).map(|draw| v4(&name, draw)).find(free);
+                    if let Some(drawn) = drawn {
+                        taken.insert(drawn);
+                        self.given.insert(name.clone(), drawn);
+                        changed = true;
+                    }
+                    drawn
+                }
+            };
+            if v4.is_none() {
+                tracing::error!(service = name, "no virtual IPv4 address is left for it");
+            }
+            let mut service = Service::clone(&service);
+            service.addresses = v4.map(IpAddr::V4).into_iter().collect();
+            service.addresses.push(IpAddr::V6(v6(&name)));
+            given
+                .services
+                .insert(service.key.clone(), Arc::new(service));
+        }
+        if changed && let Err(error) = self.keep() {
+            tracing::warn!(path = %self.path.display(), %error, "virtual addresses cannot be kept");
+        }
+        given
+    }
+
+    /// Lets the names of services that are gone go once there are too many.
+    fn forget(&mut self, needing: &[Arc<Service>]) {
+        if self.given.len() <= MAX_REMEMBERED {
+            return;
+        }
+        let alive: BTreeSet<String> = needing.iter().map(|s| s.key.to_string()).collect();
+        self.given.retain(|name, _| alive.contains(name));
+    }
+
+    fn keep(&self) -> std::io::Result<()> {
+        let draft = self.path.with_extension("draft");
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft)?;
+        file.write_all(&serde_json::to_vec(&self.given)?)?;
+        file.sync_all()?;
+        std::fs::rename(draft, &self.path)
+    }
+}
+
+/// ServiceEntries that name no address, and whose clients are not to reach the address they asked DNS for.
+fn needs(service: &Service) -> bool {
+    service.origin == ServiceOrigin::ServiceEntry
+        && service.addresses.is_empty()
+        && service.address_ranges.is_empty()
+        && match service.resolution {
+            Resolution::Static | Resolution::Dns | Resolution::DnsRoundRobin => true,
+            // A wildcard that is asked of DNS host by host: one address for all could not tell which.
+            Resolution::Passthrough | Resolution::DynamicDns | Resolution::Alias(_) => false,
+        }
+}
+
+fn digest(name: &str, draw: u32) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(name);
+    hash.update(draw.to_be_bytes());
+    hash.finalize().into()
+}
+
+/// Never the first or last address of a /24, which some take for a network or a broadcast.
+fn v4(name: &str, draw: u32) -> Ipv4Addr {
+    let digest = digest(name, draw);
+    let last = digest[1] % 254 + 1;
+    Ipv4Addr::new(RANGE_V4[0], RANGE_V4[1], digest[0], last)
+}
+
+/// 80 bits of the hash: names do not meet there.
+fn v6(name: &str) -> Ipv6Addr {
+    let digest = digest(name, 0);
+    let group = |index: usize| u16::from_be_bytes([digest[index], digest[index + 1]]);
+    Ipv6Addr::new(
+        RANGE_V6[0],
+        RANGE_V6[1],
+        RANGE_V6[2],
+        group(0),
+        group(2),
+        group(4),
+        group(6),
+        group(8),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mesh(hosts: impl IntoIterator<Item = String>, extra: &str) -> Mesh {
+        let mut text = extra.to_owned();
+        for (index, host) in hosts.into_iter().enumerate() {
+            text += &format!(
+                "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: e{index}, namespace: shop}}\n\
+                 spec: {{hosts: [\"{host}\"], ports: [{{number: 80, name: http, protocol: HTTP}}], resolution: DNS}}\n"
+            );
+        }
+        let (mesh, problems) =
+            voile_model::check(&[voile_model::SourceFile::new("mesh.yaml", text)], None);
+        assert!(
+            !problems.iter().any(voile_model::Diagnostic::is_error),
+            "{problems:?}"
+        );
+        mesh
+    }
+
+    fn host(number: usize) -> String {
+        format!("h{number}.example.com")
+    }
+
+    fn shown(mesh: &Mesh) -> BTreeMap<String, Vec<IpAddr>> {
+        let entry = |service: &Arc<Service>| (service.key.to_string(), service.addresses.clone());
+        mesh.services.values().map(entry).collect()
+    }
+
+    #[test]
+    fn every_name_has_an_address_of_its_own_and_keeps_it_over_edits_and_restarts() {
+        let state = tempfile::tempdir().unwrap();
+        let mut addresses = VirtualAddresses::load(state.path());
+        let first = shown(&addresses.give(&mesh((0..1500).map(host), "")));
+        let v4: BTreeSet<&IpAddr> = first.values().map(|all| &all[0]).collect();
+        assert_eq!(v4.len(), 1500, "no two share one");
+        let met = first
+            .iter()
+            .filter(|(name, all)| all[0] != IpAddr::V4(super::v4(name, 0)))
+            .count();
+        assert!(met > 0, "so many names that some hashes meet");
+        let mut later = VirtualAddresses::load(state.path());
+        let edited = shown(&later.give(&mesh((0..3000).rev().map(host), "")));
+        for (name, address) in &first {
+            assert_eq!(edited.get(name), Some(address), "{name}");
+        }
+        // A service that was away gets its address back.
+        later.give(&mesh((1500..3000).map(host), ""));
+        assert_eq!(shown(&later.give(&mesh((0..1500).map(host), ""))), first);
+    }
+
+    #[test]
+    fn without_a_memory_the_addresses_are_the_same_but_for_names_that_meet() {
+        let one = tempfile::tempdir().unwrap();
+        let two = tempfile::tempdir().unwrap();
+        let made =
+            |at: &Path| shown(&VirtualAddresses::load(at).give(&mesh((0..300).map(host), "")));
+        assert_eq!(made(one.path()), made(two.path()));
+    }
+
+    #[test]
+    fn an_address_that_a_resource_names_is_given_to_nobody_else() {
+        let state = tempfile::tempdir().unwrap();
+        let mut addresses = VirtualAddresses::load(state.path());
+        let first = shown(&addresses.give(&mesh([host(0)], "")));
+        let (name, given) = first.first_key_value().unwrap();
+        let rival = format!(
+            "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: rival, namespace: shop}}\n\
+             spec: {{hosts: [rival.example.com], addresses: [{}], ports: [{{number: 80, name: http, protocol: HTTP}}], resolution: DNS}}\n",
+            given[0]
+        );
+        let now = shown(&addresses.give(&mesh([host(0)], &rival)));
+        assert_eq!(now["shop/rival.example.com"], [given[0]]);
+        assert_ne!(now[name], *given);
+        assert_eq!(now[name][1], given[1], "IPv6 stays");
+    }
+
+    #[test]
+    fn only_entries_that_need_one_get_one() {
+        let entry = |name: &str, spec: &str| {
+            format!(
+                "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: {name}, namespace: shop}}\n\
+                 spec: {{ports: [{{number: 80, name: http, protocol: HTTP}}], {spec}}}\n"
+            )
+        };
+        let text = [
+            entry("none", "hosts: [none.example.com], resolution: NONE"),
+            entry("range", "hosts: [range.example.com], addresses: [10.9.0.0/16], resolution: NONE"),
+            entry("written", "hosts: [written.example.com], addresses: [10.8.0.1], resolution: DNS"),
+            entry("wild", "hosts: [\"*.wild.example.com\"], resolution: STATIC, endpoints: [{address: 10.7.0.1}]"),
+            entry("dynamic", "hosts: [\"*.dynamic.example.com\"], resolution: DYNAMIC_DNS"),
+            "---\napiVersion: v1\nkind: Service\nmetadata: {name: plain, namespace: shop}\nspec: {ports: [{port: 80}]}\n".to_owned(),
+        ]
+        .concat();
+        let state = tempfile::tempdir().unwrap();
+        let given = VirtualAddresses::load(state.path()).give(&mesh([], &text));
+        let with: Vec<String> = given
+            .services
+            .values()
+            .filter(|service| {
+                service
+                    .addresses
+                    .iter()
+                    .any(|a| a.to_string().starts_with("240.240."))
+            })
+            .map(|service| service.name.to_string())
+            .collect();
+        assert_eq!(with, ["wild"]);
+    }
+}
