@@ -5,6 +5,7 @@ mod accept;
 mod admin;
 mod credentials;
 mod dump;
+mod footprint;
 mod metrics;
 mod shutdown;
 mod sockets;
@@ -260,7 +261,13 @@ async fn control(
     )));
     admin::serve(&control, &ending, options.log.clone(), pages)?;
     let mut signals = shutdown::Signals::install()?;
+    let mut begun = false;
     loop {
+        if !begun && control.borrow().unready().is_empty() {
+            begun = true;
+            let released = footprint::release_start_up_pages();
+            tracing::info!(released, "ready");
+        }
         let retry = control.borrow().next_bind_attempt();
         tokio::select! {
             Some(()) = updates.recv() => control.borrow_mut().publish(),
