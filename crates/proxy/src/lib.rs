@@ -12,6 +12,7 @@
 
 mod control;
 pub mod http;
+pub mod http2;
 mod plan;
 mod registry;
 mod worker;

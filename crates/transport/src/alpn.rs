@@ -7,6 +7,12 @@ pub const HTTP11: &[u8] = b"istio-http/1.1";
 /// HTTP/1.0 between sidecars; ours never offers it, Envoy may.
 pub const HTTP10: &[u8] = b"istio-http/1.0";
 
+/// HTTP/2 between sidecars.
+pub const HTTP2: &[u8] = b"istio-h2";
+
+/// HTTP/2 without a mesh's name.
+pub const PLAIN_HTTP2: &[u8] = b"h2";
+
 /// Opaque bytes between sidecars.
 pub const TCP: &[u8] = b"istio";
 
@@ -18,6 +24,8 @@ pub const PLAIN_HTTP11: &[u8] = b"http/1.1";
 pub enum Inner {
     /// HTTP/1.x.
     Http1,
+    /// HTTP/2.
+    Http2,
     /// Bytes nobody looks at.
     Opaque,
     /// The client named nothing: the listener's declared protocol decides.
@@ -29,6 +37,7 @@ pub enum Inner {
 pub fn inner(negotiated: Option<&[u8]>) -> Inner {
     match negotiated {
         Some(name) if name == HTTP11 || name == HTTP10 || name == PLAIN_HTTP11 => Inner::Http1,
+        Some(name) if name == HTTP2 || name == PLAIN_HTTP2 => Inner::Http2,
         Some(_) => Inner::Opaque,
         None => Inner::Unnamed,
     }

@@ -129,9 +129,18 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let tls = Tls {
         server: mesh_server_config(
             &store,
-            &[alpn::HTTP11, alpn::TCP, alpn::HTTP10, alpn::PLAIN_HTTP11],
+            &[
+                alpn::HTTP11,
+                alpn::HTTP2,
+                alpn::TCP,
+                alpn::HTTP10,
+                alpn::PLAIN_HTTP2,
+                alpn::PLAIN_HTTP11,
+            ],
         )?,
         client_http: mesh_client_config(&store, &[alpn::HTTP11])?,
+        // The mesh's name first, then what a server that only knows one of Istio's other names can pick.
+        client_http2: mesh_client_config(&store, &[alpn::HTTP2, alpn::TCP, alpn::PLAIN_HTTP2])?,
         client_tcp: mesh_client_config(&store, &[alpn::TCP])?,
     };
     let (unknown_peers, strangers) = mpsc::unbounded_channel();

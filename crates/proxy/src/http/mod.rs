@@ -14,7 +14,7 @@ pub mod limits;
 mod pool;
 mod reply;
 pub mod role;
-mod timer;
+pub(crate) mod timer;
 mod tunnel;
 mod upload;
 pub mod worker;

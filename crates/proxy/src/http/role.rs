@@ -25,7 +25,7 @@ pub trait HttpRole: Sized {
     type Upstream: Io;
     /// What makes two upstream connections interchangeable: source identity, destination identity, address, TLS or not.
     /// Cloned once per request, so make it small (an interned number) or shared.
-    type Key: Clone + Eq + Hash;
+    type Key: Clone + Eq + Hash + 'static;
     /// What the role wants back when the exchange is over: its permit, its metric handle.
     type Ticket;
 
@@ -145,6 +145,10 @@ pub enum ResponseFlag {
     DownstreamConnectionTermination,
     /// `DPE`: the client's request was not HTTP.
     DownstreamProtocolError,
+    /// `UR`: the upstream reset the stream.
+    UpstreamRemoteReset,
+    /// `DR`: the client reset the stream.
+    DownstreamRemoteReset,
     /// `SI`: nothing moved for too long.
     StreamIdleTimeout,
     /// `UAEX`: denied by authorization.
@@ -167,6 +171,8 @@ impl ResponseFlag {
             Self::UpstreamRequestTimeout => "UT",
             Self::DownstreamConnectionTermination => "DC",
             Self::DownstreamProtocolError => "DPE",
+            Self::UpstreamRemoteReset => "UR",
+            Self::DownstreamRemoteReset => "DR",
             Self::StreamIdleTimeout => "SI",
             Self::Unauthorized => "UAEX",
             Self::RateLimited => "RL",

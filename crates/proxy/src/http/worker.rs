@@ -9,10 +9,13 @@ use super::io::Io;
 use super::limits::HttpTimeouts;
 use super::pool::Pool;
 use super::role::HttpRole;
+use crate::http2::upstream::Upstreams;
 
 /// Shared by every connection a role serves on one worker. Several roles may share `buffers` and `drain`.
 pub struct HttpWorker<R: HttpRole> {
     pub(crate) pool: Rc<Pool<R::Key, R::Upstream>>,
+    /// Upstream connections that speak HTTP/2.
+    pub(crate) http2: Rc<Upstreams<R::Key>>,
     pub(crate) buffers: Buffers,
     pub(crate) drain: Drain,
     pub(crate) timeouts: HttpTimeouts,
@@ -23,6 +26,7 @@ impl<R: HttpRole> HttpWorker<R> {
     pub fn new(buffers: Buffers, drain: Drain, timeouts: HttpTimeouts) -> Rc<Self> {
         Rc::new(Self {
             pool: Pool::new(timeouts.upstream_idle),
+            http2: Upstreams::new(buffers.clone(), timeouts.upstream_idle),
             buffers,
             drain,
             timeouts,
@@ -37,12 +41,13 @@ impl<R: HttpRole> HttpWorker<R> {
 
     /// Idle upstream connections at this moment.
     pub fn idle_upstreams(&self) -> usize {
-        self.pool.idle()
+        self.pool.idle() + self.http2.idle()
     }
 
     /// Closes every idle upstream connection, as when certificates changed.
     pub fn close_idle_upstreams(&self) {
         self.pool.clear();
+        self.http2.clear();
     }
 }
 

@@ -27,11 +27,13 @@ use super::slots::InboundSlot;
 use super::stop::Stop;
 use super::{Worker, count};
 use crate::http::serve_connection;
+use crate::http2;
 
 /// What the bytes of an admitted connection are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Http,
+    Http2,
     Opaque,
 }
 
@@ -80,6 +82,12 @@ pub(crate) async fn serve(
             let role = InboundRole::new(worker, slot, caller);
             serve_connection(&engine, &role, stream, &[]).await;
         }
+        Kind::Http2 => {
+            drop(ahead);
+            let engine = slot.http.engine();
+            let role = Rc::new(InboundRole::new(worker, slot, caller));
+            http2::serve_connection(&engine, role, stream).await;
+        }
         Kind::Opaque => relay(&worker, &slot, stream, ahead, caller, permit).await,
     }
 }
@@ -116,10 +124,10 @@ async fn identify(
     if mode == MutualTls::Strict {
         return strict(worker, protocol, tcp, remote).await;
     }
-    if mode == MutualTls::Disable && protocol != Protocol::Auto {
-        if protocol != Protocol::Http {
-            return Some(plaintext(tcp.into(), remote, Kind::Opaque));
-        }
+    if mode == MutualTls::Disable && matches!(protocol, Protocol::Tcp | Protocol::Tls) {
+        return Some(plaintext(tcp.into(), remote, Kind::Opaque));
+    }
+    if mode == MutualTls::Disable && protocol == Protocol::Http {
         let limit = worker.settings.borrow().header_timeout;
         // Readiness alone may be a false alarm, so a byte is looked at.
         let spoke = tokio::time::timeout(limit, tcp.peek(&mut [0])).await;
@@ -133,7 +141,7 @@ async fn identify(
         .ok()?;
     let mut ahead = None;
     if detected == Detected::Undecided {
-        if protocol != Protocol::Http {
+        if !protocol.is_http() {
             let permit = permit(worker, slot, &Arrival::Plaintext, remote)?;
             (detected, ahead) = late::detect(worker, slot, &mut tcp, &mut prefix, &permit).await?;
         } else if prefix.is_empty() {
@@ -149,6 +157,9 @@ async fn identify(
         Detected::Tls(_) => plaintext(io, remote, Kind::Opaque),
         Detected::Http1 if matches!(protocol, Protocol::Http | Protocol::Auto) => {
             plaintext(io, remote, Kind::Http)
+        }
+        Detected::Http2 if protocol == Protocol::Auto || protocol.is_http2() => {
+            plaintext(io, remote, Kind::Http2)
         }
         // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
         _ if protocol == Protocol::Http => plaintext(io, remote, Kind::Http),
@@ -182,7 +193,7 @@ async fn strict(
 fn patience(worker: &Worker, protocol: Protocol) -> Duration {
     let settings = worker.settings.borrow();
     match protocol {
-        Protocol::Http => settings.header_timeout,
+        protocol if protocol.is_http() => settings.header_timeout,
         _ => settings.detection_timeout,
     }
 }
@@ -232,6 +243,8 @@ async fn terminate(
         (Inner::Http1, Protocol::Http | Protocol::Auto) | (Inner::Unnamed, Protocol::Http) => {
             Kind::Http
         }
+        (Inner::Http2, Protocol::Auto | Protocol::Http2 | Protocol::Grpc)
+        | (Inner::Unnamed, Protocol::Http2 | Protocol::Grpc) => Kind::Http2,
         _ => Kind::Opaque,
     };
     Some(Identified {

@@ -12,7 +12,10 @@ use super::admission::Admission;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::slots::InboundSlot;
-use crate::http::{ConnectFailure, Exchange, Head, HttpRole, Refusal, ResponseFlag, Route};
+use crate::http::{
+    ConnectFailure, Exchange, Head, HttpRole, HttpVersion, Refusal, ResponseFlag, Route,
+    UpstreamHttp,
+};
 
 /// One inbound connection.
 pub(crate) struct InboundRole {
@@ -40,6 +43,14 @@ impl InboundRole {
     }
 }
 
+/// What the application is spoken to in: what the caller speaks.
+pub(crate) fn upstream(head: &Head<'_>) -> UpstreamHttp {
+    match head.version() {
+        HttpVersion::Http2 => UpstreamHttp::Http2,
+        HttpVersion::Http10 | HttpVersion::Http11 => UpstreamHttp::Http1,
+    }
+}
+
 impl HttpRole for InboundRole {
     type Upstream = Stream;
     type Key = u32;
@@ -56,6 +67,7 @@ impl HttpRole for InboundRole {
         let permit = permit.map_err(|denial| refused(denial.to_string()))?;
         let mut route = Route::new(self.slot.endpoint_key.get(), permit);
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        route.upstream = upstream(head);
         if head.authority().is_none() && !self.authority.is_empty() {
             route.default_authority = Some(Rc::clone(&self.authority));
         }

@@ -39,6 +39,7 @@ use stop::Stop;
 pub(crate) struct Tls {
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) client_http: Arc<ClientConfig>,
+    pub(crate) client_http2: Arc<ClientConfig>,
     pub(crate) client_tcp: Arc<ClientConfig>,
 }
 

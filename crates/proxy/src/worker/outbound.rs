@@ -18,6 +18,7 @@ use super::outbound_http::OutboundRole;
 use super::slots::{OutboundSlot, ServiceState};
 use super::stop::Stop;
 use crate::http::serve_connection;
+use crate::http2;
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(
@@ -26,22 +27,29 @@ pub(crate) async fn serve(
     mut tcp: TcpStream,
     remote: SocketAddr,
 ) {
-    let (is_http, prefix) = match slot.protocol() {
-        Protocol::Http => (true, Vec::new()),
-        Protocol::Auto => {
+    let protocol = slot.protocol();
+    let (detected, prefix) = match protocol {
+        Protocol::Http => (Detected::Http1, Vec::new()),
+        Protocol::Auto | Protocol::Http2 | Protocol::Grpc => {
             let mut prefix = Vec::new();
-            let deadline = worker.settings.borrow().detection_timeout;
+            let deadline = match protocol {
+                Protocol::Auto => worker.settings.borrow().detection_timeout,
+                _ => worker.settings.borrow().header_timeout,
+            };
             let Ok(detected) = transport::read_prefix(&mut tcp, &mut prefix, Some(deadline)).await
             else {
                 return;
             };
-            (detected == Detected::Http1, prefix)
+            (detected, prefix)
         }
-        // HTTP/2 has no engine yet: its connections are balanced, secured and counted as opaque ones.
-        Protocol::Tcp | Protocol::Tls | Protocol::Http2 | Protocol::Grpc => (false, Vec::new()),
+        Protocol::Tcp | Protocol::Tls => (Detected::Opaque, Vec::new()),
     };
     let stream = Stream::Tcp(TcpIo::new(tcp, prefix));
-    if is_http {
+    if detected == Detected::Http2 {
+        let engine = slot.http.engine();
+        let role = Rc::new(OutboundRole::new(worker, slot, remote));
+        http2::serve_connection(&engine, role, stream).await;
+    } else if detected == Detected::Http1 && !protocol.is_http2() {
         let engine = slot.http.engine();
         let role = OutboundRole::new(worker, slot, remote);
         serve_connection(&engine, &role, stream, &[]).await;

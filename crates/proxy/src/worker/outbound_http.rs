@@ -7,10 +7,13 @@ use voile_transport::Stream;
 
 use super::Worker;
 use super::endpoint::{InFlight, outbound_labels};
+use super::inbound_http::upstream;
 use super::logged::{self, HttpContext};
 use super::outbound::black_hole;
 use super::slots::{OutboundSlot, ServiceState, Table};
-use crate::http::{ConnectFailure, Exchange, Head, HttpRole, Refusal, ResponseFlag, Route};
+use crate::http::{
+    ConnectFailure, Exchange, Head, HttpRole, Refusal, ResponseFlag, Route, UpstreamHttp,
+};
 
 /// One connection of the application's.
 pub(crate) struct OutboundRole {
@@ -78,6 +81,7 @@ impl HttpRole for OutboundRole {
             .then(|| Rc::clone(&service.authority));
         let mut route = Route::new(key, OutboundTicket { service, endpoint });
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        route.upstream = upstream(head);
         route.default_authority = authority;
         Ok(route)
     }
@@ -86,11 +90,11 @@ impl HttpRole for OutboundRole {
         let Some(in_flight) = &route.ticket.endpoint else {
             return Err(ConnectFailure::new("no healthy upstream"));
         };
-        let connecting = Box::pin(
-            in_flight
-                .0
-                .connect(&self.worker, &self.worker.tls.client_http),
-        );
+        let tls = match route.upstream {
+            UpstreamHttp::Http1 => &self.worker.tls.client_http,
+            UpstreamHttp::Http2 => &self.worker.tls.client_http2,
+        };
+        let connecting = Box::pin(in_flight.0.connect(&self.worker, tls));
         connecting.await.map_err(|unreachable| {
             let (service, error) = (&route.ticket.service.cluster, unreachable.detail);
             tracing::debug!(service, error, "upstream not reached");

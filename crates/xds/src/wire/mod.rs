@@ -83,6 +83,18 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// HTTP of either version was declared: the client speaks first.
+    #[must_use]
+    pub fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Http2 | Self::Grpc)
+    }
+
+    /// HTTP/2 was declared.
+    #[must_use]
+    pub fn is_http2(self) -> bool {
+        matches!(self, Self::Http2 | Self::Grpc)
+    }
+
     fn from_proxy(field: &str, value: i32) -> Result<Self, WireError> {
         use proxy::Protocol as Wire;
         Ok(match Wire::try_from(value) {

@@ -2,6 +2,7 @@
 //! first byte and what a certificate may be is tested here, on real sockets.
 
 mod footprint;
+mod http2;
 mod identity;
 mod late_detection;
 
@@ -155,9 +156,10 @@ impl Stage {
 pub(super) fn tls(store: &Arc<CertificateStore>) -> Tls {
     let client = |name| mesh_client_config(store, &[name]).expect("a configuration");
     Tls {
-        server: mesh_server_config(store, &[alpn::HTTP11, alpn::TCP, alpn::HTTP10])
+        server: mesh_server_config(store, &[alpn::HTTP11, alpn::HTTP2, alpn::TCP, alpn::HTTP10])
             .expect("a configuration"),
         client_http: client(alpn::HTTP11),
+        client_http2: client(alpn::HTTP2),
         client_tcp: client(alpn::TCP),
     }
 }

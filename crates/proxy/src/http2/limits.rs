@@ -1,0 +1,63 @@
+//! Every limit of the HTTP/2 engine, by name, with its unit and its reason. They hold for both sides of the proxy.
+
+use std::time::Duration;
+
+/// Bytes of body a peer may send on one stream before we passed some on. Two streams fill a fast local link; a slow reader
+/// behind us holds no more than this of its stream.
+pub const STREAM_WINDOW: u32 = 256 * 1024;
+
+/// The same for all streams of a connection: what one connection can make us hold, however many streams it opens.
+pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// Largest frame we accept, in bytes: the protocol's default, and the plaintext of one TLS record.
+pub const MAX_FRAME: u32 = 16 * 1024;
+
+/// Largest head, in bytes as RFC 9113 counts them (32 more for each field). Envoy's default; a larger one is answered 431.
+pub const MAX_HEADER_LIST: u32 = 60 * 1024;
+
+/// Streams a client may have open at once. Applications keep hundreds of gRPC watches on one connection, which they
+/// could do without us; a stream that waits costs a few kilobytes.
+pub const MAX_DOWNSTREAM_STREAMS: u32 = 1024;
+
+/// Requests on one upstream connection before another is opened, unless the server allows fewer. One connection has one
+/// window and one worker at the other end; Envoy's and Go's usual advertised limits are of this order.
+pub const MAX_UPSTREAM_STREAMS: usize = 128;
+
+/// Upstream connections of one key; when all are full, streams wait for their turn inside one of them.
+pub const MAX_UPSTREAM_CONNECTIONS: usize = 64;
+
+/// Bytes of one stream waiting to be written. More is not taken from the other side.
+pub const MAX_SEND_BUFFER: usize = 64 * 1024;
+
+/// Bytes collected for one write. A flood of small frames leaves in few system calls and few TLS records.
+pub const COALESCE_BYTES: usize = 16 * 1024;
+
+/// Streams that we reset and still remember, so that frames already on their way are not an error.
+pub const MAX_REMEMBERED_RESETS: usize = 64;
+
+/// How long they are remembered.
+pub const REMEMBER_RESETS: Duration = Duration::from_secs(1);
+
+/// Streams reset by the client before we looked at them (CVE-2023-44487); one more ends the connection.
+pub const MAX_UNSEEN_RESETS: usize = 32;
+
+/// Streams that we had to reset for the peer's errors (CVE-2025-8671, "MadeYouReset"); one more ends the connection.
+pub const MAX_PROVOKED_RESETS: usize = 256;
+
+/// Streams that a client gave up within [`PREMATURE`] and before an answer. When there were so many on one connection and
+/// they are most of its streams, the connection ends: it makes work without wanting the results. Envoy's figures.
+pub const MAX_PREMATURE_RESETS: u32 = 500;
+
+/// See [`MAX_PREMATURE_RESETS`].
+pub const PREMATURE: Duration = Duration::from_secs(1);
+
+/// Interim responses before a final one; a server that sends more is playing with us.
+pub const MAX_INTERIM_RESPONSES: u32 = 32;
+
+/// Bytes of a request kept until its answer begins, so that it can go elsewhere when the server says that it was not
+/// processed (REFUSED_STREAM, GOAWAY).
+pub const MAX_REPLAY_BYTES: usize = 64 * 1024;
+
+/// Times one request is sent, counting the first: a connection that is being closed under us is the usual reason for a
+/// second, and rarely for a third.
+pub const MAX_ATTEMPTS: u32 = 3;

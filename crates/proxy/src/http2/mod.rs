@@ -1,0 +1,20 @@
+//! The HTTP/2 engine: serves downstream connections stream by stream, shares upstream ones among streams. Frames, HPACK
+//! and flow-control windows are the h2 crate's; what is passed on, when, and to whom is ours.
+//!
+//! ```text
+//! client ═ server.rs ═╤═ stream.rs ─ role.route ─ upstream.rs ═ server
+//!                     ├─ stream.rs     pump.rs ─► (request)
+//!                     └─ stream.rs   ◄─ pump.rs   (response)
+//! ```
+
+mod grpc;
+mod headers;
+pub mod limits;
+mod outlet;
+mod pump;
+mod reply;
+mod server;
+mod stream;
+pub(crate) mod upstream;
+
+pub use server::serve_connection;

@@ -1,0 +1,254 @@
+//! One direction of one stream: data and trailers from where they come to where they go. A chunk is taken only when the
+//! last one went on, and its sender gets its window back only then, so that a slow reader slows its writer and nobody else.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::{Reason, RecvStream, SendStream};
+use http::HeaderMap;
+
+use super::grpc::Messages;
+
+/// Which side ended a pump before its time, and with what code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The side that sends the body.
+    Source(Cause),
+    /// The side that takes it.
+    Sink(Cause),
+}
+
+/// How a stream was ended by its peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// By RST_STREAM, with this code, or by us for an error of the peer's.
+    Reset(Reason),
+    /// The peer refused the stream before it did anything.
+    Unprocessed,
+    /// With its connection.
+    Connection,
+}
+
+impl Cause {
+    pub(crate) fn of(error: &h2::Error) -> Self {
+        let reason = error.reason();
+        if reason == Some(Reason::REFUSED_STREAM) && error.is_reset() && error.is_remote() {
+            return Self::Unprocessed;
+        }
+        // Only streams behind the last one that a GOAWAY names end with it, and those were not processed (RFC 9113
+        // section 6.8); others end with the connection.
+        if error.is_go_away() && error.is_remote() {
+            return Self::Unprocessed;
+        }
+        match reason {
+            Some(reason) if error.is_reset() => Self::Reset(reason),
+            _ => Self::Connection,
+        }
+    }
+
+    /// The code the other side is told.
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::Reset(reason) => reason,
+            Self::Unprocessed => Reason::REFUSED_STREAM,
+            Self::Connection => Reason::INTERNAL_ERROR,
+        }
+    }
+}
+
+/// What of a request was sent, as long as it may have to be sent again.
+#[derive(Default)]
+pub(crate) struct Replay {
+    chunks: Vec<Bytes>,
+    bytes: usize,
+    lost: bool,
+}
+
+impl Replay {
+    fn keep(&mut self, chunk: &Bytes) {
+        if self.lost {
+            return;
+        }
+        self.bytes += chunk.len();
+        if self.bytes > super::limits::MAX_REPLAY_BYTES {
+            self.forget();
+        } else {
+            self.chunks.push(chunk.clone());
+        }
+    }
+
+    /// It will not be needed, or cannot be had.
+    pub(crate) fn forget(&mut self) {
+        self.chunks = Vec::new();
+        self.lost = true;
+    }
+
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.lost
+    }
+
+    /// Everything sent so far, to be sent again.
+    pub(crate) fn take(&mut self) -> Vec<Bytes> {
+        self.bytes = 0;
+        std::mem::take(&mut self.chunks)
+    }
+}
+
+/// See the module.
+pub(crate) struct Pump {
+    source: RecvStream,
+    sink: SendStream<Bytes>,
+    /// Taken, not yet passed on.
+    chunk: Bytes,
+    /// To be sent before anything else: what an earlier attempt had sent.
+    again: std::vec::IntoIter<Bytes>,
+    /// The source has not yet got back the window of the chunk.
+    owed: bool,
+    done: bool,
+    /// Waiting for the sink.
+    pub(crate) stalled: bool,
+    /// Bytes of the body passed on.
+    pub(crate) bytes: u64,
+    pub(crate) messages: Option<Messages>,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Pump {
+    pub(crate) fn new(source: RecvStream, sink: SendStream<Bytes>, grpc: bool) -> Self {
+        Self {
+            source,
+            sink,
+            chunk: Bytes::new(),
+            again: Vec::new().into_iter(),
+            owed: false,
+            done: false,
+            stalled: false,
+            bytes: 0,
+            messages: grpc.then(Messages::default),
+            trailers: None,
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    pub(crate) fn sink(&mut self) -> &mut SendStream<Bytes> {
+        &mut self.sink
+    }
+
+    /// Nothing more is to be passed on.
+    pub(crate) fn finish(&mut self) {
+        self.done = true;
+    }
+
+    /// Starts over into another sink with what was sent before.
+    pub(crate) fn restart(&mut self, sink: SendStream<Bytes>, replay: &mut Replay) {
+        self.sink = sink;
+        let mut sent = replay.take();
+        let rest = std::mem::take(&mut self.chunk);
+        if !rest.is_empty() {
+            // Held here like the rest, so its sender may go on.
+            let _ = self.source.flow_control().release_capacity(rest.len());
+            sent.push(rest);
+        }
+        self.again = sent.into_iter();
+        self.done = false;
+        self.bytes = 0;
+        self.messages = self.messages.is_some().then(Messages::default);
+    }
+
+    /// Passes on what there is. Ready when the end went on too.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut replay: Option<&mut Replay>,
+    ) -> Poll<Result<(), Broken>> {
+        while !self.done {
+            if self.chunk.is_empty() {
+                match ready!(self.poll_chunk(cx))? {
+                    Some(chunk) => self.chunk = chunk,
+                    None => {
+                        ready!(self.poll_end(cx))?;
+                        self.done = true;
+                    }
+                }
+                continue;
+            }
+            self.stalled = true;
+            let room = ready!(self.poll_room(cx)).map_err(Broken::Sink)?;
+            self.stalled = false;
+            let part = self.chunk.split_to(room.min(self.chunk.len()));
+            if let Some(replay) = replay.as_deref_mut() {
+                replay.keep(&part);
+            }
+            self.pass(part)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Broken>> {
+        if let Some(chunk) = self.again.next() {
+            self.owed = false;
+            return Poll::Ready(Ok(Some(chunk)));
+        }
+        self.owed = true;
+        let chunk = ready!(self.source.poll_data(cx)).transpose();
+        Poll::Ready(chunk.map_err(|error| Broken::Source(Cause::of(&error))))
+    }
+
+    /// How much the sink takes now.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Cause>> {
+        let gone = Err(Cause::Connection);
+        self.sink.reserve_capacity(self.chunk.len());
+        loop {
+            let room = self.sink.capacity();
+            if room > 0 {
+                return Poll::Ready(Ok(room));
+            }
+            match ready!(self.sink.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(Cause::of(&error))),
+                None => {
+                    return match self.sink.poll_reset(cx) {
+                        Poll::Ready(Ok(reason)) => Poll::Ready(Err(Cause::Reset(reason))),
+                        _ => Poll::Ready(gone),
+                    };
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, part: Bytes) -> Result<(), Broken> {
+        let length = part.len();
+        self.bytes += length as u64;
+        if let Some(messages) = &mut self.messages {
+            messages.take(&part);
+        }
+        // The end travels with the last data, so that it costs no frame of its own.
+        let end = self.chunk.is_empty() && self.again.len() == 0 && self.source.is_end_stream();
+        let sent = self.sink.send_data(part, end);
+        sent.map_err(|error| Broken::Sink(Cause::of(&error)))?;
+        if self.owed {
+            // A stream that ended meanwhile needs no window.
+            let _ = self.source.flow_control().release_capacity(length);
+        }
+        self.done |= end;
+        Ok(())
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let trailers = ready!(self.source.poll_trailers(cx));
+        let trailers = trailers.map_err(|error| Broken::Source(Cause::of(&error)))?;
+        let sent = match trailers {
+            Some(mut trailers) => {
+                super::headers::clean_trailers(&mut trailers);
+                let sent = self.sink.send_trailers(trailers.clone());
+                self.trailers = Some(trailers);
+                sent
+            }
+            None => self.sink.send_data(Bytes::new(), true),
+        };
+        Poll::Ready(sent.map_err(|error| Broken::Sink(Cause::of(&error))))
+    }
+}
