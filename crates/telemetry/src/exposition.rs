@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::histogram::Histogram;
-use crate::labels::Labels;
+use crate::labels::{GRPC, Labels};
 use crate::shard::{Outcome, Series, Snapshot, TcpOutcome};
 
 /// A metric of our own beside Istio's: one family, its samples by labels.
@@ -65,49 +65,8 @@ impl Scrape {
     #[must_use]
     pub fn render(&self) -> String {
         let mut page = String::with_capacity(16 * 1024);
-        self.requests(&mut page);
-        self.histogram(
-            &mut page,
-            "istio_request_duration_milliseconds",
-            "Duration of requests.",
-            |o| &o.duration,
-        );
-        self.histogram(
-            &mut page,
-            "istio_request_bytes",
-            "Size of requests, head included.",
-            |o| &o.request_bytes,
-        );
-        self.histogram(
-            &mut page,
-            "istio_response_bytes",
-            "Size of responses, head included.",
-            |o| &o.response_bytes,
-        );
-        self.tcp(
-            &mut page,
-            "istio_tcp_sent_bytes_total",
-            "Bytes sent to clients of opaque connections.",
-            |o| o.sent,
-        );
-        self.tcp(
-            &mut page,
-            "istio_tcp_received_bytes_total",
-            "Bytes received from clients of opaque connections.",
-            |o| o.received,
-        );
-        self.tcp(
-            &mut page,
-            "istio_tcp_connections_opened_total",
-            "Opaque connections begun.",
-            |o| o.opened,
-        );
-        self.tcp(
-            &mut page,
-            "istio_tcp_connections_closed_total",
-            "Opaque connections ended.",
-            |o| o.closed,
-        );
+        self.http(&mut page);
+        self.opaque(&mut page);
         let build = vec![
             ("component", "proxy".to_owned()),
             ("tag", env!("CARGO_PKG_VERSION").to_owned()),
@@ -134,6 +93,67 @@ impl Scrape {
             family(&mut page, own);
         }
         page
+    }
+
+    fn http(&self, page: &mut String) {
+        self.requests(page);
+        self.histogram(
+            page,
+            "istio_request_duration_milliseconds",
+            "Duration of requests.",
+            |o| &o.duration,
+        );
+        self.histogram(
+            page,
+            "istio_request_bytes",
+            "Size of requests, head included.",
+            |o| &o.request_bytes,
+        );
+        self.histogram(
+            page,
+            "istio_response_bytes",
+            "Size of responses, head included.",
+            |o| &o.response_bytes,
+        );
+        self.messages(
+            page,
+            "istio_request_messages_total",
+            "Messages from clients of gRPC calls.",
+            |messages| messages.0,
+        );
+        self.messages(
+            page,
+            "istio_response_messages_total",
+            "Messages to clients of gRPC calls.",
+            |messages| messages.1,
+        );
+    }
+
+    fn opaque(&self, page: &mut String) {
+        self.tcp(
+            page,
+            "istio_tcp_sent_bytes_total",
+            "Bytes sent to clients of opaque connections.",
+            |o| o.sent,
+        );
+        self.tcp(
+            page,
+            "istio_tcp_received_bytes_total",
+            "Bytes received from clients of opaque connections.",
+            |o| o.received,
+        );
+        self.tcp(
+            page,
+            "istio_tcp_connections_opened_total",
+            "Opaque connections begun.",
+            |o| o.opened,
+        );
+        self.tcp(
+            page,
+            "istio_tcp_connections_closed_total",
+            "Opaque connections ended.",
+            |o| o.closed,
+        );
     }
 
     fn requests(&self, page: &mut String) {
@@ -173,6 +193,16 @@ impl Scrape {
         }
     }
 
+    fn messages(&self, page: &mut String, name: &str, help: &str, of: impl Fn((u64, u64)) -> u64) {
+        let mut headed = false;
+        let calls = |(series, _): &(&Series, &Outcome)| series.labels.protocol == GRPC;
+        for (series, outcome) in self.outcomes().filter(calls) {
+            head_once(page, &mut headed, name, "counter", help);
+            let labels = http_labels(&series.labels, outcome);
+            let _ = writeln!(page, "{name}{{{labels}}} {}", of(outcome.messages));
+        }
+    }
+
     fn tcp(&self, page: &mut String, name: &str, help: &str, of: impl Fn(&TcpOutcome) -> u64) {
         let mut headed = false;
         for series in self.series.values() {
@@ -199,14 +229,12 @@ impl Scrape {
 
 fn merge(mine: &mut Series, theirs: &Series) {
     for outcome in &theirs.http {
-        match mine
-            .http
-            .iter_mut()
-            .find(|own| own.code == outcome.code && own.flags == outcome.flags)
-        {
+        match mine.http.iter_mut().find(|own| own.is_like(outcome)) {
             None => mine.http.push(outcome.clone()),
             Some(own) => {
                 own.count += outcome.count;
+                own.messages.0 += outcome.messages.0;
+                own.messages.1 += outcome.messages.1;
                 own.duration.merge(&outcome.duration);
                 own.request_bytes.merge(&outcome.request_bytes);
                 own.response_bytes.merge(&outcome.response_bytes);
@@ -228,9 +256,13 @@ fn merge(mine: &mut Series, theirs: &Series) {
 
 fn http_labels(labels: &Labels, outcome: &Outcome) -> String {
     let code = outcome.code.to_string();
+    let grpc_status = outcome.grpc_status.map(|status| status.to_string());
     let own = [
         ("response_code", code.as_str()),
-        ("grpc_response_status", ""),
+        (
+            "grpc_response_status",
+            grpc_status.as_deref().unwrap_or_default(),
+        ),
         ("response_flags", outcome.flags),
     ];
     label_text(labels.pairs().into_iter().chain(own))

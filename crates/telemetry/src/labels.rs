@@ -4,6 +4,15 @@
 /// What a label says when nobody knows.
 pub const UNKNOWN: &str = "unknown";
 
+/// [`Labels::protocol`] of HTTP requests.
+pub const HTTP: &str = "http";
+
+/// [`Labels::protocol`] of gRPC calls.
+pub const GRPC: &str = "grpc";
+
+/// [`Labels::protocol`] of opaque connections.
+pub const TCP: &str = "tcp";
+
 /// Which side measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reporter {

@@ -16,6 +16,6 @@ mod shard;
 
 pub use exposition::{Family, Scrape, escape_label};
 pub use histogram::Histogram;
-pub use labels::{Labels, Peer, Reporter, Security, Service, UNKNOWN};
+pub use labels::{GRPC, HTTP, Labels, Peer, Reporter, Security, Service, TCP, UNKNOWN};
 pub use process::ProcessFigures;
 pub use shard::{MAX_OUTCOMES, MAX_SERIES, SeriesId, Shard, Snapshot};

@@ -23,10 +23,23 @@ pub struct SeriesId(u32);
 pub(crate) struct Outcome {
     pub(crate) code: u16,
     pub(crate) flags: &'static str,
+    /// Of gRPC calls that ended with one.
+    pub(crate) grpc_status: Option<u16>,
     pub(crate) count: u64,
+    /// Messages of gRPC calls, request and response.
+    pub(crate) messages: (u64, u64),
     pub(crate) duration: Histogram,
     pub(crate) request_bytes: Histogram,
     pub(crate) response_bytes: Histogram,
+}
+
+impl Outcome {
+    /// Whether both are counted under the same labels.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        self.code == other.code
+            && self.flags == other.flags
+            && self.grpc_status == other.grpc_status
+    }
 }
 
 /// What opaque connections of one series did, by how they ended.
@@ -146,13 +159,38 @@ impl Shard {
         id: SeriesId,
         (code, flags): (u16, &'static str),
         duration: Duration,
-        (request_bytes, response_bytes): (u64, u64),
+        sizes: (u64, u64),
     ) {
+        self.count((id, code, flags, None), duration, sizes);
+    }
+
+    /// Counts one finished gRPC call: its status if it ended with one, and its messages, request and response.
+    pub fn grpc(
+        &mut self,
+        id: SeriesId,
+        (code, flags, status): (u16, &'static str, Option<u16>),
+        duration: Duration,
+        sizes: (u64, u64),
+        (requests, responses): (u64, u64),
+    ) {
+        let messages = &mut self
+            .count((id, code, flags, status), duration, sizes)
+            .messages;
+        messages.0 += requests;
+        messages.1 += responses;
+    }
+
+    fn count(
+        &mut self,
+        (id, code, flags, grpc_status): (SeriesId, u16, &'static str, Option<u16>),
+        duration: Duration,
+        (request_bytes, response_bytes): (u64, u64),
+    ) -> &mut Outcome {
         let outcomes = &mut self.series[id.0 as usize].http;
-        let found = outcomes
-            .iter()
-            .position(|outcome| outcome.code == code && outcome.flags == flags);
-        let index = found.unwrap_or_else(|| add_outcome(outcomes, code, flags));
+        let found = outcomes.iter().position(|outcome| {
+            outcome.code == code && outcome.flags == flags && outcome.grpc_status == grpc_status
+        });
+        let index = found.unwrap_or_else(|| add_outcome(outcomes, code, flags, grpc_status));
         let outcome = &mut outcomes[index];
         outcome.count += 1;
         outcome
@@ -160,6 +198,7 @@ impl Shard {
             .record_milli(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
         outcome.request_bytes.record(request_bytes);
         outcome.response_bytes.record(response_bytes);
+        outcome
     }
 
     /// Counts an opaque connection that began.
@@ -199,7 +238,12 @@ impl Shard {
 }
 
 /// A new outcome, or the series' last one when an upstream has invented too many codes.
-fn add_outcome(outcomes: &mut Vec<Outcome>, code: u16, flags: &'static str) -> usize {
+fn add_outcome(
+    outcomes: &mut Vec<Outcome>,
+    code: u16,
+    flags: &'static str,
+    grpc_status: Option<u16>,
+) -> usize {
     if outcomes.len() < MAX_OUTCOMES {
         let none = Histogram::default;
         let code = if outcomes.len() == MAX_OUTCOMES - 1 {
@@ -210,7 +254,9 @@ fn add_outcome(outcomes: &mut Vec<Outcome>, code: u16, flags: &'static str) -> u
         outcomes.push(Outcome {
             code,
             flags,
+            grpc_status,
             count: 0,
+            messages: (0, 0),
             duration: none(),
             request_bytes: none(),
             response_bytes: none(),

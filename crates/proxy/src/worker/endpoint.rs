@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use voile_identity::{Identity, identity_of, verify_expected};
-use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId, Service};
+use voile_telemetry::{GRPC, Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
 use voile_traffic::Candidate;
 use voile_transport::{self as transport, Stream, TLS_HANDSHAKE_TIMEOUT};
 
@@ -22,6 +22,7 @@ pub(crate) struct Endpoint {
     pub(crate) plan: EndpointPlan,
     in_flight: Cell<u32>,
     http: CachedSeries,
+    grpc: CachedSeries,
     tcp: CachedSeries,
 }
 
@@ -98,20 +99,31 @@ impl Endpoint {
             plan: plan.clone(),
             in_flight: Cell::new(0),
             http: CachedSeries::default(),
+            grpc: CachedSeries::default(),
             tcp: CachedSeries::default(),
         })
     }
 
-    pub(crate) fn http_series(&self, worker: &Worker, service: &Service) -> SeriesId {
-        self.http.get(worker, || {
-            outbound_labels(worker, service, Some(self), "http")
+    /// The series of requests to this endpoint, by what Istio calls their protocol.
+    pub(crate) fn http_series(
+        &self,
+        worker: &Worker,
+        service: &Service,
+        protocol: &'static str,
+    ) -> SeriesId {
+        let cached = if protocol == GRPC {
+            &self.grpc
+        } else {
+            &self.http
+        };
+        cached.get(worker, || {
+            outbound_labels(worker, service, Some(self), protocol)
         })
     }
 
     pub(crate) fn tcp_series(&self, worker: &Worker, service: &Service) -> SeriesId {
-        self.tcp.get(worker, || {
-            outbound_labels(worker, service, Some(self), "tcp")
-        })
+        self.tcp
+            .get(worker, || outbound_labels(worker, service, Some(self), TCP))
     }
 
     /// Connects, and if it must be, speaks mutual TLS and verifies who answered.

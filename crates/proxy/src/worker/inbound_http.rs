@@ -1,14 +1,16 @@
 //! Inbound's part of HTTP: every request asks the policy anew, goes to the one application behind the listener, and is
 //! counted with the caller's identity.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use voile_policy::Permit;
-use voile_telemetry::SeriesId;
+use voile_telemetry::{GRPC, HTTP, SeriesId};
 use voile_transport::{self as transport, Stream};
 
 use super::Worker;
 use super::admission::Admission;
+use super::counted;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::slots::InboundSlot;
@@ -24,13 +26,15 @@ pub(crate) struct InboundRole {
     caller: Caller,
     admission: Admission,
     series: SeriesId,
+    /// The same for gRPC calls, from the first one on.
+    grpc: OnceCell<SeriesId>,
     /// For requests of HTTP/1.0 that name none.
     authority: Rc<str>,
 }
 
 impl InboundRole {
     pub(crate) fn new(worker: Rc<Worker>, slot: Rc<InboundSlot>, caller: Caller) -> Self {
-        let series = inbound_series(&worker, &slot, &caller, "http");
+        let series = inbound_series(&worker, &slot, &caller, HTTP);
         let authority = slot.plan.borrow().service.host.as_str().into();
         Self {
             worker,
@@ -38,6 +42,7 @@ impl InboundRole {
             admission: Admission::new(caller.arrival.clone()),
             caller,
             series,
+            grpc: OnceCell::new(),
             authority,
         }
     }
@@ -88,16 +93,13 @@ impl HttpRole for InboundRole {
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
-        let series = self.series;
-        let sizes = (
-            exchange.request_head_bytes + exchange.request_body_bytes,
-            exchange.response_head_bytes + exchange.response_body_bytes,
-        );
-        let outcome = (exchange.status, exchange.flag.code());
-        self.worker
-            .shard
-            .borrow_mut()
-            .request(series, outcome, exchange.duration, sizes);
+        let series = match exchange.grpc {
+            None => self.series,
+            Some(_) => *self
+                .grpc
+                .get_or_init(|| inbound_series(&self.worker, &self.slot, &self.caller, GRPC)),
+        };
+        counted::count(&self.worker, series, &exchange);
         if self.worker.access_log.borrow().is_some() {
             let plan = self.slot.plan.borrow();
             let context = HttpContext {

@@ -2,6 +2,7 @@
 //! message; a connection is one local task.
 
 mod admission;
+mod counted;
 mod endpoint;
 mod inbound;
 mod inbound_http;

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use voile_transport::Stream;
 
 use super::Worker;
+use super::counted;
 use super::endpoint::{InFlight, outbound_labels};
 use super::inbound_http::upstream;
 use super::logged::{self, HttpContext};
@@ -104,32 +105,25 @@ impl HttpRole for OutboundRole {
 
     fn record(&self, exchange: Exchange<'_, Self>) {
         let worker = &*self.worker;
+        let protocol = counted::protocol(&exchange);
         let series = match exchange.ticket {
             Some(OutboundTicket {
                 service,
                 endpoint: Some(to),
-            }) => to.0.http_series(worker, &service.plan.service),
+            }) => to.0.http_series(worker, &service.plan.service, protocol),
             Some(OutboundTicket {
                 service,
                 endpoint: None,
             }) => {
-                let labels = outbound_labels(worker, &service.plan.service, None, "http");
+                let labels = outbound_labels(worker, &service.plan.service, None, protocol);
                 worker.shard.borrow_mut().series(&labels)
             }
             None => {
-                let labels = outbound_labels(worker, &black_hole(), None, "http");
+                let labels = outbound_labels(worker, &black_hole(), None, protocol);
                 worker.shard.borrow_mut().series(&labels)
             }
         };
-        let sizes = (
-            exchange.request_head_bytes + exchange.request_body_bytes,
-            exchange.response_head_bytes + exchange.response_body_bytes,
-        );
-        let outcome = (exchange.status, exchange.flag.code());
-        worker
-            .shard
-            .borrow_mut()
-            .request(series, outcome, exchange.duration, sizes);
+        counted::count(worker, series, &exchange);
         let ticket = exchange.ticket;
         let context = HttpContext {
             upstream: ticket

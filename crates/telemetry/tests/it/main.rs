@@ -31,6 +31,46 @@ fn count(shard: &mut Shard, labels: &Labels, code: u16, micros: u64) {
     shard.request(id, (code, "-"), Duration::from_micros(micros), (10, 1000));
 }
 
+#[test]
+fn grpc_calls_are_told_apart_by_their_status_and_their_messages_are_counted() {
+    let mut shard = Shard::default();
+    let id = shard.series(&Labels {
+        protocol: "grpc",
+        ..labels("client")
+    });
+    for (status, messages) in [(Some(0), (1, 1)), (Some(0), (3, 10)), (Some(14), (1, 0))] {
+        shard.grpc(id, (200, "-", status), Duration::ZERO, (1, 1), messages);
+    }
+    count(&mut shard, &labels("client"), 200, 1);
+    let page = page(&[&shard]);
+    let value = |name: &str, status: &str| {
+        let line = page.lines().find(|line| {
+            line.starts_with(name)
+                && line.contains("request_protocol=\"grpc\"")
+                && line.contains(&format!("grpc_response_status=\"{status}\""))
+        });
+        line.and_then(|line| line.rsplit(' ').next())
+            .map(str::to_owned)
+    };
+    for (name, status, expected) in [
+        ("istio_requests_total", "0", "2"),
+        ("istio_requests_total", "14", "1"),
+        ("istio_request_messages_total", "0", "4"),
+        ("istio_response_messages_total", "0", "11"),
+        ("istio_response_messages_total", "14", "0"),
+    ] {
+        assert_eq!(
+            value(name, status).as_deref(),
+            Some(expected),
+            "{name} {status}"
+        );
+    }
+    let http = |line: &&str| {
+        line.starts_with("istio_request_messages_total") && line.contains("protocol=\"http\"")
+    };
+    assert_eq!(page.lines().filter(http).count(), 0, "messages are gRPC's");
+}
+
 fn page(shards: &[&Shard]) -> String {
     let mut scrape = Scrape::default();
     shards.iter().for_each(|shard| scrape.add(shard.snapshot()));
