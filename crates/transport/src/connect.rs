@@ -9,6 +9,8 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::redirected::Origin;
+
 /// Why an upstream could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -40,13 +42,13 @@ pub enum ConnectError {
     },
 }
 
-/// Connects to `address` from `source` (any, when `None`), with Nagle's algorithm off.
+/// Connects to `address` as `origin` says, with Nagle's algorithm off.
 ///
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(
     address: SocketAddr,
-    source: Option<IpAddr>,
+    origin: Origin,
     limit: Duration,
 ) -> Result<TcpStream, ConnectError> {
     let failed = |error| ConnectError::Failed { address, error };
@@ -57,8 +59,14 @@ pub async fn connect(
     )
     .map_err(failed)?;
     socket.set_tcp_nodelay(true).map_err(failed)?;
+    if let Some(mark) = origin.mark {
+        socket.set_mark(mark).map_err(failed)?;
+    }
     // A source of the other family cannot be meant for this address; the kernel chooses then.
-    if let Some(source_address) = source.filter(|ip| ip.is_ipv4() == address.is_ipv4()) {
+    let source = origin
+        .source
+        .filter(|ip| ip.is_ipv4() == address.is_ipv4());
+    if let Some(source_address) = source {
         bind_without_port(&socket)
             .and_then(|()| socket.bind(&SocketAddr::new(source_address, 0).into()))
             .map_err(|error| ConnectError::Source {

@@ -14,6 +14,7 @@ mod detect;
 mod handshake;
 mod limits;
 mod listener;
+mod redirected;
 mod relay;
 mod stream;
 
@@ -25,6 +26,9 @@ pub use handshake::{HandshakeError, accept_tls, connect_tls};
 pub use limits::*;
 pub use listener::{
     AcceptFailure, Listener, SpareDescriptor, bind, descriptor_limit, raise_descriptor_limit,
+};
+pub use redirected::{
+    APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_mark, original_destination,
 };
 pub use relay::{RelayEnd, RelayOutcome, relay};
 pub use stream::{Stream, TcpIo};

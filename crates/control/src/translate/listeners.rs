@@ -1,6 +1,6 @@
 //! A sidecar's listeners: inbound from the Sidecar resource or else from the services of the workload, outbound from the
-//! Sidecar's egress listeners that clients connect to (`captureMode: NONE`). Transparent capture is another source of
-//! traffic and adds nothing here.
+//! Sidecar's egress listeners that clients connect to (`captureMode: NONE`). What transparent capture brings
+//! is in `capture`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,9 +10,11 @@ use voile_model::mesh::{
     CaptureMode, EgressListener, EndpointHost, IngressListener, Mesh, Sidecar, Workload,
     WorkloadService,
 };
-use voile_policy::{Mode, effective};
+use voile_policy::effective;
 use voile_proto::proxy as wire;
 use voile_xds::wire::{Protocol, protocol_of, socket_address};
+
+use super::capture::mutual_tls;
 
 /// One port the workload takes calls on.
 struct Inbound {
@@ -21,6 +23,7 @@ struct Inbound {
     protocol: Protocol,
     /// The port that policies know it by.
     port: Port,
+    beside_capture: bool,
 }
 
 pub(super) fn inbound(
@@ -61,7 +64,8 @@ pub(super) fn inbound(
     listeners
 }
 
-fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Inbound> {
+/// The port callers name, and where the application behind it listens.
+pub(super) fn ingress_endpoint(listener: &IngressListener, own: IpAddr) -> (Port, SocketAddr) {
     let port = listener.port.number;
     let endpoint = match listener.default_endpoint {
         None => SocketAddr::new(loopback(own), port.get()),
@@ -73,16 +77,22 @@ fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Inbound> {
             SocketAddr::new(address, endpoint.port.get())
         }
     };
+    (port, endpoint)
+}
+
+fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Inbound> {
+    let (port, endpoint) = ingress_endpoint(listener, own);
     Some(Inbound {
         bind: SocketAddr::new(listener.bind.unwrap_or(own), port.get()),
         endpoint,
         protocol: protocol_of(listener.port.protocol)?,
         port,
+        beside_capture: listener.capture_mode == CaptureMode::None,
     })
 }
 
 /// Each target port once; the first service that names it says what is spoken.
-fn from_services(services: &[WorkloadService], own: IpAddr) -> Vec<Inbound> {
+pub(super) fn target_ports(services: &[WorkloadService]) -> BTreeMap<Port, Protocol> {
     let mut by_target: BTreeMap<Port, Protocol> = BTreeMap::new();
     for member in services {
         for port in &member.service.ports {
@@ -93,12 +103,17 @@ fn from_services(services: &[WorkloadService], own: IpAddr) -> Vec<Inbound> {
         }
     }
     by_target
+}
+
+fn from_services(services: &[WorkloadService], own: IpAddr) -> Vec<Inbound> {
+    target_ports(services)
         .into_iter()
         .map(|(port, protocol)| Inbound {
             bind: SocketAddr::new(own, port.get()),
             endpoint: SocketAddr::new(loopback(own), port.get()),
             protocol,
             port,
+            beside_capture: false,
         })
         .collect()
 }
@@ -116,31 +131,26 @@ fn inbound_on_the_wire(
     services: &[WorkloadService],
     listener: &Inbound,
 ) -> wire::InboundListener {
-    let service = services.iter().find_map(|member| {
-        let (number, _) = member
-            .ports
-            .iter()
-            .find(|(_, target)| **target == listener.port)?;
-        Some((member.service.key.to_string(), *number))
-    });
-    let (service, service_port) = match service {
-        Some((service, port)) => (service, port.get().into()),
-        None => (String::new(), 0),
-    };
-    let mutual_tls = match effective(mesh, workload, listener.port).mode {
-        Mode::Disable => wire::MutualTls::Disable,
-        Mode::Permissive => wire::MutualTls::Permissive,
-        Mode::Strict => wire::MutualTls::Strict,
-    };
+    let (service, service_port) = service_at(services, listener.port);
     wire::InboundListener {
         bind: Some(socket_address(listener.bind)),
         protocol: listener.protocol.to_proxy().into(),
-        mutual_tls: mutual_tls.into(),
+        mutual_tls: mutual_tls(effective(mesh, workload, listener.port).mode).into(),
         endpoint: Some(socket_address(listener.endpoint)),
         service,
         service_port,
         name: format!("inbound/{}", listener.bind),
+        beside_capture: listener.beside_capture,
     }
+}
+
+/// The service whose target port this is, and its port, as the wire says them.
+pub(super) fn service_at(services: &[WorkloadService], target: Port) -> (String, u32) {
+    let found = services.iter().find_map(|member| {
+        let (number, _) = member.ports.iter().find(|(_, to)| **to == target)?;
+        Some((member.service.key.to_string(), number.get().into()))
+    });
+    found.unwrap_or_default()
 }
 
 pub(super) fn outbound(

@@ -2,6 +2,7 @@
 //! begins. What did not change keeps its identity (`previous`), so that an edit that changes nothing pushes nothing.
 
 mod address;
+mod capture;
 mod listeners;
 pub(crate) mod names;
 mod policy;
@@ -121,6 +122,7 @@ fn configuration(
             path: log.path.to_string(),
         }),
         source_address: source_address(workload),
+        capture: Some(capture::capture(mesh, workload, sidecar)),
     }
 }
 

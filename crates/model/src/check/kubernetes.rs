@@ -321,7 +321,6 @@ fn service_port(
 
 /// `appProtocol`, else the port name's prefix, else found out on the wire, but for ports whose servers speak first.
 fn protocol(app_protocol: Option<&str>, name: &str, number: Port) -> Protocol {
-    const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017]; // SMTP, DNS, MySQL, MongoDB
     let by_name = || {
         // Before `grpc`, whose prefix it shares.
         let word = if name == "grpc-web" || name.starts_with("grpc-web-") {
@@ -335,9 +334,5 @@ fn protocol(app_protocol: Option<&str>, name: &str, number: Port) -> Protocol {
         Some(word) => values::protocol_word(word),
         None => by_name(),
     };
-    said.unwrap_or(if SERVER_FIRST.contains(&number.get()) {
-        Protocol::Tcp
-    } else {
-        Protocol::Auto
-    })
+    said.unwrap_or_else(|| Protocol::undeclared(number))
 }

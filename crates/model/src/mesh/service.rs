@@ -119,6 +119,18 @@ pub enum Protocol {
     Udp,
 }
 
+impl Protocol {
+    /// What is taken to be spoken on a port of which nobody says anything: found out from the first bytes, but for the
+    /// ports whose servers are known to speak first (SMTP, DNS, MySQL, MongoDB).
+    pub fn undeclared(number: Port) -> Self {
+        const SERVER_FIRST: [u16; 4] = [25, 53, 3306, 27017];
+        match SERVER_FIRST.contains(&number.get()) {
+            true => Self::Tcp,
+            false => Self::Auto,
+        }
+    }
+}
+
 /// Below the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {

@@ -26,6 +26,9 @@ pub struct ProxyConfiguration {
     /// Address upstream sockets bind (the pod's), 4 or 16 bytes; empty = the kernel chooses.
     #[prost(bytes = "vec", tag = "9")]
     pub source_address: ::prost::alloc::vec::Vec<u8>,
+    /// What to do with connections that the kernel redirects here; obeyed by proxies that capture.
+    #[prost(message, optional, tag = "10")]
+    pub capture: ::core::option::Option<Capture>,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -35,6 +38,53 @@ impl ::prost::Name for ProxyConfiguration {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.ProxyConfiguration".into()
+    }
+}
+/// Inbound half of transparent capture. Outbound destinations are asked for one by one, as they are called.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Capture {
+    /// Mode of workload ports that are not listed.
+    #[prost(enumeration = "MutualTls", tag = "1")]
+    pub mutual_tls: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub ports: ::prost::alloc::vec::Vec<CapturedPort>,
+}
+impl ::prost::Name for Capture {
+    const NAME: &'static str = "Capture";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Capture".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Capture".into()
+    }
+}
+/// One port of the workload, as callers name it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CapturedPort {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(enumeration = "Protocol", tag = "2")]
+    pub protocol: i32,
+    #[prost(enumeration = "MutualTls", tag = "3")]
+    pub mutual_tls: i32,
+    /// The service whose target port this is, for metrics; may be empty. `namespace/hostname`.
+    #[prost(string, tag = "4")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "5")]
+    pub service_port: u32,
+    /// Where the application listens, when that is not where the caller called.
+    #[prost(message, optional, tag = "6")]
+    pub endpoint: ::core::option::Option<SocketAddress>,
+}
+impl ::prost::Name for CapturedPort {
+    const NAME: &'static str = "CapturedPort";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.CapturedPort".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.CapturedPort".into()
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -74,6 +124,9 @@ pub struct InboundListener {
     /// Name of the listener, unique in this message and stable over edits.
     #[prost(string, tag = "7")]
     pub name: ::prost::alloc::string::String,
+    /// Bound by a proxy that captures, too (`captureMode: NONE`). The others stand in for capture where there is none.
+    #[prost(bool, tag = "8")]
+    pub beside_capture: bool,
 }
 impl ::prost::Name for InboundListener {
     const NAME: &'static str = "InboundListener";

@@ -9,7 +9,7 @@ use prost::Message;
 use voile_model::{Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
-use super::{Protocol, WireError, address, port, service_key, socket, trust_domain};
+use super::{Capture, Protocol, WireError, address, port, service_key, socket, trust_domain};
 
 /// The configuration of one sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct ProxyConfiguration {
     pub access_log: Option<AccessLog>,
     /// Address upstream sockets bind; `None` lets the kernel choose.
     pub source_address: Option<IpAddr>,
+    /// What to do with connections the kernel redirects here; `None` from a control plane that knows no capture.
+    pub capture: Option<Capture>,
 }
 
 /// What kind of connection an inbound listener takes.
@@ -69,6 +71,8 @@ pub struct InboundListener {
     pub endpoint: SocketAddr,
     /// The service whose target port this is, and the service's port; for metrics only.
     pub service: Option<(ServiceKey, Port)>,
+    /// Bound where capture is on, too; the others stand in for capture.
+    pub beside_capture: bool,
 }
 
 /// An outbound listener.
@@ -182,7 +186,28 @@ impl ProxyConfiguration {
                 .unwrap_or_default(),
             access_log: access_log(message.access_log.as_ref())?,
             source_address,
+            capture: match &message.capture {
+                None => None,
+                Some(capture) => {
+                    Some(Capture::check(capture).map_err(|error| error.within("capture"))?)
+                }
+            },
         })
+    }
+}
+
+impl MutualTls {
+    pub(super) fn check(field: &str, value: i32) -> Result<Self, WireError> {
+        match wire::MutualTls::try_from(value) {
+            Ok(wire::MutualTls::Disable) => Ok(Self::Disable),
+            Ok(wire::MutualTls::Permissive) => Ok(Self::Permissive),
+            Ok(wire::MutualTls::Strict) => Ok(Self::Strict),
+            // Unset must never be read as "anything goes".
+            Ok(wire::MutualTls::Unspecified) => {
+                Err(WireError::new(field, "UNSPECIFIED is refused"))
+            }
+            Err(_) => Err(super::unknown_value(field, value)),
+        }
     }
 }
 
@@ -218,16 +243,6 @@ fn listeners<W, L>(
 
 impl InboundListener {
     fn check(message: &wire::InboundListener) -> Result<Self, WireError> {
-        let mutual_tls = match wire::MutualTls::try_from(message.mutual_tls) {
-            Ok(wire::MutualTls::Disable) => MutualTls::Disable,
-            Ok(wire::MutualTls::Permissive) => MutualTls::Permissive,
-            Ok(wire::MutualTls::Strict) => MutualTls::Strict,
-            // Unset must never be read as "anything goes".
-            Ok(wire::MutualTls::Unspecified) => {
-                return Err(WireError::new("mutual_tls", "UNSPECIFIED is refused"));
-            }
-            Err(_) => return Err(super::unknown_value("mutual_tls", message.mutual_tls)),
-        };
         let service = match message.service.as_str() {
             "" => None,
             name => Some((
@@ -239,9 +254,10 @@ impl InboundListener {
             name: message.name.as_str().into(),
             bind: socket("bind", message.bind.as_ref())?,
             protocol: Protocol::from_proxy("protocol", message.protocol)?,
-            mutual_tls,
+            mutual_tls: MutualTls::check("mutual_tls", message.mutual_tls)?,
             endpoint: socket("endpoint", message.endpoint.as_ref())?,
             service,
+            beside_capture: message.beside_capture,
         })
     }
 }

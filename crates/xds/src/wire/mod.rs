@@ -3,6 +3,7 @@
 //! 70,000, an address of five bytes or an unset enum. Every refusal names the field and why.
 
 mod address;
+mod capture;
 mod configuration;
 mod encode;
 mod policy;
@@ -13,6 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use address::{
     Address, Endpoint, Service, ServicePort, TelemetryLabels, Tunnel, Workload, WorkloadType,
 };
+pub use capture::{Capture, CapturedPort};
 pub use configuration::{
     AccessLog, AccessLogEncoding, Connection, InboundListener, MutualTls, OutboundListener,
     OutboundPolicy, OutboundService, ProxyConfiguration,

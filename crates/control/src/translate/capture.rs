@@ -1,0 +1,114 @@
+//! The inbound half of transparent capture: what each port of a workload speaks, which kind of connection it takes, and
+//! where the application listens if not where it was called. Ports nobody declared are carried too, by the workload's mode.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use voile_model::Port;
+use voile_model::mesh::{Mesh, Protocol as Written, Sidecar, Workload, WorkloadService};
+use voile_policy::{Mode, effective, inherited};
+use voile_proto::proxy as wire;
+use voile_xds::wire::{Protocol, protocol_of, socket_address};
+
+use super::listeners;
+
+/// What a port is before its mode is known.
+struct Declared {
+    protocol: Protocol,
+    endpoint: Option<SocketAddr>,
+}
+
+pub(super) fn capture(
+    mesh: &Mesh,
+    workload: &Workload,
+    sidecar: Option<&Sidecar>,
+) -> wire::Capture {
+    let services = mesh.services_of(workload);
+    let default = inherited(mesh, &workload.key.namespace, &workload.labels).mode;
+    let declared = match sidecar {
+        Some(sidecar) if !sidecar.ingress.is_empty() => from_ingress(workload, sidecar),
+        _ => from_services(&services),
+    };
+    let mut ports: BTreeMap<Port, wire::CapturedPort> = declared
+        .into_iter()
+        .map(|(port, declared)| {
+            let made = on_the_wire(mesh, workload, &services, port, &declared);
+            (port, made)
+        })
+        .collect();
+    // Ports that nothing but a policy or a container speaks of are listed where their mode is not the workload's.
+    let spoken_of = mesh
+        .peer_authentications
+        .iter()
+        .flat_map(|policy| policy.port_modes.keys())
+        .chain(&workload.container_ports);
+    for port in spoken_of.copied() {
+        if !ports.contains_key(&port) && effective(mesh, workload, port).mode != default {
+            let undeclared = Declared {
+                protocol: protocol_of(Written::undeclared(port)).unwrap_or(Protocol::Auto),
+                endpoint: None,
+            };
+            let made = on_the_wire(mesh, workload, &services, port, &undeclared);
+            ports.insert(port, made);
+        }
+    }
+    wire::Capture {
+        mutual_tls: mutual_tls(default).into(),
+        ports: ports.into_values().collect(),
+    }
+}
+
+fn from_services(services: &[WorkloadService]) -> BTreeMap<Port, Declared> {
+    let ports = listeners::target_ports(services).into_iter();
+    ports
+        .map(|(port, protocol)| {
+            let endpoint = None;
+            (port, Declared { protocol, endpoint })
+        })
+        .collect()
+}
+
+fn from_ingress(workload: &Workload, sidecar: &Sidecar) -> BTreeMap<Port, Declared> {
+    let Some(own) = workload.addresses.first().copied() else {
+        return BTreeMap::new();
+    };
+    let mut ports = BTreeMap::new();
+    for listener in &sidecar.ingress {
+        let Some(protocol) = protocol_of(listener.port.protocol) else {
+            continue;
+        };
+        let (port, endpoint) = listeners::ingress_endpoint(listener, own);
+        let called = SocketAddr::new(own, port.get());
+        let endpoint = (endpoint != called).then_some(endpoint);
+        ports
+            .entry(port)
+            .or_insert(Declared { protocol, endpoint });
+    }
+    ports
+}
+
+fn on_the_wire(
+    mesh: &Mesh,
+    workload: &Workload,
+    services: &[WorkloadService],
+    port: Port,
+    declared: &Declared,
+) -> wire::CapturedPort {
+    let (service, service_port) = listeners::service_at(services, port);
+    wire::CapturedPort {
+        port: port.get().into(),
+        protocol: declared.protocol.to_proxy().into(),
+        mutual_tls: mutual_tls(effective(mesh, workload, port).mode).into(),
+        service,
+        service_port,
+        endpoint: declared.endpoint.map(socket_address),
+    }
+}
+
+pub(super) fn mutual_tls(mode: Mode) -> wire::MutualTls {
+    match mode {
+        Mode::Disable => wire::MutualTls::Disable,
+        Mode::Permissive => wire::MutualTls::Permissive,
+        Mode::Strict => wire::MutualTls::Strict,
+    }
+}

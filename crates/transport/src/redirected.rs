@@ -1,0 +1,121 @@
+//! What the kernel knows of redirected connections: where they were going before a rule turned them to us, and the marks
+//! by which the rules tell the proxy's own connections from the application's.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// Mark of sockets that carry an application's traffic outward: rules leave them alone, or a connection would come back
+/// to the proxy for ever. Contract with whoever writes the rules.
+pub const OUTWARD_MARK: u32 = 0x539;
+
+/// Mark of sockets to the proxy's own application.
+pub const APPLICATION_MARK: u32 = 0x53a;
+
+/// How the kernel should see a connection that is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// Address it comes from; any, when `None`.
+    pub source: Option<IpAddr>,
+    /// Mark of its packets; needs `CAP_NET_ADMIN` in the network namespace.
+    pub mark: Option<u32>,
+}
+
+impl Origin {
+    /// From any address, with this mark.
+    #[must_use]
+    pub fn marked(mark: Option<u32>) -> Self {
+        Self { source: None, mark }
+    }
+}
+
+/// Where an accepted connection was going when a rule redirected it; `None` when no rule did.
+///
+/// # Errors
+/// When the socket is gone.
+pub fn original_destination(stream: &impl AsFd) -> io::Result<Option<SocketAddr>> {
+    let socket = SockRef::from(stream);
+    let local = plain(socket.local_addr()?.as_socket());
+    let Some(local) = local else {
+        return Ok(None);
+    };
+    let original = match local.ip() {
+        IpAddr::V4(_) => socket.original_dst_v4(),
+        IpAddr::V6(_) => socket.original_dst_v6(),
+    };
+    match original {
+        // Connection tracking answers for connections that nobody redirected, too.
+        Ok(address) => Ok(plain(address.as_socket()).filter(|address| *address != local)),
+        Err(error) if is_untracked(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The kernel's ways to say that it never heard of the connection, or tracks none at all.
+fn is_untracked(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP)
+    )
+}
+
+/// IPv4 that arrived on an IPv6 socket, as IPv4.
+fn plain(address: Option<SocketAddr>) -> Option<SocketAddr> {
+    address.map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+/// Whether this process may mark its sockets.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn may_mark() -> io::Result<()> {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_mark(OUTWARD_MARK)
+}
+
+/// Whether an address belongs to this machine or namespace: the kernel lets nobody bind another's.
+#[must_use]
+pub fn is_local(address: IpAddr) -> bool {
+    let bound = Socket::new(
+        Domain::for_address(SocketAddr::new(address, 0)),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )
+    .and_then(|socket| socket.bind(&SocketAddr::new(address, 0).into()));
+    bound.is_ok() && !address.is_unspecified() && !address.is_multicast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_nobody_redirected_has_no_original_destination() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = std::net::TcpListener::bind(address) else {
+                eprintln!("skipped {address}: no such family here");
+                continue;
+            };
+            let to = listener.local_addr().expect("an address");
+            let _client = std::net::TcpStream::connect(to).expect("connected");
+            let (accepted, _) = listener.accept().expect("accepted");
+            assert_eq!(original_destination(&accepted).expect("asked"), None);
+        }
+    }
+
+    #[test]
+    fn only_own_addresses_are_local() {
+        let cases = [
+            ("127.0.0.1", true),
+            ("127.1.2.3", true),
+            ("192.0.2.77", false),
+            ("0.0.0.0", false),
+            ("224.0.0.1", false),
+        ];
+        for (address, expected) in cases {
+            let address: IpAddr = address.parse().expect("an address");
+            assert_eq!(is_local(address), expected, "{address}");
+        }
+    }
+}
