@@ -17,4 +17,4 @@ mod plan;
 mod registry;
 mod worker;
 
-pub use control::{Options, RunError, run};
+pub use control::{Capture, Options, RunError, run};

@@ -1,17 +1,28 @@
 //! What a worker obeys: the checked answers of the control plane, joined into one closed state. Nothing in a plan
 //! points at something that is not in it.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use voile_identity::{Identity, TrustDomain};
+use voile_model::{Port, mesh};
 use voile_telemetry::{Peer, Service};
-use voile_xds::wire::{AccessLog, MutualTls, Protocol};
+use voile_xds::wire::{AccessLog, MutualTls, Protocol, protocol_of};
+
+use crate::registry::outside;
 
 /// Names a listener for as long as it lives; never used again for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ListenerId(pub(crate) u32);
+
+impl ListenerId {
+    /// Where the kernel redirects what the application calls.
+    pub(crate) const CAPTURED_OUTBOUND: Self = Self(u32::MAX - 1);
+    /// Where the kernel redirects what calls the application.
+    pub(crate) const CAPTURED_INBOUND: Self = Self(u32::MAX - 2);
+}
 
 /// Everything at once.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +30,8 @@ pub(crate) struct Plan {
     pub(crate) own: Peer,
     pub(crate) inbound: Vec<InboundPlan>,
     pub(crate) outbound: Vec<OutboundPlan>,
+    /// None where nothing is captured, and then nothing captured is served.
+    pub(crate) capture: Option<CapturePlan>,
     pub(crate) trust_domain: TrustDomain,
     pub(crate) trust_domain_aliases: Vec<TrustDomain>,
     pub(crate) settings: Settings,
@@ -53,6 +66,61 @@ pub(crate) struct OutboundPlan {
     pub(crate) bind: SocketAddr,
     pub(crate) protocol: Protocol,
     pub(crate) services: Vec<ServicePlan>,
+    /// Where requests go that name none of several services, or when there is none.
+    pub(crate) otherwise: Otherwise,
+}
+
+/// See [`OutboundPlan::otherwise`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Otherwise {
+    /// Nowhere: an explicit listener knows no other destination (404).
+    NoRoute,
+    /// Nowhere: the mesh allows registered destinations only (502).
+    BlackHole,
+    /// To this one of the services.
+    Service(usize),
+}
+
+/// The inbound half of capture.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CapturePlan {
+    /// Mode of ports that are not listed.
+    pub(crate) mutual_tls: MutualTls,
+    pub(crate) ports: HashMap<u16, CapturedPortPlan>,
+}
+
+/// One captured port of our own workload.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CapturedPortPlan {
+    pub(crate) protocol: Protocol,
+    pub(crate) mutual_tls: MutualTls,
+    /// Where the application listens, if not where it was called.
+    pub(crate) endpoint: Option<SocketAddr>,
+    pub(crate) service: Option<Service>,
+}
+
+/// Istio's name for calls to ports that belong to no service.
+const INBOUND_PASSTHROUGH: &str = "InboundPassthroughCluster";
+
+impl CapturePlan {
+    /// What holds for calls to one of our own addresses.
+    pub(crate) fn inbound(&self, to: SocketAddr) -> InboundPlan {
+        let port = self.ports.get(&to.port());
+        let undeclared = || {
+            let said = Port::new(to.port()).map(mesh::Protocol::undeclared);
+            said.and_then(protocol_of).unwrap_or(Protocol::Auto)
+        };
+        InboundPlan {
+            name: format!("captured/{to}").into(),
+            bind: to,
+            protocol: port.map_or_else(undeclared, |port| port.protocol),
+            mutual_tls: port.map_or(self.mutual_tls, |port| port.mutual_tls),
+            endpoint: port.and_then(|port| port.endpoint).unwrap_or(to),
+            service: port
+                .and_then(|port| port.service.clone())
+                .unwrap_or_else(|| outside(INBOUND_PASSTHROUGH)),
+        }
+    }
 }
 
 /// One port of one service as seen from one listener.

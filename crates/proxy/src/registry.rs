@@ -1,21 +1,32 @@
 //! What the control plane said, as it said it, and how that becomes a [`Plan`]. Pure: no socket, no clock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod destination;
+mod index;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use voile_identity::Identity;
+use voile_model::{Port, ServiceKey};
 use voile_proto::type_url;
 use voile_telemetry as telemetry;
 use voile_transport as transport;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
-    Address, OutboundListener, OutboundService, Protocol, ProxyConfiguration, Service,
-    ServicePolicy, Tunnel, Workload,
+    Address, InboundListener, OutboundListener, OutboundService, Protocol, ProxyConfiguration,
+    Service, ServicePolicy, Tunnel, Workload,
 };
 
 use crate::http::limits::HEADER_TIMEOUT;
-use crate::plan::{EndpointPlan, InboundPlan, OutboundPlan, Plan, ServicePlan, Settings};
+use crate::plan::{
+    CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, Otherwise, OutboundPlan, Plan,
+    ServicePlan, Settings,
+};
+pub(crate) use destination::outside;
+use index::Index;
 
 /// Resources by name, last good of each.
 #[derive(Debug, Default)]
@@ -24,8 +35,12 @@ pub(crate) struct Registry {
     pub(crate) services: BTreeMap<Arc<str>, Held<Service>>,
     pub(crate) workloads: BTreeMap<Arc<str>, Held<Workload>>,
     pub(crate) policies: BTreeMap<Arc<str>, Held<ServicePolicy>>,
-    /// Workloads by address, for the labels of strangers.
-    by_address: HashMap<IpAddr, Arc<str>>,
+    /// Whether the kernel redirects connections to this proxy.
+    pub(crate) capturing: bool,
+    workloads_by_address: Index<IpAddr>,
+    services_by_address: Index<IpAddr>,
+    /// The workloads behind each service.
+    members: Index<ServiceKey>,
     /// Names asked for that the control plane says do not exist, by type.
     absent: BTreeSet<(&'static str, Arc<str>)>,
 }
@@ -75,11 +90,19 @@ impl Registry {
         match kind {
             type_url::ADDRESS => match Address::decode(body).map_err(|e| e.to_string())? {
                 Address::Service(value) => {
+                    self.remove_service(name);
+                    for address in &value.addresses {
+                        self.services_by_address.insert(*address, name);
+                    }
                     self.services.insert(name.clone(), Held { version, value });
                 }
                 Address::Workload(value) => {
+                    self.remove_workload(name);
                     for address in &value.addresses {
-                        self.by_address.insert(*address, name.clone());
+                        self.workloads_by_address.insert(*address, name);
+                    }
+                    for service in value.services.keys() {
+                        self.members.insert(service.clone(), name);
                     }
                     self.workloads.insert(name.clone(), Held { version, value });
                 }
@@ -99,14 +122,8 @@ impl Registry {
     fn remove(&mut self, kind: &'static str, name: &Arc<str>) {
         match kind {
             type_url::ADDRESS => {
-                self.services.remove(name);
-                if let Some(gone) = self.workloads.remove(name) {
-                    for address in &gone.value.addresses {
-                        if self.by_address.get(address) == Some(name) {
-                            self.by_address.remove(address);
-                        }
-                    }
-                }
+                self.remove_service(name);
+                self.remove_workload(name);
             }
             type_url::SERVICE_POLICY => {
                 self.policies.remove(name);
@@ -117,18 +134,47 @@ impl Registry {
         }
     }
 
-    /// Forgets a service nobody asks for any more.
-    pub(crate) fn forget_service(&mut self, name: &Arc<str>) {
-        self.services.remove(name);
+    fn remove_service(&mut self, name: &Arc<str>) {
+        if let Some(gone) = self.services.remove(name) {
+            for address in &gone.value.addresses {
+                self.services_by_address.remove(address, name);
+            }
+        }
+    }
+
+    fn remove_workload(&mut self, name: &Arc<str>) {
+        if let Some(gone) = self.workloads.remove(name) {
+            for address in &gone.value.addresses {
+                self.workloads_by_address.remove(address, name);
+            }
+            for service in gone.value.services.keys() {
+                self.members.remove(service, name);
+            }
+        }
+    }
+
+    /// Forgets that there was nobody at an address: who asks again wants a new answer.
+    pub(crate) fn forget_address(&mut self, address: IpAddr) {
+        let name = address_name(address).into();
+        self.absent.remove(&(type_url::ADDRESS, name));
+    }
+
+    /// Forgets a policy nobody asks for any more.
+    pub(crate) fn forget_policy(&mut self, name: &Arc<str>) {
         self.policies.remove(name);
-        self.absent.remove(&(type_url::ADDRESS, name.clone()));
         self.absent
             .remove(&(type_url::SERVICE_POLICY, name.clone()));
     }
 
+    /// Forgets a service nobody asks for by its name any more.
+    pub(crate) fn forget_service(&mut self, name: &Arc<str>) {
+        self.remove_service(name);
+        self.absent.remove(&(type_url::ADDRESS, name.clone()));
+    }
+
     /// The workload at an address: `None` while nobody has answered, `Some(None)` when there is none.
     pub(crate) fn workload_at(&self, address: IpAddr) -> Option<Option<&Workload>> {
-        if let Some(uid) = self.by_address.get(&address) {
+        if let Some(uid) = self.workloads_by_address.get(&address).next() {
             return Some(self.workloads.get(uid).map(|held| &held.value));
         }
         let name: Arc<str> = address_name(address).into();
@@ -183,6 +229,7 @@ impl Registry {
         Some(Plan {
             own: own.map(|held| peer(&held.value)).unwrap_or_default(),
             inbound: self.inbound(configuration),
+            capture: self.capture(configuration),
             outbound: configuration
                 .outbound
                 .iter()
@@ -195,7 +242,7 @@ impl Registry {
     }
 
     fn inbound(&self, configuration: &ProxyConfiguration) -> Vec<InboundPlan> {
-        let plan = |listener: &voile_xds::wire::InboundListener| InboundPlan {
+        let plan = |listener: &InboundListener| InboundPlan {
             name: listener.name.clone(),
             bind: listener.bind,
             protocol: listener.protocol,
@@ -207,7 +254,38 @@ impl Registry {
                 .map(|(key, _)| self.service_labels(key))
                 .unwrap_or_default(),
         };
-        configuration.inbound.iter().map(plan).collect()
+        self.inbound_wanted(configuration).map(plan).collect()
+    }
+
+    /// The inbound listeners to bind: with capture only those that are meant to stand beside it.
+    pub(crate) fn inbound_wanted<'a>(
+        &self,
+        configuration: &'a ProxyConfiguration,
+    ) -> impl Iterator<Item = &'a InboundListener> + use<'a> {
+        let capturing = self.capturing;
+        let listeners = configuration.inbound.iter();
+        listeners.filter(move |listener| !capturing || listener.beside_capture)
+    }
+
+    fn capture(&self, configuration: &ProxyConfiguration) -> Option<CapturePlan> {
+        let said = configuration.capture.as_ref().filter(|_| self.capturing)?;
+        let port = |(number, port): (&Port, &voile_xds::wire::CapturedPort)| {
+            let service = port
+                .service
+                .as_ref()
+                .map(|(key, _)| self.service_labels(key));
+            let plan = CapturedPortPlan {
+                protocol: port.protocol,
+                mutual_tls: port.mutual_tls,
+                endpoint: port.endpoint,
+                service,
+            };
+            (number.get(), plan)
+        };
+        Some(CapturePlan {
+            mutual_tls: said.mutual_tls,
+            ports: said.ports.iter().map(port).collect(),
+        })
     }
 
     fn outbound(&self, listener: &OutboundListener) -> OutboundPlan {
@@ -227,6 +305,7 @@ impl Registry {
                 .iter()
                 .map(|service| self.service(service))
                 .collect(),
+            otherwise: Otherwise::NoRoute,
         }
     }
 
@@ -249,9 +328,10 @@ impl Registry {
             // Workloads of a service that is gone are nobody's.
             None => Vec::new(),
             Some(_) => {
-                let workloads = self.workloads.values().map(|held| &held.value);
+                let workloads = self.members.get(&wanted.key);
                 workloads
-                    .filter_map(|workload| self.endpoint(wanted, workload, &sans))
+                    .filter_map(|uid| self.workloads.get(uid))
+                    .filter_map(|held| self.endpoint(wanted, &held.value, &sans))
                     .collect()
             }
         };
@@ -296,7 +376,7 @@ impl Registry {
         })
     }
 
-    fn service_labels(&self, key: &voile_model::ServiceKey) -> telemetry::Service {
+    fn service_labels(&self, key: &ServiceKey) -> telemetry::Service {
         let name = key.to_string();
         let known = self
             .services

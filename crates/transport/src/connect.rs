@@ -63,9 +63,7 @@ pub async fn connect(
         socket.set_mark(mark).map_err(failed)?;
     }
     // A source of the other family cannot be meant for this address; the kernel chooses then.
-    let source = origin
-        .source
-        .filter(|ip| ip.is_ipv4() == address.is_ipv4());
+    let source = origin.source.filter(|ip| ip.is_ipv4() == address.is_ipv4());
     if let Some(source_address) = source {
         bind_without_port(&socket)
             .and_then(|()| socket.bind(&SocketAddr::new(source_address, 0).into()))

@@ -35,6 +35,17 @@ pub(crate) struct Args {
     /// Where readiness is served (/healthz/ready).
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15021")]
     readiness: SocketAddr,
+    /// How connections get here: `none` (clients connect to explicit listeners) or `redirect` (the kernel redirects them
+    /// to the two addresses below, and SO_ORIGINAL_DST says where they were going). With `redirect` sockets outward carry
+    /// the mark 0x539 and sockets to the application 0x53a, for the rules to leave alone; that needs CAP_NET_ADMIN.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "none")]
+    capture: CaptureMode,
+    /// Where the kernel redirects what the application calls. 0.0.0.0 stands for [::], too.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15001")]
+    capture_outbound: SocketAddr,
+    /// Where the kernel redirects what calls the application. 0.0.0.0 stands for [::], too.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15006")]
+    capture_inbound: SocketAddr,
     /// Threads that carry traffic.
     #[arg(long, value_name = "N", default_value_t = 2)]
     workers: usize,
@@ -44,6 +55,15 @@ pub(crate) struct Args {
     /// How long requests in flight may take at shutdown, such as 5s or 500ms.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     drain_timeout: Duration,
+}
+
+/// How connections get to the proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum CaptureMode {
+    /// Clients connect to its listeners.
+    None,
+    /// The kernel redirects them.
+    Redirect,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -66,6 +86,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
         workers: args.workers,
         drain_timeout: args.drain_timeout,
         log: Some(log),
+        capture: (args.capture == CaptureMode::Redirect).then_some(voile_proxy::Capture {
+            outbound: args.capture_outbound,
+            inbound: args.capture_inbound,
+        }),
     };
     match voile_proxy::run(options) {
         Ok(()) => ExitCode::SUCCESS,

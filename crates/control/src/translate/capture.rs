@@ -80,9 +80,7 @@ fn from_ingress(workload: &Workload, sidecar: &Sidecar) -> BTreeMap<Port, Declar
         let (port, endpoint) = listeners::ingress_endpoint(listener, own);
         let called = SocketAddr::new(own, port.get());
         let endpoint = (endpoint != called).then_some(endpoint);
-        ports
-            .entry(port)
-            .or_insert(Declared { protocol, endpoint });
+        ports.entry(port).or_insert(Declared { protocol, endpoint });
     }
     ports
 }

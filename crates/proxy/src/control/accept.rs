@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use voile_transport::{
     ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, SHED_LOG_INTERVAL, SpareDescriptor,
 };
@@ -51,6 +51,20 @@ impl Dispatcher {
             // A worker that panicked hears nothing; its thread's end is reported at join.
             let _ = worker.sender.send(message());
         }
+    }
+
+    /// Asks every worker; one that is gone never answers.
+    pub(super) fn ask<T>(
+        &self,
+        question: impl Fn(oneshot::Sender<T>) -> ToWorker,
+    ) -> Vec<oneshot::Receiver<T>> {
+        let workers = self.workers.borrow();
+        let ask = |worker: &WorkerHandle| {
+            let (answer, answered) = oneshot::channel();
+            let _ = worker.sender.send(question(answer));
+            answered
+        };
+        workers.iter().map(ask).collect()
     }
 
     /// Connections of all workers.

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use voile_xds::wire::{InboundListener, OutboundListener, PortPolicy, Service, Workload};
 
-use super::sockets::{Direction, Socket};
+use super::sockets::Socket;
 use super::state::Control;
 
 pub(super) fn configuration(control: &Control) -> String {
@@ -63,11 +63,7 @@ pub(super) fn configuration(control: &Control) -> String {
                 Socket::Bound(_) => ("bound, waiting for a closed configuration", None),
                 Socket::Failed(reason) => ("failed", Some(reason.as_str())),
             };
-            let direction = match direction {
-                Direction::Inbound => "inbound",
-                Direction::Outbound => "outbound",
-            };
-            json!({"name": &*entry.name, "direction": direction, "address": address.to_string(), "state": state, "error": error})
+            json!({"name": &*entry.name, "direction": direction.as_str(), "address": address.to_string(), "state": state, "error": error})
         })
         .collect();
     pretty(&json!({
@@ -76,6 +72,7 @@ pub(super) fn configuration(control: &Control) -> String {
         "waiting_for": texts(&registry.unanswered()),
         "configuration": own,
         "listeners": listeners,
+        "captured_destinations": control.destinations.dump(),
         "services": services,
         "workloads": workloads,
         "service_policies": policies,

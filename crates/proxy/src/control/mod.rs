@@ -4,6 +4,7 @@
 mod accept;
 mod admin;
 mod credentials;
+mod destinations;
 mod dump;
 mod footprint;
 mod metrics;
@@ -13,7 +14,7 @@ mod state;
 
 use std::cell::RefCell;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::AtomicUsize;
@@ -33,10 +34,11 @@ use voile_transport as transport;
 use voile_transport::alpn;
 use voile_xds::client::{ClientConfig, Update, XdsClient};
 
-use crate::worker::{self, Birth, Tls};
+use crate::worker::{self, Birth, FromWorker, Tls};
 use accept::{Dispatcher, WorkerHandle};
 use credentials::Credentials;
 use shutdown::Ending;
+use sockets::Direction;
 use state::{Control, Shared};
 
 /// What a proxy needs to begin.
@@ -64,6 +66,17 @@ pub struct Options {
     pub drain_timeout: Duration,
     /// Changes the log's level.
     pub log: Option<Level>,
+    /// Where the kernel redirects connections; `None` where it does not.
+    pub capture: Option<Capture>,
+}
+
+/// Where the kernel redirects the connections of our pod. An IPv4 wildcard stands for IPv6's, too.
+#[derive(Debug, Clone, Copy)]
+pub struct Capture {
+    /// What the application calls (15001).
+    pub outbound: SocketAddr,
+    /// What calls the application (15006).
+    pub inbound: SocketAddr,
 }
 
 /// Why a proxy cannot run.
@@ -143,16 +156,17 @@ pub fn run(options: Options) -> Result<(), RunError> {
         client_http2: mesh_client_config(&store, &[alpn::HTTP2, alpn::TCP, alpn::PLAIN_HTTP2])?,
         client_tcp: mesh_client_config(&store, &[alpn::TCP])?,
     };
-    let (unknown_peers, strangers) = mpsc::unbounded_channel();
-    let (handles, threads) = start_workers(options.workers, &tls, &unknown_peers)?;
-    drop(unknown_peers);
+    let (to_control, from_workers) = mpsc::unbounded_channel();
+    let ports = pages.capture_ports();
+    let (handles, threads) = start_workers(options.workers, &tls, &to_control, &ports)?;
+    drop(to_control);
     let node = node(namespace, name);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let writing = LocalSet::new().block_on(
         &runtime,
-        control(options, node, store, handles, strangers, pages),
+        control(options, node, store, handles, from_workers, pages),
     )?;
     for thread in threads {
         if thread.join().is_err() {
@@ -171,6 +185,7 @@ struct Pages {
     admin: std::net::TcpListener,
     metrics: std::net::TcpListener,
     readiness: std::net::TcpListener,
+    captured: Vec<(Direction, SocketAddr, std::net::TcpListener)>,
 }
 
 impl Pages {
@@ -183,11 +198,67 @@ impl Pages {
             })
         };
         Ok(Self {
+            captured: match options.capture {
+                None => Vec::new(),
+                Some(capture) => bind_captured(capture)?,
+            },
             admin: bind(options.admin, "admin")?,
             metrics: bind(options.metrics, "metrics")?,
             readiness: bind(options.readiness, "readiness")?,
         })
     }
+
+    fn capture_ports(&self) -> Vec<u16> {
+        let mut ports: Vec<u16> = self.captured.iter().map(|(_, at, _)| at.port()).collect();
+        ports.dedup();
+        ports
+    }
+}
+
+/// The sockets to which the kernel redirects, for both families where the machine has both.
+fn bind_captured(
+    capture: Capture,
+) -> Result<Vec<(Direction, SocketAddr, std::net::TcpListener)>, RunError> {
+    transport::may_mark().map_err(|error| {
+        RunError::Option(format!(
+            "--capture redirect: cannot mark sockets ({error}); it needs CAP_NET_ADMIN in its network namespace"
+        ))
+    })?;
+    let both = [
+        (
+            Direction::CapturedOutbound,
+            capture.outbound,
+            "captured outbound",
+        ),
+        (
+            Direction::CapturedInbound,
+            capture.inbound,
+            "captured inbound",
+        ),
+    ];
+    let mut bound = Vec::new();
+    for (direction, address, purpose) in both {
+        let failed = |address, error| RunError::Bind {
+            address,
+            purpose,
+            error,
+        };
+        let socket = transport::bind(address).map_err(|error| failed(address, error))?;
+        let address = socket.local_addr()?;
+        bound.push((direction, address, socket));
+        if address.is_ipv4() && address.ip().is_unspecified() {
+            let sixth = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
+            match transport::bind(sixth) {
+                Ok(socket) => bound.push((direction, sixth, socket)),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    return Err(failed(sixth, error));
+                }
+                // A machine without IPv6 redirects none.
+                Err(error) => tracing::debug!(%sixth, %error, "no IPv6 is captured"),
+            }
+        }
+    }
+    Ok(bound)
 }
 
 type Threads = Vec<std::thread::JoinHandle<()>>;
@@ -195,7 +266,8 @@ type Threads = Vec<std::thread::JoinHandle<()>>;
 fn start_workers(
     count: usize,
     tls: &Tls,
-    unknown_peers: &mpsc::UnboundedSender<IpAddr>,
+    to_control: &mpsc::UnboundedSender<FromWorker>,
+    capture_ports: &[u16],
 ) -> Result<(Vec<WorkerHandle>, Threads), RunError> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
     for index in 0..count {
@@ -204,7 +276,8 @@ fn start_workers(
         let birth = Birth {
             tls: tls.clone(),
             inbox,
-            unknown_peers: unknown_peers.clone(),
+            control: to_control.clone(),
+            capture_ports: capture_ports.to_vec(),
             load: Arc::clone(&load),
         };
         let body = move || {
@@ -235,10 +308,15 @@ async fn control(
     node: Node,
     store: Arc<CertificateStore>,
     handles: Vec<WorkerHandle>,
-    mut strangers: mpsc::UnboundedReceiver<IpAddr>,
-    pages: Pages,
+    mut from_workers: mpsc::UnboundedReceiver<FromWorker>,
+    mut pages: Pages,
 ) -> Result<Option<Writing>, RunError> {
-    let shared = Arc::new(Mutex::new(Shared::default()));
+    let mut shared = Shared::default();
+    for (direction, address, socket) in pages.captured.drain(..) {
+        shared.registry.capturing = true;
+        shared.sockets.adopt(direction, address, socket);
+    }
+    let shared = Arc::new(Mutex::new(shared));
     let (news, mut updates) = mpsc::unbounded_channel();
     let dispatcher = Rc::new(Dispatcher::new(handles)?);
     let settings = ClientSettings {
@@ -278,9 +356,14 @@ async fn control(
             tracing::info!(released, "ready");
         }
         let retry = control.borrow().next_bind_attempt();
+        let look = control.borrow().destinations.next_look();
         tokio::select! {
             Some(()) = updates.recv() => control.borrow_mut().publish(),
-            Some(address) = strangers.recv() => control.borrow_mut().ask_for(address),
+            Some(news) = from_workers.recv() => control.borrow_mut().heard(news),
+            () = sockets::until(look) => {
+                let asked = control.borrow_mut().ask_for_used();
+                tokio::task::spawn_local(destinations::look(Rc::clone(&control), asked));
+            }
             Ok(()) = renewed.changed() => control.borrow_mut().certificate_changed(),
             () = sockets::until(retry) => control.borrow_mut().bind_again(),
             () = signals.next() => break,

@@ -18,6 +18,24 @@ pub(super) const BIND_RETRY: Duration = Duration::from_secs(1);
 pub(super) enum Direction {
     Inbound,
     Outbound,
+    CapturedInbound,
+    CapturedOutbound,
+}
+
+impl Direction {
+    /// Whether its sockets are there whatever the configuration says.
+    pub(super) fn is_captured(self) -> bool {
+        matches!(self, Self::CapturedInbound | Self::CapturedOutbound)
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Inbound => "inbound",
+            Self::Outbound => "outbound",
+            Self::CapturedInbound => "captured inbound",
+            Self::CapturedOutbound => "captured outbound",
+        }
+    }
 }
 
 /// What makes a listener the same one over edits.
@@ -51,6 +69,20 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
+    /// Takes in a socket that was bound at the start.
+    pub(super) fn adopt(&mut self, direction: Direction, address: SocketAddr, socket: TcpListener) {
+        let (id, name) = match direction {
+            Direction::CapturedInbound => (ListenerId::CAPTURED_INBOUND, "capture/inbound"),
+            _ => (ListenerId::CAPTURED_OUTBOUND, "capture/outbound"),
+        };
+        let entry = Entry {
+            id,
+            name: name.into(),
+            socket: Socket::Bound(socket),
+        };
+        self.entries.insert((direction, address), entry);
+    }
+
     /// Binds what is new and names what cannot be bound. What is no longer wanted stays until [`Sockets::retain`].
     pub(super) fn want(
         &mut self,
@@ -94,7 +126,8 @@ impl Sockets {
 
     /// Forgets what is not wanted.
     pub(super) fn retain(&mut self, wanted: impl Fn(&Key) -> bool) {
-        self.entries.retain(|key, _| wanted(key));
+        self.entries
+            .retain(|key, _| key.0.is_captured() || wanted(key));
         self.plan_retry();
     }
 

@@ -18,10 +18,11 @@ use voile_xds::wire::{self, AccessLogEncoding};
 
 use super::Options;
 use super::accept::{self, Dispatcher};
+use super::destinations::Destinations;
 use super::sockets::{Direction, Key, Socket, Sockets};
 use crate::plan::{ListenerId, Plan};
 use crate::registry::{Registry, address_name, peer};
-use crate::worker::ToWorker;
+use crate::worker::{FromWorker, ToWorker};
 
 /// Strangers' addresses subscribed to at once; the oldest makes room.
 const MAX_STRANGERS: usize = 4096;
@@ -42,9 +43,9 @@ impl Shared {
             && let Some(held) = &self.registry.configuration
         {
             let configuration = &held.value;
-            let inbound = configuration
-                .inbound
-                .iter()
+            let inbound = self
+                .registry
+                .inbound_wanted(configuration)
                 .map(|l| (Direction::Inbound, l.bind, l.name.clone()));
             let outbound = configuration
                 .outbound
@@ -77,6 +78,8 @@ pub(super) struct Control {
     accepting: BTreeMap<Key, watch::Sender<()>>,
     subscribed: BTreeSet<Arc<str>>,
     workload_uid: Option<Arc<str>>,
+    pub(super) destinations: Destinations,
+    policies: BTreeSet<Arc<str>>,
     strangers: HashMap<IpAddr, Option<Option<Peer>>>,
     strangers_by_age: VecDeque<IpAddr>,
 }
@@ -103,6 +106,8 @@ impl Control {
             accepting: BTreeMap::new(),
             subscribed: BTreeSet::new(),
             workload_uid: None,
+            destinations: Destinations::default(),
+            policies: BTreeSet::new(),
             strangers: HashMap::new(),
             strangers_by_age: VecDeque::new(),
         }
@@ -116,6 +121,7 @@ impl Control {
     pub(super) fn publish(&mut self) {
         self.subscribe();
         self.answer_strangers();
+        self.answer_destinations();
         let plan = self.shared().registry.plan();
         let Some(plan) = plan else { return };
         self.trust();
@@ -134,15 +140,22 @@ impl Control {
                 configuration.map(|held| held.value.workload_uid.clone()),
             )
         };
+        let policies: BTreeSet<Arc<str>> = {
+            let shared = self.shared();
+            let captured = self.destinations.addresses();
+            captured
+                .flat_map(|to| shared.registry.policies_wanted(to))
+                .chain(wanted.iter().cloned())
+                .collect()
+        };
         let new: Vec<_> = wanted.difference(&self.subscribed).cloned().collect();
         let gone: Vec<_> = self.subscribed.difference(&wanted).cloned().collect();
-        let mut full = self
-            .client
-            .subscribe(type_url::ADDRESS, new.iter().cloned())
-            .is_err();
+        let new_policies: Vec<_> = policies.difference(&self.policies).cloned().collect();
+        let gone_policies: Vec<_> = self.policies.difference(&policies).cloned().collect();
+        let mut full = self.client.subscribe(type_url::ADDRESS, new).is_err();
         full |= self
             .client
-            .subscribe(type_url::SERVICE_POLICY, new)
+            .subscribe(type_url::SERVICE_POLICY, new_policies)
             .is_err();
         if uid != self.workload_uid
             && let Some(uid) = &uid
@@ -158,13 +171,21 @@ impl Control {
         if !gone.is_empty() {
             self.client
                 .unsubscribe(type_url::ADDRESS, gone.iter().cloned());
-            self.client
-                .unsubscribe(type_url::SERVICE_POLICY, gone.iter().cloned());
             let mut shared = self.shared();
-            for name in &gone {
+            // What a captured destination needs stays; the control plane goes on telling of it.
+            for name in gone.iter().filter(|name| !policies.contains(*name)) {
                 shared.registry.forget_service(name);
             }
         }
+        if !gone_policies.is_empty() {
+            self.client
+                .unsubscribe(type_url::SERVICE_POLICY, gone_policies.iter().cloned());
+            let mut shared = self.shared();
+            for name in &gone_policies {
+                shared.registry.forget_policy(name);
+            }
+        }
+        self.policies = policies;
         self.subscribed = wanted;
         self.workload_uid = uid;
     }
@@ -209,7 +230,8 @@ impl Control {
                 .collect();
             (inbound, outbound)
         };
-        self.accepting.retain(|key, _| keys.contains(key));
+        self.accepting
+            .retain(|key, _| key.0.is_captured() || keys.contains(key));
         let plan = Arc::new(plan);
         self.dispatcher.broadcast(|| ToWorker::Plan {
             plan: Arc::clone(&plan),
@@ -234,7 +256,8 @@ impl Control {
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, entry) in &mut shared.sockets.entries {
-            if !keys.contains(key) || !matches!(entry.socket, Socket::Bound(_)) {
+            let wanted = key.0.is_captured() || keys.contains(key);
+            if !wanted || !matches!(entry.socket, Socket::Bound(_)) {
                 continue;
             }
             let Socket::Bound(socket) = std::mem::replace(&mut entry.socket, Socket::Accepting)
@@ -281,8 +304,22 @@ impl Control {
         }
     }
 
+    /// A worker asks or tells something.
+    pub(super) fn heard(&mut self, news: FromWorker) {
+        match news {
+            FromWorker::Stranger(address) => self.ask_for(address),
+            FromWorker::Destination(to) => self.ask_destination(to),
+            FromWorker::Overdue(to) => self.decide_destination(to),
+        }
+    }
+
+    /// Whether a stranger's labels are asked for by this address.
+    pub(super) fn is_stranger(&self, address: IpAddr) -> bool {
+        self.strangers.contains_key(&address)
+    }
+
     /// A worker met an address it does not know.
-    pub(super) fn ask_for(&mut self, address: IpAddr) {
+    fn ask_for(&mut self, address: IpAddr) {
         if self.strangers.contains_key(&address) {
             // Asked by another worker before; the answer, if there is one, went to all.
             if let Some(Some(answer)) = self.strangers.get(&address) {
@@ -297,8 +334,10 @@ impl Control {
             && let Some(oldest) = self.strangers_by_age.pop_front()
         {
             self.strangers.remove(&oldest);
-            self.client
-                .unsubscribe(type_url::ADDRESS, [address_name(oldest)]);
+            if !self.destinations.has_address(oldest) {
+                self.client
+                    .unsubscribe(type_url::ADDRESS, [address_name(oldest)]);
+            }
         }
         // Without room for the name the labels stay `unknown`.
         let _ = self

@@ -132,11 +132,8 @@ impl Endpoint {
         worker: &Worker,
         tls: &Arc<ClientConfig>,
     ) -> Result<Stream, Unreachable> {
-        let (limit, source) = {
-            let settings = worker.settings.borrow();
-            (settings.connect_timeout, settings.source_address)
-        };
-        let tcp = transport::connect(self.plan.address, source, limit)
+        let limit = worker.settings.borrow().connect_timeout;
+        let tcp = transport::connect(self.plan.address, worker.outward(), limit)
             .await
             .map_err(|error| Unreachable {
                 public: "upstream connect error",

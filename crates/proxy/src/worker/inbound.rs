@@ -277,7 +277,7 @@ async fn relay(
         Some(connected) => connected,
         None => {
             let limit = settings.connect_timeout;
-            Box::pin(transport::connect(plan.endpoint, None, limit)).await
+            Box::pin(transport::connect(plan.endpoint, worker.homeward(), limit)).await
         }
     };
     let (received, sent, flags, failure) = match connected {

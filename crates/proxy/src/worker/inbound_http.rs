@@ -81,7 +81,7 @@ impl HttpRole for InboundRole {
 
     async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
         let (endpoint, limit) = (self.slot.plan.borrow().endpoint, route.connect_timeout);
-        match transport::connect(endpoint, None, limit).await {
+        match transport::connect(endpoint, self.worker.homeward(), limit).await {
             Ok(tcp) => Ok(Stream::Tcp(tcp.into())),
             Err(error) => {
                 tracing::debug!(%error, "application not reached");

@@ -45,7 +45,8 @@ pub(crate) async fn detect(
     let mut rest = Duration::ZERO;
     let mut ahead = None;
     if prefix.is_empty() {
-        let connected = transport::connect(endpoint, None, settings.connect_timeout).await;
+        let connected =
+            transport::connect(endpoint, worker.homeward(), settings.connect_timeout).await;
         let Ok(application) = &connected else {
             return Some((Detected::Silent, Some(connected)));
         };

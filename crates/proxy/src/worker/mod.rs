@@ -2,6 +2,7 @@
 //! message; a connection is one local task.
 
 mod admission;
+mod captured;
 mod counted;
 mod endpoint;
 mod inbound;
@@ -28,9 +29,10 @@ use tokio::sync::{mpsc, oneshot};
 use voile_policy::Trust;
 use voile_telemetry::access_log::AccessLog;
 use voile_telemetry::{Peer, Shard, Snapshot};
+use voile_transport::{self as transport, Origin};
 
 use crate::http::Buffers;
-use crate::plan::{ListenerId, Plan, Settings};
+use crate::plan::{ListenerId, OutboundPlan, Plan, Settings};
 use peers::{Peers, Provisional};
 use slots::Slots;
 use stop::Stop;
@@ -64,12 +66,30 @@ pub(crate) enum ToWorker {
         address: IpAddr,
         peer: Option<Box<Peer>>,
     },
+    /// What holds for a captured destination; `None` when it is let go.
+    Destination {
+        to: SocketAddr,
+        plan: Option<Arc<OutboundPlan>>,
+    },
+    /// Say which captured destinations were called since the last time.
+    Used(oneshot::Sender<Vec<SocketAddr>>),
     /// Our certificate changed: this is who we are now.
     Identity(String),
     /// Give a copy of the counters.
     Scrape(oneshot::Sender<WorkerFigures>),
     /// Finish what is in flight.
     Drain,
+}
+
+/// What a worker asks and tells.
+#[derive(Debug)]
+pub(crate) enum FromWorker {
+    /// Who is at this address? For labels.
+    Stranger(IpAddr),
+    /// Where does this captured destination lead?
+    Destination(SocketAddr),
+    /// The control plane has not said in time where it leads.
+    Overdue(SocketAddr),
 }
 
 /// What a worker answers to a scrape.
@@ -119,20 +139,24 @@ pub(crate) struct Worker {
     pub(crate) next_key: Cell<u32>,
     /// Changes whenever our own labels do.
     pub(crate) epoch: Cell<u32>,
+    control: mpsc::UnboundedSender<FromWorker>,
+    /// Ports to which the kernel redirects; empty where nothing is captured.
+    pub(crate) capture_ports: Vec<u16>,
 }
 
 impl Worker {
     fn new(
         tls: Tls,
-        unknown_peers: mpsc::UnboundedSender<IpAddr>,
+        control: mpsc::UnboundedSender<FromWorker>,
         load: Arc<AtomicUsize>,
+        capture_ports: Vec<u16>,
     ) -> Rc<Self> {
         Rc::new(Self {
             tls,
             buffers: Buffers::new(),
             shard: RefCell::default(),
             counters: Counters::default(),
-            peers: Peers::new(unknown_peers),
+            peers: Peers::new(control.clone()),
             provisional: Provisional::default(),
             settings: RefCell::new(Rc::new(Settings::default())),
             own: RefCell::default(),
@@ -145,7 +169,32 @@ impl Worker {
             load,
             next_key: Cell::new(0),
             epoch: Cell::new(0),
+            control,
+            capture_ports,
         })
+    }
+
+    /// Tells the control thread. When nobody listens any more the process is ending.
+    pub(crate) fn tell(&self, news: FromWorker) {
+        let _ = self.control.send(news);
+    }
+
+    /// How connections outward are made: from our own address, and told apart from the application's where those are
+    /// redirected.
+    pub(crate) fn outward(&self) -> Origin {
+        Origin {
+            source: self.settings.borrow().source_address,
+            mark: self.is_capturing().then_some(transport::OUTWARD_MARK),
+        }
+    }
+
+    /// How connections to our own application are made.
+    pub(crate) fn homeward(&self) -> Origin {
+        Origin::marked(self.is_capturing().then_some(transport::APPLICATION_MARK))
+    }
+
+    fn is_capturing(&self) -> bool {
+        !self.capture_ports.is_empty()
     }
 
     pub(crate) fn random(&self) -> u64 {
@@ -199,7 +248,9 @@ impl Drop for Place {
 pub(crate) struct Birth {
     pub(crate) tls: Tls,
     pub(crate) inbox: mpsc::UnboundedReceiver<ToWorker>,
-    pub(crate) unknown_peers: mpsc::UnboundedSender<IpAddr>,
+    pub(crate) control: mpsc::UnboundedSender<FromWorker>,
+    /// Ports to which the kernel redirects; empty where nothing is captured.
+    pub(crate) capture_ports: Vec<u16>,
     /// Connections handed over and not yet ended; the accepting thread counts up, we count down.
     pub(crate) load: Arc<AtomicUsize>,
 }
@@ -211,7 +262,7 @@ pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
         .enable_io()
         .enable_time()
         .build_local(LocalOptions::default())?;
-    let worker = Worker::new(birth.tls, birth.unknown_peers, birth.load);
+    let worker = Worker::new(birth.tls, birth.control, birth.load, birth.capture_ports);
     runtime.block_on(serve(worker, birth.inbox));
     Ok(())
 }
@@ -240,6 +291,10 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                     .provisional
                     .settle(&worker.shard, address, peer.as_deref());
                 worker.peers.learn(address, peer.map(|peer| *peer));
+            }
+            ToWorker::Destination { to, plan } => slots.learn(&worker, to, plan.as_deref()),
+            ToWorker::Used(answer) => {
+                let _ = answer.send(slots.captured.used());
             }
             ToWorker::Identity(principal) => worker.become_principal(principal),
             ToWorker::Scrape(answer) => {
@@ -283,6 +338,10 @@ fn accepted(
 ) {
     let place = Place(Arc::clone(&worker.load));
     count(&worker.counters.accepted);
+    let captured = [ListenerId::CAPTURED_OUTBOUND, ListenerId::CAPTURED_INBOUND];
+    let redirected = captured
+        .contains(&listener)
+        .then(|| captured::original(worker, &stream));
     // Latency before packets: requests and answers are small.
     let stream = stream
         .set_nodelay(true)
@@ -290,5 +349,8 @@ fn accepted(
     let Ok(stream) = stream else {
         return; // The client left while it was handed over.
     };
-    slots.serve(worker, listener, stream, peer, place);
+    match redirected {
+        None => slots.serve(worker, listener, stream, peer, place),
+        Some(to) => slots.serve_captured(worker, listener, to, stream, peer, place),
+    }
 }

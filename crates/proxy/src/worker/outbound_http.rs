@@ -15,6 +15,7 @@ use super::slots::{OutboundSlot, ServiceState, Table};
 use crate::http::{
     ConnectFailure, Exchange, Head, HttpRole, Refusal, ResponseFlag, Route, UpstreamHttp,
 };
+use crate::plan::Otherwise;
 
 /// One connection of the application's.
 pub(crate) struct OutboundRole {
@@ -45,14 +46,20 @@ fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<ServiceState>>
     match table.services.as_slice() {
         [only] => Some(only),
         services => {
-            let index = table.by_authority.get(head.authority()?.as_bytes())?;
-            services.get(*index)
+            let named = head.authority().and_then(|authority| {
+                let index = table.by_authority.get(authority.as_bytes())?;
+                services.get(*index)
+            });
+            named.or_else(|| table.otherwise())
         }
     }
 }
 
 const NO_ROUTE: &str = "no service of this listener has this authority (an explicit listener knows no original \
                         destination to fall back on)";
+
+const BLACK_HOLE: &str =
+    "the mesh knows no such destination, and its outboundTrafficPolicy is REGISTRY_ONLY";
 
 impl HttpRole for OutboundRole {
     type Upstream = Stream;
@@ -62,7 +69,11 @@ impl HttpRole for OutboundRole {
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let table = self.slot.table.borrow();
         let Some(service) = choose(&table, head) else {
-            return Err(Refusal::new(404, ResponseFlag::NoRoute, NO_ROUTE));
+            let (status, reason) = match table.otherwise {
+                Otherwise::BlackHole => (502, BLACK_HOLE),
+                Otherwise::NoRoute | Otherwise::Service(_) => (404, NO_ROUTE),
+            };
+            return Err(Refusal::new(status, ResponseFlag::NoRoute, reason));
         };
         let service = Rc::clone(service);
         let Some(endpoint) = service.pick(&self.worker) else {

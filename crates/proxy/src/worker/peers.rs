@@ -9,6 +9,8 @@ use std::rc::Rc;
 use tokio::sync::mpsc;
 use voile_telemetry::{Labels, Peer, SeriesId, Shard};
 
+use super::FromWorker;
+
 /// Addresses remembered by one worker; the oldest makes room.
 pub(crate) const MAX_PEERS: usize = 4096;
 
@@ -27,11 +29,11 @@ pub(crate) enum Known {
 pub(crate) struct Peers {
     known: RefCell<HashMap<IpAddr, Known>>,
     order: RefCell<VecDeque<IpAddr>>,
-    unknown: mpsc::UnboundedSender<IpAddr>,
+    unknown: mpsc::UnboundedSender<FromWorker>,
 }
 
 impl Peers {
-    pub(crate) fn new(unknown: mpsc::UnboundedSender<IpAddr>) -> Self {
+    pub(crate) fn new(unknown: mpsc::UnboundedSender<FromWorker>) -> Self {
         Self {
             known: RefCell::default(),
             order: RefCell::default(),
@@ -46,7 +48,7 @@ impl Peers {
         }
         self.remember(address, Known::Asked);
         // When nobody listens any more, nobody will scrape either.
-        let _ = self.unknown.send(address);
+        let _ = self.unknown.send(FromWorker::Stranger(address));
         Known::Asked
     }
 

@@ -11,13 +11,14 @@ use voile_policy::Trust;
 use voile_traffic::AuthorityTable;
 use voile_xds::wire::{MutualTls, Protocol};
 
+use super::captured::{self, Captured};
 use super::endpoint::Endpoint;
 use super::inbound_http::InboundRole;
 use super::outbound_http::OutboundRole;
 use super::stop::Stop;
 use super::{Place, Worker, inbound, outbound};
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
-use crate::plan::{InboundPlan, ListenerId, OutboundPlan, Plan, ServicePlan, Settings};
+use crate::plan::{InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, ServicePlan, Settings};
 
 /// An inbound listener in force.
 pub(crate) struct InboundSlot {
@@ -39,10 +40,10 @@ pub(crate) struct OutboundSlot {
 }
 
 /// Where an outbound listener leads.
-#[derive(Default)]
 pub(crate) struct Table {
     pub(crate) services: Vec<Rc<ServiceState>>,
     pub(crate) by_authority: AuthorityTable<usize>,
+    pub(crate) otherwise: Otherwise,
 }
 
 /// One service port.
@@ -73,6 +74,15 @@ impl<R: HttpRole + 'static> Http<R> {
         Rc::clone(&self.engine.borrow())
     }
 
+    /// The listener is gone: its connections finish.
+    pub(crate) fn leave(&self) {
+        self.drain.start();
+    }
+
+    pub(crate) fn idle_upstreams(&self) -> usize {
+        self.engine.borrow().idle_upstreams()
+    }
+
     fn renew(&self, worker: &Worker, settings: &Settings) {
         *self.engine.borrow_mut() = engine(worker, &self.drain, settings);
     }
@@ -98,6 +108,7 @@ fn engine<R: HttpRole + 'static>(
 pub(crate) struct Slots {
     inbound: HashMap<ListenerId, Rc<InboundSlot>>,
     outbound: HashMap<ListenerId, Rc<OutboundSlot>>,
+    pub(crate) captured: Rc<Captured>,
 }
 
 impl Slots {
@@ -119,9 +130,10 @@ impl Slots {
             plan.trust_domain_aliases.clone(),
         ));
         self.inbound
-            .retain(|id, slot| inbound.contains(id) || leave(&slot.http.drain));
+            .retain(|id, slot| inbound.contains(id) || leave(&slot.http));
         self.outbound
-            .retain(|id, slot| outbound.contains(id) || leave(&slot.http.drain));
+            .retain(|id, slot| outbound.contains(id) || leave(&slot.http));
+        self.captured.apply(worker, plan.capture.as_ref(), renewed);
         for (id, listener) in inbound.iter().zip(&plan.inbound) {
             match self.inbound.get(id) {
                 Some(slot) => slot.follow(worker, listener, renewed),
@@ -139,6 +151,35 @@ impl Slots {
                         .insert(*id, Rc::new(OutboundSlot::new(worker, listener)));
                 }
             }
+        }
+    }
+
+    /// Takes the answer about a captured destination.
+    pub(crate) fn learn(&self, worker: &Worker, to: SocketAddr, plan: Option<&OutboundPlan>) {
+        self.captured.learn(worker, to, plan);
+    }
+
+    /// Serves a redirected connection in a task of its own.
+    pub(crate) fn serve_captured(
+        &self,
+        worker: &Rc<Worker>,
+        id: ListenerId,
+        to: Option<SocketAddr>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        place: Place,
+    ) {
+        let (worker, captured) = (Rc::clone(worker), Rc::clone(&self.captured));
+        if id == ListenerId::CAPTURED_INBOUND {
+            tokio::task::spawn_local(async move {
+                captured::serve_inbound(worker, captured, to, stream, peer).await;
+                drop(place);
+            });
+        } else {
+            tokio::task::spawn_local(async move {
+                captured::serve_outbound(worker, captured, to, stream, peer).await;
+                drop(place);
+            });
         }
     }
 
@@ -167,35 +208,29 @@ impl Slots {
     }
 
     pub(crate) fn drain(&self) {
-        self.inbound
-            .values()
-            .for_each(|slot| slot.http.drain.start());
-        self.outbound
-            .values()
-            .for_each(|slot| slot.http.drain.start());
+        self.inbound.values().for_each(|slot| slot.http.leave());
+        self.outbound.values().for_each(|slot| slot.http.leave());
+        self.captured.drain();
     }
 
     pub(crate) fn idle_upstreams(&self) -> u64 {
-        let inbound = self
-            .inbound
-            .values()
-            .map(|slot| slot.http.engine.borrow().idle_upstreams());
+        let inbound = self.inbound.values().map(|slot| slot.http.idle_upstreams());
         let outbound = self
             .outbound
             .values()
-            .map(|slot| slot.http.engine.borrow().idle_upstreams());
-        inbound.chain(outbound).sum::<usize>() as u64
+            .map(|slot| slot.http.idle_upstreams());
+        (inbound.chain(outbound).sum::<usize>() + self.captured.idle_upstreams()) as u64
     }
 }
 
 /// Lets the connections of a removed listener finish; says `false` for `retain`.
-fn leave(drain: &Drain) -> bool {
-    drain.start();
+fn leave<R: HttpRole + 'static>(http: &Http<R>) -> bool {
+    http.leave();
     false
 }
 
 impl InboundSlot {
-    fn new(worker: &Worker, plan: &InboundPlan) -> Self {
+    pub(crate) fn new(worker: &Worker, plan: &InboundPlan) -> Self {
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),
             http: Http::new(worker, &worker.settings()),
@@ -205,7 +240,7 @@ impl InboundSlot {
         }
     }
 
-    fn follow(&self, worker: &Worker, plan: &InboundPlan, renewed: bool) {
+    pub(crate) fn follow(&self, worker: &Worker, plan: &InboundPlan, renewed: bool) {
         if renewed {
             self.http.renew(worker, &worker.settings());
         }
@@ -225,18 +260,26 @@ impl InboundSlot {
 }
 
 impl OutboundSlot {
-    fn new(worker: &Worker, plan: &OutboundPlan) -> Self {
+    pub(crate) fn new(worker: &Worker, plan: &OutboundPlan) -> Self {
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),
-            table: RefCell::new(Rc::new(Table::follow(worker, &Table::default(), plan))),
+            table: RefCell::new(Rc::new(Table::follow(
+                worker,
+                &Table::empty(plan.otherwise),
+                plan,
+            ))),
             http: Http::new(worker, &worker.settings()),
         }
     }
 
-    fn follow(&self, worker: &Worker, plan: &OutboundPlan, renewed: bool) {
+    pub(crate) fn renew(&self, worker: &Worker, renewed: bool) {
         if renewed {
             self.http.renew(worker, &worker.settings());
         }
+    }
+
+    pub(crate) fn follow(&self, worker: &Worker, plan: &OutboundPlan, renewed: bool) {
+        self.renew(worker, renewed);
         if **self.plan.borrow() != *plan {
             let table = Table::follow(worker, &self.table.borrow(), plan);
             *self.table.borrow_mut() = Rc::new(table);
@@ -250,8 +293,25 @@ impl OutboundSlot {
 }
 
 impl Table {
+    /// Leads nowhere.
+    fn empty(otherwise: Otherwise) -> Self {
+        Self {
+            services: Vec::new(),
+            by_authority: AuthorityTable::default(),
+            otherwise,
+        }
+    }
+
+    /// Where a request goes that names none of several services.
+    pub(crate) fn otherwise(&self) -> Option<&Rc<ServiceState>> {
+        match self.otherwise {
+            Otherwise::Service(index) => self.services.get(index),
+            Otherwise::NoRoute | Otherwise::BlackHole => None,
+        }
+    }
+
     fn follow(worker: &Worker, old: &Self, plan: &OutboundPlan) -> Self {
-        let mut table = Self::default();
+        let mut table = Self::empty(plan.otherwise);
         for service in &plan.services {
             let before = old.services.iter().find(|before| {
                 before.plan.service.host == service.service.host && before.plan.port == service.port
@@ -278,7 +338,10 @@ impl ServiceState {
     fn new(worker: &Worker, old: &[Rc<Endpoint>], plan: &ServicePlan) -> Self {
         Self {
             authority: plan.service.host.as_str().into(),
-            cluster: format!("outbound|{}||{}", plan.port, plan.service.host),
+            cluster: match plan.service.host.as_str() {
+                "" => plan.service.name.clone(),
+                host => format!("outbound|{}||{host}", plan.port),
+            },
             endpoints: plan
                 .endpoints
                 .iter()

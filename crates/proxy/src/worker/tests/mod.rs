@@ -59,7 +59,7 @@ impl Stage {
         let authority = TestAuthority::new();
         let store = authority.store("shop", "server");
         let (unknown_peers, _) = mpsc::unbounded_channel();
-        let worker = Worker::new(tls(&store), unknown_peers, Arc::default());
+        let worker = Worker::new(tls(&store), unknown_peers, Arc::default(), Vec::new());
         Self {
             authority,
             worker,
@@ -73,6 +73,7 @@ impl Stage {
             own: Peer::default(),
             inbound: Vec::new(),
             outbound: Vec::new(),
+            capture: None,
             trust_domain: self.authority.trust_domain().clone(),
             trust_domain_aliases: Vec::new(),
             settings: self.settings.clone(),
@@ -116,6 +117,7 @@ impl Stage {
                 authorities: vec!["server".into()],
                 endpoints: vec![to],
             }],
+            otherwise: crate::plan::Otherwise::NoRoute,
         });
         self.serve(listener, &plan, &[], &[ListenerId(1)]);
         bind

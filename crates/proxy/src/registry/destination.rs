@@ -1,0 +1,273 @@
+//! Where a captured connection leads: its original destination looked up among services, then workloads, then nobody.
+//! Pure, like the registry. An answer is closed: what it needs was asked for and answered.
+//!
+//! ```text
+//! address:port ─┬─ of services   → those services, told apart by authority or server name
+//!               ├─ of a workload → that workload, in mutual TLS if it has a sidecar
+//!               └─ of nobody     → ALLOW_ANY: on to where it was going │ REGISTRY_ONLY: nowhere
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use voile_identity::Identity;
+use voile_model::{Port, ServiceKey, mesh};
+use voile_proto::type_url;
+use voile_telemetry as telemetry;
+use voile_xds::wire::{OutboundPolicy, OutboundService, Protocol, Service, Tunnel, Workload};
+
+use super::{Registry, address_name, peer, service_name};
+use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan};
+
+/// Istio's name for traffic to where nobody of the mesh is.
+const PASSTHROUGH: &str = "PassthroughCluster";
+
+impl Registry {
+    /// The names whose ServicePolicy must be known before connections to this address can be served.
+    pub(crate) fn policies_wanted(&self, to: SocketAddr) -> Vec<Arc<str>> {
+        let services = self.services_at(to);
+        let named = services.iter().map(|(service, _)| service_name(service));
+        if !services.is_empty() {
+            return named.collect();
+        }
+        let workloads = self.workloads_at(to).into_iter();
+        workloads
+            .flat_map(|workload| services_served(workload, to.port()))
+            .map(|service| service_name(&service))
+            .collect()
+    }
+
+    /// What holds for connections to this address; `None` while answers are missing.
+    pub(crate) fn destination(&self, to: SocketAddr) -> Option<OutboundPlan> {
+        self.configuration.as_ref()?;
+        let known = self.addresses_known(to);
+        let policies = self.policies_wanted(to);
+        if !known || !policies.iter().all(|name| self.policy_answered(name)) {
+            return None;
+        }
+        let services = self.services_at(to);
+        if !services.is_empty() {
+            return Some(self.to_services(to, &services));
+        }
+        let workloads = self.workloads_at(to);
+        match workloads.is_empty() {
+            true => Some(self.to_nobody(to)),
+            false => Some(self.to_workload(to, &workloads)),
+        }
+    }
+
+    /// What holds while nobody can be asked.
+    pub(crate) fn destination_unasked(&self, to: SocketAddr) -> Option<OutboundPlan> {
+        self.configuration.as_ref()?;
+        Some(self.to_nobody(to))
+    }
+
+    fn addresses_known(&self, to: SocketAddr) -> bool {
+        let name: Arc<str> = address_name(to.ip()).into();
+        self.services_by_address.get(&to.ip()).next().is_some()
+            || self.workloads_by_address.get(&to.ip()).next().is_some()
+            || self.absent.contains(&(type_url::ADDRESS, name))
+    }
+
+    fn policy_answered(&self, name: &Arc<str>) -> bool {
+        self.policies.contains_key(name)
+            || self
+                .absent
+                .contains(&(type_url::SERVICE_POLICY, name.clone()))
+    }
+
+    /// Services that have this address and this port.
+    fn services_at(&self, to: SocketAddr) -> Vec<(OutboundService, &Service)> {
+        let Some(port) = Port::new(to.port()) else {
+            return Vec::new();
+        };
+        let names = self.services_by_address.get(&to.ip());
+        names
+            .filter_map(|name| self.services.get(name))
+            .map(|held| &held.value)
+            .filter(|service| service.port(port).is_some())
+            .map(|service| {
+                let authorities = vec![service.key.hostname.to_string().into()];
+                let key = service.key.clone();
+                let wanted = OutboundService {
+                    key,
+                    port,
+                    authorities,
+                };
+                (wanted, service)
+            })
+            .collect()
+    }
+
+    fn workloads_at(&self, to: SocketAddr) -> Vec<&Workload> {
+        let names = self.workloads_by_address.get(&to.ip());
+        names
+            .filter_map(|name| self.workloads.get(name))
+            .map(|held| &held.value)
+            .collect()
+    }
+
+    fn to_services(
+        &self,
+        to: SocketAddr,
+        services: &[(OutboundService, &Service)],
+    ) -> OutboundPlan {
+        let said = |(wanted, service): &(OutboundService, &Service)| {
+            let by_policy = self.policy(wanted).map(|policy| policy.protocol);
+            by_policy.or_else(|| service.port(wanted.port).map(|port| port.protocol))
+        };
+        let protocol = services.iter().find_map(said).unwrap_or(Protocol::Auto);
+        let alike = services
+            .iter()
+            .all(|service| said(service) == Some(protocol));
+        let mut plans: Vec<ServicePlan> = services
+            .iter()
+            .map(|(wanted, service)| {
+                let mut plan = self.service(wanted);
+                if service.passthrough {
+                    plan.endpoints = vec![self.endpoint_called(to, None)];
+                }
+                plan
+            })
+            .collect();
+        // Of several services none takes what names none of them.
+        let otherwise = match (plans.len(), self.outbound_policy()) {
+            (1, _) | (_, OutboundPolicy::RegistryOnly) => Otherwise::BlackHole,
+            (_, OutboundPolicy::AllowAny) => {
+                plans.push(self.passthrough(to));
+                Otherwise::Service(plans.len() - 1)
+            }
+        };
+        OutboundPlan {
+            name: format!("captured/{to}").into(),
+            bind: to,
+            protocol: if alike { protocol } else { Protocol::Auto },
+            services: plans,
+            otherwise,
+        }
+    }
+
+    /// A workload called by its own address: nobody chooses for the caller, and who answers must be one of those that
+    /// are known to be there.
+    fn to_workload(&self, to: SocketAddr, workloads: &[&Workload]) -> OutboundPlan {
+        let serves = |workload: &&&Workload| services_served(workload, to.port()).next().is_some();
+        let workload = workloads.iter().find(serves).unwrap_or(&workloads[0]);
+        let service = services_served(workload, to.port()).next();
+        let protocol = service
+            .as_ref()
+            .and_then(|service| self.policy(service))
+            .map_or_else(|| undeclared(to), |policy| policy.protocol);
+        let labels = match &service {
+            Some(service) => self.service_labels(&service.key),
+            None => outside(PASSTHROUGH),
+        };
+        OutboundPlan {
+            name: format!("captured/{to}").into(),
+            bind: to,
+            protocol,
+            services: vec![ServicePlan {
+                service: labels,
+                port: service.map_or(to.port(), |service| service.port.get()),
+                authorities: Vec::new(),
+                endpoints: vec![self.endpoint_called(to, Some((workload, workloads)))],
+            }],
+            otherwise: Otherwise::BlackHole,
+        }
+    }
+
+    fn to_nobody(&self, to: SocketAddr) -> OutboundPlan {
+        let services = match self.outbound_policy() {
+            OutboundPolicy::AllowAny => vec![self.passthrough(to)],
+            OutboundPolicy::RegistryOnly => Vec::new(),
+        };
+        OutboundPlan {
+            name: format!("captured/{to}").into(),
+            bind: to,
+            protocol: undeclared(to),
+            services,
+            otherwise: Otherwise::BlackHole,
+        }
+    }
+
+    fn passthrough(&self, to: SocketAddr) -> ServicePlan {
+        ServicePlan {
+            service: outside(PASSTHROUGH),
+            port: to.port(),
+            authorities: Vec::new(),
+            endpoints: vec![self.endpoint_called(to, None)],
+        }
+    }
+
+    /// The endpoint that is the address called itself. If anybody there must be spoken to in mutual TLS, everybody is.
+    fn endpoint_called(
+        &self,
+        to: SocketAddr,
+        known: Option<(&Workload, &[&Workload])>,
+    ) -> EndpointPlan {
+        let (chosen, all) = known.unzip();
+        let all = all.unwrap_or_default();
+        let encrypted = |workload: &&&Workload| {
+            workload.tunnel != Tunnel::None && !self.spared(workload, to.port())
+        };
+        let mut expected: Vec<Identity> = Vec::new();
+        let mut reachable = true;
+        for workload in all.iter().filter(encrypted) {
+            match (&workload.identity, workload.tunnel) {
+                (Some(identity), Tunnel::Mtls) => expected.push(identity.clone()),
+                // What we cannot speak, or whom we cannot verify, is not spoken to in plaintext instead.
+                _ => reachable = false,
+            }
+        }
+        EndpointPlan {
+            address: to,
+            expected: (!expected.is_empty()).then_some(expected),
+            weight: 1,
+            available: reachable,
+            peer: chosen.map(peer).unwrap_or_default(),
+        }
+    }
+
+    /// Whether PeerAuthentication lets this port of the workload take plaintext only.
+    fn spared(&self, workload: &Workload, port: u16) -> bool {
+        services_served(workload, port).any(|service| {
+            self.policy(&service)
+                .is_some_and(|policy| policy.plaintext_workloads.contains(&workload.uid))
+        })
+    }
+
+    fn outbound_policy(&self) -> OutboundPolicy {
+        self.configuration
+            .as_ref()
+            .map_or(OutboundPolicy::RegistryOnly, |held| {
+                held.value.outbound_policy
+            })
+    }
+}
+
+/// The services whose port this port of the workload serves.
+fn services_served(workload: &Workload, target: u16) -> impl Iterator<Item = OutboundService> {
+    let served = move |(key, ports): (&ServiceKey, &std::collections::BTreeMap<Port, Port>)| {
+        let (port, _) = ports.iter().find(|(_, to)| to.get() == target)?;
+        Some(OutboundService {
+            key: key.clone(),
+            port: *port,
+            authorities: Vec::new(),
+        })
+    };
+    workload.services.iter().filter_map(served)
+}
+
+fn undeclared(to: SocketAddr) -> Protocol {
+    let said = Port::new(to.port()).map(mesh::Protocol::undeclared);
+    said.and_then(voile_xds::wire::protocol_of)
+        .unwrap_or(Protocol::Auto)
+}
+
+/// A name of Istio's in place of a service's.
+pub(crate) fn outside(name: &str) -> telemetry::Service {
+    telemetry::Service {
+        host: String::new(),
+        name: name.to_owned(),
+        namespace: String::new(),
+    }
+}

@@ -1,0 +1,298 @@
+//! Connections that the kernel redirected: each is served by what holds for its original destination. An inbound one by
+//! its port's plan; an outbound one by what the control thread says of the address, which is asked once and then kept,
+//! while the connection is parked.
+//!
+//! ```text
+//! accept ─► original destination ─┬─ inbound:  own address? ─► slot of its port ────────────► inbound::serve
+//!                                 └─ outbound: known? ─ no ─► ask, park ─► slot of the address ─► outbound::serve
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream as StdStream};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use voile_transport as transport;
+
+use super::slots::{InboundSlot, OutboundSlot};
+use super::{FromWorker, Worker, count, inbound, outbound};
+use crate::plan::{CapturePlan, OutboundPlan};
+
+/// Connections of one worker that may wait to learn where their destination leads; a control plane that is slow must not
+/// fill the memory.
+const MAX_PARKED: usize = 1024;
+
+/// How long a connection waits for the control plane before the control thread decides by what it knows.
+const LOOKUP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long it waits after that; the control thread of the same process needs microseconds.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Captured {
+    plan: RefCell<Option<CapturePlan>>,
+    inbound: RefCell<HashMap<SocketAddr, Held>>,
+    outbound: RefCell<HashMap<SocketAddr, Destination>>,
+    parked: Cell<usize>,
+}
+
+/// A slot of ours. Declared ports keep theirs; others live as long as their connections, or a scan would fill the memory.
+enum Held {
+    Declared(Rc<InboundSlot>),
+    Undeclared(Weak<InboundSlot>),
+}
+
+impl Held {
+    fn slot(&self) -> Option<Rc<InboundSlot>> {
+        match self {
+            Self::Declared(slot) => Some(Rc::clone(slot)),
+            Self::Undeclared(slot) => slot.upgrade(),
+        }
+    }
+}
+
+/// What is known of an outbound destination.
+enum Destination {
+    /// Asked; these wait.
+    Asked(Vec<oneshot::Sender<Rc<OutboundSlot>>>),
+    Known {
+        slot: Rc<OutboundSlot>,
+        used: Cell<bool>,
+    },
+}
+
+/// A parked connection; dropping it gives its place back.
+struct Parked<'a>(&'a Cell<usize>);
+
+impl<'a> Parked<'a> {
+    fn begin(count: &'a Cell<usize>) -> Option<Self> {
+        let parked = count.get();
+        (parked < MAX_PARKED).then(|| {
+            count.set(parked + 1);
+            Self(count)
+        })
+    }
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Captured {
+    /// Obeys a plan: every live port follows it.
+    pub(crate) fn apply(&self, worker: &Worker, plan: Option<&CapturePlan>, renewed: bool) {
+        let mut inbound = self.inbound.borrow_mut();
+        inbound.retain(|to, held| match (plan, held.slot()) {
+            (Some(plan), Some(slot)) => {
+                slot.follow(worker, &plan.inbound(*to), renewed);
+                *held = hold(plan, *to, &slot);
+                true
+            }
+            (None, Some(slot)) => {
+                slot.http.leave();
+                false
+            }
+            (_, None) => false,
+        });
+        for destination in self.outbound.borrow().values() {
+            if let Destination::Known { slot, .. } = destination {
+                slot.renew(worker, renewed);
+            }
+        }
+        *self.plan.borrow_mut() = plan.cloned();
+    }
+
+    /// The answer about a destination; `None` lets it go, unless it is in use after all, and then it is asked for again.
+    pub(crate) fn learn(&self, worker: &Worker, to: SocketAddr, plan: Option<&OutboundPlan>) {
+        let mut all = self.outbound.borrow_mut();
+        let Some(plan) = plan else {
+            match all.get(&to) {
+                Some(Destination::Known { slot, used })
+                    if used.get() || Rc::strong_count(slot) > 1 =>
+                {
+                    worker.tell(FromWorker::Destination(to));
+                }
+                Some(Destination::Asked(waiting)) if is_awaited(waiting) => {
+                    worker.tell(FromWorker::Destination(to));
+                }
+                _ => {
+                    all.remove(&to);
+                }
+            }
+            return;
+        };
+        match all.get_mut(&to) {
+            Some(Destination::Known { slot, .. }) => slot.follow(worker, plan, false),
+            // Another worker asked; whoever calls from here asks too and is answered at once.
+            None => {}
+            Some(Destination::Asked(waiting)) => {
+                let slot = Rc::new(OutboundSlot::new(worker, plan));
+                for parked in std::mem::take(waiting) {
+                    // Whoever gave up hears nothing.
+                    let _ = parked.send(Rc::clone(&slot));
+                }
+                let used = Cell::new(true);
+                all.insert(to, Destination::Known { slot, used });
+            }
+        }
+    }
+
+    /// The destinations that were called since the last time, or are being served.
+    pub(crate) fn used(&self) -> Vec<SocketAddr> {
+        let all = self.outbound.borrow();
+        all.iter()
+            .filter(|(_, destination)| match destination {
+                Destination::Asked(waiting) => is_awaited(waiting),
+                Destination::Known { slot, used } => {
+                    used.replace(false) || Rc::strong_count(slot) > 1
+                }
+            })
+            .map(|(to, _)| *to)
+            .collect()
+    }
+
+    pub(crate) fn drain(&self) {
+        for held in self.inbound.borrow().values() {
+            if let Some(slot) = held.slot() {
+                slot.http.leave();
+            }
+        }
+        for destination in self.outbound.borrow().values() {
+            if let Destination::Known { slot, .. } = destination {
+                slot.http.leave();
+            }
+        }
+    }
+
+    pub(crate) fn idle_upstreams(&self) -> usize {
+        let inbound = self.inbound.borrow();
+        let inbound = inbound.values().filter_map(Held::slot);
+        let outbound = self.outbound.borrow();
+        let outbound = outbound.values().map(|destination| match destination {
+            Destination::Asked(_) => 0,
+            Destination::Known { slot, .. } => slot.http.idle_upstreams(),
+        });
+        inbound
+            .map(|slot| slot.http.idle_upstreams())
+            .chain(outbound)
+            .sum()
+    }
+
+    /// The slot for calls to one of our own addresses; `None` when the address is not ours.
+    fn own(&self, worker: &Worker, to: SocketAddr) -> Option<Rc<InboundSlot>> {
+        let mut all = self.inbound.borrow_mut();
+        if let Some(slot) = all.get(&to).and_then(Held::slot) {
+            return Some(slot);
+        }
+        // A neighbour may send us packets for any address; forwarding those would make us everybody's relay.
+        if !transport::is_local(to.ip()) {
+            return None;
+        }
+        let plan = self.plan.borrow();
+        let plan = plan.as_ref()?;
+        let slot = Rc::new(InboundSlot::new(worker, &plan.inbound(to)));
+        if all.len() == all.capacity() {
+            all.retain(|_, held| held.slot().is_some());
+        }
+        all.insert(to, hold(plan, to, &slot));
+        Some(slot)
+    }
+
+    /// The slot for calls to an address, asking and waiting if nothing is known; `None` when nobody says in time.
+    async fn destination(&self, worker: &Worker, to: SocketAddr) -> Option<Rc<OutboundSlot>> {
+        let (parked, mut answer) = {
+            let mut all = self.outbound.borrow_mut();
+            if let Some(Destination::Known { slot, used }) = all.get(&to) {
+                used.set(true);
+                return Some(Rc::clone(slot));
+            }
+            let parked = Parked::begin(&self.parked)?;
+            let (sender, answer) = oneshot::channel();
+            match all.get_mut(&to) {
+                Some(Destination::Asked(waiting)) => {
+                    waiting.retain(|parked| !parked.is_closed());
+                    waiting.push(sender);
+                }
+                _ => {
+                    all.insert(to, Destination::Asked(vec![sender]));
+                    worker.tell(FromWorker::Destination(to));
+                }
+            }
+            (parked, answer)
+        };
+        let mut found = tokio::time::timeout(LOOKUP_PATIENCE, &mut answer).await;
+        if found.is_err() {
+            worker.tell(FromWorker::Overdue(to));
+            found = tokio::time::timeout(LAST_PATIENCE, answer).await;
+        }
+        drop(parked);
+        found.ok()?.ok()
+    }
+}
+
+fn is_awaited(waiting: &[oneshot::Sender<Rc<OutboundSlot>>]) -> bool {
+    waiting.iter().any(|parked| !parked.is_closed())
+}
+
+fn hold(plan: &CapturePlan, to: SocketAddr, slot: &Rc<InboundSlot>) -> Held {
+    match plan.ports.contains_key(&to.port()) {
+        true => Held::Declared(Rc::clone(slot)),
+        false => Held::Undeclared(Rc::downgrade(slot)),
+    }
+}
+
+/// Where a connection was going; `None` for one that came here by itself, and for one that would come back here.
+pub(crate) fn original(worker: &Worker, stream: &StdStream) -> Option<SocketAddr> {
+    let to = transport::original_destination(stream).ok().flatten()?;
+    let ours = worker.capture_ports.contains(&to.port());
+    (!ours || !transport::is_local(to.ip())).then_some(to)
+}
+
+fn refuse(worker: &Worker, stream: &TcpStream, remote: SocketAddr, reason: &str) {
+    count(&worker.counters.refused);
+    tracing::debug!(%remote, reason, "captured connection refused");
+    transport::reset(stream);
+}
+
+/// Serves what called us, to its end.
+pub(crate) async fn serve_inbound(
+    worker: Rc<Worker>,
+    captured: Rc<Captured>,
+    to: Option<SocketAddr>,
+    stream: TcpStream,
+    remote: SocketAddr,
+) {
+    let Some(to) = to else {
+        return refuse(&worker, &stream, remote, "nobody redirected it");
+    };
+    let Some(slot) = captured.own(&worker, to) else {
+        return refuse(&worker, &stream, remote, "not one of our addresses");
+    };
+    drop(captured);
+    inbound::serve(worker, slot, stream, remote).await;
+}
+
+/// Serves what our application called, to its end.
+pub(crate) async fn serve_outbound(
+    worker: Rc<Worker>,
+    captured: Rc<Captured>,
+    to: Option<SocketAddr>,
+    stream: TcpStream,
+    remote: SocketAddr,
+) {
+    let Some(to) = to else {
+        return refuse(&worker, &stream, remote, "nobody redirected it");
+    };
+    let slot = Box::pin(captured.destination(&worker, to)).await;
+    let Some(slot) = slot else {
+        return refuse(&worker, &stream, remote, "nobody says where it leads");
+    };
+    drop(captured);
+    outbound::serve(worker, slot, stream, remote).await;
+}
