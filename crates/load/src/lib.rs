@@ -9,6 +9,8 @@ mod connect;
 mod duration;
 pub mod echo;
 pub mod fortio;
+pub mod grpc;
+mod http2;
 pub mod options;
 pub mod outcome;
 mod poll;
@@ -24,7 +26,7 @@ mod tally;
 mod worker;
 
 pub use duration::parse_duration;
-pub use options::{LoadOptions, Target};
+pub use options::{LoadOptions, Protocol, Scheme, Target};
 pub use outcome::LoadResult;
 pub use run::run;
 pub use schedule::Arrival;

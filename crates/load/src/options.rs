@@ -3,18 +3,94 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use crate::grpc;
+use crate::http2::Shape;
 use crate::schedule::Arrival;
 
 /// The most connections of one run: the descriptors that a Linux process may usually have, with room to spare.
 pub const MAX_CONNECTIONS: usize = 500_000;
+/// The most requests in flight on one connection: servers commonly allow 100 to 1000.
+pub const MAX_STREAMS: usize = 10_000;
 /// The most requests per second that can be scheduled: a period of 100 ns is below what one send costs.
 pub const MAX_RATE: f64 = 10_000_000.0;
 
-/// A checked `http://` URL.
+/// How a URL begins: what is spoken there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// `http://`: HTTP/1.1, or HTTP/2 if told so.
+    Http,
+    /// `h2c://`: HTTP/2 without TLS, by prior knowledge.
+    H2c,
+    /// `grpc://`: gRPC unary calls.
+    Grpc,
+    /// `tcp://`: bytes.
+    Tcp,
+}
+
+/// What a run speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 without TLS, by prior knowledge.
+    Http2,
+    /// gRPC unary calls over it.
+    Grpc,
+    /// TCP: so many bytes there, so many back, again and again.
+    TcpRr,
+    /// TCP: as many bytes as go through.
+    TcpBulk,
+}
+
+impl Protocol {
+    /// The word used in options and records.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http1 => "http1",
+            Self::Http2 => "http2",
+            Self::Grpc => "grpc",
+            Self::TcpRr => "tcp-rr",
+            Self::TcpBulk => "tcp-bulk",
+        }
+    }
+
+    /// Whether one connection carries several requests at once.
+    #[must_use]
+    pub fn multiplexed(self) -> bool {
+        matches!(self, Self::Http2 | Self::Grpc)
+    }
+
+    fn speaks(self, scheme: Scheme) -> bool {
+        match self {
+            Self::Http1 => scheme == Scheme::Http,
+            Self::Http2 => matches!(scheme, Scheme::Http | Scheme::H2c),
+            Self::Grpc => matches!(scheme, Scheme::Http | Scheme::H2c | Scheme::Grpc),
+            Self::TcpRr | Self::TcpBulk => scheme == Scheme::Tcp,
+        }
+    }
+}
+
+impl Scheme {
+    /// What is spoken unless told otherwise.
+    #[must_use]
+    pub fn protocol(self) -> Protocol {
+        match self {
+            Self::Http => Protocol::Http1,
+            Self::H2c => Protocol::Http2,
+            Self::Grpc => Protocol::Grpc,
+            Self::Tcp => Protocol::TcpRr,
+        }
+    }
+}
+
+/// A checked URL: `http://`, `h2c://`, `grpc://` or `tcp://`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// As written.
     pub url: String,
+    /// How it begins; `http` where it does not say.
+    pub scheme: Scheme,
     /// `host[:port]` as it goes into the Host header.
     pub authority: String,
     /// Where to connect.
@@ -26,14 +102,17 @@ pub struct Target {
 impl Target {
     /// Parses and resolves; the first address of a name is taken for the whole run.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let rest = match url.split_once("://") {
-            Some(("http", rest)) => rest,
+        let (scheme, rest) = match url.split_once("://") {
+            Some(("http", rest)) => (Scheme::Http, rest),
+            Some(("h2c", rest)) => (Scheme::H2c, rest),
+            Some(("grpc", rest)) => (Scheme::Grpc, rest),
+            Some(("tcp", rest)) => (Scheme::Tcp, rest),
             Some((scheme, _)) => {
                 return Err(format!(
-                    "{url}: scheme `{scheme}` is not supported, only http://"
+                    "{url}: scheme `{scheme}` is not supported, only http, h2c, grpc and tcp"
                 ));
             }
-            None => url,
+            None => (Scheme::Http, url),
         };
         let rest = rest.split('#').next().unwrap_or_default();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -54,6 +133,8 @@ impl Target {
             .is_some_and(|(_, port)| !port.contains(']'));
         let named = if has_port {
             authority.to_owned()
+        } else if scheme == Scheme::Tcp {
+            return Err(format!("{url}: expected tcp://HOST:PORT"));
         } else {
             format!("{authority}:80")
         };
@@ -64,6 +145,7 @@ impl Target {
             .ok_or_else(|| format!("{url}: {named} has no address"))?;
         Ok(Self {
             url: url.to_owned(),
+            scheme,
             authority: authority.to_owned(),
             address,
             path,
@@ -76,10 +158,14 @@ impl Target {
 pub struct LoadOptions {
     /// Where requests go.
     pub target: Target,
+    /// What is spoken.
+    pub protocol: Protocol,
     /// Requests per second over all connections; 0 is "as fast as they are answered".
     pub rate: f64,
     /// Keep-alive connections.
     pub connections: usize,
+    /// Requests in flight on each connection, at most; more than one needs HTTP/2.
+    pub streams: usize,
     /// The measured time.
     pub duration: Duration,
     /// Load before it, not counted.
@@ -113,9 +199,11 @@ impl LoadOptions {
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self {
+            protocol: target.scheme.protocol(),
             target,
             rate: 100.0,
             connections: 4,
+            streams: 1,
             duration: Duration::from_secs(10),
             warmup: Duration::ZERO,
             threads: 1,
@@ -146,6 +234,7 @@ impl LoadOptions {
                 self.connections
             ));
         }
+        self.check_protocol()?;
         if self.threads == 0 || self.threads > self.connections {
             let (threads, connections) = (self.threads, self.connections);
             return Err(format!(
@@ -185,9 +274,119 @@ impl LoadOptions {
         Ok(())
     }
 
-    /// The bytes of one request.
+    fn check_protocol(&self) -> Result<(), String> {
+        let (name, scheme) = (self.protocol.name(), self.target.scheme);
+        if !self.protocol.speaks(scheme) {
+            let url = &self.target.url;
+            return Err(format!(
+                "{url}: protocol {name} is not spoken at such a URL"
+            ));
+        }
+        if !(1..=MAX_STREAMS).contains(&self.streams) {
+            let streams = self.streams;
+            return Err(format!("streams {streams}: expected 1 to {MAX_STREAMS}"));
+        }
+        if self.streams > 1 && !self.protocol.multiplexed() {
+            return Err(format!(
+                "streams: {name} carries one request per connection"
+            ));
+        }
+        if self.protocol.multiplexed() && !self.keepalive {
+            return Err(format!("no-keepalive: {name} keeps its connections"));
+        }
+        if scheme == Scheme::Tcp && self.target.path != "/" {
+            return Err(format!("{}: expected tcp://HOST:PORT", self.target.url));
+        }
+        if self.protocol == Protocol::TcpRr && (self.body.is_empty() || self.expect_size == Some(0))
+        {
+            return Err(format!(
+                "payload: {name} sends and expects at least one byte"
+            ));
+        }
+        if self.protocol == Protocol::Grpc
+            && self.method_path() == grpc::HEALTH_CHECK
+            && !self.body.is_empty()
+        {
+            let echo = grpc::ECHO_UNARY;
+            return Err(format!(
+                "{}: a health check carries no payload; name a method, such as {echo}",
+                self.target.url
+            ));
+        }
+        Ok(())
+    }
+
+    /// The gRPC method: the path without a query, or the health check where the URL has no path.
+    fn method_path(&self) -> &str {
+        let path = self.target.path.split('?').next().unwrap_or_default();
+        if path == "/" {
+            grpc::HEALTH_CHECK
+        } else {
+            path
+        }
+    }
+
+    /// What every request looks like in HTTP/2.
+    pub(crate) fn shape(&self) -> Shape {
+        let grpc = self.protocol == Protocol::Grpc;
+        let path = match self.target.path.strip_prefix('/') {
+            Some(query) if grpc && (query.is_empty() || query.starts_with('?')) => {
+                format!("{}{query}", grpc::HEALTH_CHECK)
+            }
+            _ => self.target.path.clone(),
+        };
+        let mut authority = self.target.authority.clone();
+        let mut body = Vec::new();
+        if grpc {
+            grpc::put_message(&mut body, &grpc::message(self.method_path(), &self.body));
+        } else {
+            body.clone_from(&self.body);
+        }
+        let mut more = Vec::new();
+        for (name, value) in &self.headers {
+            let name = name.to_ascii_lowercase();
+            if name == "host" {
+                authority.clone_from(value);
+            } else {
+                more.push((name, value.clone()));
+            }
+        }
+        let mut fields = Vec::new();
+        let mut add = |name: &str, value: &str| fields.push((name.to_owned(), value.to_owned()));
+        add(":method", if grpc { "POST" } else { &self.method });
+        add(":scheme", "http");
+        add(":path", &path);
+        add(":authority", &authority);
+        if !more.iter().any(|(name, _)| name == "user-agent") {
+            add(
+                "user-agent",
+                concat!("voile-load/", env!("CARGO_PKG_VERSION")),
+            );
+        }
+        if grpc {
+            add("te", "trailers");
+            add("content-type", "application/grpc");
+        } else if !body.is_empty() {
+            add("content-length", &body.len().to_string());
+        }
+        fields.append(&mut more);
+        let head = !grpc && self.method == "HEAD";
+        Shape {
+            fields,
+            body,
+            grpc,
+            head,
+        }
+    }
+
+    /// The bytes of one request, where they are always the same: HTTP/1.1, or the payload alone over TCP.
     #[must_use]
     pub fn request(&self) -> Vec<u8> {
+        match self.protocol {
+            Protocol::Http1 => {}
+            Protocol::Http2 | Protocol::Grpc => return Vec::new(),
+            Protocol::TcpRr | Protocol::TcpBulk => return self.body.clone(),
+        }
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target.path);
         let given = |name: &str| {
             self.headers

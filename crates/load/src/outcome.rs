@@ -90,12 +90,16 @@ pub struct LoadResult {
 pub struct EchoedOptions {
     /// Target.
     pub url: String,
+    /// Protocol.
+    pub protocol: &'static str,
     /// Method.
     pub method: String,
     /// Requests per second; 0 is maximum.
     pub rate: f64,
     /// Connections.
     pub connections: usize,
+    /// Requests in flight on each, at most.
+    pub streams: usize,
     /// Threads.
     pub threads: usize,
     /// Arrival pattern; `closed` when the rate is 0.
@@ -281,9 +285,11 @@ impl EchoedOptions {
     fn of(options: &LoadOptions) -> Self {
         Self {
             url: options.target.url.clone(),
+            protocol: options.protocol.name(),
             method: options.method.clone(),
             rate: options.rate,
             connections: options.connections,
+            streams: options.streams,
             threads: options.threads,
             arrival: arrival_name(options.rate, options.arrival),
             seed: options.seed,
@@ -381,6 +387,7 @@ mod tests {
                 sent: Some(intended),
                 done: intended + MILLISECOND / 10,
                 outcome: Outcome::Ok,
+                answered: true,
                 status: Some(200),
                 body: 0,
             });
@@ -398,6 +405,7 @@ mod tests {
             sent: None,
             done,
             outcome,
+            answered: false,
             status: None,
             body: 0,
         }

@@ -21,11 +21,16 @@ impl LoadResult {
             rate if rate > 0.0 => format!("{rate} requests/s"),
             _ => "maximum rate (closed loop)".to_owned(),
         };
+        let streams = match options.streams {
+            1 => String::new(),
+            streams => format!(" of {streams} streams"),
+        };
         writeln!(
             text,
-            "{} {}\n{wanted}, {} connections, {} thread(s), arrival {}, {:.1} s after {:.1} s of warm-up",
+            "{} {} ({})\n{wanted}, {} connections{streams}, {} thread(s), arrival {}, {:.1} s after {:.1} s of warm-up",
             options.method,
             options.url,
+            options.protocol,
             options.connections,
             options.threads,
             options.arrival,

@@ -20,8 +20,12 @@ pub(crate) enum Outcome {
     Status,
     /// A body of another length than expected.
     Size,
-    /// Not an HTTP/1.1 response, or more bytes than one.
+    /// Not a response of the protocol spoken, or more bytes than one.
     Protocol,
+    /// The server reset the request's stream.
+    StreamReset,
+    /// The server went away without having looked at the request.
+    GoAway,
     /// Sent, and not answered when the run ended.
     Unanswered,
     /// Due, and still waiting for a free connection when the run ended.
@@ -40,6 +44,8 @@ impl Outcome {
             Self::Status => "status",
             Self::Size => "size",
             Self::Protocol => "protocol",
+            Self::StreamReset => "stream",
+            Self::GoAway => "goaway",
             Self::Unanswered => "unanswered",
             Self::Unsent => "unsent",
         }
@@ -54,6 +60,9 @@ pub(crate) struct Finished {
     pub(crate) sent: Option<u64>,
     pub(crate) done: u64,
     pub(crate) outcome: Outcome,
+    /// A whole response came.
+    pub(crate) answered: bool,
+    /// Its status, where the protocol has one.
     pub(crate) status: Option<u16>,
     pub(crate) body: u64,
 }
@@ -128,9 +137,11 @@ impl Tally {
             second.sent += 1;
             self.service.record(request.done.saturating_sub(sent));
         }
-        if let Some(status) = request.status {
+        if request.answered {
             self.answered += 1;
             self.last_done = self.last_done.max(request.done);
+        }
+        if let Some(status) = request.status {
             *self.statuses.entry(status).or_default() += 1;
         }
         self.body_bytes += request.body;

@@ -5,19 +5,23 @@
 //!                      (a due request without a free connection stays in the schedule, and its clock runs)
 //! ```
 //!
-//! This file keeps time; `sockets` moves bytes.
+//! A lane is room for one request in flight: a connection, or one of the streams of an HTTP/2 connection. This file
+//! keeps time and lanes; `sockets` moves bytes; `wire` knows what they mean.
 
 mod sockets;
+mod wire;
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use wire::Wire;
+
 use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
+use crate::http2::{Answer, Event, Shape};
 use crate::options::LoadOptions;
 use crate::poll::Poll;
-use crate::response::{Reader, Response};
 use crate::samples::Samples;
 use crate::schedule::{Arrival, Schedule};
 use crate::stop::Stop;
@@ -74,18 +78,23 @@ struct Connection {
     state: State,
     /// Tells events of this socket from those of its predecessors.
     generation: u32,
-    reader: Reader,
-    request: Option<InFlight>,
-    written: usize,
-    free_since: u64,
-    opened: u64,
+    wire: Wire,
     hangup: bool,
+    /// Has something to be written at the end of this turn.
+    dirty: bool,
+}
+
+/// Room for one request in flight.
+#[derive(Debug, Default)]
+struct Lane {
+    request: Option<InFlight>,
+    free_since: u64,
 }
 
 #[derive(Debug)]
 enum Pacing {
     Shared(Schedule),
-    PerConnection { schedules: Vec<Schedule>, due: u64 },
+    PerLane { schedules: Vec<Schedule>, due: u64 },
     Closed,
 }
 
@@ -95,11 +104,22 @@ pub(crate) struct Worker {
     options: Arc<LoadOptions>,
     index: usize,
     request: Vec<u8>,
+    shape: Arc<Shape>,
     connections: Vec<Connection>,
-    /// Connections without a request, the longest free first: load is spread evenly, as users of a pool are.
+    /// Lanes of each connection.
+    streams: usize,
+    /// The lanes of connection c are those from c × streams.
+    lanes: Vec<Lane>,
+    /// Lanes without a request, the longest free first: load is spread evenly, as users of a pool are.
     free: VecDeque<usize>,
-    /// A connection became free since the last pump: when.
+    /// A lane became free since the last pump: when.
     freed: Option<u64>,
+    /// Connections with something to be written at the end of this turn.
+    dirty: Vec<usize>,
+    /// Connections that had more to be read than one turn allows.
+    unread: Vec<usize>,
+    /// What came of a read, until it is dealt with; kept for its memory.
+    events: Vec<Event>,
     in_flight: usize,
     paused: usize,
     poll: Poll,
@@ -112,6 +132,8 @@ pub(crate) struct Worker {
     cpu_from: Option<u64>,
     live: Option<Arc<Mutex<Live>>>,
     buffer: Box<[u8]>,
+    /// Over TCP: bytes of each answer.
+    answer_bytes: u64,
 }
 
 impl Worker {
@@ -124,23 +146,26 @@ impl Worker {
         let share = (index..options.connections)
             .step_by(options.threads)
             .count();
-        let head_request = options.method == "HEAD";
+        let shape = Arc::new(options.shape());
         let connection = |_| Connection {
             stream: None,
             state: State::Down,
             generation: 0,
-            reader: Reader::new(head_request),
-            request: None,
-            written: 0,
-            free_since: 0,
-            opened: 0,
+            wire: Wire::new(&options, &shape),
             hangup: false,
+            dirty: false,
         };
+        let lanes = share * options.streams;
         Ok(Self {
             request: options.request(),
             connections: (0..share).map(connection).collect(),
-            free: VecDeque::with_capacity(share),
+            streams: options.streams,
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            free: VecDeque::with_capacity(lanes),
             freed: None,
+            dirty: Vec::new(),
+            unread: Vec::new(),
+            events: Vec::new(),
             in_flight: 0,
             paused: 0,
             poll: Poll::new()?,
@@ -159,6 +184,8 @@ impl Worker {
             cpu_from: None,
             live,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            shape,
+            answer_bytes: options.expect_size.unwrap_or(options.body.len() as u64),
             options,
             index,
         })
@@ -198,7 +225,11 @@ impl Worker {
             if self.connections[index].state != State::Open {
                 self.close(index);
             }
-            self.free.push_back(index);
+        }
+        // First one lane of each connection, then another: the load is spread over connections before streams.
+        for stream in 0..self.streams {
+            let lanes = (0..self.connections.len()).map(|index| index * self.streams + stream);
+            self.free.extend(lanes);
         }
         Ok(())
     }
@@ -213,6 +244,7 @@ impl Worker {
             if stop.raised() {
                 self.end_early(at);
             }
+            self.read_on();
             at = self.pump(at);
             if at >= self.next_scan {
                 self.scan(at);
@@ -233,8 +265,9 @@ impl Worker {
                     STOP => stop.seen(),
                     _ => {
                         self.on_ready(ready);
-                        if let Some(at) = self.freed.take() {
-                            self.pump(at);
+                        match self.freed.take() {
+                            Some(at) => drop(self.pump(at)),
+                            None => self.flush(),
                         }
                     }
                 }
@@ -264,9 +297,10 @@ impl Worker {
                 Pacing::Shared(Schedule::poisson(start, end, share, seed))
             }
             Arrival::Fortio => {
-                let each = Schedule::even(start, end, rate / self.options.connections as f64, 0, 1);
-                let schedules = vec![each; self.connections.len()];
-                Pacing::PerConnection {
+                let lanes = self.options.connections * self.streams;
+                let each = Schedule::even(start, end, rate / lanes as f64, 0, 1);
+                let schedules = vec![each; self.lanes.len()];
+                Pacing::PerLane {
                     schedules,
                     due: start,
                 }
@@ -287,7 +321,7 @@ impl Worker {
         self.timeline.end = end;
         match &mut self.pacing {
             Pacing::Shared(schedule) => schedule.cut(end),
-            Pacing::PerConnection { schedules, .. } => {
+            Pacing::PerLane { schedules, .. } => {
                 for each in schedules {
                     each.cut(end);
                 }
@@ -296,8 +330,14 @@ impl Worker {
         }
     }
 
-    /// Sends what is due as far as connections are free; returns the time it then is.
-    fn pump(&mut self, mut at: u64) -> u64 {
+    /// Sends what is due as far as lanes are free; returns the time it then is.
+    fn pump(&mut self, at: u64) -> u64 {
+        let at = self.start_due(at);
+        self.flush();
+        at
+    }
+
+    fn start_due(&mut self, mut at: u64) -> u64 {
         if self.cpu_from.is_none() && at >= self.timeline.measure {
             self.begin_measuring();
         }
@@ -313,7 +353,7 @@ impl Worker {
                     schedule.advance();
                     (index, intended)
                 }
-                Pacing::PerConnection { schedules, due } => {
+                Pacing::PerLane { schedules, due } => {
                     if at < *due {
                         return at;
                     }
@@ -350,19 +390,21 @@ impl Worker {
         }
     }
 
-    /// Begins a request on a free connection; returns when.
-    fn start(&mut self, index: usize, intended: u64) -> u64 {
+    /// Begins a request on a free lane; returns when.
+    fn start(&mut self, lane: usize, intended: u64) -> u64 {
         let sent = now();
-        if self.connections[index].free_since <= intended && intended >= self.timeline.measure {
+        if self.lanes[lane].free_since <= intended && intended >= self.timeline.measure {
             self.tally.lateness.record(sent.saturating_sub(intended));
         }
-        self.connections[index].request = Some(InFlight { intended, sent });
-        self.connections[index].written = 0;
+        self.lanes[lane].request = Some(InFlight { intended, sent });
         self.in_flight += 1;
         self.next_scan = self.next_scan.min(sent + self.timeout);
+        let index = lane / self.streams;
         match self.connections[index].state {
-            State::Open => self.write(index),
-            State::Down | State::Connecting | State::Paused(_) => {
+            State::Open => self.send(lane),
+            // Another lane's request is already connecting; this one goes out with it.
+            State::Connecting => {}
+            State::Down | State::Paused(_) => {
                 if self.connect(index).is_err() {
                     self.fail(index, Outcome::Connect);
                 }
@@ -371,22 +413,22 @@ impl Worker {
         sent
     }
 
-    /// Counts the request of a connection and lets the connection take another.
-    fn finish(&mut self, index: usize, outcome: Outcome, response: Option<Response>) {
+    /// Counts the request of a lane and lets the lane take another.
+    fn finish(&mut self, lane: usize, outcome: Outcome, answer: Option<Answer>) {
         let done = now();
-        let connection = &mut self.connections[index];
-        let Some(request) = connection.request.take() else {
+        let Some(request) = self.lanes[lane].request.take() else {
             return;
         };
-        connection.free_since = done;
+        self.lanes[lane].free_since = done;
         self.in_flight -= 1;
         self.tally.finish(Finished {
             intended: request.intended,
             sent: Some(request.sent),
             done,
             outcome,
-            status: response.map(|response| response.status),
-            body: response.map_or(0, |response| response.body),
+            answered: answer.is_some(),
+            status: answer.and_then(|answer| answer.status),
+            body: answer.map_or(0, |answer| answer.body),
         });
         if let Some(live) = &self.live {
             let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
@@ -397,40 +439,63 @@ impl Worker {
                 live.errors += 1;
             }
         }
-        if !matches!(connection.state, State::Paused(_)) {
-            self.release(index);
+        if !matches!(
+            self.connections[lane / self.streams].state,
+            State::Paused(_)
+        ) {
+            self.release(lane);
             self.freed = Some(done);
         }
     }
 
-    fn release(&mut self, index: usize) {
-        self.free.push_back(index);
-        if let Pacing::PerConnection { schedules, due } = &mut self.pacing {
-            *due = (*due).min(schedules[index].peek().unwrap_or(u64::MAX));
+    fn release(&mut self, lane: usize) {
+        self.free.push_back(lane);
+        if let Pacing::PerLane { schedules, due } = &mut self.pacing {
+            *due = (*due).min(schedules[lane].peek().unwrap_or(u64::MAX));
         }
+    }
+
+    /// The lanes of a connection.
+    fn lanes_of(&self, index: usize) -> std::ops::Range<usize> {
+        index * self.streams..(index + 1) * self.streams
+    }
+
+    /// Lets a connection rest until then, and no request take a lane of it meanwhile.
+    fn pause(&mut self, index: usize, until: u64) {
+        self.connections[index].state = State::Paused(until);
+        self.paused += 1;
+        self.next_scan = self.next_scan.min(until);
+        let lanes = self.lanes_of(index);
+        self.free.retain(|lane| !lanes.contains(lane));
     }
 
     /// Times requests out and lets rested connections be tried again.
     fn scan(&mut self, at: u64) {
         let mut next = at + self.timeout;
+        for lane in 0..self.lanes.len() {
+            let Some(request) = self.lanes[lane].request else {
+                continue;
+            };
+            let deadline = request.sent + self.timeout;
+            if deadline <= at {
+                self.time_out(lane);
+            } else {
+                next = next.min(deadline);
+            }
+        }
         for index in 0..self.connections.len() {
-            let connection = &mut self.connections[index];
-            if let Some(request) = connection.request {
-                let deadline = request.sent + self.timeout;
-                if deadline <= at {
-                    self.fail(index, Outcome::Timeout);
-                } else {
-                    next = next.min(deadline);
-                }
-            } else if let State::Paused(until) = connection.state {
-                if until <= at {
-                    connection.state = State::Down;
-                    connection.free_since = at;
-                    self.paused -= 1;
-                    self.release(index);
-                } else {
-                    next = next.min(until);
-                }
+            let State::Paused(until) = self.connections[index].state else {
+                continue;
+            };
+            if until > at {
+                next = next.min(until);
+                continue;
+            }
+            self.connections[index].state = State::Down;
+            self.paused -= 1;
+            for lane in self.lanes_of(index) {
+                self.lanes[lane].free_since = at;
+                self.release(lane);
             }
         }
         self.next_scan = next.max(at + SCAN_NS);
@@ -439,9 +504,7 @@ impl Worker {
     fn backlog(&self) -> bool {
         match &self.pacing {
             Pacing::Shared(schedule) => schedule.peek().is_some(),
-            Pacing::PerConnection { schedules, .. } => {
-                schedules.iter().any(|each| each.peek().is_some())
-            }
+            Pacing::PerLane { schedules, .. } => schedules.iter().any(|each| each.peek().is_some()),
             Pacing::Closed => false,
         }
     }
@@ -455,7 +518,7 @@ impl Worker {
         let due = match &self.pacing {
             _ if self.free.is_empty() => None,
             Pacing::Shared(schedule) => schedule.peek(),
-            Pacing::PerConnection { due, .. } => Some(*due),
+            Pacing::PerLane { due, .. } => Some(*due),
             Pacing::Closed => Some(self.timeline.start).filter(|start| *start > at),
         };
         let end = if at < self.timeline.end {
@@ -463,6 +526,9 @@ impl Worker {
         } else {
             self.timeline.end + DRAIN_NS
         };
+        if !self.unread.is_empty() {
+            return at;
+        }
         let scan = if self.in_flight + self.paused > 0 {
             self.next_scan
         } else {
@@ -473,13 +539,14 @@ impl Worker {
 
     /// Whatever has no answer now is an error, and its age a sample.
     fn close_books(&mut self, at: u64) {
-        for connection in &mut self.connections {
-            if let Some(request) = connection.request.take() {
+        for lane in &mut self.lanes {
+            if let Some(request) = lane.request.take() {
                 self.tally.finish(Finished {
                     intended: request.intended,
                     sent: Some(request.sent),
                     done: at,
                     outcome: Outcome::Unanswered,
+                    answered: false,
                     status: None,
                     body: 0,
                 });
@@ -487,7 +554,7 @@ impl Worker {
         }
         let schedules = match &mut self.pacing {
             Pacing::Shared(schedule) => std::slice::from_mut(schedule),
-            Pacing::PerConnection { schedules, .. } => schedules.as_mut_slice(),
+            Pacing::PerLane { schedules, .. } => schedules.as_mut_slice(),
             Pacing::Closed => &mut [],
         };
         for intended in schedules.iter_mut().flatten() {
@@ -497,6 +564,7 @@ impl Worker {
                 sent: None,
                 done: at,
                 outcome,
+                answered: false,
                 status: None,
                 body: 0,
             });

@@ -7,7 +7,10 @@ use std::time::Duration;
 use voile_load::echo::{Echo, EchoOptions, Stall};
 use voile_load::{Stop, Target, parse_duration};
 
-/// Serve HTTP/1.1 answers of chosen size, delay and status.
+/// Serve HTTP/1.1, HTTP/2 and gRPC answers of chosen size, delay and status.
+///
+/// HTTP/2 is told from HTTP/1.1 by its preface. gRPC: voile.echo.v1.Echo/Unary sends the message back, and
+/// grpc.health.v1.Health/Check and Fortio's fgrpc.PingServer/Ping are served.
 ///
 /// The query of each request chooses its answer:
 ///   size=1024          a body of that many bytes; without it the request's own body comes back
@@ -15,7 +18,8 @@ use voile_load::{Stop, Target, parse_duration};
 ///   status=503         answer with that status
 ///   close=true         close the connection after the answer (or a percentage: close=5)
 ///   header=Name:Value  add a header field; may be repeated
-/// size, delay and status take lists with percentages too: delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests,
+///   grpc-status=14     end a gRPC call with that status
+/// size, delay and status take lists with percentages too, and all may come in a field `echo-query` instead: delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests,
 /// 5 ms in 5 %, and not at all in the rest. /debug answers with the request's head as it arrived.
 ///
 /// With --call the server is a service that depends on others: each request first calls those URLs, in order, passing

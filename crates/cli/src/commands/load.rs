@@ -7,10 +7,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_load::{Arrival, LoadOptions, LoadResult, Stop, Target, parse_duration};
+use voile_load::{Arrival, LoadOptions, LoadResult, Protocol, Stop, Target, parse_duration};
 
 /// The most bytes that `--payload-size` makes.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;
+
+/// Bytes of a TCP request where none is asked for: a small command, as to a key-value store.
+const DEFAULT_TCP_BYTES: usize = 64;
 
 /// Send load to a URL on a schedule and measure latency from the instant each request was due.
 ///
@@ -24,14 +27,25 @@ const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 /// Exit codes: 0 valid, 1 invalid or failed, 2 wrong usage. JSON fields: docs/reference/load.md.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where requests go: http://HOST[:PORT][/PATH][?QUERY]. Names are resolved once.
+    /// Where requests go; names are resolved once.
+    /// http://HOST[:PORT][/PATH][?QUERY]  HTTP/1.1, or HTTP/2 with --protocol http2
+    /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2 without TLS, by prior knowledge
+    /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC unary calls; without a method the standard health check
+    /// tcp://HOST:PORT                    request and response of --payload-size bytes, or --protocol tcp-bulk
+    #[arg(verbatim_doc_comment)]
     url: String,
+    /// What is spoken, where the URL's scheme leaves a choice.
+    #[arg(long, value_enum, value_name = "PROTOCOL")]
+    protocol: Option<ProtocolName>,
     /// Requests per second over all connections; 0 = maximum, each connection sending as soon as it is answered.
     #[arg(long, short = 'r', default_value_t = 100.0, value_name = "N")]
     rate: f64,
-    /// Connections, each with at most one request in flight.
+    /// Connections, each with at most one request in flight (HTTP/2 and gRPC: --streams).
     #[arg(long, short = 'c', default_value_t = 4, value_name = "N")]
     connections: usize,
+    /// HTTP/2 and gRPC: requests in flight on each connection, at most.
+    #[arg(long, short = 's', default_value_t = 1, value_name = "N")]
+    streams: usize,
     /// How long to measure.
     #[arg(long, short = 'd', default_value = "10s", value_parser = parse_duration, value_name = "DURATION")]
     duration: Duration,
@@ -56,7 +70,8 @@ pub(crate) struct Args {
     /// Request header; `Host` replaces the URL's. May be repeated.
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = parse_header)]
     headers: Vec<(String, String)>,
-    /// Send a body of that many bytes.
+    /// Send a body of that many bytes. gRPC: a message whose payload field has that many. TCP: that many bytes are a
+    /// request (default 64).
     #[arg(long, value_name = "BYTES", conflicts_with = "data")]
     payload_size: Option<usize>,
     /// Send this body; @FILE reads it from a file.
@@ -68,11 +83,13 @@ pub(crate) struct Args {
     /// Source address of the connections.
     #[arg(long, value_name = "IP")]
     bind: Option<IpAddr>,
-    /// Count a response with a body of another length as an error (kind `size`).
+    /// Count a response with a body (gRPC: message) of another length as an error (kind `size`). TCP: that many bytes
+    /// are an answer (default: as many as were sent).
     #[arg(long, value_name = "BYTES")]
     expect_size: Option<u64>,
-    /// Count a response with another status as an error (kind `status`); without it, any but 2xx is.
-    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(100..=599))]
+    /// Count a response with another status as an error (kind `status`); without it, any but 2xx is. gRPC: its status,
+    /// of which any but 0 is.
+    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(0..=599))]
     expect_status: Option<u16>,
     /// Print JSON; the same as --format json.
     #[arg(long, conflicts_with = "format")]
@@ -89,6 +106,18 @@ pub(crate) struct Args {
     /// Print a line each second to stderr even if that is not a terminal.
     #[arg(long)]
     progress: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum ProtocolName {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 without TLS, by prior knowledge.
+    Http2,
+    /// gRPC unary calls over it.
+    Grpc,
+    /// TCP: so many bytes there, so many back.
+    TcpRr,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -148,6 +177,15 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 fn options(args: &Args) -> Result<LoadOptions, String> {
     let mut options = LoadOptions::new(Target::parse(&args.url)?);
+    if let Some(protocol) = args.protocol {
+        options.protocol = match protocol {
+            ProtocolName::Http1 => Protocol::Http1,
+            ProtocolName::Http2 => Protocol::Http2,
+            ProtocolName::Grpc => Protocol::Grpc,
+            ProtocolName::TcpRr => Protocol::TcpRr,
+        };
+    }
+    options.streams = args.streams;
     options.rate = args.rate;
     options.connections = args.connections;
     options.duration = args.duration;
@@ -165,6 +203,9 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     options.method.clone_from(&args.method);
     options.headers.clone_from(&args.headers);
     options.body = body(args)?;
+    if options.protocol == Protocol::TcpRr && options.body.is_empty() {
+        options.body = pattern(DEFAULT_TCP_BYTES);
+    }
     if !options.body.is_empty() && options.method == "GET" {
         "POST".clone_into(&mut options.method);
     }
@@ -181,7 +222,7 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
                 "payload of {size} bytes: at most {MAX_PAYLOAD_BYTES}"
             ));
         }
-        return Ok((0..size).map(|at| b'a' + (at % 26) as u8).collect());
+        return Ok(pattern(size));
     }
     match args.data.as_deref() {
         None => Ok(Vec::new()),
@@ -190,6 +231,10 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
             None => Ok(data.as_bytes().to_vec()),
         },
     }
+}
+
+fn pattern(size: usize) -> Vec<u8> {
+    (0..size).map(|at| b'a' + (at % 26) as u8).collect()
 }
 
 fn print(args: &Args, result: &LoadResult) -> Result<(), String> {

@@ -25,6 +25,8 @@ const SHOWN_BYTES: usize = 1024;
 /// A request that needs its calls made.
 pub(crate) struct Job {
     pub(crate) token: u64,
+    /// The stream of an HTTP/2 connection, or 0.
+    pub(crate) stream: u32,
     /// Header lines to pass on.
     pub(crate) trace: String,
     pub(crate) replies: Arc<Replies>,
@@ -33,6 +35,7 @@ pub(crate) struct Job {
 /// The calls of one request, done.
 pub(crate) struct Reply {
     pub(crate) token: u64,
+    pub(crate) stream: u32,
     pub(crate) failed: bool,
     pub(crate) body: Vec<u8>,
 }
@@ -99,9 +102,15 @@ impl Callers {
 
     pub(crate) fn submit(&self, job: Job) {
         if let Err(unsent) = self.0.send(job) {
-            let Job { token, replies, .. } = unsent.0;
+            let Job {
+                token,
+                stream,
+                replies,
+                ..
+            } = unsent.0;
             replies.give(Reply {
                 token,
+                stream,
                 failed: true,
                 body: b"{}\n".to_vec(),
             });
@@ -131,6 +140,7 @@ fn call_forever(jobs: &Mutex<Receiver<Job>>, options: &EchoOptions) {
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Job {
             token,
+            stream,
             trace,
             replies,
         }) = next
@@ -152,6 +162,7 @@ fn call_forever(jobs: &Mutex<Receiver<Job>>, options: &EchoOptions) {
         body.push(b'\n');
         replies.give(Reply {
             token,
+            stream,
             failed,
             body,
         });

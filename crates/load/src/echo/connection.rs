@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::body::Body;
 use crate::echo::plan::Plan;
+use crate::http2::Server;
 
 /// Bodies made on demand are written from this pattern; 64 KiB fills a socket buffer by few writes.
 static PATTERN: [u8; 64 * 1024] = [b'v'; 64 * 1024];
@@ -46,6 +47,10 @@ pub(crate) struct Request {
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     pub(crate) generation: u32,
+    /// The client speaks HTTP/2.
+    pub(crate) http2: Option<Box<Server>>,
+    /// Nothing has been understood yet: it may begin with the preface of HTTP/2.
+    pub(crate) fresh: bool,
     /// Read, and not yet used.
     pub(crate) input: Vec<u8>,
     /// `input` holds only a part of a head.
@@ -69,6 +74,8 @@ impl Connection {
         Self {
             stream,
             generation,
+            http2: None,
+            fresh: true,
             input: Vec::new(),
             starved: false,
             readable: false,
@@ -87,7 +94,7 @@ impl Connection {
 
     /// Between requests, with nothing begun: may be closed without hurting anybody.
     pub(crate) fn idle(&self) -> bool {
-        self.phase == Phase::Head && self.input.is_empty() && self.flushed()
+        self.http2.is_none() && self.phase == Phase::Head && self.input.is_empty() && self.flushed()
     }
 
     fn flushed(&self) -> bool {

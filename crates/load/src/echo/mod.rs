@@ -8,6 +8,7 @@
 
 mod calls;
 mod connection;
+mod http2;
 mod plan;
 mod raw;
 mod request;
@@ -25,6 +26,9 @@ use crate::options::Target;
 use crate::stop::Stop;
 
 pub use plan::{Choice, MAX_DELAY, MAX_SIZE, Plan};
+
+/// The largest gRPC message made on demand: what clients accept unless told otherwise.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024 - 16;
 
 /// How to serve.
 #[derive(Debug, Clone, Default)]

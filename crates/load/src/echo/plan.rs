@@ -79,6 +79,8 @@ pub struct Plan {
     pub delay: Choice<u64>,
     /// Status code.
     pub status: Choice<u16>,
+    /// Status of gRPC calls.
+    pub grpc_status: Choice<u16>,
     /// Body size; none echoes the request's body.
     pub size: Option<Choice<usize>>,
     /// Close the connection after the answer.
@@ -109,6 +111,7 @@ impl Plan {
             target: target.to_vec(),
             delay: Choice::Always(defaults.delay),
             status: Choice::Always(200),
+            grpc_status: Choice::Always(0),
             size: defaults.size.map(Choice::Always),
             close: Choice::Always(false),
             headers: defaults.headers.clone(),
@@ -127,6 +130,7 @@ impl Plan {
         match name {
             "delay" => self.delay = Choice::parse(value, 0, delay)?,
             "status" => self.status = Choice::parse(value, 200, status)?,
+            "grpc-status" => self.grpc_status = Choice::parse(value, 0, grpc_status)?,
             "size" => self.size = Some(Choice::parse(value, 0, size)?),
             "close" => self.close = close(value)?,
             "header" => self.header(value)?,
@@ -168,6 +172,11 @@ fn delay(text: &str) -> Result<u64, String> {
 fn status(text: &str) -> Result<u16, String> {
     let code = text.parse().ok().filter(|code| (200..=599).contains(code));
     code.ok_or_else(|| format!("`{text}` is not a status from 200 to 599"))
+}
+
+fn grpc_status(text: &str) -> Result<u16, String> {
+    let code = text.parse().ok().filter(|code| *code <= 16);
+    code.ok_or_else(|| format!("`{text}` is not a gRPC status from 0 to 16"))
 }
 
 fn size(text: &str) -> Result<usize, String> {

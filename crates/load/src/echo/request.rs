@@ -98,6 +98,19 @@ pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<Head<'_>>, Refus
     }))
 }
 
+/// The lines of `fields` that belong to the trace context, as header lines.
+pub(crate) fn trace_of(fields: &str) -> String {
+    let mut trace = String::new();
+    for line in fields.lines() {
+        let name = line.split(':').next().unwrap_or_default();
+        if TRACE_FIELDS.contains(&name) {
+            trace.push_str(line);
+            trace.push_str("\r\n");
+        }
+    }
+    trace
+}
+
 /// Fields as lines; empty, and without an allocation, when none is wanted.
 fn text(fields: &[httparse::Header<'_>], end: &str, wanted: impl Fn(&str) -> bool) -> String {
     let mut text = String::new();

@@ -11,8 +11,9 @@ use crate::clock::{SECOND, Timer, now, sharpen_timers};
 use crate::echo::EchoOptions;
 use crate::echo::calls::{Callers, Job, Replies};
 use crate::echo::connection::{Connection, Phase, Request};
-use crate::echo::plan::{Defaults, Plan};
+use crate::echo::plan::{Defaults, MAX_DELAY, Plan};
 use crate::echo::request::{self, Refusal};
+use crate::http2::{PREFACE, Server};
 use crate::poll::{Poll, Ready};
 use crate::stop::Stop;
 
@@ -37,21 +38,22 @@ pub(crate) struct Worker {
     inbox: Arc<Inbox>,
     options: Arc<EchoOptions>,
     defaults: Defaults,
-    calls: Option<Callers>,
-    replies: Arc<Replies>,
+    pub(super) calls: Option<Callers>,
+    pub(super) replies: Arc<Replies>,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     generation: u32,
     plans: HashMap<Vec<u8>, Arc<Plan>>,
     timer: Timer,
-    delayed: BinaryHeap<Reverse<(u64, u64)>>,
+    /// When, which connection, and which of its streams (0 for HTTP/1.1).
+    pub(super) delayed: BinaryHeap<Reverse<(u64, u64, u32)>>,
     began: u64,
-    drain_until: Option<u64>,
+    pub(super) drain_until: Option<u64>,
     buffer: Box<[u8]>,
 }
 
 /// A connection that must be closed: it has failed, or is done.
-struct Over;
+pub(super) struct Over;
 
 impl From<io::Error> for Over {
     fn from(_: io::Error) -> Self {
@@ -160,6 +162,14 @@ impl Worker {
                 .is_some_and(Connection::idle)
             {
                 self.close(slot);
+                continue;
+            }
+            let connection = self.connections[slot].as_mut();
+            if let Some(server) = connection.and_then(|connection| connection.http2.as_mut()) {
+                server.go_away(false);
+                if let Some(connection) = self.connections[slot].take() {
+                    self.resume(slot, connection);
+                }
             }
         }
     }
@@ -200,6 +210,9 @@ impl Worker {
         buffer: &mut [u8],
     ) -> Result<(), Over> {
         loop {
+            if connection.http2.is_some() {
+                return self.drive_http2(slot, connection, buffer);
+            }
             if !connection.flush()? || matches!(connection.phase, Phase::Waiting | Phase::Calling) {
                 return Ok(());
             }
@@ -255,6 +268,16 @@ impl Worker {
     /// Uses bytes of at most one request; none when a head is not all there.
     fn consume(&mut self, slot: usize, connection: &mut Connection, bytes: &[u8]) -> usize {
         let mut used = 0;
+        if connection.fresh {
+            if bytes.starts_with(PREFACE) {
+                connection.http2 = Some(Box::new(Server::new(self.calls.is_some())));
+                return PREFACE.len();
+            }
+            if PREFACE.starts_with(bytes) {
+                return 0;
+            }
+            connection.fresh = false;
+        }
         if connection.phase == Phase::Head {
             match self.begin(connection, bytes) {
                 Ok(None) => return 0,
@@ -349,7 +372,7 @@ impl Worker {
         Ok(Some(head.length))
     }
 
-    fn plan(&mut self, target: &[u8]) -> Result<Arc<Plan>, String> {
+    pub(super) fn plan(&mut self, target: &[u8]) -> Result<Arc<Plan>, String> {
         if let Some(plan) = self.plans.get(target) {
             return Ok(Arc::clone(plan));
         }
@@ -371,6 +394,7 @@ impl Worker {
             let token = token(slot, connection.generation);
             calls.submit(Job {
                 token,
+                stream: 0,
                 trace,
                 replies: Arc::clone(&self.replies),
             });
@@ -387,28 +411,33 @@ impl Worker {
 
     /// Answers now, or when delay and stall allow.
     fn schedule(&mut self, slot: usize, connection: &mut Connection) {
-        let delay = connection
-            .plan
-            .as_ref()
-            .map_or(0, |plan| plan.delay.pick(fastrand::f64));
-        if delay > 0 || self.options.stall.is_some() {
-            let at = now();
-            let due = at + delay;
-            let release = |stall: super::Stall| self.began + stall.release(due - self.began);
-            let due = self.options.stall.map_or(due, release);
-            if due > at {
-                connection.phase = Phase::Waiting;
-                self.delayed
-                    .push(Reverse((due, token(slot, connection.generation))));
-                return;
-            }
+        if let Some(due) = self.due(connection.plan.as_deref(), 0) {
+            connection.phase = Phase::Waiting;
+            let token = token(slot, connection.generation);
+            self.delayed.push(Reverse((due, token, 0)));
+            return;
         }
         connection.answer(self.drain_until.is_some());
     }
 
+    /// When an answer may go out, if that is not now; `least` is a delay that the request itself asks for.
+    pub(super) fn due(&self, plan: Option<&Plan>, least: u64) -> Option<u64> {
+        let delay = plan
+            .map_or(0, |plan| plan.delay.pick(fastrand::f64))
+            .max(least.min(MAX_DELAY));
+        if delay == 0 && self.options.stall.is_none() {
+            return None;
+        }
+        let at = now();
+        let due = at + delay;
+        let release = |stall: super::Stall| self.began + stall.release(due - self.began);
+        let due = self.options.stall.map_or(due, release);
+        (due > at).then_some(due)
+    }
+
     /// Answers whatever has become due and arms the timer for the rest.
     fn fire(&mut self) -> io::Result<()> {
-        while let Some(Reverse((due, token))) = self.delayed.peek().copied() {
+        while let Some(Reverse((due, token, stream))) = self.delayed.peek().copied() {
             if due > now() {
                 break;
             }
@@ -417,11 +446,14 @@ impl Worker {
                 continue;
             };
             if let Some(mut connection) = self.connections[slot].take() {
-                connection.answer(self.drain_until.is_some());
+                match stream {
+                    0 => connection.answer(self.drain_until.is_some()),
+                    stream => Self::answer_stream(&mut connection, stream),
+                }
                 self.resume(slot, connection);
             }
         }
-        let due = self.delayed.peek().map(|Reverse((due, _))| *due);
+        let due = self.delayed.peek().map(|Reverse((due, _, _))| *due);
         let next = match (due, self.drain_until) {
             (Some(due), Some(until)) => Some(due.min(until)),
             (due, until) => due.or(until),
@@ -442,6 +474,11 @@ impl Worker {
             let Some(mut connection) = self.connections[slot].take() else {
                 continue;
             };
+            if reply.stream != 0 {
+                Self::answer_calls(&mut connection, reply.stream, reply.body, reply.failed);
+                self.resume(slot, connection);
+                continue;
+            }
             connection.request.status = reply.failed.then_some(502);
             connection.request.echo = reply.body;
             connection.request.json = true;
@@ -451,6 +488,6 @@ impl Worker {
     }
 }
 
-fn token(slot: usize, generation: u32) -> u64 {
+pub(super) fn token(slot: usize, generation: u32) -> u64 {
     slot as u64 | u64::from(generation) << 32
 }

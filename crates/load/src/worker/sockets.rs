@@ -2,15 +2,18 @@
 
 use std::io::{self, Read, Write};
 
-use super::{State, Worker};
+use super::{State, Wire, Worker};
 use crate::clock::{MILLISECOND, now};
 use crate::connect::start_connect;
+use crate::http2::{Answer, Event};
 use crate::poll::Ready;
-use crate::response::Response;
 use crate::tally::Outcome;
 
 /// How long a connection rests after it could not be made, so that a dead server is not hammered.
 const RECONNECT_PAUSE_NS: u64 = 5 * MILLISECOND;
+/// Full reads of one connection in a row, before others and the clock have their turn: 1 MiB.
+const READS_PER_TURN: usize = 16;
+
 impl Worker {
     pub(super) fn connect(&mut self, index: usize) -> io::Result<()> {
         let stream = start_connect(self.options.target.address, self.options.bind)?;
@@ -20,9 +23,8 @@ impl Worker {
         self.poll.add_stream(&stream, token)?;
         connection.stream = Some(stream);
         connection.state = State::Connecting;
-        connection.opened = now();
         connection.hangup = false;
-        connection.reader.reset();
+        connection.wire.reset();
         self.tally.connects += 1;
         Ok(())
     }
@@ -38,7 +40,7 @@ impl Worker {
         }
         connection.hangup |= ready.hangup();
         if connection.state == State::Connecting {
-            if !ready.writable() {
+            if !ready.writable() && !ready.readable() {
                 return;
             }
             let failed = connection
@@ -49,7 +51,10 @@ impl Worker {
                 self.fail(index, Outcome::Connect);
                 return;
             }
-            connection.state = State::Open;
+            // HTTP/2 is open once the server's settings have come.
+            if !matches!(connection.wire, Wire::Http2 { .. }) {
+                self.opened(index);
+            }
         }
         if ready.writable() {
             self.write(index);
@@ -59,17 +64,75 @@ impl Worker {
         }
     }
 
-    /// Writes what is left of the request.
-    pub(super) fn write(&mut self, index: usize) {
+    /// A connection has been made: the requests that wait for it go out.
+    fn opened(&mut self, index: usize) {
+        self.connections[index].state = State::Open;
+        for lane in self.lanes_of(index) {
+            if self.lanes[lane].request.is_some() {
+                self.send(lane);
+            }
+        }
+    }
+
+    /// Sends a lane's request on its open connection.
+    pub(super) fn send(&mut self, lane: usize) {
+        let index = lane / self.streams;
         let connection = &mut self.connections[index];
-        while connection.request.is_some() && connection.written < self.request.len() {
+        match &mut connection.wire {
+            Wire::Http1 { written, .. } => {
+                *written = 0;
+                self.write(index);
+            }
+            Wire::Tcp { written, missing } => {
+                *written = 0;
+                *missing = self.answer_bytes;
+                self.write(index);
+            }
+            Wire::Http2 { client, .. } => {
+                client.open(lane % self.streams);
+                if !connection.dirty {
+                    connection.dirty = true;
+                    self.dirty.push(index);
+                }
+            }
+        }
+    }
+
+    /// Writes what this turn has left to be written.
+    pub(super) fn flush(&mut self) {
+        while let Some(index) = self.dirty.pop() {
+            self.connections[index].dirty = false;
+            self.write(index);
+        }
+    }
+
+    /// Writes what can be written now.
+    fn write(&mut self, index: usize) {
+        loop {
+            let connection = &mut self.connections[index];
             let Some(stream) = connection.stream.as_mut() else {
                 return;
             };
-            match stream.write(&self.request[connection.written..]) {
+            let busy = self.lanes[index * self.streams].request.is_some();
+            let bytes = match &connection.wire {
+                Wire::Http2 { client, .. } => client.unsent(),
+                Wire::Http1 { written, .. } | Wire::Tcp { written, .. } if busy => {
+                    &self.request[*written..]
+                }
+                Wire::Http1 { .. } | Wire::Tcp { .. } => return,
+            };
+            if bytes.is_empty() {
+                return;
+            }
+            match stream.write(bytes) {
                 Ok(count) => {
-                    connection.written += count;
                     self.tally.bytes_sent += count as u64;
+                    match &mut connection.wire {
+                        Wire::Http2 { client, .. } => client.wrote(count),
+                        Wire::Http1 { written, .. } | Wire::Tcp { written, .. } => {
+                            *written += count;
+                        }
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -83,16 +146,30 @@ impl Worker {
         }
     }
 
+    /// Goes on with connections that had more to be read.
+    pub(super) fn read_on(&mut self) {
+        for index in std::mem::take(&mut self.unread) {
+            self.read(index);
+        }
+    }
+
     fn read(&mut self, index: usize) {
-        loop {
+        for _ in 0..READS_PER_TURN {
             let connection = &mut self.connections[index];
             let Some(stream) = connection.stream.as_mut() else {
                 return;
             };
             match stream.read(&mut self.buffer) {
                 Ok(0) => {
-                    match connection.reader.end_of_stream() {
-                        Some(response) => self.answered(index, response, false),
+                    let answer = match &mut connection.wire {
+                        Wire::Http1 { reader, .. } => reader.end_of_stream(),
+                        Wire::Http2 { .. } | Wire::Tcp { .. } => None,
+                    };
+                    match answer {
+                        Some(response) => {
+                            let (status, body) = (Some(response.status), response.body);
+                            self.answered(index, Answer { status, body }, true, false);
+                        }
                         None => self.fail(index, Outcome::Reset),
                     }
                     return;
@@ -110,67 +187,165 @@ impl Worker {
                 Err(_) => return self.fail(index, Outcome::Reset),
             }
         }
+        // The edge is spent: nobody will tell again that there is more.
+        self.unread.push(index);
     }
 
     fn digest(&mut self, index: usize, count: usize) {
+        if matches!(self.connections[index].wire, Wire::Http2 { .. }) {
+            return self.digest_http2(index, count);
+        }
         let connection = &mut self.connections[index];
-        if connection.request.is_none() {
+        if self.lanes[index].request.is_none() {
             // Bytes nobody asked for: the next response could not be told from them.
             self.tally.unsolicited += 1;
             self.close(index);
             return;
         }
-        match connection.reader.feed(&self.buffer[..count]) {
-            Ok((_, None)) => {}
-            Ok((used, Some(response))) => self.answered(index, response, used < count),
-            Err(_) => self.fail(index, Outcome::Protocol),
+        match &mut connection.wire {
+            Wire::Http1 { reader, .. } => match reader.feed(&self.buffer[..count]) {
+                Ok((_, None)) => {}
+                Ok((used, Some(response))) => {
+                    let (status, body) = (Some(response.status), response.body);
+                    let answer = Answer { status, body };
+                    self.answered(index, answer, response.close, used < count);
+                }
+                Err(_) => self.fail(index, Outcome::Protocol),
+            },
+            Wire::Tcp { missing, .. } => {
+                let surplus = count as u64 > *missing;
+                *missing = missing.saturating_sub(count as u64);
+                if *missing == 0 {
+                    let (status, body) = (None, self.answer_bytes);
+                    self.answered(index, Answer { status, body }, false, surplus);
+                }
+            }
+            Wire::Http2 { .. } => {}
         }
     }
 
-    fn answered(&mut self, index: usize, response: Response, surplus: bool) {
-        let good = match self.options.expect_status {
-            Some(status) => response.status == status,
-            None => (200..300).contains(&response.status),
-        };
+    /// A response of a protocol with one request per connection.
+    fn answered(&mut self, index: usize, answer: Answer, close: bool, surplus: bool) {
         let outcome = if surplus {
             Outcome::Protocol
-        } else if !good {
+        } else {
+            self.judge(answer)
+        };
+        // A response before the request was wholly sent leaves a connection that cannot be used again.
+        let connection = &self.connections[index];
+        let unsent = match &connection.wire {
+            Wire::Http1 { written, .. } | Wire::Tcp { written, .. } => {
+                *written < self.request.len()
+            }
+            Wire::Http2 { .. } => false,
+        };
+        if close || surplus || unsent || !self.options.keepalive || connection.hangup {
+            self.close(index);
+        }
+        self.finish(index, outcome, Some(answer));
+    }
+
+    /// Whether an answer is what was asked for.
+    fn judge(&self, answer: Answer) -> Outcome {
+        let good = match (self.options.expect_status, answer.status) {
+            (_, None) => true,
+            (Some(wanted), Some(status)) => status == wanted,
+            (None, Some(status)) if self.shape.grpc => status == 0,
+            (None, Some(status)) => (200..300).contains(&status),
+        };
+        let size = self.options.expect_size;
+        if !good {
             Outcome::Status
-        } else if self
-            .options
-            .expect_size
-            .is_some_and(|size| size != response.body)
-        {
+        } else if size.is_some_and(|size| size != answer.body) {
             Outcome::Size
         } else {
             Outcome::Ok
-        };
-        // A response before the request was wholly sent leaves a connection that cannot be used again.
-        let unsent = self.connections[index].written < self.request.len();
-        if response.close
-            || surplus
-            || unsent
-            || !self.options.keepalive
-            || self.connections[index].hangup
-        {
-            self.close(index);
         }
-        self.finish(index, outcome, Some(response));
     }
 
-    /// The connection is lost, and with it its request, if it had one.
+    fn digest_http2(&mut self, index: usize, count: usize) {
+        let Wire::Http2 { client, .. } = &mut self.connections[index].wire else {
+            return;
+        };
+        let mut events = std::mem::take(&mut self.events);
+        let mut bytes = &self.buffer[..count];
+        let broken = loop {
+            match client.next(&mut bytes) {
+                Ok(Some(event)) => events.push(event),
+                Ok(None) => break false,
+                Err(_) => break true,
+            }
+        };
+        let first = index * self.streams;
+        for event in events.drain(..) {
+            match event {
+                Event::Ready => self.opened(index),
+                Event::Started(lane) => {
+                    if let Some(request) = &mut self.lanes[first + lane].request {
+                        request.sent = now();
+                    }
+                }
+                Event::Answered(lane, answer) => {
+                    self.finish(first + lane, self.judge(answer), Some(answer));
+                }
+                Event::Failed(lane, outcome) => self.finish(first + lane, outcome, None),
+            }
+        }
+        self.events = events;
+        if broken {
+            return self.fail(index, Outcome::Protocol);
+        }
+        self.write(index);
+        self.replace_spent(index);
+    }
+
+    /// A connection that takes no more streams makes room for another, once its last stream has ended.
+    fn replace_spent(&mut self, index: usize) {
+        let Wire::Http2 { client, .. } = &self.connections[index].wire else {
+            return;
+        };
+        if !client.spent() || self.connections[index].state != State::Open {
+            return;
+        }
+        let waiting = self
+            .lanes_of(index)
+            .any(|lane| self.lanes[lane].request.is_some());
+        if !waiting {
+            self.close(index);
+        } else if !client.used() || self.connect(index).is_err() {
+            // A server that turns everybody away at once is not asked again for the same requests.
+            self.fail(index, Outcome::GoAway);
+        }
+    }
+
+    /// A request has waited too long for its answer.
+    pub(super) fn time_out(&mut self, lane: usize) {
+        let index = lane / self.streams;
+        let connection = &mut self.connections[index];
+        match &mut connection.wire {
+            Wire::Http2 { client, .. } if connection.state == State::Open => {
+                client.cancel(lane % self.streams);
+                self.finish(lane, Outcome::Timeout, None);
+                self.write(index);
+                self.replace_spent(index);
+            }
+            _ => self.fail(index, Outcome::Timeout),
+        }
+    }
+
+    /// The connection is lost, and with it its requests, if it had any.
     pub(super) fn fail(&mut self, index: usize, outcome: Outcome) {
         self.close(index);
-        if self.connections[index].request.is_none() {
+        let lanes = self.lanes_of(index);
+        if !lanes.clone().any(|lane| self.lanes[lane].request.is_some()) {
             return;
         }
         if outcome == Outcome::Connect {
-            let until = now() + RECONNECT_PAUSE_NS;
-            self.connections[index].state = State::Paused(until);
-            self.paused += 1;
-            self.next_scan = self.next_scan.min(until);
+            self.pause(index, now() + RECONNECT_PAUSE_NS);
         }
-        self.finish(index, outcome, None);
+        for lane in lanes {
+            self.finish(lane, outcome, None);
+        }
     }
 
     pub(super) fn close(&mut self, index: usize) {

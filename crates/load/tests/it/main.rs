@@ -8,6 +8,7 @@
 mod echo;
 mod load;
 mod misbehaving;
+mod multiplexed;
 mod relay;
 mod responses;
 mod schedules;

@@ -1,0 +1,336 @@
+//! The echo server over HTTP/2: which answer a stream gets, for plain requests and for the gRPC methods it serves.
+//!
+//! gRPC: `voile.echo.v1.Echo/Unary` sends the message back, `fgrpc.PingServer/Ping` does so with the time in it, and
+//! `grpc.health.v1.Health/Check` says SERVING. Arguments come in the target's query or in the field `echo-query`.
+
+use std::cmp::Reverse;
+use std::io::{self, Read, Write};
+
+use super::calls::Job;
+use super::connection::Connection;
+use super::plan::Plan;
+use super::request;
+use super::worker::{Over, Worker, token};
+use crate::clock::unix_now;
+use crate::grpc;
+use crate::http2::{Asked, Content, Reply, Server, Stream};
+
+/// Unsent bytes beyond which no more requests are read: a client must read its answers.
+const MAX_UNSENT_BYTES: usize = 512 * 1024;
+
+/// gRPC status codes that we give.
+const INVALID_ARGUMENT: u16 = 3;
+const UNIMPLEMENTED: u16 = 12;
+const INTERNAL: u16 = 13;
+/// `HealthCheckResponse { status: SERVING }`.
+const SERVING: &[u8] = &[0x08, 0x01];
+
+impl Worker {
+    /// Goes on with an HTTP/2 connection as far as its socket allows.
+    pub(super) fn drive_http2(
+        &mut self,
+        slot: usize,
+        connection: &mut Connection,
+        buffer: &mut [u8],
+    ) -> Result<(), Over> {
+        let Some(mut server) = connection.http2.take() else {
+            return Err(Over);
+        };
+        let ended = self.serve(slot, connection, &mut server, buffer);
+        connection.http2 = Some(server);
+        ended
+    }
+
+    fn serve(
+        &mut self,
+        slot: usize,
+        connection: &mut Connection,
+        server: &mut Server,
+        buffer: &mut [u8],
+    ) -> Result<(), Over> {
+        let token = token(slot, connection.generation);
+        if !connection.input.is_empty() {
+            let input = std::mem::take(&mut connection.input);
+            connection.closing |= !self.hear(token, server, &input);
+        }
+        loop {
+            let flushed = flush(connection, server)?;
+            let over = connection.closing || connection.ended || self.drain_until.is_some();
+            if flushed && over && (connection.closing || server.idle()) {
+                return Err(Over);
+            }
+            if connection.closing
+                || !connection.readable
+                || server.unsent().len() > MAX_UNSENT_BYTES
+            {
+                return Ok(());
+            }
+            match connection.stream.read(buffer) {
+                Ok(0) => {
+                    connection.ended = true;
+                    connection.readable = false;
+                }
+                Ok(count) => {
+                    connection.readable = count == buffer.len() || connection.hangup;
+                    connection.closing |= !self.hear(token, server, &buffer[..count]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.readable = false;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(Over),
+            }
+        }
+    }
+
+    /// Takes bytes and deals with the requests in them; false if they are no HTTP/2.
+    fn hear(&mut self, token: u64, server: &mut Server, mut bytes: &[u8]) -> bool {
+        loop {
+            match server.next(&mut bytes) {
+                Ok(None) => return true,
+                Ok(Some(Asked::Head(lane))) => self.head(server, lane),
+                Ok(Some(Asked::Whole(lane))) => self.whole(token, server, lane),
+                Err(_) => {
+                    server.go_away(true);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// A request's head has come: what will be answered, and whether its body is needed for that.
+    fn head(&mut self, server: &mut Server, lane: usize) {
+        let calls = self.calls.is_some();
+        let stream = server.stream(lane);
+        if !stream.arguments.is_empty() {
+            let mark = if stream.target.contains(&b'?') {
+                b'&'
+            } else {
+                b'?'
+            };
+            stream.target.push(mark);
+            let arguments = std::mem::take(&mut stream.arguments);
+            stream.target.extend_from_slice(&arguments);
+        }
+        let known = stream
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.target == stream.target);
+        if !known {
+            match self.plan(&stream.target) {
+                Ok(plan) => stream.plan = Some(plan),
+                Err(why) => return refuse(server, lane, &why),
+            }
+        }
+        let echoes = stream
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.size.is_none() && !plan.debug);
+        stream.keep = echoes && (!calls || stream.grpc);
+    }
+
+    /// The request is whole: calls, waits or answers.
+    fn whole(&mut self, token: u64, server: &mut Server, lane: usize) {
+        let id = server.id(lane);
+        let stream = server.stream(lane);
+        if let Some(calls) = self.calls.as_ref().filter(|_| !stream.grpc) {
+            let trace = request::trace_of(&stream.fields);
+            let replies = std::sync::Arc::clone(&self.replies);
+            return calls.submit(Job {
+                token,
+                stream: id,
+                trace,
+                replies,
+            });
+        }
+        let asked = if stream.grpc { asked_delay(stream) } else { 0 };
+        match self.due(stream.plan.as_deref(), asked) {
+            Some(due) => self.delayed.push(Reverse((due, token, id))),
+            None => answer(server, lane),
+        }
+    }
+
+    /// A stream's answer is due, if it still waits for one.
+    pub(super) fn answer_stream(connection: &mut Connection, id: u32) {
+        if let Some(server) = &mut connection.http2
+            && let Some(lane) = server.find(id)
+        {
+            answer(server, lane);
+        }
+    }
+
+    /// What was called for a stream has answered.
+    pub(super) fn answer_calls(connection: &mut Connection, id: u32, body: Vec<u8>, failed: bool) {
+        let Some(server) = &mut connection.http2 else {
+            return;
+        };
+        let Some(lane) = server.find(id) else { return };
+        let stream = server.stream(lane);
+        let headers = stream
+            .plan
+            .as_ref()
+            .map(|plan| plan.headers.clone())
+            .unwrap_or_default();
+        stream.body = body;
+        let reply = Reply {
+            status: if failed { 502 } else { 200 },
+            content_type: "application/json",
+            headers: &headers,
+            content: Content::Kept,
+            grpc: None,
+        };
+        server.answer(lane, &reply);
+    }
+}
+
+/// Writes what is pending; true when nothing is left that could be written now.
+fn flush(connection: &mut Connection, server: &mut Server) -> io::Result<bool> {
+    while !server.unsent().is_empty() {
+        match connection.stream.write(server.unsent()) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => server.wrote(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+fn refuse(server: &mut Server, lane: usize, why: &str) {
+    let stream = server.stream(lane);
+    if stream.grpc {
+        return end_call(server, lane, INVALID_ARGUMENT, why);
+    }
+    stream.body = format!("{why}\n").into_bytes();
+    let reply = Reply {
+        status: 400,
+        content_type: "text/plain",
+        content: Content::Kept,
+        ..Reply::default()
+    };
+    server.answer(lane, &reply);
+}
+
+/// Answers a gRPC call with its trailers alone.
+fn end_call(server: &mut Server, lane: usize, status: u16, why: &str) {
+    let reply = Reply {
+        status: 200,
+        content_type: "application/grpc",
+        grpc: Some((status, why)),
+        ..Reply::default()
+    };
+    server.answer(lane, &reply);
+}
+
+/// The delay that Fortio's ping asks for in its message, in nanoseconds.
+fn asked_delay(stream: &Stream) -> u64 {
+    let message = stream.body.get(grpc::PREFIX_BYTES..);
+    if !path(&stream.target).ends_with(grpc::FORTIO_PING.as_bytes()) {
+        return 0;
+    }
+    message
+        .and_then(|message| grpc::varint(message, 4))
+        .unwrap_or(0)
+}
+
+fn path(target: &[u8]) -> &[u8] {
+    target
+        .split(|byte| *byte == b'?')
+        .next()
+        .unwrap_or_default()
+}
+
+fn answer(server: &mut Server, lane: usize) {
+    let stream = server.stream(lane);
+    let Some(plan) = stream.plan.clone() else {
+        return;
+    };
+    if stream.grpc {
+        return answer_call(server, lane, &plan);
+    }
+    if plan.debug {
+        let (method, target) = (
+            String::from_utf8_lossy(&stream.method),
+            String::from_utf8_lossy(&stream.target),
+        );
+        let (fields, length) = (&stream.fields, stream.length);
+        stream.body =
+            format!("{method} {target} HTTP/2\n{fields}\nbody: {length} bytes\n").into_bytes();
+    }
+    let size = plan.size.as_ref().filter(|_| !plan.debug);
+    let content = size.map_or(Content::Kept, |size| {
+        Content::Pattern(size.pick(fastrand::f64))
+    });
+    let reply = Reply {
+        status: plan.status.pick(fastrand::f64),
+        content_type: "text/plain",
+        headers: &plan.headers,
+        content,
+        grpc: None,
+    };
+    server.answer(lane, &reply);
+}
+
+fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
+    let stream = server.stream(lane);
+    let failing = plan.grpc_status.pick(fastrand::f64);
+    let status = plan.status.pick(fastrand::f64);
+    if status != 200 {
+        // As a proxy would answer that has nobody to ask.
+        let reply = Reply {
+            status,
+            headers: &plan.headers,
+            ..Reply::default()
+        };
+        return server.answer(lane, &reply);
+    }
+    let refusal = if failing != 0 {
+        Some((failing, "as asked for"))
+    } else if !stream.messages.one() {
+        Some((INTERNAL, "expected exactly one message"))
+    } else if stream.body.first() == Some(&1) {
+        Some((UNIMPLEMENTED, "compressed messages are not served"))
+    } else {
+        reply_message(stream, plan)
+            .err()
+            .map(|why| (UNIMPLEMENTED, why))
+    };
+    if let Some((code, why)) = refusal {
+        return end_call(server, lane, code, why);
+    }
+    let reply = Reply {
+        status: 200,
+        content_type: "application/grpc",
+        headers: &plan.headers,
+        content: Content::Kept,
+        grpc: Some((0, "")),
+    };
+    server.answer(lane, &reply);
+}
+
+/// Turns the request's message into the answer's, in place.
+fn reply_message(stream: &mut Stream, plan: &Plan) -> Result<(), &'static str> {
+    let path = path(&stream.target);
+    if path == grpc::HEALTH_CHECK.as_bytes() {
+        stream.body.clear();
+        grpc::put_message(&mut stream.body, SERVING);
+    } else if path == grpc::ECHO_UNARY.as_bytes() {
+        if let Some(size) = &plan.size {
+            let payload = vec![b'v'; size.pick(fastrand::f64).min(super::MAX_MESSAGE_BYTES)];
+            stream.body.clear();
+            grpc::put_message(&mut stream.body, &grpc::message(grpc::ECHO_UNARY, &payload));
+        }
+    } else if path == grpc::FORTIO_PING.as_bytes() {
+        let mut message = stream
+            .body
+            .split_off(grpc::PREFIX_BYTES.min(stream.body.len()));
+        // Of a field that is there twice, the last one counts.
+        grpc::put_number(&mut message, 2, unix_now());
+        stream.body.clear();
+        grpc::put_message(&mut stream.body, &message);
+    } else {
+        return Err("unknown method");
+    }
+    Ok(())
+}

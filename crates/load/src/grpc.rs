@@ -1,0 +1,127 @@
+//! What gRPC adds to HTTP/2: length-prefixed messages, a status in the trailers, and the few protobuf fields that the
+//! methods we call and serve need. Messages are otherwise opaque.
+
+/// Compressed flag and length, before each message.
+pub(crate) const PREFIX_BYTES: usize = 5;
+
+/// The standard health service, which any gRPC server may be asked for.
+pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+/// Our echo service (`crates/load/proto/echo.proto`).
+pub const ECHO_UNARY: &str = "/voile.echo.v1.Echo/Unary";
+/// Fortio's echo service.
+pub const FORTIO_PING: &str = "/fgrpc.PingServer/Ping";
+
+/// Counts messages as their bytes come.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Messages {
+    head: u8,
+    left: u32,
+    /// Messages that have wholly come.
+    pub(crate) whole: u32,
+    /// Bytes of messages, prefixes left out.
+    pub(crate) bytes: u64,
+}
+
+impl Messages {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) {
+        while let Some(first) = bytes.first().copied() {
+            if usize::from(self.head) < PREFIX_BYTES {
+                // The flag goes into no length: four bytes follow it and shift it out.
+                self.left = self.left << 8 | u32::from(first);
+                self.head += 1;
+                bytes = &bytes[1..];
+            } else {
+                let taken = bytes.len().min(self.left as usize);
+                self.bytes += taken as u64;
+                self.left -= taken as u32;
+                bytes = &bytes[taken..];
+            }
+            if usize::from(self.head) == PREFIX_BYTES && self.left == 0 {
+                self.whole = self.whole.saturating_add(1);
+                self.head = 0;
+            }
+        }
+    }
+
+    /// Exactly one message, and nothing after it: what a unary call must bring.
+    pub(crate) fn one(&self) -> bool {
+        self.whole == 1 && self.head == 0
+    }
+}
+
+/// Appends a message with its prefix.
+pub(crate) fn put_message(out: &mut Vec<u8>, message: &[u8]) {
+    out.push(0);
+    out.extend_from_slice(&(message.len() as u32).to_be_bytes());
+    out.extend_from_slice(message);
+}
+
+/// The message that carries a payload to a method: in the field where that method keeps it.
+pub(crate) fn message(method: &str, payload: &[u8]) -> Vec<u8> {
+    if payload.is_empty() {
+        return Vec::new();
+    }
+    let field = if method == FORTIO_PING { 3 } else { 1 };
+    let mut message = Vec::with_capacity(payload.len() + 6);
+    put_bytes(&mut message, field, payload);
+    message
+}
+
+/// Appends a field of bytes.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    out.push(field << 3 | 2);
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a variable-length integer.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a field that is a number.
+pub(crate) fn put_number(out: &mut Vec<u8>, field: u8, value: u64) {
+    out.push(field << 3);
+    put_varint(out, value);
+}
+
+/// The number in a field of a message; none if it is not there, or the message is none.
+pub(crate) fn varint(mut message: &[u8], field: u64) -> Option<u64> {
+    let mut found = None;
+    while !message.is_empty() {
+        let key = take_varint(&mut message)?;
+        match key & 7 {
+            0 => {
+                let value = take_varint(&mut message)?;
+                if key >> 3 == field {
+                    found = Some(value);
+                }
+            }
+            1 => message = message.get(8..)?,
+            2 => {
+                let length = usize::try_from(take_varint(&mut message)?).ok()?;
+                message = message.get(length..)?;
+            }
+            5 => message = message.get(4..)?,
+            _ => return None,
+        }
+    }
+    found
+}
+
+fn take_varint(message: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = message.split_first()?;
+        *message = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}

@@ -1,0 +1,413 @@
+//! The generator's end of an HTTP/2 connection: the same request over and over on as many streams as there are
+//! lanes, and what became of each. No I/O.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::core::{self, Core, Incoming};
+use super::frame::Frames;
+use super::{Malformed, PREFACE};
+use crate::grpc::Messages;
+use crate::tally::Outcome;
+
+/// The last stream a connection may have; the next request needs another connection.
+const LAST_STREAM: u32 = 0x7fff_ffff;
+
+/// What every request of a run looks like.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// Fields in order, names in lower case.
+    pub(crate) fields: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    /// A gRPC call: its status is in the trailers.
+    pub(crate) grpc: bool,
+    /// A HEAD request: its answer has no body, whatever it says.
+    pub(crate) head: bool,
+}
+
+/// A whole answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) status: Option<u16>,
+    /// Bytes of body; of gRPC messages, without their prefixes.
+    pub(crate) body: u64,
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The server's settings have come: requests may be sent.
+    Ready,
+    /// A request that waited for a stream goes out now.
+    Started(usize),
+    Answered(usize, Answer),
+    Failed(usize, Outcome),
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    /// Bytes of body that may be sent, and that have been.
+    window: i64,
+    sent: usize,
+    /// 0 until the head has come.
+    status: u16,
+    grpc_status: Option<u16>,
+    length: Option<u64>,
+    body: u64,
+    received: u32,
+    messages: Messages,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    frames: Frames,
+    state: State,
+}
+
+#[derive(Debug)]
+struct State {
+    core: Core,
+    shape: Arc<Shape>,
+    /// The block of every request, once the server's table has learned its fields.
+    steady: Option<Vec<u8>>,
+    /// By lane: the stream it is on, or 0.
+    ids: Vec<u32>,
+    streams: Vec<Stream>,
+    active: usize,
+    next: u32,
+    /// Lanes whose request waits for a stream to end.
+    waiting: VecDeque<usize>,
+    /// Bodies that wait for a window.
+    unsent_bodies: usize,
+    /// No new streams, for the server said so or the numbers have run out.
+    closing: bool,
+    /// The lanes above the last stream of a GOAWAY, still to be told.
+    failed: Vec<usize>,
+}
+
+impl Client {
+    /// A new connection, with its preface ready to be written.
+    pub(crate) fn new(shape: Arc<Shape>, lanes: usize) -> Self {
+        let state = State {
+            core: Core::new(PREFACE, None),
+            shape,
+            steady: None,
+            ids: vec![0; lanes],
+            streams: (0..lanes).map(|_| Stream::default()).collect(),
+            active: 0,
+            next: 1,
+            waiting: VecDeque::new(),
+            unsent_bodies: 0,
+            closing: false,
+            failed: Vec::new(),
+        };
+        Self {
+            frames: Frames::default(),
+            state,
+        }
+    }
+
+    /// What is to be written.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        self.state.core.unsent()
+    }
+
+    /// So many bytes of it have been written.
+    pub(crate) fn wrote(&mut self, count: usize) {
+        self.state.core.wrote(count);
+        if self.state.unsent_bodies > 0 {
+            self.state.send_bodies();
+        }
+    }
+
+    /// Sends a lane's request, or lets it wait for a stream: then false.
+    pub(crate) fn open(&mut self, lane: usize) -> bool {
+        let state = &mut self.state;
+        if state.closing || state.active >= state.core.max_streams {
+            state.waiting.push_back(lane);
+            return false;
+        }
+        state.open(lane);
+        true
+    }
+
+    /// Gives a lane's request up.
+    pub(crate) fn cancel(&mut self, lane: usize) {
+        let state = &mut self.state;
+        match state.ids[lane] {
+            0 => state.waiting.retain(|waiting| *waiting != lane),
+            stream => {
+                state.core.put_reset(stream, core::CANCEL);
+                state.free(lane);
+            }
+        }
+    }
+
+    /// The server takes no more streams, and none is left.
+    pub(crate) fn spent(&self) -> bool {
+        self.state.closing && self.state.active == 0 && self.state.failed.is_empty()
+    }
+
+    /// Whether any request has gone out.
+    pub(crate) fn used(&self) -> bool {
+        self.state.next > 1
+    }
+
+    /// Takes bytes until something has happened; none when all are used.
+    pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Event>, Malformed> {
+        loop {
+            if let Some(event) = self.state.pending() {
+                return Ok(Some(event));
+            }
+            let (used, frame) = self.frames.next(bytes)?;
+            *bytes = &bytes[used..];
+            let Some(frame) = frame else {
+                return Ok(None);
+            };
+            let first = !self.state.core.settled;
+            let incoming = self.state.core.accept(&frame)?;
+            if let Some(event) = self.state.apply(incoming)? {
+                return Ok(Some(event));
+            }
+            if first && self.state.core.settled {
+                return Ok(Some(Event::Ready));
+            }
+        }
+    }
+}
+
+impl State {
+    /// What follows from earlier frames.
+    fn pending(&mut self) -> Option<Event> {
+        if let Some(lane) = self.failed.pop() {
+            return Some(Event::Failed(lane, Outcome::GoAway));
+        }
+        if self.closing || self.active >= self.core.max_streams {
+            return None;
+        }
+        let lane = self.waiting.pop_front()?;
+        self.open(lane);
+        Some(Event::Started(lane))
+    }
+
+    fn open(&mut self, lane: usize) {
+        let id = self.next;
+        self.closing |= id >= LAST_STREAM;
+        self.next = id.wrapping_add(2);
+        self.active += 1;
+        self.ids[lane] = id;
+        self.streams[lane] = Stream {
+            window: self.core.initial,
+            ..Stream::default()
+        };
+        let end = self.shape.body.is_empty();
+        if self.core.resized() {
+            self.steady = None;
+        }
+        if let Some(block) = self.steady.take() {
+            self.core.put_block(&block, id, end);
+            self.steady = Some(block);
+        } else {
+            let fields = self.shape.fields.iter();
+            let fields = fields.map(|(name, value)| (name.as_bytes(), value.as_bytes(), true));
+            let steady = self.core.encode(fields);
+            self.core.put_coded(id, end);
+            self.steady = steady.then(|| self.core.coded().to_vec());
+        }
+        if !end {
+            self.unsent_bodies += 1;
+            self.send_body(lane);
+        }
+    }
+
+    fn send_bodies(&mut self) {
+        for lane in 0..self.ids.len() {
+            if self.ids[lane] != 0 && self.streams[lane].sent < self.shape.body.len() {
+                self.send_body(lane);
+            }
+        }
+    }
+
+    fn send_body(&mut self, lane: usize) {
+        let (stream, body) = (&mut self.streams[lane], &self.shape.body);
+        while stream.sent < body.len() {
+            let room = self.core.room(stream.window, body.len() - stream.sent);
+            if room == 0 {
+                return;
+            }
+            let piece = &body[stream.sent..stream.sent + room];
+            stream.sent += room;
+            stream.window -= room as i64;
+            let end = stream.sent == body.len();
+            self.core.put_data(piece, self.ids[lane], end);
+        }
+        self.unsent_bodies -= 1;
+    }
+
+    fn free(&mut self, lane: usize) {
+        if self.streams[lane].sent < self.shape.body.len() {
+            self.unsent_bodies -= 1;
+        }
+        self.ids[lane] = 0;
+        self.active -= 1;
+    }
+
+    /// The lane of a stream; none if the stream is over.
+    fn lane(&self, stream: u32) -> Result<Option<usize>, Malformed> {
+        if stream.is_multiple_of(2) || stream >= self.next {
+            return Err(Malformed("speaks of a stream that was never opened"));
+        }
+        Ok(self.ids.iter().position(|id| *id == stream))
+    }
+
+    fn apply(&mut self, incoming: Incoming<'_>) -> Result<Option<Event>, Malformed> {
+        match incoming {
+            Incoming::Nothing => Ok(None),
+            Incoming::Headers { stream, end } => self.headers(stream, end),
+            Incoming::Data {
+                stream,
+                bytes,
+                length,
+                end,
+            } => {
+                let Some(lane) = self.lane(stream)? else {
+                    return Ok(None);
+                };
+                self.data(lane, bytes, length, end)
+            }
+            Incoming::Reset { stream } => {
+                let Some(lane) = self.lane(stream)? else {
+                    return Ok(None);
+                };
+                self.free(lane);
+                Ok(Some(Event::Failed(lane, Outcome::StreamReset)))
+            }
+            Incoming::Window { stream, by } => {
+                if stream != 0
+                    && let Some(lane) = self.lane(stream)?
+                {
+                    core::widen(&mut self.streams[lane].window, by)?;
+                }
+                self.send_bodies();
+                Ok(None)
+            }
+            Incoming::Initial { by } => {
+                for stream in &mut self.streams {
+                    core::widen(&mut stream.window, by)?;
+                }
+                self.send_bodies();
+                Ok(None)
+            }
+            Incoming::GoAway { last } => {
+                self.closing = true;
+                for lane in 0..self.ids.len() {
+                    if self.ids[lane] > last {
+                        self.free(lane);
+                        self.failed.push(lane);
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn headers(&mut self, id: u32, end: bool) -> Result<Option<Event>, Malformed> {
+        let Some(lane) = self.lane(id)? else {
+            self.core.fields(&mut |_, _| Ok(()))?;
+            return Ok(None);
+        };
+        let stream = &mut self.streams[lane];
+        let trailers = stream.status != 0;
+        let mut status = 0;
+        self.core.fields(&mut |name, value| {
+            match name {
+                b":status" if trailers || status != 0 => {
+                    return Err(Malformed("more than one :status"));
+                }
+                b":status" => {
+                    status = number(value)
+                        .filter(|status| (100..=999).contains(status))
+                        .unwrap_or(0);
+                }
+                b"grpc-status" => stream.grpc_status = number(value),
+                b"content-length" if !trailers => {
+                    stream.length = std::str::from_utf8(value)
+                        .ok()
+                        .and_then(|text| text.parse().ok());
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if trailers {
+            if !end {
+                return Err(Malformed("trailers that do not end the stream"));
+            }
+            return Ok(Some(self.whole(lane)));
+        }
+        match status {
+            0 | 101 => Err(Malformed("head without a final :status")),
+            // Interim: the final head follows.
+            100..200 if end => Err(Malformed("interim head that ends the stream")),
+            100..200 => Ok(None),
+            _ => {
+                stream.status = status;
+                Ok(end.then(|| self.whole(lane)))
+            }
+        }
+    }
+
+    fn data(
+        &mut self,
+        lane: usize,
+        bytes: &[u8],
+        length: usize,
+        end: bool,
+    ) -> Result<Option<Event>, Malformed> {
+        let stream = &mut self.streams[lane];
+        if stream.status == 0 {
+            return Err(Malformed("body before its head"));
+        }
+        stream.body += bytes.len() as u64;
+        if self.shape.grpc {
+            stream.messages.feed(bytes);
+        }
+        if end {
+            return Ok(Some(self.whole(lane)));
+        }
+        let received = stream.received + length as u32;
+        self.streams[lane].received = self.core.replenish(received, self.ids[lane])?;
+        Ok(None)
+    }
+
+    /// The server has ended a stream: what that means.
+    fn whole(&mut self, lane: usize) -> Event {
+        if self.streams[lane].sent < self.shape.body.len() {
+            // It answered before it had the whole request, and wants no more of it.
+            self.core.put_reset(self.ids[lane], core::CANCEL);
+        }
+        self.free(lane);
+        let stream = &self.streams[lane];
+        let unframed = self.shape.head || stream.status == 304;
+        let body_fits = unframed || stream.length.is_none_or(|length| length == stream.body);
+        let status = if self.shape.grpc && stream.status == 200 {
+            stream.grpc_status
+        } else {
+            Some(stream.status)
+        };
+        let message_fits = status != Some(0) || stream.messages.one();
+        if status.is_none() || !body_fits || !message_fits {
+            return Event::Failed(lane, Outcome::Protocol);
+        }
+        let body = if self.shape.grpc {
+            stream.messages.bytes
+        } else {
+            stream.body
+        };
+        Event::Answered(lane, Answer { status, body })
+    }
+}
+
+fn number(text: &[u8]) -> Option<u16> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
