@@ -1,8 +1,13 @@
-//! Decisions about where a request goes: which service an authority means, which endpoint takes the call.
-//! Pure: randomness is an argument, nothing here knows a socket.
+//! Decisions about where a request goes: which service an authority means, which endpoint takes the call, whether it may
+//! be made again. Pure: randomness and time are arguments, nothing here knows a socket.
 
 mod authority;
 mod balance;
+mod retry;
 
 pub use authority::{AuthorityTable, MAX_AUTHORITY};
 pub use balance::{Candidate, pick};
+pub use retry::{
+    Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,
+    RetryBudget, RetryPolicy,
+};

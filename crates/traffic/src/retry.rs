@@ -1,0 +1,335 @@
+//! Whether a request may be made once more. The first question is always what the attempt that failed can have done;
+//! only then what the policy wishes and what the budget allows. RFC 9110 section 9.2.2, RFC 9112 section 9.3.1, RFC 9113
+//! section 8.7; why in docs/decisions/0008-resilience.md.
+
+use std::time::Duration;
+
+/// Retries of a request when nothing else is said: Istio's default.
+pub const DEFAULT_RETRIES: u32 = 2;
+
+/// The first backoff, in milliseconds before jitter: Envoy's default. Each further one doubles it.
+pub const BACKOFF_BASE: Duration = Duration::from_millis(25);
+
+/// No backoff is longer than this many times the first: Envoy's default.
+pub const BACKOFF_CAP: u32 = 10;
+
+/// Share of the requests in flight to a destination that may be retries, in percent: Envoy's and Istio's default.
+pub const BUDGET_PERCENT: u32 = 20;
+
+/// Retries in flight that a destination with little traffic may always have: Envoy's and Istio's default.
+pub const BUDGET_MIN: u32 = 3;
+
+/// What is known of an attempt that gave the client nothing yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt {
+    /// No connection could be opened.
+    NotConnected,
+    /// The connection was found closed before a byte was written to it, or took none.
+    NotSent,
+    /// Bytes were written, yet the peer had closed its sending side before it received any of them.
+    NotReceived,
+    /// The peer says that it did nothing with the request: `REFUSED_STREAM`, a stream above GOAWAY's last one, a mesh
+    /// sidecar's own refusal.
+    Refused,
+    /// The request went out, at least in part, and the connection ended without a word.
+    Unanswered {
+        /// Whether the connection had carried other requests before, so that an idle close is the likely reason.
+        reused: bool,
+    },
+    /// An answer that the policy may wish to have again; nothing of it went to the client.
+    Answered(u16),
+}
+
+impl Attempt {
+    /// Whether the application provably saw nothing of the request.
+    #[must_use]
+    pub fn untouched(self) -> bool {
+        match self {
+            Self::NotConnected | Self::NotSent | Self::NotReceived | Self::Refused => true,
+            Self::Unanswered { .. } | Self::Answered(_) => false,
+        }
+    }
+
+    /// Whether making the request again cannot repeat an effect, whatever anybody configured: it was untouched, or it is
+    /// idempotent and most likely met an idle close.
+    #[must_use]
+    pub fn is_harmless(self, idempotent: bool) -> bool {
+        self.untouched() || (idempotent && self == Self::Unanswered { reused: true })
+    }
+}
+
+/// Failures after which a policy wishes a retry; a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Conditions(u32);
+
+impl Conditions {
+    /// `connect-failure`.
+    pub const CONNECT_FAILURE: Self = Self(1);
+    /// `refused-stream`.
+    pub const REFUSED: Self = Self(1 << 1);
+    /// `reset-before-request`: closed before a byte was received.
+    pub const RESET_BEFORE_REQUEST: Self = Self(1 << 2);
+    /// `reset`: ended without an answer, whatever became of the request.
+    pub const RESET: Self = Self(1 << 3);
+    /// `5xx`: any of them, and no answer.
+    pub const FIVE_XX: Self = Self(1 << 4);
+    /// `gateway-error`: 502, 503, 504.
+    pub const GATEWAY_ERROR: Self = Self(1 << 5);
+    /// `retriable-4xx`: 409.
+    pub const RETRIABLE_4XX: Self = Self(1 << 6);
+    /// What holds when nobody says anything: only what cannot have had an effect.
+    pub const DEFAULT: Self =
+        Self(Self::CONNECT_FAILURE.0 | Self::REFUSED.0 | Self::RESET_BEFORE_REQUEST.0);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether any of `other` is in it.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// As a number, for the wire.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// From the wire; unknown bits are dropped.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits & 0x7f)
+    }
+}
+
+/// What somebody wishes for the requests of one destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Attempts after the first; 0 turns retries off (a stale pooled connection is replaced all the same).
+    pub retries: u32,
+    /// After what.
+    pub on: Conditions,
+    /// `retriable-status-codes`.
+    pub statuses: Vec<u16>,
+    /// How long one attempt may take to bring the head of an answer; none: as long as the request may.
+    pub per_try_timeout: Option<Duration>,
+    /// The first backoff, before jitter.
+    pub backoff: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            retries: DEFAULT_RETRIES,
+            on: Conditions::DEFAULT,
+            statuses: Vec::new(),
+            per_try_timeout: None,
+            backoff: BACKOFF_BASE,
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// Whether the policy wishes another attempt after `made` of them, the last of which ended like this. What may have
+    /// had an effect is repeated only when a condition names it.
+    #[must_use]
+    pub fn wishes(&self, last: Attempt, made: u32) -> bool {
+        if made > self.retries {
+            return false;
+        }
+        let any = Conditions::FIVE_XX;
+        match last {
+            Attempt::NotConnected => self.on.has(Conditions::CONNECT_FAILURE.and(any)),
+            Attempt::Refused => self.on.has(Conditions::REFUSED.and(any)),
+            Attempt::NotSent | Attempt::NotReceived => self.on.has(
+                Conditions::RESET_BEFORE_REQUEST
+                    .and(Conditions::RESET)
+                    .and(any),
+            ),
+            Attempt::Unanswered { .. } => self.on.has(Conditions::RESET.and(any)),
+            Attempt::Answered(status) => self.wishes_status(status),
+        }
+    }
+
+    /// Whether an answer with this status is worth another attempt.
+    #[must_use]
+    pub fn wishes_status(&self, status: u16) -> bool {
+        self.statuses.contains(&status)
+            || match status {
+                409 => self.on.has(Conditions::RETRIABLE_4XX),
+                502..=504 => self
+                    .on
+                    .has(Conditions::GATEWAY_ERROR.and(Conditions::FIVE_XX)),
+                500..=599 => self.on.has(Conditions::FIVE_XX),
+                _ => false,
+            }
+    }
+
+    /// How long to wait before attempt `made + 1`: anything up to the doubled base (full jitter), capped.
+    #[must_use]
+    pub fn backoff(&self, made: u32, random: u64) -> Duration {
+        let doubled = 1u32 << made.saturating_sub(1).min(16);
+        let longest = self.backoff * doubled.min(BACKOFF_CAP);
+        let nanos = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+        let drawn = (u128::from(random) * u128::from(nanos)) >> 64;
+        Duration::from_nanos(drawn as u64)
+    }
+}
+
+/// How much of a destination's traffic may be retries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryBudget {
+    /// Percent of the requests in flight.
+    pub percent: u32,
+    /// Retries in flight that are always allowed.
+    pub min: u32,
+}
+
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self {
+            percent: BUDGET_PERCENT,
+            min: BUDGET_MIN,
+        }
+    }
+}
+
+impl RetryBudget {
+    /// Whether one more retry may begin beside `retrying` others, with `active` requests in flight (retries included).
+    #[must_use]
+    pub fn allows(&self, active: u32, retrying: u32) -> bool {
+        let share = u64::from(active) * u64::from(self.percent) / 100;
+        u64::from(retrying) < share.max(u64::from(self.min))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Attempt; 7] = [
+        Attempt::NotConnected,
+        Attempt::NotSent,
+        Attempt::NotReceived,
+        Attempt::Refused,
+        Attempt::Unanswered { reused: true },
+        Attempt::Unanswered { reused: false },
+        Attempt::Answered(503),
+    ];
+
+    #[test]
+    fn only_what_cannot_have_had_an_effect_is_harmless() {
+        let safe = ALL.map(|attempt| (attempt.is_harmless(false), attempt.is_harmless(true)));
+        assert_eq!(
+            safe,
+            [
+                (true, true),
+                (true, true),
+                (true, true),
+                (true, true),
+                (false, true),
+                (false, false),
+                (false, false)
+            ]
+        );
+    }
+
+    #[test]
+    fn the_default_policy_wishes_nothing_that_may_have_had_an_effect() {
+        let policy = RetryPolicy::default();
+        for attempt in ALL {
+            assert_eq!(
+                policy.wishes(attempt, 1),
+                attempt.untouched(),
+                "{attempt:?}"
+            );
+            assert!(!policy.wishes(attempt, 3), "{attempt:?}: three were made");
+        }
+    }
+
+    #[test]
+    fn conditions_name_what_they_say() {
+        let policy = |on| RetryPolicy {
+            on,
+            ..RetryPolicy::default()
+        };
+        let table = [
+            (
+                Conditions::CONNECT_FAILURE,
+                [true, false, false, false, false, false, false],
+            ),
+            (
+                Conditions::REFUSED,
+                [false, false, false, true, false, false, false],
+            ),
+            (
+                Conditions::RESET_BEFORE_REQUEST,
+                [false, true, true, false, false, false, false],
+            ),
+            (
+                Conditions::RESET,
+                [false, true, true, false, true, true, false],
+            ),
+            (
+                Conditions::FIVE_XX,
+                [true, true, true, true, true, true, true],
+            ),
+            (
+                Conditions::GATEWAY_ERROR,
+                [false, false, false, false, false, false, true],
+            ),
+            (Conditions::RETRIABLE_4XX, [false; 7]),
+        ];
+        for (on, expected) in table {
+            assert_eq!(
+                ALL.map(|attempt| policy(on).wishes(attempt, 1)),
+                expected,
+                "{on:?}"
+            );
+        }
+        assert!(policy(Conditions::RETRIABLE_4XX).wishes_status(409));
+        let named = RetryPolicy {
+            statuses: vec![429],
+            ..RetryPolicy::default()
+        };
+        assert!(named.wishes_status(429) && !named.wishes_status(503));
+    }
+
+    #[test]
+    fn a_budget_is_a_share_with_a_floor() {
+        let budget = RetryBudget::default();
+        let table = [
+            ((0, 0), true),
+            ((1, 2), true),
+            ((1, 3), false),
+            ((15, 3), false),
+            ((20, 3), true),
+            ((20, 4), false),
+            ((1000, 199), true),
+            ((1000, 200), false),
+            ((u32::MAX, u32::MAX), false),
+        ];
+        for ((active, retrying), expected) in table {
+            assert_eq!(
+                budget.allows(active, retrying),
+                expected,
+                "{active} {retrying}"
+            );
+        }
+    }
+
+    #[test]
+    fn backoff_doubles_up_to_its_cap_and_is_full_of_jitter() {
+        let policy = RetryPolicy::default();
+        let longest = |made| policy.backoff(made, u64::MAX).as_millis();
+        assert_eq!(
+            [1, 2, 3, 4, 5, 60].map(longest),
+            [24, 49, 99, 199, 249, 249]
+        );
+        assert_eq!(policy.backoff(5, 0), Duration::ZERO);
+    }
+}
