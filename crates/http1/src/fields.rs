@@ -47,6 +47,10 @@ pub(crate) enum Known {
     Identity,
 }
 
+/// One sidecar's word to another that the request got no further than itself. Of one hop: nobody else hears it, and no
+/// application can say it.
+pub(crate) const UNPROCESSED: &[u8] = b"x-voile-unprocessed";
+
 /// Fields removed in both directions because a forged one would be believed further on.
 const IDENTITY_FIELDS: [&[u8]; 3] = [
     b"x-envoy-peer-metadata",
@@ -95,6 +99,7 @@ fn known(name: &[u8]) -> Result<Known, Reject> {
         14 => framing(b"content-length", Known::ContentLength),
         16 => Ok(when(is(b"proxy-connection"), Known::Hop)),
         17 => framing(b"transfer-encoding", Known::TransferEncoding),
+        19 => Ok(when(is(UNPROCESSED), Known::Hop)),
         21 | 23 | 24 => {
             let forged = IDENTITY_FIELDS
                 .iter()

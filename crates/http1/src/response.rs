@@ -1,6 +1,6 @@
 //! A response head: parsed in place, kept as positions, read through a borrowed view.
 
-use crate::fields::{ConnectionOptions, Fields};
+use crate::fields::{ConnectionOptions, Field, Fields, Known, UNPROCESSED, list};
 use crate::framing::{self, Framing, Version};
 use crate::reject::Reject;
 use crate::request::Progress;
@@ -121,6 +121,31 @@ impl ResponseHead<'_> {
         let options = self.index.options;
         let kept = self.index.version == Version::Http11 || options.keep_alive;
         kept && !options.close && self.index.framing != Framing::UntilClose
+    }
+
+    /// Whether a mesh sidecar says that it did nothing with the request. To be believed only from a verified sidecar.
+    pub fn is_unprocessed(&self) -> bool {
+        self.hop(UNPROCESSED).is_some()
+    }
+
+    /// How long the server says it keeps the connection while it is idle, in seconds (`Keep-Alive: timeout=…`).
+    pub fn keep_alive_timeout(&self) -> Option<u32> {
+        list(self.hop(b"keep-alive")?).find_map(|member| {
+            let (name, value) = std::str::from_utf8(member).ok()?.split_once('=')?;
+            let value = value.trim().trim_matches('"');
+            name.trim()
+                .eq_ignore_ascii_case("timeout")
+                .then(|| value.parse().ok())?
+        })
+    }
+
+    /// The value of a field meant for one hop. Nearly no response has any.
+    fn hop(&self, name: &[u8]) -> Option<&[u8]> {
+        let of_hop = |field: &&Field| field.known == Known::Hop;
+        let mut fields = self.index.fields.all().iter().filter(of_hop);
+        fields
+            .find(|field| field.name.of(self.bytes).eq_ignore_ascii_case(name))
+            .map(|field| field.value.of(self.bytes))
     }
 
     /// Every field line in order, as it came.

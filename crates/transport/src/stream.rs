@@ -16,6 +16,18 @@ pub struct TcpIo {
     tcp: TcpStream,
     prefix: Vec<u8>,
     taken: usize,
+    /// Bytes the kernel took from us.
+    written: u64,
+    end: End,
+}
+
+/// How the peer ended the connection, as far as we were told. The first word counts: after a reset was reported once,
+/// the kernel tells of an end of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    Finished,
+    Failed,
 }
 
 impl TcpIo {
@@ -26,6 +38,8 @@ impl TcpIo {
             tcp,
             prefix,
             taken: 0,
+            written: 0,
+            end: End::Open,
         }
     }
 
@@ -40,6 +54,23 @@ impl TcpIo {
             self.tcp.poll_read_ready(cx)
         } else {
             Poll::Ready(Ok(()))
+        }
+    }
+
+    fn note_end(&mut self, end: End) {
+        if self.end == End::Open {
+            self.end = end;
+        }
+    }
+
+    /// Counts what was written. A broken pipe says only that reading will tell more; other failures are the end.
+    fn note_write(&mut self, written: &Poll<io::Result<usize>>) {
+        match written {
+            Poll::Ready(Ok(count)) => self.written += *count as u64,
+            Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
+                self.note_end(End::Failed);
+            }
+            Poll::Ready(Err(_)) | Poll::Pending => {}
         }
     }
 }
@@ -57,7 +88,16 @@ impl AsyncRead for TcpIo {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.prefix.is_empty() {
-            return Pin::new(&mut self.tcp).poll_read(cx, buf);
+            let before = buf.filled().len();
+            let read = ready!(Pin::new(&mut self.tcp).poll_read(cx, buf));
+            match &read {
+                Ok(()) if buf.filled().len() == before && buf.remaining() > 0 => {
+                    self.note_end(End::Finished);
+                }
+                Ok(()) => {}
+                Err(_) => self.note_end(End::Failed),
+            }
+            return Poll::Ready(read);
         }
         let rest = &self.prefix[self.taken..];
         let count = rest.len().min(buf.remaining());
@@ -77,7 +117,9 @@ impl AsyncWrite for TcpIo {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write(cx, buf)
+        let written = Pin::new(&mut self.tcp).poll_write(cx, buf);
+        self.note_write(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -85,7 +127,9 @@ impl AsyncWrite for TcpIo {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs);
+        self.note_write(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -202,27 +246,79 @@ impl Stream {
         std::future::poll_fn(|cx| self.poll_readable(cx)).await
     }
 
-    /// Whether the peer has already sent something or gone away, without waiting and without a system call unless
-    /// the socket reported an event: how a pool tells that a kept connection went stale.
-    #[must_use]
-    pub fn has_news(&self) -> bool {
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        match self.poll_readable(&mut cx) {
-            Poll::Pending => false,
-            Poll::Ready(Err(_)) => true,
-            Poll::Ready(Ok(())) if self.is_tls() => true,
-            // Readiness may be left over from an earlier read that took everything.
-            Poll::Ready(Ok(())) => {
-                let mut byte = [0u8; 1];
-                let mut buf = ReadBuf::new(&mut byte);
-                ready_or_pending(self.tcp().poll_peek(&mut cx, &mut buf))
-            }
+    fn io(&self) -> &TcpIo {
+        match self {
+            Self::Tcp(io) => io,
+            Self::ServerTls(io) => io.get_ref().0,
+            Self::ClientTls(io) => io.get_ref().0,
         }
+    }
+
+    fn io_mut(&mut self) -> &mut TcpIo {
+        match self {
+            Self::Tcp(io) => io,
+            Self::ServerTls(io) => io.get_mut().0,
+            Self::ClientTls(io) => io.get_mut().0,
+        }
+    }
+
+    /// Whether the peer has sent something or gone away already. Asks the kernel, in one system call: a pool's readiness
+    /// is as old as the last look at all sockets, and a request must not be written behind the peer's end.
+    #[must_use]
+    pub fn has_news(&mut self) -> bool {
+        let mut byte = [0u8; 1];
+        let peeked = rustix::net::recv(
+            self.tcp(),
+            &mut byte,
+            rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT,
+        );
+        match peeked {
+            Err(rustix::io::Errno::AGAIN) => false,
+            Err(_) => {
+                // The kernel tells of a failure once.
+                self.io_mut().note_end(End::Failed);
+                true
+            }
+            Ok(_) => true,
+        }
+    }
+
+    /// Bytes the kernel took from us so far, as they travel: a mark for [`Stream::closed_before`].
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.io().written
+    }
+
+    /// Whether the peer closed its sending side before its kernel had received any byte written after `mark`.
+    ///
+    /// A TCP segment acknowledges all that its sender had received. So if the peer's FIN is here and every byte written
+    /// after the mark is still unacknowledged, the peer had received none of them when it closed. A reset proves nothing:
+    /// what it acknowledges is not looked at.
+    #[must_use]
+    pub fn closed_before(&self, mark: u64) -> bool {
+        let io = self.io();
+        let told_goodbye = match self {
+            Self::Tcp(_) => false,
+            Self::ServerTls(io) => !io.get_ref().1.wants_read(),
+            Self::ClientTls(io) => !io.get_ref().1.wants_read(),
+        };
+        let finished = io.end == End::Finished || (io.end == End::Open && told_goodbye);
+        let after = io.written - mark.min(io.written);
+        finished && (after == 0 || unacknowledged(io.tcp()).is_some_and(|count| count >= after))
     }
 }
 
-fn ready_or_pending<T>(poll: Poll<T>) -> bool {
-    matches!(poll, Poll::Ready(_))
+/// Bytes that the kernel took and the peer has not acknowledged.
+#[expect(
+    unsafe_code,
+    reason = "no safe wrapper offers TIOCOUTQ; it writes one int"
+)]
+fn unacknowledged(tcp: &TcpStream) -> Option<u64> {
+    use std::os::fd::AsRawFd;
+    let mut count: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and the pointer is that of one live c_int.
+    let result = unsafe { libc::ioctl(tcp.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
+    (result == 0).then(|| u64::try_from(count).ok()).flatten()
 }
 
 impl AsyncRead for Stream {

@@ -219,3 +219,32 @@ fn a_view_reads_what_the_request_says() {
     );
     assert!(head.is_idempotent());
 }
+
+#[test]
+fn words_of_one_hop_are_read_and_go_no_further() {
+    let table = [
+        ("", None, false),
+        ("Keep-Alive: timeout=5, max=100\r\n", Some(5), false),
+        ("keep-alive: max=3, TIMEOUT = \"72\"\r\n", Some(72), false),
+        ("Keep-Alive: timeout=soon\r\n", None, false),
+        ("Keep-Alive: timeout=99999999999\r\n", None, false),
+        ("X-Voile-Unprocessed: 1\r\n", None, true),
+        (
+            "x-voile-unprocessed: \r\nkeep-alive: timeout=0\r\n",
+            Some(0),
+            true,
+        ),
+    ];
+    for (fields, timeout, unprocessed) in table {
+        let input = format!("HTTP/1.1 503 No\r\n{fields}Content-Length: 0\r\n\r\n");
+        let mut index = ResponseIndex::default();
+        index.reset();
+        let parsed = index.parse(input.as_bytes(), Asked::default());
+        assert_eq!(parsed, Ok(Progress::Complete));
+        let head = index.head(input.as_bytes());
+        let got = (head.keep_alive_timeout(), head.is_unprocessed());
+        assert_eq!(got, (timeout, unprocessed), "{fields:?}");
+        let forwarded = response(&input, Version::Http11, true);
+        assert_eq!(forwarded, "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n");
+    }
+}

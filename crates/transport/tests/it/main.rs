@@ -1,4 +1,5 @@
 //! The transport on real sockets: one binary, one module per behaviour.
 
 mod detection;
+mod endings;
 mod relaying;
