@@ -31,4 +31,4 @@ pub use redirected::{
     APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_mark, original_destination,
 };
 pub use relay::{RelayEnd, RelayOutcome, relay};
-pub use stream::{Stream, TcpIo};
+pub use stream::{News, Stream, TcpIo};

@@ -21,6 +21,17 @@ pub struct TcpIo {
     end: End,
 }
 
+/// What the kernel holds of the peer's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// Nothing: the connection is idle and open.
+    None,
+    /// Bytes.
+    Bytes,
+    /// The end of the stream, or its failure.
+    End,
+}
+
 /// How the peer ended the connection, as far as we were told. The first word counts: after a reset was reported once,
 /// the kernel tells of an end of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -265,7 +276,7 @@ impl Stream {
     /// Whether the peer has sent something or gone away already. Asks the kernel, in one system call: a pool's readiness
     /// is as old as the last look at all sockets, and a request must not be written behind the peer's end.
     #[must_use]
-    pub fn has_news(&mut self) -> bool {
+    pub fn news(&mut self) -> News {
         let mut byte = [0u8; 1];
         let peeked = rustix::net::recv(
             self.tcp(),
@@ -273,13 +284,14 @@ impl Stream {
             rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT,
         );
         match peeked {
-            Err(rustix::io::Errno::AGAIN) => false,
+            Err(rustix::io::Errno::AGAIN) => News::None,
             Err(_) => {
                 // The kernel tells of a failure once.
                 self.io_mut().note_end(End::Failed);
-                true
+                News::End
             }
-            Ok(_) => true,
+            Ok((0, _)) => News::End,
+            Ok(_) => News::Bytes,
         }
     }
 

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use voile_http1::{Progress, Reject, Version};
+use voile_transport::News;
 
 use super::buffers::{Buffer, Buffers, Desk};
 use super::drain::Listening;
@@ -32,6 +33,8 @@ pub(crate) struct Work {
 enum Next {
     Request,
     Closed,
+    /// We close an idle connection of our own accord.
+    Retired,
     Rejected(Reject),
     TooSlow,
 }
@@ -65,6 +68,15 @@ pub(crate) struct Connection<'a, S, R: HttpRole> {
     /// The beginning of a head whose client dawdles.
     parked: Vec<u8>,
     listening: Option<Listening>,
+    /// Its time was over when one more request came: that is the last.
+    pub(crate) retiring: bool,
+}
+
+/// What a wait without a buffer ended with.
+enum Rest {
+    Work,
+    Gone,
+    Over,
 }
 
 impl<S, R: HttpRole> Drop for Connection<'_, S, R> {
@@ -106,6 +118,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             header_began: None,
             parked: Vec::new(),
             listening: None,
+            retiring: false,
         }
     }
 
@@ -115,6 +128,10 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                 Next::Request => {}
                 Next::Closed => {
                     let _ = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
+                    return ConnectionEnd::Clean;
+                }
+                Next::Retired => {
+                    self.retire().await;
                     return ConnectionEnd::Clean;
                 }
                 Next::Rejected(reject) => {
@@ -149,12 +166,12 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         }
         loop {
             let Some(work) = &mut self.work else {
-                std::task::ready!(self.poll_idle(cx));
-                if self.work.is_some() {
-                    continue;
-                }
-                let late = !self.parked.is_empty();
-                return Poll::Ready(if late { Next::TooSlow } else { Next::Closed });
+                return Poll::Ready(match std::task::ready!(self.poll_idle(cx)) {
+                    Rest::Work => continue,
+                    Rest::Gone => Next::Closed,
+                    Rest::Over if self.parked.is_empty() => Next::Retired,
+                    Rest::Over => Next::TooSlow,
+                });
             };
             match work.desk.request.parse(work.input.filled()) {
                 Ok(Progress::Complete) => {
@@ -194,32 +211,33 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
     }
 
     /// Ready with work when there is something to read, ready without when the connection should end.
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.worker.drain.is_draining() && self.parked.is_empty() {
-            return Poll::Ready(());
-        }
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Rest> {
         if let Some(listening) = &self.listening {
             listening.refresh(cx);
         }
         match self.stream.poll_readable(cx) {
             Poll::Ready(Ok(())) => {
                 self.take_work();
-                Poll::Ready(())
+                Poll::Ready(Rest::Work)
             }
-            Poll::Ready(Err(_)) => {
-                self.parked = Vec::new();
-                Poll::Ready(())
-            }
+            Poll::Ready(Err(_)) => Poll::Ready(Rest::Gone),
             Poll::Pending => {
                 let deadline = match self.header_began {
                     Some(began) => began + self.worker.timeouts.header,
                     None => self.rested + self.worker.timeouts.downstream_idle,
                 };
-                if self.timer.passed(cx, deadline) {
-                    Poll::Ready(())
-                } else {
-                    Poll::Pending
+                let idle = self.parked.is_empty();
+                let over =
+                    (idle && self.worker.drain.closes_idle()) || self.timer.passed(cx, deadline);
+                if !over {
+                    return Poll::Pending;
                 }
+                if idle && !self.retiring && self.stream.news() != News::None {
+                    // It is in the kernel already; the runtime will say so in a moment.
+                    self.retiring = true;
+                    return Poll::Pending;
+                }
+                Poll::Ready(Rest::Over)
             }
         }
     }
@@ -261,6 +279,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             persist: false,
             client: Version::Http11,
             head_only: false,
+            unprocessed: false,
         };
         if self.work.is_none() {
             self.take_work();
@@ -283,8 +302,29 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             started,
             duration: started.elapsed(),
             upstream_reused: false,
+            attempts: 0,
             grpc: None,
         });
+        self.close(true).await;
+    }
+
+    /// Ends an idle connection. A sidecar is told first, so that it knows of a request that crosses this word that nobody
+    /// read it (RFC 9110 section 15.5.9 has the same use for 408).
+    async fn retire(&mut self) {
+        if !self.role.serves_sidecar() {
+            let _ = poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await;
+            return;
+        }
+        self.take_work();
+        let farewell = Reply {
+            status: 408,
+            reason: "idle_connection_closed",
+            persist: false,
+            client: Version::Http11,
+            head_only: false,
+            unprocessed: true,
+        };
+        self.reply(&farewell).await;
         self.close(true).await;
     }
 

@@ -2,8 +2,12 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use voile_http1::{Asked, Body, BodyError, Progress, Reject, ResponseEdit, ResponseIndex, Version};
+use voile_http1::{
+    Asked, Body, BodyError, Progress, Reject, ResponseEdit, ResponseHead, ResponseIndex, Version,
+};
+use voile_traffic::RetryPolicy;
 
 use super::buffers::{Buffer, Buffers};
 use super::io::Io;
@@ -27,6 +31,14 @@ pub(crate) enum DownloadError {
     Body(BodyError),
     /// The client takes no more.
     Client,
+    /// A whole head that was held back, since another attempt may be wished for. Polling goes on after
+    /// [`Download::accept`].
+    Held {
+        /// Its status.
+        status: u16,
+        /// The sidecar that sent it did nothing with the request.
+        unprocessed: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,11 +51,33 @@ enum Phase {
 
 /// What the response depends on besides its own bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct Terms<'a> {
     pub(crate) asked: Asked,
     pub(crate) client: Version,
     /// Whether the downstream connection may be kept, seen from this moment.
     pub(crate) persist: bool,
+    /// A verified sidecar answers: it may say that it did nothing.
+    pub(crate) from_sidecar: bool,
+    /// Answers with a status it names are held back.
+    pub(crate) retry: Option<&'a RetryPolicy>,
+}
+
+impl Terms<'_> {
+    /// Why an answer is held back, if it is.
+    fn hold(&self, head: &ResponseHead<'_>) -> Option<DownloadError> {
+        let status = head.status();
+        if status < 400 {
+            return None;
+        }
+        let unprocessed = self.from_sidecar && head.is_unprocessed();
+        let wished = self
+            .retry
+            .is_some_and(|policy| policy.wishes_status(status));
+        (unprocessed || wished).then_some(DownloadError::Held {
+            status,
+            unprocessed,
+        })
+    }
 }
 
 /// Positions of one response in the upstream buffer.
@@ -69,6 +103,10 @@ pub(crate) struct Download {
     pub(crate) until_close: bool,
     pub(crate) persist: bool,
     pub(crate) upstream_keeps: bool,
+    /// How long the server says it keeps its connection idle.
+    pub(crate) upstream_patience: Option<Duration>,
+    /// Nothing is held back any more.
+    accepted: bool,
     pub(crate) head_bytes: u64,
     pub(crate) body_bytes: u64,
 }
@@ -93,9 +131,16 @@ impl Download {
             until_close: false,
             persist: false,
             upstream_keeps: false,
+            upstream_patience: None,
+            accepted: false,
             head_bytes: 0,
             body_bytes: 0,
         }
+    }
+
+    /// Takes whatever comes from now on, the head that was held back included.
+    pub(crate) fn accept(&mut self) {
+        self.accepted = true;
     }
 
     /// Whether the answer was 101.
@@ -113,7 +158,7 @@ impl Download {
         &mut self,
         cx: &mut Context<'_>,
         (index, out): (&mut ResponseIndex, &mut Vec<u8>),
-        terms: Terms,
+        terms: Terms<'_>,
         buffers: &Buffers,
         (client, upstream): (&mut D, &mut U),
     ) -> Poll<Result<(), DownloadError>> {
@@ -181,7 +226,7 @@ impl Download {
         &mut self,
         index: &mut ResponseIndex,
         out: &mut Vec<u8>,
-        terms: Terms,
+        terms: Terms<'_>,
     ) -> Result<bool, DownloadError> {
         let Some(buffer) = self.buffer.as_mut().filter(|buffer| !buffer.is_empty()) else {
             return Ok(false);
@@ -197,11 +242,18 @@ impl Download {
                 return Err(DownloadError::Interim);
             }
         } else {
+            if let Some(held) = terms.hold(&head).filter(|_| !self.accepted) {
+                index.reset();
+                return Err(held);
+            }
             self.status = head.status();
             self.until_close = head.framing() == voile_http1::Framing::UntilClose;
             self.unwrap = head.must_unwrap(terms.client);
             self.persist = terms.persist && !self.until_close && !self.unwrap;
             self.upstream_keeps = head.keep_alive();
+            self.upstream_patience = head
+                .keep_alive_timeout()
+                .map(|seconds| Duration::from_secs(seconds.into()));
             self.body = Body::new(head.framing());
             self.phase = if self.status == 101 {
                 Phase::Tunnel

@@ -1,4 +1,5 @@
-//! One worker's drain signal: requests in flight finish, idle connections close.
+//! One worker's drain signal: requests in flight finish and end their connections; idle connections close, at once or
+//! after a while in which they may still speak.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,7 +7,7 @@ use std::task::{Context, Waker};
 
 use slab::Slab;
 
-/// Told once, heard by every connection of the worker. Clones share the signal.
+/// Told once or twice, heard by every connection of the worker. Clones share the signal.
 #[derive(Clone, Default)]
 pub struct Drain {
     shared: Rc<Shared>,
@@ -15,6 +16,7 @@ pub struct Drain {
 #[derive(Default)]
 struct Shared {
     draining: Cell<bool>,
+    close_idle: Cell<bool>,
     waiting: RefCell<Slab<Waker>>,
 }
 
@@ -24,12 +26,24 @@ impl Drain {
         Self::default()
     }
 
-    /// Gives the signal.
+    /// From now on each response is its connection's last. Idle connections stay: closing one crosses the request that is
+    /// perhaps on its way, while a response that says `Connection: close` ends it without a race.
+    pub fn begin(&self) {
+        self.shared.draining.set(true);
+    }
+
+    /// Closes idle connections as well.
     pub fn start(&self) {
         self.shared.draining.set(true);
+        self.shared.close_idle.set(true);
         for (_, waker) in self.shared.waiting.borrow().iter() {
             waker.wake_by_ref();
         }
+    }
+
+    /// Whether idle connections close.
+    pub(crate) fn closes_idle(&self) -> bool {
+        self.shared.close_idle.get()
     }
 
     /// Whether it was given.

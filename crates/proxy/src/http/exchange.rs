@@ -1,12 +1,16 @@
 //! One request from its complete head to its record: route, upstream, flight, landing.
 
 use std::future::{Future, poll_fn};
+use std::io::Write;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
 use voile_http1::{Asked, RequestEdit, Version};
+use voile_traffic::Attempt;
+use voile_transport::News;
 
+use super::buffers::Buffer;
 use super::connection::{After, Connection, Work};
 use super::download::{Download, DownloadError, Terms};
 use super::flight::{Client, Flight, Landing};
@@ -40,8 +44,46 @@ struct Tally {
     response_head: u64,
     response_body: u64,
     reused: bool,
+    attempts: u32,
+    /// Where the forwarded head's own lines end, once a second attempt added one.
+    head_end: usize,
     /// When the upstream connection went back to the pool, so that the clock is read once for both.
     ended: Option<Instant>,
+}
+
+impl Tally {
+    fn count(&mut self, upload: &Upload, download: &Download) {
+        self.request_body = upload.body_bytes;
+        self.status = download.status;
+        self.response_head = download.head_bytes;
+        self.response_body = download.body_bytes;
+    }
+}
+
+/// What is known of an attempt that gave the client nothing, if this was one.
+fn failure<U: Io>(
+    landing: Landing,
+    reused: bool,
+    upload: &Upload,
+    upstream: &U,
+    mark: u64,
+) -> Option<Attempt> {
+    match landing {
+        Landing::Upstream(DownloadError::Held {
+            unprocessed: true, ..
+        }) => Some(Attempt::Refused),
+        Landing::Upstream(DownloadError::Held { status, .. }) => Some(Attempt::Answered(status)),
+        Landing::Upstream(DownloadError::Reset { silent: true }) if !upload.started => {
+            Some(Attempt::NotSent)
+        }
+        Landing::Upstream(DownloadError::Reset { silent: true }) => {
+            match upstream.closed_before(mark) {
+                true => Some(Attempt::NotReceived),
+                false => Some(Attempt::Unanswered { reused }),
+            }
+        }
+        _ => None,
+    }
 }
 
 /// A reply of our own, decided but not written.
@@ -50,6 +92,8 @@ struct Local<'a> {
     flag: ResponseFlag,
     details: &'static str,
     reason: &'a str,
+    /// The request went no further than us.
+    unprocessed: bool,
 }
 
 impl<'a> Local<'a> {
@@ -59,6 +103,7 @@ impl<'a> Local<'a> {
             flag,
             details,
             reason: details,
+            unprocessed: false,
         }
     }
 }
@@ -97,6 +142,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                     flag: refusal.flag,
                     details: "refused_by_role",
                     reason: &refusal.reason,
+                    unprocessed: refusal.flag == ResponseFlag::UpstreamOverflow,
                 };
                 let end = Upload::new(head.framing(), body_at, input)
                     .ok()
@@ -114,7 +160,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                     Some(route.ticket),
                 )
             }
-            (Ok(mut upload), Ok(route)) => {
+            (Ok(mut upload), Ok(mut route)) => {
                 desk.to_upstream.clear();
                 let edit = RequestEdit {
                     default_authority: route.default_authority.as_deref().or(Some(NO_AUTHORITY)),
@@ -122,7 +168,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 };
                 head.write_forwarded(&edit, &mut desk.to_upstream);
                 let after = self
-                    .forward(started, facts, &route, &mut upload, &mut tally)
+                    .forward(started, facts, &mut route, &mut upload, &mut tally)
                     .await;
                 (after, Some(route.ticket))
             }
@@ -159,6 +205,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             started,
             duration: ended - started,
             upstream_reused: tally.reused,
+            attempts: tally.attempts,
             grpc: None,
         });
         ended
@@ -172,13 +219,14 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         end: Option<usize>,
         tally: &mut Tally,
     ) -> After {
-        let end = end.filter(|_| facts.keep_alive && !self.worker.drain.is_draining());
+        let end = end.filter(|_| facts.keep_alive && !self.is_last());
         let reply = Reply {
             status: local.status,
             reason: local.reason,
             persist: end.is_some(),
             client: facts.version,
             head_only: facts.asked.head,
+            unprocessed: local.unprocessed && self.role.serves_sidecar(),
         };
         tally.status = local.status;
         tally.flag = local.flag;
@@ -190,55 +238,66 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         }
     }
 
-    /// Sends the request on, once more on a fresh connection if a pooled one turns out to have been closed under it.
+    /// Sends the request on; again where that is harmless, or wished for.
     async fn forward(
         &mut self,
         started: Instant,
         facts: Facts,
-        route: &Route<R>,
+        route: &mut Route<R>,
         upload: &mut Upload,
         tally: &mut Tally,
     ) -> After {
-        let mut pooled = self.worker.pool.checkout(&route.key);
+        let mut stale = false;
         loop {
+            self.number_attempt(tally);
+            let pooled = match stale {
+                false => self.checkout(route, facts),
+                true => None,
+            };
             tally.reused = pooled.is_some();
-            let mut upstream = match pooled.take() {
+            let mut upstream = match pooled {
                 Some(stream) => stream,
                 None => match self.open(route, upload.received()).await {
                     Opened::Stream(stream) => stream,
                     Opened::ClientGone => return self.client_gone(upload, tally),
                     Opened::Failed(failure) => {
-                        let flag = ResponseFlag::UpstreamConnectionFailure;
-                        let local = Local {
-                            status: 503,
-                            flag,
-                            details: "upstream_connection_failure",
-                            reason: &failure.reason,
-                        };
-                        tally.request_body = upload.body_bytes;
-                        return self
-                            .answer(facts, local, upload.received().then(|| upload.end()), tally)
-                            .await;
+                        if self
+                            .again(route, Attempt::NotConnected, upload, tally)
+                            .await
+                        {
+                            continue;
+                        }
+                        return self.unreachable(facts, &failure, upload, tally).await;
                     }
                 },
             };
+            let mark = upstream.written();
             let Some(work) = &mut self.work else {
                 return After::Close { linger: false };
             };
             let desk = &mut work.desk;
             let mut download = Download::new(&mut desk.response, &mut desk.to_client);
-            let landing = self.fly(facts, upload, &mut download, &mut upstream).await;
-            let silent = landing == Landing::Upstream(DownloadError::Reset { silent: true });
-            if silent && tally.reused && upload.replayable && (facts.idempotent || !upload.started)
-            {
-                download.give_buffer(&self.worker.buffers);
-                upload.rewind();
-                continue;
+            let mut landing = self
+                .fly(facts, route, upload, &mut download, &mut upstream)
+                .await;
+            if let Some(failed) = failure(landing, tally.reused, upload, &upstream, mark) {
+                // A stale pooled connection is replaced, once; that is no retry.
+                let replace = tally.reused && failed.is_harmless(facts.idempotent);
+                if upload.replayable && (replace || self.again(route, failed, upload, tally).await)
+                {
+                    download.give_buffer(&self.worker.buffers);
+                    upload.rewind();
+                    stale = replace;
+                    continue;
+                }
+                if let Landing::Upstream(DownloadError::Held { .. }) = landing {
+                    download.accept();
+                    landing = self
+                        .fly(facts, route, upload, &mut download, &mut upstream)
+                        .await;
+                }
             }
-            tally.request_body = upload.body_bytes;
-            tally.status = download.status;
-            tally.response_head = download.head_bytes;
-            tally.response_body = download.body_bytes;
+            tally.count(upload, &download);
             if landing == Landing::Done && download.is_tunnel() {
                 // Boxed: it is rare, and every idle connection would pay for its size.
                 let ends = (&*upload, &mut download);
@@ -247,19 +306,115 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             let after = self
                 .land(landing, facts, upload, &mut download, tally)
                 .await;
-            let leftover = download.take_buffer();
-            let quiet = leftover
-                .as_ref()
-                .is_none_or(super::buffers::Buffer::is_empty);
-            if let Some(buffer) = leftover {
-                self.worker.buffers.give(buffer);
-            }
-            if landing == Landing::Done && download.upstream_keeps && upload.finished && quiet {
-                let now = *tally.ended.insert(Instant::now());
-                self.worker.pool.checkin(&route.key, upstream, now);
-            }
+            self.keep(route, landing, (upload, download), upstream, tally);
             return after;
         }
+    }
+
+    /// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still
+    /// stands; for the others finding out is cheaper than asking every time.
+    fn checkout(&self, route: &Route<R>, facts: Facts) -> Option<R::Upstream> {
+        loop {
+            let mut stream = self.worker.pool.checkout(&route.key)?;
+            if facts.idempotent || stream.news() == News::None {
+                return Some(stream);
+            }
+        }
+    }
+
+    /// Gives the upstream connection back to the pool, if it can carry another request.
+    fn keep(
+        &self,
+        route: &Route<R>,
+        landing: Landing,
+        (upload, mut download): (&Upload, Download),
+        upstream: R::Upstream,
+        tally: &mut Tally,
+    ) {
+        let leftover = download.take_buffer();
+        let quiet = leftover.as_ref().is_none_or(Buffer::is_empty);
+        if let Some(buffer) = leftover {
+            self.worker.buffers.give(buffer);
+        }
+        if landing == Landing::Done && download.upstream_keeps && upload.finished && quiet {
+            let now = *tally.ended.insert(Instant::now());
+            let patience = download.upstream_patience;
+            self.worker
+                .pool
+                .checkin(&route.key, upstream, now, patience);
+        }
+    }
+
+    /// Counts the attempt; from the second on the upstream is told its number, as by Istio's proxies.
+    fn number_attempt(&mut self, tally: &mut Tally) {
+        tally.attempts += 1;
+        if let Some(work) = &mut self.work
+            && tally.attempts > 1
+        {
+            let head = &mut work.desk.to_upstream;
+            if tally.attempts == 2 {
+                tally.head_end = head.len() - 2;
+            }
+            head.truncate(tally.head_end);
+            // Writing into a Vec cannot fail.
+            let _ = write!(head, "x-envoy-attempt-count: {}\r\n\r\n", tally.attempts);
+        }
+    }
+
+    /// Asks the role for another attempt and waits as it says. False when the client left meanwhile, too.
+    async fn again(
+        &mut self,
+        route: &mut Route<R>,
+        last: Attempt,
+        upload: &mut Upload,
+        tally: &Tally,
+    ) -> bool {
+        if !upload.replayable {
+            return false;
+        }
+        let Some(pause) = self.role.again(route, last, tally.attempts) else {
+            return false;
+        };
+        if pause.is_zero() {
+            return true;
+        }
+        // Boxed: it is rare, and every idle connection would pay for its size.
+        let mut sleep = Box::pin(tokio::time::sleep(pause));
+        let received = upload.received();
+        let Some(work) = &mut self.work else {
+            return false;
+        };
+        let mut client = Client {
+            stream: &mut self.stream,
+            input: &mut work.input,
+            timer: &mut self.timer,
+        };
+        poll_fn(|cx| match sleep.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending if received && client.is_gone(cx) => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// No attempt reached anybody.
+    async fn unreachable(
+        &mut self,
+        facts: Facts,
+        failure: &ConnectFailure,
+        upload: &Upload,
+        tally: &mut Tally,
+    ) -> After {
+        let local = Local {
+            status: 503,
+            flag: ResponseFlag::UpstreamConnectionFailure,
+            details: "upstream_connection_failure",
+            reason: &failure.reason,
+            unprocessed: true,
+        };
+        tally.request_body = upload.body_bytes;
+        let end = upload.received().then(|| upload.end());
+        self.answer(facts, local, end, tally).await
     }
 
     async fn open(&mut self, route: &Route<R>, received: bool) -> Opened<R::Upstream> {
@@ -286,9 +441,15 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         .await
     }
 
+    /// Whether the response is the connection's last.
+    fn is_last(&self) -> bool {
+        self.retiring || self.worker.drain.is_draining()
+    }
+
     async fn fly(
         &mut self,
         facts: Facts,
+        route: &Route<R>,
         upload: &mut Upload,
         download: &mut Download,
         upstream: &mut R::Upstream,
@@ -306,7 +467,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             asked: facts.asked,
             client: facts.version,
             persist: facts.keep_alive,
+            from_sidecar: route.to_sidecar,
+            retry: route.retry.as_deref(),
         };
+        let retiring = self.retiring;
         let mut flight = Flight {
             upload,
             download,
@@ -315,7 +479,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             idle_since: None,
         };
         poll_fn(|cx| {
-            flight.terms.persist = facts.keep_alive && !worker.drain.is_draining();
+            let last = retiring || worker.drain.is_draining();
+            flight.terms.persist = facts.keep_alive && !last;
             flight.poll(cx, &mut client, desk, &worker.buffers, &worker.timeouts)
         })
         .await

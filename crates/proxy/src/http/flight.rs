@@ -61,7 +61,7 @@ pub(crate) struct Flight<'a, U> {
     pub(crate) upload: &'a mut Upload,
     pub(crate) download: &'a mut Download,
     pub(crate) upstream: &'a mut U,
-    pub(crate) terms: Terms,
+    pub(crate) terms: Terms<'a>,
     pub(crate) idle_since: Option<(Instant, u64)>,
 }
 

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use voile_transport::News;
 
 /// A byte stream that the engine can serve: plain TCP, or TLS over it.
 pub trait Io: AsyncRead + AsyncWrite + Unpin {
@@ -19,6 +20,22 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
 
     /// Makes the coming drop noticeable to the peer as an error (TCP: reset instead of FIN; TLS: also no close_notify).
     fn abort(&mut self);
+
+    /// Whether the peer has spoken or gone, by the kernel's word at this moment. What cannot tell has none.
+    fn news(&mut self) -> News {
+        News::None
+    }
+
+    /// Bytes written so far, as they travel; a mark for [`Io::closed_before`].
+    fn written(&self) -> u64 {
+        0
+    }
+
+    /// Whether the peer provably closed before it received any byte written after `mark`. What cannot tell says no.
+    fn closed_before(&self, mark: u64) -> bool {
+        let _ = mark;
+        false
+    }
 }
 
 impl Io for TcpStream {
@@ -39,5 +56,17 @@ impl Io for voile_transport::Stream {
 
     fn abort(&mut self) {
         voile_transport::reset(self.tcp());
+    }
+
+    fn news(&mut self) -> News {
+        Self::news(self)
+    }
+
+    fn written(&self) -> u64 {
+        Self::written(self)
+    }
+
+    fn closed_before(&self, mark: u64) -> bool {
+        Self::closed_before(self, mark)
     }
 }

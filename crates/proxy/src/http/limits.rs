@@ -31,6 +31,10 @@ pub const TUNNEL_IDLE: Duration = Duration::from_secs(3600);
 /// Longest time a pooled upstream connection stays unused; shorter than the 75 s of nginx and the usual load balancers.
 pub const UPSTREAM_IDLE: Duration = Duration::from_secs(60);
 
+/// An upstream connection whose server says how long it keeps it is given up so much earlier: our clock starts when the
+/// response is over, the server's perhaps a round trip before.
+pub const KEEP_ALIVE_MARGIN: Duration = Duration::from_secs(1);
+
 /// Most idle upstream connections per pool key and worker.
 pub const MAX_IDLE_PER_KEY: usize = 128;
 

@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use tokio::io::ReadBuf;
 
 use super::io::Io;
-use super::limits::{MAX_IDLE_PER_KEY, MAX_IDLE_PER_POOL};
+use super::limits::{KEEP_ALIVE_MARGIN, MAX_IDLE_PER_KEY, MAX_IDLE_PER_POOL};
 
 struct Idle<S> {
     stream: S,
-    since: Instant,
+    /// When it is too old to be used.
+    until: Instant,
 }
 
 /// See the module.
@@ -27,7 +28,8 @@ pub(crate) struct Pool<K, S> {
     idle: RefCell<HashMap<K, Vec<Idle<S>>>>,
     count: Cell<usize>,
     keeper: RefCell<Option<Waker>>,
-    timer_armed: Cell<bool>,
+    /// When the keeper's timer rings.
+    timer: Cell<Option<Instant>>,
     timeout: Duration,
 }
 
@@ -37,7 +39,7 @@ impl<K: Eq + Hash + Clone, S: Io> Pool<K, S> {
             idle: RefCell::default(),
             count: Cell::new(0),
             keeper: RefCell::default(),
-            timer_armed: Cell::new(false),
+            timer: Cell::new(None),
             timeout,
         })
     }
@@ -67,8 +69,12 @@ impl<K: Eq + Hash + Clone, S: Io> Pool<K, S> {
         None
     }
 
-    /// Keeps a connection for the next request with this key, if there is room.
-    pub(crate) fn checkin(&self, key: &K, mut stream: S, now: Instant) {
+    /// Keeps a connection for the next request with this key, if there is room. `patience` is how long the server says it
+    /// keeps it, if it said so; we are quicker by a margin, so that the two do not cross.
+    pub(crate) fn checkin(&self, key: &K, mut stream: S, now: Instant, patience: Option<Duration>) {
+        let Some(until) = self.until(now, patience) else {
+            return;
+        };
         let keeper = self.keeper.borrow();
         let waker = keeper.as_ref().map_or(Waker::noop(), |waker| waker);
         if self.count.get() >= MAX_IDLE_PER_POOL
@@ -77,7 +83,7 @@ impl<K: Eq + Hash + Clone, S: Io> Pool<K, S> {
             return;
         }
         let mut idle = self.idle.borrow_mut();
-        let item = Idle { stream, since: now };
+        let item = Idle { stream, until };
         match idle.get_mut(key) {
             Some(list) if list.len() >= MAX_IDLE_PER_KEY => return,
             Some(list) => list.push(item),
@@ -86,29 +92,34 @@ impl<K: Eq + Hash + Clone, S: Io> Pool<K, S> {
             }
         }
         self.count.set(self.count.get() + 1);
-        if !self.timer_armed.get() {
+        if self.timer.get().is_none_or(|rings| until < rings) {
             waker.wake_by_ref();
         }
     }
 
+    fn until(&self, now: Instant, patience: Option<Duration>) -> Option<Instant> {
+        let obeyed = patience.map(|patience| patience.saturating_sub(KEEP_ALIVE_MARGIN));
+        let idle = obeyed.map_or(self.timeout, |obeyed| obeyed.min(self.timeout));
+        (!idle.is_zero()).then(|| now + idle)
+    }
+
     /// Drops what is closed, out of turn or too old, and says when the next one grows old.
     fn sweep(&self, cx: &mut Context<'_>, now: Instant) -> Option<Instant> {
-        let mut oldest: Option<Instant> = None;
+        let mut next: Option<Instant> = None;
         let mut left = 0;
         self.idle.borrow_mut().retain(|_, list| {
             list.retain_mut(|item| {
-                let keep = now.saturating_duration_since(item.since) < self.timeout
-                    && is_quiet(&mut item.stream, cx);
+                let keep = now < item.until && is_quiet(&mut item.stream, cx);
                 if keep {
                     left += 1;
-                    oldest = Some(oldest.map_or(item.since, |since| since.min(item.since)));
+                    next = Some(next.map_or(item.until, |until| until.min(item.until)));
                 }
                 keep
             });
             !list.is_empty()
         });
         self.count.set(left);
-        oldest.map(|since| since + self.timeout)
+        next
     }
 }
 
@@ -134,13 +145,13 @@ pub(crate) async fn keep<K: Eq + Hash + Clone, S: Io>(pool: Weak<Pool<K, S>>) {
         loop {
             let Some(next) = pool.sweep(cx, Instant::now()) else {
                 timer = None;
-                pool.timer_armed.set(false);
+                pool.timer.set(None);
                 return Poll::Pending;
             };
             let sleep =
                 timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next.into())));
             sleep.as_mut().reset(next.into());
-            pool.timer_armed.set(true);
+            pool.timer.set(Some(next));
             if sleep.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }

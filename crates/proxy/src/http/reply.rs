@@ -10,6 +10,8 @@ pub(crate) struct Reply<'a> {
     pub(crate) client: Version,
     /// The request was HEAD: everything but the body.
     pub(crate) head_only: bool,
+    /// Tell the sidecar that asked that nothing was done.
+    pub(crate) unprocessed: bool,
 }
 
 fn phrase(status: u16) -> &'static str {
@@ -61,6 +63,9 @@ impl Reply<'_> {
             add(&["connection: close\r\n"]);
         } else if self.client == Version::Http10 {
             add(&["connection: keep-alive\r\n"]);
+        }
+        if self.unprocessed {
+            add(&["x-voile-unprocessed: 1\r\n"]);
         }
         add(&["\r\n"]);
         let head = out.len();

@@ -13,6 +13,8 @@ use std::hash::Hash;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use voile_traffic::{Attempt, RetryPolicy};
+
 use super::head::Head;
 use super::io::Io;
 
@@ -37,6 +39,19 @@ pub trait HttpRole: Sized {
         &self,
         route: &Route<Self>,
     ) -> impl Future<Output = Result<Self::Upstream, ConnectFailure>>;
+
+    /// Whether the request may be made once more after `made` attempts, the last of which ended like this: turns `route`
+    /// to where it goes next, and says how long to wait before. The engine asks only while the whole request is held and
+    /// nothing of an answer went to the client. Roles that never repeat anything leave it as it is.
+    fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+        let _ = (route, last, made);
+        None
+    }
+
+    /// Whether the client is a verified sidecar of the mesh, which understands that a request was not processed.
+    fn serves_sidecar(&self) -> bool {
+        false
+    }
 
     /// Learns how an exchange ended. Called after the response was written, off the request's latency.
     fn record(&self, exchange: Exchange<'_, Self>);
@@ -65,6 +80,10 @@ pub struct Route<R: HttpRole> {
     pub add_request_headers: Option<Rc<[u8]>>,
     /// The authority to send when the request names none, which only HTTP/1.0 allows.
     pub default_authority: Option<Rc<str>>,
+    /// Whether a verified sidecar answers, whose word that it did nothing is believed.
+    pub to_sidecar: bool,
+    /// Answers to be held back because [`HttpRole::again`] may wish for others.
+    pub retry: Option<Rc<RetryPolicy>>,
 }
 
 impl<R: HttpRole> Route<R> {
@@ -77,6 +96,8 @@ impl<R: HttpRole> Route<R> {
             upstream: UpstreamHttp::Http1,
             add_request_headers: None,
             default_authority: None,
+            to_sidecar: false,
+            retry: None,
         }
     }
 }
@@ -206,6 +227,8 @@ pub struct Exchange<'a, R: HttpRole> {
     pub duration: Duration,
     /// Whether the request travelled on a pooled connection.
     pub upstream_reused: bool,
+    /// How often it was sent, or tried to be; 0 when it was refused.
+    pub attempts: u32,
     /// What only gRPC has, if the request was gRPC.
     pub grpc: Option<Grpc>,
 }

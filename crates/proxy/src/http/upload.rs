@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
 use voile_http1::{Body, BodyError, Framing};
+use voile_transport::News;
 
 use super::buffers::Buffer;
 use super::io::Io;
@@ -103,6 +104,10 @@ impl Upload {
             if self.body.is_done() {
                 let flushed = ready!(Pin::new(upstream).poll_flush(cx));
                 return Poll::Ready(flushed.map_err(|_| UploadError::Upstream));
+            }
+            if input.room() < MIN_READ_BYTES && self.replayable && upstream.news() == News::End {
+                // While everything is still held it can go elsewhere.
+                return Poll::Ready(Err(UploadError::Upstream));
             }
             self.make_room(input);
             let Poll::Ready(read) = input.poll_read(cx, client) else {

@@ -9,7 +9,7 @@ use voile_telemetry::{GRPC, HTTP, SeriesId};
 use voile_transport::{self as transport, Stream};
 
 use super::Worker;
-use super::admission::Admission;
+use super::admission::{Admission, Arrival};
 use super::counted;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
@@ -90,6 +90,10 @@ impl HttpRole for InboundRole {
                 ))
             }
         }
+    }
+
+    fn serves_sidecar(&self) -> bool {
+        matches!(self.caller.arrival, Arrival::MutualTls(_))
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {

@@ -86,6 +86,7 @@ impl HttpRole for OutboundRole {
             return Err(refusal);
         };
         let key = endpoint.key;
+        let to_sidecar = endpoint.plan.expected.is_some();
         let endpoint = Some(InFlight::begin(endpoint));
         let authority = head
             .authority()
@@ -95,6 +96,7 @@ impl HttpRole for OutboundRole {
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(head);
         route.default_authority = authority;
+        route.to_sidecar = to_sidecar;
         Ok(route)
     }
 

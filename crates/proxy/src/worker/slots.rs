@@ -17,6 +17,7 @@ use super::inbound_http::InboundRole;
 use super::outbound_http::OutboundRole;
 use super::stop::Stop;
 use super::{Place, Worker, inbound, outbound};
+use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
 use crate::plan::{InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, ServicePlan, Settings};
 
@@ -96,6 +97,8 @@ fn engine<R: HttpRole + 'static>(
     let timeouts = HttpTimeouts {
         header: settings.header_timeout,
         downstream_idle: settings.idle_timeout,
+        // A mesh's sidecars have one idle timeout: ours as a client is well within that of the other as a server.
+        upstream_idle: UPSTREAM_IDLE.min(settings.idle_timeout / 2),
         ..HttpTimeouts::default()
     };
     let engine = HttpWorker::new(worker.buffers.clone(), drain.clone(), timeouts);

@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use voile_transport::Stream;
+use voile_transport::{News, Stream};
 
 /// What a peer does between the exchange before and the bytes in question, and after them.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ async fn play(peer: Peer, writes: usize) -> (bool, bool) {
     server.write_all(b"answer").await.expect("write");
     client.read_exact(&mut [0; 6]).await.expect("read");
     let mark = client.written();
-    assert!(!client.has_news());
+    assert_eq!(client.news(), News::None);
     let mut server = Some(server);
     match peer {
         Peer::ClosesFirst => server = None,
@@ -48,7 +48,7 @@ async fn play(peer: Peer, writes: usize) -> (bool, bool) {
         }
         _ => {}
     }
-    let news = client.has_news();
+    let news = client.news() == News::End;
     for _ in 0..writes {
         // Fails once the peer's reset is here.
         let _ = client.write_all(b"bytes").await;

@@ -5,5 +5,6 @@ mod basics;
 mod failures;
 mod flow;
 mod framing;
+mod races;
 mod stage;
 mod tls;

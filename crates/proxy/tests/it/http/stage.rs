@@ -2,17 +2,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::LocalSet;
 use voile_proxy::http::{
     Buffers, ConnectFailure, ConnectionEnd, Drain, Exchange, Head, HttpRole, HttpTimeouts,
-    HttpWorker, Refusal, ResponseFlag, Route, serve_connection,
+    HttpWorker, Io, Refusal, ResponseFlag, Route, serve_connection,
 };
+use voile_traffic::{Attempt, RetryPolicy};
+use voile_transport::{News, Stream};
 
 /// Far more than anything here takes; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -52,16 +57,94 @@ pub(crate) struct Recorded {
     pub(crate) request_body: u64,
     pub(crate) response_body: u64,
     pub(crate) reused: bool,
+    pub(crate) attempts: u32,
+}
+
+/// What the role says of both neighbours, and how it retries.
+#[derive(Clone, Default)]
+pub(crate) struct Manner {
+    /// A verified sidecar answers.
+    pub(crate) to_sidecar: bool,
+    /// A verified sidecar asks.
+    pub(crate) serves_sidecar: bool,
+    /// The pool's connections do not show their end before they are written to, as if it came a moment later.
+    pub(crate) blind: bool,
+    /// Another attempt, without a pause, whenever it wishes one.
+    pub(crate) retry: Option<Rc<RetryPolicy>>,
+}
+
+/// A stream that may be made blind to the kernel's word.
+pub(crate) struct Upstream {
+    stream: Stream,
+    blind: bool,
+}
+
+impl AsyncRead for Upstream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Upstream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Io for Upstream {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The pool looks with a waker that wakes nobody.
+        if self.blind && cx.waker().will_wake(Waker::noop()) {
+            return Poll::Pending;
+        }
+        Io::poll_readable(&mut self.stream, cx)
+    }
+
+    fn abort(&mut self) {
+        self.stream.abort();
+    }
+
+    fn news(&mut self) -> News {
+        match self.blind {
+            true => News::None,
+            false => self.stream.news(),
+        }
+    }
+
+    fn written(&self) -> u64 {
+        self.stream.written()
+    }
+
+    fn closed_before(&self, mark: u64) -> bool {
+        self.stream.closed_before(mark)
+    }
 }
 
 pub(crate) struct StageRole {
+    manner: Manner,
     upstream: Cell<SocketAddr>,
     pub(crate) records: RefCell<Vec<Recorded>>,
     pub(crate) connects: Cell<usize>,
 }
 
 impl HttpRole for StageRole {
-    type Upstream = TcpStream;
+    type Upstream = Upstream;
     type Key = u32;
     type Ticket = ();
 
@@ -76,15 +159,29 @@ impl HttpRole for StageRole {
         let mut route = Route::new(0, ());
         route.default_authority = Some("fallback".into());
         route.connect_timeout = Duration::from_secs(5);
+        route.to_sidecar = self.manner.to_sidecar;
+        route.retry.clone_from(&self.manner.retry);
         Ok(route)
     }
 
-    async fn connect(&self, _route: &Route<Self>) -> Result<TcpStream, ConnectFailure> {
+    fn again(&self, _route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+        let wishes = self.manner.retry.as_ref()?.wishes(last, made);
+        wishes.then_some(Duration::ZERO)
+    }
+
+    fn serves_sidecar(&self) -> bool {
+        self.manner.serves_sidecar
+    }
+
+    async fn connect(&self, _route: &Route<Self>) -> Result<Upstream, ConnectFailure> {
         self.connects.set(self.connects.get() + 1);
         let stream = TcpStream::connect(self.upstream.get()).await;
         let stream = stream.map_err(|_| ConnectFailure::new("connection_refused"))?;
         stream.set_nodelay(true).unwrap();
-        Ok(stream)
+        Ok(Upstream {
+            stream: Stream::Tcp(stream.into()),
+            blind: self.manner.blind,
+        })
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
@@ -96,6 +193,7 @@ impl HttpRole for StageRole {
             request_body: exchange.request_body_bytes,
             response_body: exchange.response_body_bytes,
             reused: exchange.upstream_reused,
+            attempts: exchange.attempts,
         });
     }
 }
@@ -111,6 +209,7 @@ pub(crate) struct Stage {
     pub(crate) heard: Rc<RefCell<Vec<Vec<u8>>>>,
     pub(crate) ends: Rc<RefCell<Vec<ConnectionEnd>>>,
     pub(crate) go: Rc<tokio::sync::Notify>,
+    closed: Rc<Cell<usize>>,
 }
 
 /// Runs a test's body on a current-thread runtime with a deadline.
@@ -134,10 +233,19 @@ impl Stage {
     }
 
     pub(crate) async fn with(scripts: Vec<Vec<Step>>, timeouts: HttpTimeouts) -> Self {
+        Self::behaving(scripts, timeouts, Manner::default()).await
+    }
+
+    pub(crate) async fn behaving(
+        scripts: Vec<Vec<Step>>,
+        timeouts: HttpTimeouts,
+        manner: Manner,
+    ) -> Self {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (buffers, drain) = (Buffers::new(), Drain::new());
         let role = Rc::new(StageRole {
+            manner,
             upstream: Cell::new(server.local_addr().unwrap()),
             records: RefCell::default(),
             connects: Cell::new(0),
@@ -152,13 +260,17 @@ impl Stage {
             heard: Rc::default(),
             ends: Rc::default(),
             go: Rc::new(tokio::sync::Notify::new()),
+            closed: Rc::default(),
         };
-        tokio::task::spawn_local(stage.worker.keeper());
+        if !stage.role.manner.blind {
+            tokio::task::spawn_local(stage.worker.keeper());
+        }
         tokio::task::spawn_local(serve(
             server,
             scripts,
             stage.heard.clone(),
             stage.go.clone(),
+            stage.closed.clone(),
         ));
         let (worker, role, ends) = (stage.worker.clone(), stage.role.clone(), stage.ends.clone());
         tokio::task::spawn_local(async move {
@@ -167,6 +279,7 @@ impl Stage {
                 stream.set_nodelay(true).unwrap();
                 let (worker, role, ends) = (worker.clone(), role.clone(), ends.clone());
                 tokio::task::spawn_local(async move {
+                    let stream = Stream::Tcp(stream.into());
                     let end = serve_connection(&worker, &*role, stream, b"").await;
                     ends.borrow_mut().push(end);
                 });
@@ -197,6 +310,11 @@ impl Stage {
     pub(crate) fn heard(&self, connection: usize) -> String {
         let heard = self.heard.borrow();
         String::from_utf8_lossy(heard.get(connection).map_or(&[], |bytes| bytes)).into_owned()
+    }
+
+    /// Connections the server has ended.
+    pub(crate) fn closed(&self) -> usize {
+        self.closed.get()
     }
 
     pub(crate) fn last(&self) -> Recorded {
@@ -252,6 +370,7 @@ async fn serve(
     scripts: Vec<Vec<Step>>,
     heard: Rc<RefCell<Vec<Vec<u8>>>>,
     go: Rc<tokio::sync::Notify>,
+    closed: Rc<Cell<usize>>,
 ) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
@@ -259,7 +378,7 @@ async fn serve(
         let number = heard.borrow().len();
         heard.borrow_mut().push(Vec::new());
         let script = scripts[number.min(scripts.len() - 1)].clone();
-        let (heard, go) = (heard.clone(), go.clone());
+        let (heard, go, closed) = (heard.clone(), go.clone(), closed.clone());
         tokio::task::spawn_local(async move {
             // A proxy that hangs up early ends the script early; the test sees that by other means.
             let _ = act(
@@ -269,6 +388,7 @@ async fn serve(
                 &go,
             )
             .await;
+            closed.set(closed.get() + 1);
         });
     }
 }
@@ -278,7 +398,7 @@ async fn act(
     script: Vec<Step>,
     mut hear: impl FnMut(&[u8]),
     go: &tokio::sync::Notify,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     for step in script {
         match step {
             Step::Head => read_to(&mut stream, b"\r\n\r\n", &mut hear).await?,
@@ -289,7 +409,7 @@ async fn act(
                     let want = left.min(room.len());
                     let read = stream.read(&mut room[..want]).await?;
                     if read == 0 {
-                        return Err(std::io::ErrorKind::UnexpectedEof.into());
+                        return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                     hear(&room[..read]);
                     left -= read;
@@ -309,7 +429,7 @@ async fn read_to(
     stream: &mut TcpStream,
     end: &[u8],
     hear: &mut impl FnMut(&[u8]),
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let mut seen = Vec::new();
     while !seen.ends_with(end) {
         let byte = stream.read_u8().await?;
