@@ -116,6 +116,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         started,
         duration,
         upstream_reused: tally.reused,
+        attempts: u32::from(ticket.is_some()),
         grpc: call.is_grpc.then_some(tally.grpc),
     });
 }
