@@ -2,8 +2,11 @@
 //! cost, free ports, and waiting until a server answers. Plain `std` and system calls; no async runtime.
 
 pub mod child;
+pub mod enclosure;
 pub mod interrupt;
 pub mod machine;
+pub mod netns;
+pub mod place;
 pub mod ports;
 pub mod ready;
 pub mod sampler;

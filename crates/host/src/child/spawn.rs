@@ -9,6 +9,8 @@ use std::thread;
 
 use rustix::process::Signal;
 
+use crate::place::Place;
+
 #[expect(
     unsafe_code,
     reason = "prctl between fork and exec is the only way to be killed with the parent"
@@ -25,6 +27,17 @@ pub(super) fn die_with_parent(command: &mut Command) {
             }
             Ok(())
         });
+    }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "a child moves to its place between fork and exec"
+)]
+pub(super) fn start_in(command: &mut Command, place: Place) {
+    // SAFETY: `Place::enter` makes system calls only, on descriptors and strings that the closure owns.
+    unsafe {
+        command.pre_exec(move || place.enter());
     }
 }
 

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 
 use super::Supervised;
-use super::spawn::{die_with_parent, spawn_from_lasting_thread};
+use super::spawn::{die_with_parent, spawn_from_lasting_thread, start_in};
+use crate::place::Place;
 
 /// The longest line that is handed to a line sink; a longer one is cut into pieces of this many bytes, so that a child
 /// that never ends its line cannot fill our memory.
@@ -54,6 +55,7 @@ pub struct Spec {
     env: Vec<(OsString, OsString)>,
     clear_env: bool,
     folder: Option<PathBuf>,
+    place: Option<Place>,
     stdout: Output,
     stderr: Output,
 }
@@ -69,6 +71,7 @@ impl Spec {
             env: Vec::new(),
             clear_env: false,
             folder: None,
+            place: None,
             stdout: Output::Null,
             stderr: Output::Null,
         }
@@ -108,6 +111,13 @@ impl Spec {
     #[must_use]
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
+        self
+    }
+
+    /// Starts it there instead of where we are.
+    #[must_use]
+    pub fn place(mut self, place: Place) -> Self {
+        self.place = Some(place);
         self
     }
 
@@ -157,6 +167,7 @@ impl Spec {
             env,
             clear_env,
             folder,
+            place,
             stdout,
             stderr,
         } = self;
@@ -180,6 +191,10 @@ impl Spec {
         let (err, err_sink) =
             stdio(stderr).map_err(|(path, e)| failed("open the output file", &path, e))?;
         command.stdout(out).stderr(err);
+        if let Some(place) = place {
+            start_in(&mut command, place);
+        }
+        // After the move: a change of privileges would forget it.
         die_with_parent(&mut command);
         let mut child =
             spawn_from_lasting_thread(command).map_err(|e| failed("run", &program, e))?;

@@ -2,3 +2,4 @@
 
 mod child;
 mod measure;
+mod netns;

@@ -1,0 +1,156 @@
+//! The outside of an enclosure: keeps the terminal's signals and the host's sockets, and does for the inside what only
+//! the outside can do, until the inside ends.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use super::EnclosureError;
+use super::signals::{self, Blocked};
+use super::socket::{Word, receive, send, send_with};
+use crate::child::{DROP_GRACE, Exit, Output, Spec, Supervised};
+
+/// Exit code of what a signal ended, less the signal's number: the shells' way.
+const SIGNALLED: i32 = 128;
+
+/// What is left to do outside.
+#[derive(Debug)]
+pub struct Outside {
+    init: Pid,
+    socket: OwnedFd,
+    signals: OwnedFd,
+    blocked: Blocked,
+    command: Option<Supervised>,
+}
+
+impl Outside {
+    /// Waits until the inside is set up, or says why it is not.
+    pub(super) fn attend(
+        init: Pid,
+        socket: OwnedFd,
+        blocked: Blocked,
+    ) -> Result<Self, EnclosureError> {
+        let set_up = match receive(&socket) {
+            Ok((Word::Ready, _)) => blocked.descriptor().map_err(|error| error.to_string()),
+            Ok((Word::Failed(reason), _)) => Err(reason),
+            Ok((word, _)) => Err(format!("unexpected {word:?}")),
+            Err(_) => Err("it ended while it was set up".to_owned()),
+        };
+        match set_up {
+            Ok(signals) => Ok(Self {
+                init,
+                socket,
+                signals,
+                blocked,
+                command: None,
+            }),
+            Err(reason) => {
+                let _ = kill_process(init, Signal::KILL);
+                let _ = waitpid(Some(init), WaitOptions::empty());
+                blocked.release();
+                Err(EnclosureError::Inside(reason))
+            }
+        }
+    }
+
+    /// Attends to the inside until it ends; returns its exit code.
+    pub fn serve(mut self) -> u8 {
+        let mut talks = true;
+        loop {
+            let mut wait = vec![PollFd::new(&self.signals, PollFlags::IN)];
+            if talks {
+                wait.push(PollFd::new(&self.socket, PollFlags::IN));
+            }
+            let polled = poll(&mut wait, None);
+            let said = wait.get(1).is_some_and(|fd| !fd.revents().is_empty());
+            drop(wait);
+            if polled.is_err() {
+                continue; // a signal that is not among ours
+            }
+            while let Some(signal) = signals::next(&self.signals) {
+                if signal != Signal::CHILD.as_raw()
+                    && let Some(signal) = Signal::from_named_raw(signal)
+                {
+                    let _ = kill_process(self.init, signal);
+                }
+            }
+            if let Some(code) = self.ended() {
+                self.blocked.release();
+                return code;
+            }
+            if said {
+                talks = self.listen_to().is_ok();
+            }
+            self.look_after_command();
+        }
+    }
+
+    fn ended(&mut self) -> Option<u8> {
+        let status = match waitpid(Some(self.init), WaitOptions::NOHANG) {
+            Ok(None) => return None,
+            Ok(Some((_, status))) => status,
+            Err(_) => return Some(1),
+        };
+        let signalled = || SIGNALLED + status.terminating_signal().unwrap_or(0);
+        let code = status.exit_status().unwrap_or_else(signalled);
+        Some(u8::try_from(code).unwrap_or(1))
+    }
+
+    fn listen_to(&mut self) -> io::Result<()> {
+        let (word, _) = receive(&self.socket)?;
+        match word {
+            Word::Listen(address) => self.listen(address),
+            Word::Run(command, variables) => self.run(&command, variables),
+            Word::Stop => {
+                if let Some(command) = &mut self.command {
+                    command.stop(DROP_GRACE);
+                }
+                Ok(())
+            }
+            // Nothing else is said by the inside.
+            _ => Ok(()),
+        }
+    }
+
+    fn listen(&self, address: SocketAddr) -> io::Result<()> {
+        match TcpListener::bind(address) {
+            Ok(listener) => send_with(&self.socket, &Word::Listening(Ok(())), Some(&listener)),
+            Err(error) => {
+                let code = error.raw_os_error().unwrap_or(libc::EIO);
+                send(&self.socket, &Word::Listening(Err(code)))
+            }
+        }
+    }
+
+    fn run(&mut self, command: &str, variables: Vec<(String, String)>) -> io::Result<()> {
+        let mut shell = Spec::new("once-ready", "/bin/sh")
+            .args(["-c", command])
+            .stdout(Output::Inherit)
+            .stderr(Output::Inherit);
+        for (name, value) in variables {
+            shell = shell.env(name, value);
+        }
+        match shell.start() {
+            Ok(child) => self.command = Some(child),
+            Err(error) => {
+                eprintln!("voile up: {error}");
+                send(&self.socket, &Word::Ended(127))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_after_command(&mut self) {
+        if let Some(exit) = self.command.as_mut().and_then(Supervised::try_exit) {
+            self.command = None;
+            let code = match exit {
+                Exit::Code(code) => u8::try_from(code).unwrap_or(1),
+                Exit::Signal(_) => 1,
+            };
+            let _ = send(&self.socket, &Word::Ended(code));
+        }
+    }
+}

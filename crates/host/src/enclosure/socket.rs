@@ -1,0 +1,254 @@
+//! What inside and outside say to each other, over a socket that the fork left to both: one word a packet, and with it
+//! sometimes a listening socket of the host's network.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// The longest word: a command and its variables.
+const WORD_BYTES: usize = 128 * 1024;
+/// Between the parts of a word.
+const PART: char = '\0';
+
+/// One word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Inside is set up.
+    Ready,
+    /// It is not, because.
+    Failed(String),
+    /// Listen there for us.
+    Listen(SocketAddr),
+    /// Here it is (the socket comes along), or why not.
+    Listening(Result<(), i32>),
+    /// Run this by the shell, with these variables.
+    Run(String, Vec<(String, String)>),
+    /// It ended.
+    Ended(u8),
+    /// End it.
+    Stop,
+}
+
+impl Word {
+    fn encode(&self) -> String {
+        let part = PART;
+        match self {
+            Self::Ready => "ready".to_owned(),
+            Self::Failed(reason) => format!("failed{part}{reason}"),
+            Self::Listen(address) => format!("listen{part}{address}"),
+            Self::Listening(Ok(())) => format!("listening{part}0"),
+            Self::Listening(Err(code)) => format!("listening{part}{code}"),
+            Self::Run(command, variables) => {
+                let mut text = format!("run{part}{command}");
+                for (name, value) in variables {
+                    text.push_str(&format!("{part}{name}={value}"));
+                }
+                text
+            }
+            Self::Ended(code) => format!("ended{part}{code}"),
+            Self::Stop => "stop".to_owned(),
+        }
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let (kind, rest) = text.split_once(PART).unwrap_or((text, ""));
+        Some(match kind {
+            "ready" => Self::Ready,
+            "failed" => Self::Failed(rest.to_owned()),
+            "listen" => Self::Listen(rest.parse().ok()?),
+            "listening" => Self::Listening(match rest.parse().ok()? {
+                0 => Ok(()),
+                code => Err(code),
+            }),
+            "run" => {
+                let mut parts = rest.split(PART);
+                let command = parts.next()?.to_owned();
+                let variables = parts.filter_map(|part| {
+                    let (name, value) = part.split_once('=')?;
+                    Some((name.to_owned(), value.to_owned()))
+                });
+                Self::Run(command, variables.collect())
+            }
+            "ended" => Self::Ended(rest.parse().ok()?),
+            "stop" => Self::Stop,
+            _ => return None,
+        })
+    }
+}
+
+pub(super) fn send(socket: &OwnedFd, word: &Word) -> io::Result<()> {
+    send_with(socket, word, None)
+}
+
+pub(super) fn send_with(
+    socket: &OwnedFd,
+    word: &Word,
+    listener: Option<&TcpListener>,
+) -> io::Result<()> {
+    let text = word.encode();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = listener.map(|listener| [listener.as_fd()]);
+    if let Some(descriptors) = &descriptors {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let data = [IoSlice::new(text.as_bytes())];
+    sendmsg(socket, &data, &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The next word; an error when the other side is gone.
+pub(super) fn receive(socket: &OwnedFd) -> io::Result<(Word, Option<OwnedFd>)> {
+    let mut bytes = vec![0; WORD_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut data = [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(socket, &mut data, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptor = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            descriptor = descriptors.into_iter().next();
+        }
+    }
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let text = std::str::from_utf8(&bytes[..received.bytes]);
+    let word = text.ok().and_then(Word::decode);
+    let strange = || io::Error::new(io::ErrorKind::InvalidData, "a word that nobody knows");
+    Ok((word.ok_or_else(strange)?, descriptor))
+}
+
+/// The inside's way to the outside.
+#[derive(Debug, Clone)]
+pub struct Inside(Arc<Mutex<Ours>>);
+
+#[derive(Debug)]
+struct Ours {
+    socket: OwnedFd,
+    ended: Option<u8>,
+}
+
+impl Inside {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self(Arc::new(Mutex::new(Ours {
+            socket,
+            ended: None,
+        })))
+    }
+
+    pub(super) fn ready(&self) {
+        self.with(|ours| {
+            // An outside that is gone takes us with it.
+            let _ = send(&ours.socket, &Word::Ready);
+        });
+    }
+
+    /// Listens in the host's network; what is accepted there can be used here.
+    ///
+    /// # Errors
+    /// As binding there fails.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        self.with(|ours| {
+            send(&ours.socket, &Word::Listen(address))?;
+            loop {
+                match receive(&ours.socket)? {
+                    (Word::Listening(Ok(())), Some(socket)) => return Ok(socket.into()),
+                    (Word::Listening(Err(code)), _) => {
+                        return Err(io::Error::from_raw_os_error(code));
+                    }
+                    (Word::Ended(code), _) => ours.ended = Some(code),
+                    (word, _) => {
+                        let text = format!("asked to listen, the outside says {word:?}");
+                        return Err(io::Error::other(text));
+                    }
+                }
+            }
+        })
+    }
+
+    /// Runs a command by the host's shell, in the host's namespaces.
+    ///
+    /// # Errors
+    /// When the outside is gone.
+    pub fn run(&self, command: &str, variables: Vec<(String, String)>) -> io::Result<()> {
+        self.with(|ours| {
+            ours.ended = None;
+            send(&ours.socket, &Word::Run(command.to_owned(), variables))
+        })
+    }
+
+    /// Its exit code, once it has ended; never waits.
+    ///
+    /// # Errors
+    /// When the outside is gone.
+    pub fn ended(&self) -> io::Result<Option<u8>> {
+        self.with(|ours| {
+            if ours.ended.is_none()
+                && is_readable(&ours.socket, Duration::ZERO)?
+                && let (Word::Ended(code), _) = receive(&ours.socket)?
+            {
+                ours.ended = Some(code);
+            }
+            Ok(ours.ended)
+        })
+    }
+
+    /// Ends the command.
+    pub fn stop(&self) {
+        self.with(|ours| {
+            let _ = send(&ours.socket, &Word::Stop);
+        });
+    }
+
+    fn with<T>(&self, task: impl FnOnce(&mut Ours) -> T) -> T {
+        // Each use sends and receives whole words: half-done work cannot be seen.
+        task(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn is_readable(socket: &OwnedFd, bound: Duration) -> io::Result<bool> {
+    let bound = Timespec {
+        tv_sec: bound.as_secs().cast_signed(),
+        tv_nsec: bound.subsec_nanos().into(),
+    };
+    Ok(poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&bound))? > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_arrive_as_they_were_sent() {
+        let variables = vec![
+            ("URL".to_owned(), "http://127.0.0.1:80/?a=b".to_owned()),
+            ("EMPTY".to_owned(), String::new()),
+        ];
+        for word in [
+            Word::Ready,
+            Word::Failed("because\nof this".to_owned()),
+            Word::Listen(([127, 0, 0, 1], 80).into()),
+            Word::Listening(Ok(())),
+            Word::Listening(Err(98)),
+            Word::Run("echo \"$URL\"".to_owned(), variables),
+            Word::Run("true".to_owned(), vec![]),
+            Word::Ended(7),
+            Word::Stop,
+        ] {
+            assert_eq!(Word::decode(&word.encode()), Some(word));
+        }
+        for strange in ["", "listen\0x", "listening\0", "ended\0300", "other"] {
+            assert_eq!(Word::decode(strange), None, "{strange:?}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The redirect rules of a pod: which connections go through its sidecar. What they say is pure data and text; only
+//! [`apply`] touches the kernel, by `nft` or, where that is missing, by `iptables-restore` and `ip6tables-restore`.
+//!
+//! ```text
+//! application ──OUTPUT──▶ 15001 sidecar ──mark 0x539──▶ the world
+//! the world ──PREROUTING──▶ 15006 sidecar ──mark 0x53a──▶ application
+//! ```
+//! The sidecar marks its own sockets, so nothing loops. Rules live in the pod's namespace and die with it.
+
+mod apply;
+mod iptables;
+mod nft;
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+pub use apply::{Tool, ToolError, apply};
+pub use iptables::restore;
+pub use nft::script;
+
+/// Mark of what a sidecar sends for its application (1337, as a number that people know from elsewhere).
+pub const MARK_OUTWARD: u32 = 0x539;
+/// Mark of what a sidecar sends to its own application.
+pub const MARK_INWARD: u32 = 0x53a;
+/// A sidecar's own ports, which are called, not captured: HBONE, metrics, readiness, Envoy's metrics.
+pub const OWN_PORTS: [u16; 4] = [15008, 15020, 15021, 15090];
+const DNS_PORT: u16 = 53;
+
+/// A range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Range {
+    /// First address.
+    pub address: IpAddr,
+    /// Bits that are fixed.
+    pub prefix: u8,
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// Everything, or some of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope<T> {
+    /// Everything but these.
+    AllBut(Vec<T>),
+    /// These alone.
+    Only(Vec<T>),
+}
+
+impl<T> Default for Scope<T> {
+    fn default() -> Self {
+        Self::AllBut(Vec::new())
+    }
+}
+
+/// What is captured in a pod that has a sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capture {
+    /// Where outbound connections go.
+    pub outbound: u16,
+    /// Where inbound connections go.
+    pub inbound: u16,
+    /// Where questions to name servers go.
+    pub dns: Option<u16>,
+    /// Inbound ports.
+    pub inbound_ports: Scope<u16>,
+    /// Outbound destinations.
+    pub outbound_ranges: Scope<Range>,
+    /// Outbound ports that are captured wherever they lead, though `outbound_ranges` leaves them out.
+    pub outbound_ports: Vec<u16>,
+    /// Outbound ports that are left alone.
+    pub excluded_outbound_ports: Vec<u16>,
+}
+
+impl Default for Capture {
+    /// Everything, on Istio's ports, without DNS.
+    fn default() -> Self {
+        Self {
+            outbound: 15001,
+            inbound: 15006,
+            dns: None,
+            inbound_ports: Scope::default(),
+            outbound_ranges: Scope::default(),
+            outbound_ports: Vec::new(),
+            excluded_outbound_ports: Vec::new(),
+        }
+    }
+}
+
+/// A service's virtual address for a pod without a sidecar, and who answers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VirtualAddress {
+    /// What clients call.
+    pub address: IpAddr,
+    /// The port they call.
+    pub port: u16,
+    /// Who answers; of the other family is ignored.
+    pub targets: Vec<SocketAddr>,
+}
+
+/// All rules of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// With a sidecar.
+    pub capture: Option<Capture>,
+    /// Without one: the part that kube-proxy has elsewhere.
+    pub services: Vec<VirtualAddress>,
+}
+
+/// One family's view of the rules, in the order in which the kernel asks; both texts are made from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn of(address: &IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// What is on this side of the network card.
+    fn loopback(self) -> Range {
+        match self {
+            Self::V4 => Range {
+                address: Ipv4Addr::new(127, 0, 0, 0).into(),
+                prefix: 8,
+            },
+            Self::V6 => Range {
+                address: std::net::Ipv6Addr::LOCALHOST.into(),
+                prefix: 128,
+            },
+        }
+    }
+}
+
+/// A condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum If {
+    Mark(u32),
+    ToLoopbackDevice,
+    FromLoopbackDevice,
+    To(Range),
+    NotTo(Range),
+    Tcp,
+    TcpPort(u16),
+    UdpPort(u16),
+    /// One of so many connections.
+    OneOf(usize),
+}
+
+/// What happens when all conditions hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Leave,
+    Redirect(u16),
+    Send(SocketAddr),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule(Vec<If>, Then);
+
+fn rule(conditions: impl Into<Vec<If>>, then: Then) -> Rule {
+    Rule(conditions.into(), then)
+}
+
+/// What leaves the pod.
+fn output(rules: &Rules, family: Family) -> Vec<Rule> {
+    let mut list = Vec::new();
+    if let Some(capture) = &rules.capture {
+        captured_output(capture, family, &mut list);
+    }
+    for service in rules
+        .services
+        .iter()
+        .filter(|service| Family::of(&service.address) == family)
+    {
+        let ours = |target: &&SocketAddr| Family::of(&target.ip()) == family;
+        let targets: Vec<_> = service.targets.iter().filter(ours).collect();
+        let range = Range {
+            address: service.address,
+            prefix: if family == Family::V4 { 32 } else { 128 },
+        };
+        for (n, target) in targets.iter().enumerate() {
+            let mut conditions = vec![If::To(range), If::TcpPort(service.port)];
+            let left = targets.len() - n;
+            if left > 1 {
+                conditions.push(If::OneOf(left));
+            }
+            list.push(rule(conditions, Then::Send(**target)));
+        }
+    }
+    list
+}
+
+fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
+    let loopback = family.loopback();
+    let to_us = [
+        If::Mark(MARK_OUTWARD),
+        If::ToLoopbackDevice,
+        If::NotTo(loopback),
+        If::Tcp,
+    ];
+    list.extend([
+        rule([If::Mark(MARK_INWARD)], Then::Leave),
+        // A pod that calls itself by a service's address comes in as anybody else.
+        rule(to_us, Then::Redirect(capture.inbound)),
+        rule([If::Mark(MARK_OUTWARD)], Then::Leave),
+        rule([If::To(loopback)], Then::Leave),
+    ]);
+    if let Some(dns) = capture.dns {
+        list.push(rule([If::UdpPort(DNS_PORT)], Then::Redirect(dns)));
+        list.push(rule([If::TcpPort(DNS_PORT)], Then::Redirect(dns)));
+    }
+    for port in &capture.excluded_outbound_ports {
+        list.push(rule([If::TcpPort(*port)], Then::Leave));
+    }
+    let of_family =
+        |ranges: &[Range]| -> Vec<Range> { ranges.iter().filter(|r| Family::of(&r.address) == family).copied().collect() };
+    if let Scope::AllBut(ranges) = &capture.outbound_ranges {
+        for range in of_family(ranges) {
+            list.push(rule([If::To(range)], Then::Leave));
+        }
+    }
+    for port in &capture.outbound_ports {
+        list.push(rule([If::TcpPort(*port)], Then::Redirect(capture.outbound)));
+    }
+    match &capture.outbound_ranges {
+        Scope::AllBut(_) => list.push(rule([If::Tcp], Then::Redirect(capture.outbound))),
+        Scope::Only(ranges) => {
+            for range in of_family(ranges) {
+                list.push(rule([If::To(range), If::Tcp], Then::Redirect(capture.outbound)));
+            }
+        }
+    }
+}
+
+/// What comes to the pod.
+fn prerouting(rules: &Rules) -> Vec<Rule> {
+    let Some(capture) = &rules.capture else {
+        return Vec::new();
+    };
+    let leave = |port: &u16| rule([If::TcpPort(*port)], Then::Leave);
+    let mut list = vec![rule([If::FromLoopbackDevice], Then::Leave)];
+    list.extend(OWN_PORTS.iter().map(leave));
+    match &capture.inbound_ports {
+        Scope::AllBut(ports) => {
+            list.extend(ports.iter().map(leave));
+            list.push(rule([If::Tcp], Then::Redirect(capture.inbound)));
+        }
+        Scope::Only(ports) => list.extend(
+            ports
+                .iter()
+                .map(|port| rule([If::TcpPort(*port)], Then::Redirect(capture.inbound))),
+        ),
+    }
+    list
+}

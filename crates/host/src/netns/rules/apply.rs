@@ -1,0 +1,141 @@
+//! Feeding the rules to the kernel, by whichever tool this machine has.
+
+use std::env;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space};
+
+use super::{Rules, restore, script};
+use crate::netns::Namespace;
+use crate::place::keep_capabilities;
+
+/// Where administrators' programs live, though PATH of ordinary users often leaves it out.
+const SYSTEM_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
+
+/// The tool that is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tool {
+    /// `nft`.
+    Nft(PathBuf),
+    /// `iptables-restore` and `ip6tables-restore`.
+    Iptables(PathBuf, PathBuf),
+}
+
+/// Why rules cannot be set.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    /// There is none.
+    #[error(
+        "neither `nft` nor `iptables-restore` is on this machine; install the package `nftables` (or `iptables`)"
+    )]
+    Missing,
+    /// It cannot be run.
+    #[error("cannot run {}: {error}", program.display())]
+    Run {
+        /// Which.
+        program: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It, or the kernel behind it, refused.
+    #[error("{} refused the redirect rules: {said}", program.display())]
+    Refused {
+        /// Which.
+        program: PathBuf,
+        /// What it said.
+        said: String,
+    },
+}
+
+impl Tool {
+    /// Finds one, `nft` first.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find() -> Result<Self, ToolError> {
+        if let Some(nft) = program("nft") {
+            return Ok(Self::Nft(nft));
+        }
+        match (program("iptables-restore"), program("ip6tables-restore")) {
+            (Some(v4), Some(v6)) => Ok(Self::Iptables(v4, v6)),
+            _ => Err(ToolError::Missing),
+        }
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Nft(_) => "nftables",
+            Self::Iptables(..) => "iptables",
+        }
+    }
+}
+
+/// Replaces all rules in `namespace`; each family's as a whole.
+///
+/// # Errors
+/// Says what the tool said.
+pub fn apply(tool: &Tool, namespace: &Namespace, rules: &Rules, v6: bool) -> Result<(), ToolError> {
+    match tool {
+        Tool::Nft(nft) => {
+            let text = script(rules, v6);
+            feed(nft, &["-f", "-"], namespace, &text)
+        }
+        Tool::Iptables(restore_v4, restore_v6) => {
+            feed(restore_v4, &["-w"], namespace, &restore(rules, false))?;
+            if v6 {
+                feed(restore_v6, &["-w"], namespace, &restore(rules, true))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn feed(program: &Path, args: &[&str], inside: &Namespace, text: &str) -> Result<(), ToolError> {
+    let failed = |error| ToolError::Run { program: program.to_owned(), error };
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        // The classic tool locks a file that only root may open; each of our namespaces has one writer.
+        .env("XTABLES_LOCKFILE", "/dev/null")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    enter(&mut command, inside.clone());
+    let mut child = command.spawn().map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Who ends early says why on its standard error.
+        let _ = stdin.write_all(text.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let said = if said.is_empty() { output.status.to_string() } else { said };
+    Err(ToolError::Refused { program: program.to_owned(), said })
+}
+
+#[expect(unsafe_code, reason = "a child enters its namespace between fork and exec")]
+fn enter(command: &mut Command, inside: Namespace) {
+    // SAFETY: system calls only; the descriptor stays open, since the closure owns it.
+    unsafe {
+        command.pre_exec(move || {
+            use std::os::fd::AsFd;
+            move_into_link_name_space(inside.as_fd(), Some(LinkNameSpaceType::Network))?;
+            keep_capabilities(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW)
+        });
+    }
+}
+
+fn program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}

@@ -1,0 +1,49 @@
+//! The rules as iptables' text, for machines without `nft`: one for each family.
+
+use std::fmt::Write;
+
+use super::{Family, If, Rule, Rules, Then, output, prerouting};
+
+/// What `iptables-restore` (and, `v6`, `ip6tables-restore`) is fed. The table is replaced as a whole.
+#[must_use]
+pub fn restore(rules: &Rules, v6: bool) -> String {
+    let family = if v6 { Family::V6 } else { Family::V4 };
+    let mut text = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n".to_owned();
+    for (chain, rules) in [
+        ("OUTPUT", output(rules, family)),
+        ("PREROUTING", prerouting(rules)),
+    ] {
+        for Rule(conditions, then) in rules {
+            let _ = write!(text, "-A {chain}");
+            // A port needs its protocol before it; REDIRECT and DNAT need one too.
+            for condition in &conditions {
+                text.push(' ');
+                text.push_str(&self::condition(condition));
+            }
+            let _ = match then {
+                Then::Leave => writeln!(text, " -j RETURN"),
+                Then::Redirect(port) => writeln!(text, " -j REDIRECT --to-ports {port}"),
+                Then::Send(target) => writeln!(text, " -j DNAT --to-destination {target}"),
+            };
+        }
+    }
+    text.push_str("COMMIT\n");
+    text
+}
+
+fn condition(condition: &If) -> String {
+    match condition {
+        If::Mark(mark) => format!("-m mark --mark {mark:#x}"),
+        If::ToLoopbackDevice => "-o lo".to_owned(),
+        If::FromLoopbackDevice => "-i lo".to_owned(),
+        If::To(range) => format!("-d {range}"),
+        If::NotTo(range) => format!("! -d {range}"),
+        If::Tcp => "-p tcp".to_owned(),
+        If::TcpPort(port) => format!("-p tcp --dport {port}"),
+        If::UdpPort(port) => format!("-p udp --dport {port}"),
+        If::OneOf(count) => format!(
+            "-m statistic --mode random --probability {:.8}",
+            1.0 / f64::from(u32::try_from(*count).unwrap_or(u32::MAX))
+        ),
+    }
+}

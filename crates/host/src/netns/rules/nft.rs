@@ -1,0 +1,72 @@
+//! The rules as nftables' text: one table that replaces an earlier one as a whole.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use super::{Family, If, Range, Rule, Rules, Then, output, prerouting};
+
+/// What `nft -f -` is fed, for IPv4 and, where `v6`, for IPv6.
+#[must_use]
+pub fn script(rules: &Rules, v6: bool) -> String {
+    let mut text = String::new();
+    let families: &[_] = &[(Family::V4, "ip"), (Family::V6, "ip6")];
+    for &(family, name) in &families[..=usize::from(v6)] {
+        let (out, incoming) = (output(rules, family), prerouting(rules));
+        // Naming it first makes the deletion valid where there was none.
+        let _ = write!(
+            text,
+            "table {name} voile\ndelete table {name} voile\ntable {name} voile {{\n"
+        );
+        chain(&mut text, "output", name, &out);
+        chain(&mut text, "prerouting", name, &incoming);
+        text.push_str("}\n");
+    }
+    text
+}
+
+fn chain(text: &mut String, hook: &str, family: &str, rules: &[Rule]) {
+    let _ = write!(
+        text,
+        "\tchain {hook} {{\n\t\ttype nat hook {hook} priority -100; policy accept;\n"
+    );
+    for Rule(conditions, then) in rules {
+        text.push_str("\t\t");
+        for condition in conditions {
+            text.push_str(&self::condition(condition, family));
+            text.push(' ');
+        }
+        let _ = match then {
+            Then::Leave => writeln!(text, "return"),
+            Then::Redirect(port) => writeln!(text, "redirect to :{port}"),
+            Then::Send(target) => writeln!(text, "dnat to {target}"),
+        };
+    }
+    text.push_str("\t}\n");
+}
+
+fn condition(condition: &If, family: &str) -> String {
+    match condition {
+        If::Mark(mark) => format!("meta mark {mark:#x}"),
+        If::ToLoopbackDevice => "oifname \"lo\"".to_owned(),
+        If::FromLoopbackDevice => "iifname \"lo\"".to_owned(),
+        If::To(range) => format!("{family} daddr {}", one(range)),
+        If::NotTo(range) => format!("{family} daddr != {}", one(range)),
+        If::Tcp => "meta l4proto tcp".to_owned(),
+        If::TcpPort(port) => format!("tcp dport {port}"),
+        If::UdpPort(port) => format!("udp dport {port}"),
+        If::OneOf(count) => format!("numgen random mod {count} == 0"),
+    }
+}
+
+/// nft refuses a prefix that is the whole address in some versions; an address says the same.
+fn one(range: &Range) -> String {
+    let whole = match range.address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    };
+    if range.prefix == whole {
+        range.address.to_string()
+    } else {
+        range.to_string()
+    }
+}

@@ -1,0 +1,170 @@
+//! Real namespaces: wired up, captured, reachable, isolated, and gone when nobody holds them.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use voile_host::netns::Namespace;
+use voile_host::netns::link::{Bridge, Prefixed};
+use voile_host::netns::rules::{Capture, Rules, Tool, VirtualAddress, apply};
+
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
+const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 1);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn v4(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 244, 0, last)
+}
+
+fn v6(last: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, last)
+}
+
+/// A mesh's namespace and its bridge; `None`, with the reason printed, where the kernel does not allow it.
+fn mesh() -> Option<(Namespace, Bridge)> {
+    let namespace = match Namespace::create() {
+        Ok(namespace) => namespace,
+        Err(error) => {
+            eprintln!("skipped: no network namespace: {error}");
+            return None;
+        }
+    };
+    let addresses = [Prefixed::v4(GATEWAY, 16), Prefixed::v6(GATEWAY_V6, 64)];
+    let bridge = namespace
+        .run(|| Bridge::create(&addresses))
+        .expect("entered")
+        .expect("a bridge");
+    Some((namespace, bridge))
+}
+
+fn pod(bridge: &Bridge, last: u8) -> Namespace {
+    let addresses = [Prefixed::v4(v4(last), 16), Prefixed::v6(v6(last.into()), 64)];
+    bridge
+        .add_pod(&addresses, &[GATEWAY.into(), GATEWAY_V6.into()])
+        .expect("a pod")
+}
+
+/// Listens inside and answers every connection with `text`.
+fn answer(inside: &Namespace, at: SocketAddr, text: &'static str) {
+    let listener = inside
+        .run(|| TcpListener::bind(at))
+        .expect("entered")
+        .unwrap_or_else(|error| panic!("{at}: {error}"));
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let _ = (&stream).write_all(text.as_bytes());
+        }
+    });
+}
+
+fn ask(inside: &Namespace, at: (IpAddr, u16)) -> std::io::Result<String> {
+    inside
+        .run(|| {
+            let mut stream = TcpStream::connect_timeout(&at.into(), PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        })
+        .expect("entered")
+}
+
+#[test]
+fn pods_reach_each_other_and_the_gateway_in_both_families_and_nothing_else() {
+    let Some((mesh, bridge)) = mesh() else {
+        return;
+    };
+    let (one, two) = (pod(&bridge, 2), pod(&bridge, 3));
+    answer(&two, (v4(3), 80).into(), "two");
+    answer(&mesh, (GATEWAY, 15012).into(), "control");
+    assert_eq!(ask(&one, (v4(3).into(), 80)).expect("an answer"), "two");
+    assert_eq!(ask(&one, (GATEWAY.into(), 15012)).expect("an answer"), "control");
+    if bridge.has_v6() {
+        answer(&two, (v6(3), 80).into(), "two by v6");
+        assert_eq!(ask(&one, (v6(3).into(), 80)).expect("an answer"), "two by v6");
+    } else {
+        eprintln!("skipped: IPv6: this kernel has none");
+    }
+    // Nowhere is said at once, not by silence.
+    let outside = ask(&one, (Ipv4Addr::new(192, 0, 2, 1).into(), 80)).expect_err("no way out");
+    assert_ne!(outside.kind(), std::io::ErrorKind::TimedOut, "{outside}");
+}
+
+#[test]
+fn a_captured_pod_is_redirected_both_ways_but_for_what_is_excluded() {
+    let Some((_mesh, bridge)) = mesh() else {
+        return;
+    };
+    let tool = match Tool::find() {
+        Ok(tool) => tool,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let (one, two) = (pod(&bridge, 2), pod(&bridge, 3));
+    let capture = Capture {
+        excluded_outbound_ports: vec![81],
+        ..Capture::default()
+    };
+    let rules = Rules {
+        capture: Some(capture),
+        services: vec![],
+    };
+    apply(&tool, &one, &rules, bridge.has_v6()).expect("rules");
+    // Twice, since they are replaced as a whole.
+    apply(&tool, &one, &rules, bridge.has_v6()).expect("rules again");
+    for at in [SocketAddr::from(([0, 0, 0, 0], 15001)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, 15006))] {
+        let text = if at.port() == 15001 { "outbound" } else { "inbound" };
+        answer(&one, at, text);
+    }
+    answer(&one, ([0, 0, 0, 0], 15020).into(), "metrics");
+    answer(&one, ([127, 0, 0, 1], 9000).into(), "own loopback");
+    answer(&two, ([0, 0, 0, 0], 80).into(), "two");
+    answer(&two, ([0, 0, 0, 0], 81).into(), "two, not captured");
+    for (from, to, port, expected) in [
+        (&one, v4(3), 80, "outbound"),
+        (&one, Ipv4Addr::new(10, 96, 0, 1), 9080, "outbound"),
+        (&one, v4(3), 81, "two, not captured"),
+        (&one, Ipv4Addr::LOCALHOST, 9000, "own loopback"),
+        (&two, v4(2), 9000, "inbound"),
+        (&two, v4(2), 15020, "metrics"),
+    ] {
+        let heard = ask(from, (to.into(), port)).unwrap_or_else(|e| panic!("{to}:{port}: {e}"));
+        assert_eq!(heard, expected, "{to}:{port}");
+    }
+    if bridge.has_v6() {
+        assert_eq!(ask(&two, (v6(2).into(), 7777)).expect("an answer"), "inbound");
+    }
+}
+
+#[test]
+fn a_pod_without_a_sidecar_reaches_a_virtual_address_at_every_target() {
+    let Some((_mesh, bridge)) = mesh() else {
+        return;
+    };
+    let tool = match Tool::find() {
+        Ok(tool) => tool,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let (client, a, b) = (pod(&bridge, 2), pod(&bridge, 3), pod(&bridge, 4));
+    answer(&a, ([0, 0, 0, 0], 8080).into(), "a");
+    answer(&b, ([0, 0, 0, 0], 8080).into(), "b");
+    let address = Ipv4Addr::new(10, 96, 0, 7).into();
+    let service = VirtualAddress {
+        address,
+        port: 80,
+        targets: vec![(v4(3), 8080).into(), (v4(4), 8080).into()],
+    };
+    let rules = Rules {
+        capture: None,
+        services: vec![service],
+    };
+    apply(&tool, &client, &rules, bridge.has_v6()).expect("rules");
+    let mut heard = std::collections::BTreeSet::new();
+    // Each connection falls on either with equal chance; a hundred on one side is not bad luck.
+    for _ in 0..100 {
+        heard.insert(ask(&client, (address, 80)).expect("an answer"));
+        if heard.len() == 2 {
+            return;
+        }
+    }
+    panic!("only {heard:?} answered");
+}
