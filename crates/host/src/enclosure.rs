@@ -114,7 +114,7 @@ fn inside(
     check: impl FnOnce() -> Result<(), String>,
 ) -> Inside {
     let set_up = || -> Result<(), String> {
-        init::die_with_outside().map_err(|error| error.to_string())?;
+        init::part_from_outside().map_err(|error| error.to_string())?;
         private_mounts().map_err(|error| format!("mounts: {error}"))?;
         check()
     };

@@ -3,10 +3,17 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_error;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+
 use crate::child::Supervised;
+use crate::netns::rules::MARK_INWARD;
 
 /// How often a server is asked whether it is ready.
 const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -20,6 +27,8 @@ pub const ANSWER_LIMIT_BYTES: u64 = 16 << 20;
 pub enum Probe {
     /// It accepts connections here.
     Tcp(SocketAddr),
+    /// It accepts connections here, asked past the redirection to a sidecar.
+    Direct(SocketAddr),
     /// `GET` of this path answers 200.
     Http(SocketAddr, String),
 }
@@ -104,6 +113,9 @@ pub fn ask(probe: &Probe) -> io::Result<()> {
         Probe::Tcp(address) => TcpStream::connect_timeout(address, ONE_QUESTION)
             .map(drop)
             .map_err(|e| io::Error::new(e.kind(), format!("{address}: {e}"))),
+        Probe::Direct(address) => connect_direct(*address, ONE_QUESTION)
+            .map(drop)
+            .map_err(|e| io::Error::new(e.kind(), format!("{address}: {e}"))),
         Probe::Http(address, path) => match http_get(*address, path)? {
             (200, _) => Ok(()),
             (status, _) => Err(io::Error::other(format!(
@@ -111,6 +123,52 @@ pub fn ask(probe: &Probe) -> io::Result<()> {
             ))),
         },
     }
+}
+
+/// A connection that the rules of a pod take for its sidecar's, so that it reaches the application itself. Made in the
+/// pod's namespace, by who may mark packets.
+///
+/// # Errors
+/// When marking is not allowed, nobody listens, or the bound passes.
+pub fn connect_direct(address: SocketAddr, bound: Duration) -> io::Result<TcpStream> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    mark(&socket, MARK_INWARD)?;
+    match connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let bound = Timespec {
+        tv_sec: bound.as_secs().cast_signed(),
+        tv_nsec: bound.subsec_nanos().into(),
+    };
+    if poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&bound))? == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    socket_error(&socket)??;
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+#[expect(unsafe_code, reason = "rustix cannot mark sockets")]
+fn mark(socket: &OwnedFd, mark: u32) -> io::Result<()> {
+    let size = libc::socklen_t::try_from(size_of::<u32>()).map_err(io::Error::other)?;
+    // SAFETY: the value is a u32 that lives during the call, and the size is its size.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MARK,
+            (&raw const mark).cast(),
+            size,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// One `GET`, one answer: status and body. For readiness and statistics pages of processes that we started ourselves.

@@ -1,11 +1,12 @@
-//! Which loopback address belongs to whom in one mesh.
+//! Which address belongs to whom in one mesh.
 //!
-//! A mesh owns one block 127.S.0.0/16. Pods take its low part, and every (pod, service) pair one address of the
-//! rest, so that a service can be reached on its own port. An address stays with its owner over edits, and one
-//! that was given up is reused last: a client may still hold it in a pool.
+//! On loopback a mesh owns one block 127.S.0.0/16. Pods take its low part, and every (pod, service) pair one address of
+//! the rest, so that a service can be reached on its own port. In namespaces pods take 10.244.0.0/16, and every service
+//! has one virtual address in 10.96.0.0/16, the same for all. An address stays with its owner over edits, and one that
+//! was given up is reused last: a client may still hold it in a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Slots of a /16: an address is `127.S.(slot / 256).(slot % 256)`.
 type Slot = u16;
@@ -19,14 +20,14 @@ const LISTENERS: std::ops::RangeInclusive<Slot> = (16 * 256 + 1)..=(254 * 256 + 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum AddressError {
     /// More pods than the block holds.
-    #[error("more pods than one mesh has loopback addresses for ({limit}); run fewer replicas")]
+    #[error("more pods than one mesh has addresses for ({limit}); run fewer replicas")]
     Pods {
         /// How many there can be.
         limit: usize,
     },
     /// More pairs of pod and visible service than the block holds.
     #[error(
-        "more pairs of pod and visible service than one mesh has loopback addresses for ({limit}); narrow what each pod sees with a Sidecar's egress.hosts"
+        "more pairs of pod and visible service than one mesh has addresses for ({limit}); narrow what each pod sees with a Sidecar's egress.hosts"
     )]
     Listeners {
         /// How many there can be.
@@ -34,35 +35,72 @@ pub enum AddressError {
     },
 }
 
+/// How the pods of a mesh are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// By addresses in 127.S.0.0/16, with this S.
+    Loopback(u8),
+    /// By network namespaces.
+    Namespaces,
+}
+
+/// First octets of pods in namespaces.
+const POD_NETWORK: [u8; 2] = [10, 244];
+/// First octets of virtual addresses of services in namespaces.
+const SERVICE_NETWORK: [u8; 2] = [10, 96];
+/// Bits of both.
+pub const PREFIX_V4: u8 = 16;
+/// Bits of the pods' IPv6 network.
+pub const PREFIX_V6: u8 = 64;
+/// What is every pod's way out: the bridge.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(POD_NETWORK[0], POD_NETWORK[1], 0, 1);
+/// Where name servers are asked in namespaces; Kubernetes' usual address, and given to no service.
+pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(SERVICE_NETWORK[0], SERVICE_NETWORK[1], 0, 10);
+
+/// The IPv6 address beside an IPv4 address of a pod (or the gateway).
+pub fn beside(address: Ipv4Addr) -> Ipv6Addr {
+    let [_, _, high, low] = address.octets();
+    Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, u16::from_be_bytes([high, low]))
+}
+
 /// The addresses of one mesh: who holds which.
 #[derive(Debug, Clone)]
 pub struct Addresses {
-    block: u8,
+    layout: Layout,
     pods: Pool<String>,
     listeners: Pool<(String, String)>,
 }
 
 impl Addresses {
-    /// No address given yet in 127.`block`.0.0/16.
-    pub fn new(block: u8) -> Self {
+    /// No address given yet.
+    pub fn new(layout: Layout) -> Self {
         Self {
-            block,
+            layout,
             pods: Pool::new(PODS),
             listeners: Pool::new(LISTENERS),
         }
     }
 
+    /// How pods are kept apart.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
     /// The address of a pod (`namespace/name`), the same on every call.
     pub fn pod(&mut self, pod: &str) -> Result<Ipv4Addr, AddressError> {
         let slot = self.pods.take(pod.to_owned());
-        slot.map(|slot| self.address(slot))
+        slot.map(|slot| self.address(slot, POD_NETWORK))
             .ok_or(AddressError::Pods { limit: PODS.len() })
     }
 
-    /// The address where `pod` reaches `service`, the same on every call.
+    /// The address where `pod` reaches `service`, the same on every call; in namespaces the same for every pod.
     pub fn listener(&mut self, pod: &str, service: &str) -> Result<Ipv4Addr, AddressError> {
+        let pod = match self.layout {
+            Layout::Loopback(_) => pod,
+            Layout::Namespaces => "",
+        };
         let slot = self.listeners.take((pod.to_owned(), service.to_owned()));
-        slot.map(|slot| self.address(slot))
+        slot.map(|slot| self.address(slot, SERVICE_NETWORK))
             .ok_or(AddressError::Listeners {
                 limit: LISTENERS.len(),
             })
@@ -80,9 +118,12 @@ impl Addresses {
         self.listeners.asked.clear();
     }
 
-    fn address(&self, slot: Slot) -> Ipv4Addr {
+    fn address(&self, slot: Slot, network: [u8; 2]) -> Ipv4Addr {
         let [high, low] = slot.to_be_bytes();
-        Ipv4Addr::new(127, self.block, high, low)
+        match self.layout {
+            Layout::Loopback(block) => Ipv4Addr::new(127, block, high, low),
+            Layout::Namespaces => Ipv4Addr::new(network[0], network[1], high, low),
+        }
     }
 }
 
@@ -153,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_address_stays_with_its_owner_and_is_reused_last() {
-        let mut addresses = Addresses::new(7);
+        let mut addresses = Addresses::new(Layout::Loopback(7));
         assert_eq!(addresses.pod("a/one"), Ok(Ipv4Addr::new(127, 7, 0, 2)));
         assert_eq!(addresses.pod("a/two"), Ok(Ipv4Addr::new(127, 7, 0, 3)));
         assert_eq!(
@@ -175,8 +216,21 @@ mod tests {
     }
 
     #[test]
+    fn in_namespaces_every_pod_reaches_a_service_at_one_address() {
+        let mut addresses = Addresses::new(Layout::Namespaces);
+        let pod = addresses.pod("a/one").expect("an address");
+        assert_eq!(pod, Ipv4Addr::new(10, 244, 0, 2));
+        assert_eq!(beside(pod).to_string(), "fd00:244::2");
+        assert_ne!(pod, GATEWAY);
+        let one = addresses.listener("a/one", "a/x").expect("an address");
+        assert_eq!(one, Ipv4Addr::new(10, 96, 16, 1));
+        assert_eq!(addresses.listener("a/two", "a/x"), Ok(one));
+        assert_ne!(addresses.listener("a/two", "a/y"), Ok(one));
+    }
+
+    #[test]
     fn addresses_that_look_like_a_network_are_skipped_and_the_block_ends_with_an_error() {
-        let mut addresses = Addresses::new(1);
+        let mut addresses = Addresses::new(Layout::Loopback(1));
         let mut seen = BTreeSet::new();
         let error = (0..70_000)
             .find_map(|n| match addresses.pod(&format!("a/{n}")) {

@@ -49,18 +49,35 @@ pub fn control(around: &Surroundings<'_>, xds: SocketAddr, monitoring: SocketAdd
 }
 
 /// The sidecar of a pod.
-pub fn sidecar(around: &Surroundings<'_>, pod: &PodPlan, xds: SocketAddr) -> Recipe {
+pub fn sidecar(
+    around: &Surroundings<'_>,
+    pod: &PodPlan,
+    xds: SocketAddr,
+    captured: bool,
+) -> Recipe {
     let id = process_name(pod, "sidecar");
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
-    let args = [
+    let mut args = vec![
         ("--workload", pod.name.to_string()),
         ("--control", format!("https://{xds}")),
         ("--root-cert", text(around.state.join("root-cert.pem"))),
         ("--token-file", text(around.run.token(&pod_id(pod)))),
-        ("--admin", format!("{}:{ADMIN_PORT}", pod.address)),
-        ("--metrics", format!("{}:{METRICS_PORT}", pod.address)),
-        ("--readiness", format!("{}:{READINESS_PORT}", pod.address)),
     ];
+    if captured {
+        // Istio's own: alone in its namespace, it need not move a port, and administration stays within.
+        args.extend([
+            ("--capture", "redirect".to_owned()),
+            ("--admin", format!("127.0.0.1:{ADMIN_PORT}")),
+            ("--metrics", format!("0.0.0.0:{METRICS_PORT}")),
+            ("--readiness", format!("0.0.0.0:{READINESS_PORT}")),
+        ]);
+    } else {
+        args.extend([
+            ("--admin", format!("{}:{ADMIN_PORT}", pod.address)),
+            ("--metrics", format!("{}:{METRICS_PORT}", pod.address)),
+            ("--readiness", format!("{}:{READINESS_PORT}", pod.address)),
+        ]);
+    }
     ours(around, id, "proxy", &args)
 }
 
@@ -78,6 +95,7 @@ fn ours(around: &Surroundings<'_>, name: String, command: &str, args: &[(&str, S
         env: Vec::new(),
         folder: None,
         show: around.show,
+        place: None,
     }
 }
 
@@ -126,6 +144,7 @@ pub fn container(
         env: variables.into_iter().collect(),
         folder: Some(folder),
         show: around.show,
+        place: None,
     })
 }
 

@@ -13,22 +13,32 @@ use voile_model::mesh::{
     Protocol, Service, Transport,
 };
 
+use crate::addresses::{Layout, beside};
 use crate::expand::{POD_LABEL, Plan, PodPlan, SidecarPlan};
 
 /// Says which of the user's resources a generated one stands for.
 const GENERATED_FROM: &str = "voile.dev/generated-from";
 
 /// The documents of `plan`, each on a line of its own. Only the pods in `ready` take traffic.
-pub fn render(plan: &Plan, ready: &BTreeSet<ResourceName>) -> String {
+pub fn render(plan: &Plan, layout: Layout, ready: &BTreeSet<ResourceName>) -> String {
     let mut text = String::new();
+    for (service, address) in &plan.given {
+        text.push_str("---\n");
+        text.push_str(&given(service, address.to_string()).to_string());
+        text.push('\n');
+    }
     for pod in &plan.pods {
         let phase = if ready.contains(&pod.name) {
             "Running"
         } else {
             "Pending"
         };
-        let sidecar = pod.sidecar.as_ref().map(|plan| sidecar(pod, plan));
-        for document in [Some(pod_document(pod, phase)), sidecar]
+        let sidecar = pod.sidecar.as_ref().and_then(|plan| match layout {
+            Layout::Loopback(_) => Some(sidecar(pod, plan, listeners(pod))),
+            // Without one of the user's everything is captured, and nothing need be said.
+            Layout::Namespaces => plan.from.as_ref().map(|_| sidecar(pod, plan, bounds(plan))),
+        });
+        for document in [Some(pod_document(pod, phase, layout)), sidecar]
             .into_iter()
             .flatten()
         {
@@ -40,7 +50,21 @@ pub fn render(plan: &Plan, ready: &BTreeSet<ResourceName>) -> String {
     text
 }
 
-fn pod_document(pod: &PodPlan, phase: &str) -> Value {
+/// Says that a Service has this address, as Kubernetes says it.
+fn given(service: &ResourceName, address: String) -> Value {
+    let parent = json!({
+        "group": "", "resource": "services",
+        "namespace": service.namespace.as_str(), "name": &*service.name,
+    });
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IPAddress",
+        "metadata": {"name": address},
+        "spec": {"parentRef": parent},
+    })
+}
+
+fn pod_document(pod: &PodPlan, phase: &str, layout: Layout) -> Value {
     let template = &pod.template;
     let mut labels: serde_json::Map<String, Value> = template
         .labels
@@ -91,30 +115,47 @@ fn pod_document(pod: &PodPlan, phase: &str) -> Value {
             json!({"name": &*container.name, "ports": ports})
         })
         .collect();
+    let mut status = json!({"phase": phase, "podIP": pod.address.to_string()});
+    if layout == Layout::Namespaces {
+        status["podIPs"] = json!([
+            {"ip": pod.address.to_string()},
+            {"ip": beside(pod.address).to_string()},
+        ]);
+    }
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
         "spec": {"serviceAccountName": &*template.service_account, "containers": containers},
-        "status": {"phase": phase, "podIP": pod.address.to_string()},
+        "status": status,
     })
 }
 
-fn sidecar(pod: &PodPlan, plan: &SidecarPlan) -> Value {
+/// On loopback: a listener for each port of each service that the pod sees.
+fn listeners(pod: &PodPlan) -> Vec<Value> {
+    let services = pod.reach.iter().zip(&pod.services);
+    services
+        .flat_map(|(service, view)| service_egress(service, view.address.into()))
+        .collect()
+}
+
+/// In namespaces: what the user's Sidecar bounds.
+fn bounds(plan: &SidecarPlan) -> Vec<Value> {
+    plan.bounds.iter().map(kept_egress).collect()
+}
+
+fn sidecar(pod: &PodPlan, plan: &SidecarPlan, generated: Vec<Value>) -> Value {
     let ingress: Vec<_> = plan.ingress.iter().map(ingress).collect();
     let own = plan.egress.iter().map(kept_egress);
-    let services = pod.reach.iter().zip(&pod.services);
-    let generated =
-        services.flat_map(|(service, view)| service_egress(service, view.address.into()));
     let mut egress: Vec<_> = own.chain(generated).collect();
-    if egress.is_empty() {
+    if egress.is_empty() && !plan.unbounded {
         // An empty list would mean everything.
         egress.push(json!({"hosts": ["~/*"]}));
     }
-    let mut spec = json!({
-        "workloadSelector": {"labels": {POD_LABEL: &*pod.name.name}},
-        "egress": egress,
-    });
+    let mut spec = json!({"workloadSelector": {"labels": {POD_LABEL: &*pod.name.name}}});
+    if !egress.is_empty() {
+        spec["egress"] = json!(egress);
+    }
     if !ingress.is_empty() {
         spec["ingress"] = json!(ingress);
     }

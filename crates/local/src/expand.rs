@@ -1,6 +1,7 @@
 //! From a folder's mesh to what runs on this machine: Deployments times replicas become pods with addresses, and every
 //! pod learns where its sidecar listens for each service it may see. Pure: the same folder makes the same plan.
 
+mod captured;
 mod problems;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use voile_model::mesh::{
 use voile_model::names::is_dns_label;
 use voile_model::{Diagnostic, Hostname, Labels, Mesh, Port, ResourceName, Source};
 
-use crate::addresses::{AddressError, Addresses};
+use crate::addresses::{AddressError, Addresses, Layout};
 use crate::variables::{PortView, ServiceView};
 
 pub use problems::{NO_COMMAND, NO_INGRESS, POD_NAME, SHARED_BIND, UNREACHABLE};
@@ -30,6 +31,8 @@ pub struct Plan {
     pub pods: Vec<PodPlan>,
     /// What is reachable from outside the mesh.
     pub published: Vec<Publication>,
+    /// Virtual addresses that were given to Services which name none (in namespaces).
+    pub given: BTreeMap<ResourceName, Ipv4Addr>,
     /// What is wrong with running this folder here; errors are pods that cannot run.
     pub problems: Vec<Diagnostic>,
 }
@@ -68,6 +71,10 @@ pub struct SidecarPlan {
     pub ingress: Vec<IngressListener>,
     /// Its outbound listeners that name their own address.
     pub egress: Vec<EgressListener>,
+    /// The others, which bound what is seen.
+    pub bounds: Vec<EgressListener>,
+    /// In namespaces: whether the user's names no outbound listener, so that everything is seen.
+    pub unbounded: bool,
     /// Its outbound policy.
     pub registry_only: Option<bool>,
 }
@@ -108,9 +115,15 @@ pub fn expand(mesh: &Mesh, addresses: &mut Addresses) -> Result<Plan, AddressErr
     let mut binds = BTreeMap::new();
     addresses.begin();
     for candidate in candidates(mesh, &mut plan.problems) {
-        let pod = pod(mesh, candidate, addresses, &mut plan.problems)?;
-        check(&pod, &mut binds, &mut plan.problems);
+        let pod = match addresses.layout() {
+            Layout::Loopback(_) => pod(mesh, candidate, addresses, &mut plan.problems)?,
+            Layout::Namespaces => captured::pod(mesh, candidate, addresses)?,
+        };
+        check(&pod, addresses.layout(), &mut binds, &mut plan.problems);
         plan.pods.push(pod);
+    }
+    if addresses.layout() == Layout::Namespaces {
+        plan.given = captured::given(mesh, addresses)?;
     }
     addresses.finish();
     plan.pods.sort_by(|a, b| a.name.cmp(&b.name));
@@ -185,7 +198,8 @@ fn pod(
     let address = addresses.pod(&name.to_string())?;
     let user = mesh.sidecar_for_labels(&name.namespace, &template.labels);
     let user = user.filter(|_| template.has_sidecar);
-    let reach = visible(mesh, &name, user, problems);
+    let mut reach = visible(mesh, &name, user);
+    reach.retain(|service| reachable(service, problems));
     let mut services = Vec::new();
     for service in &reach {
         let listener = addresses.listener(&name.to_string(), &service.key.to_string())?;
@@ -274,12 +288,11 @@ fn target(target: &TargetPort, template: &PodTemplate) -> Option<Port> {
     }
 }
 
-/// The services the pod may see and can be given a listener for, in order of their keys.
+/// The services the pod may see, in order of their keys.
 fn visible(
     mesh: &Mesh,
     pod: &ResourceName,
     user: Option<&Arc<Sidecar>>,
-    problems: &mut Vec<Diagnostic>,
 ) -> Vec<Arc<Service>> {
     let bounds: Vec<&EgressListener> = user
         .map(|user| user.egress.iter().filter(|l| !keeps_address(l)).collect())
@@ -314,10 +327,7 @@ fn visible(
             found.insert(service.key.clone(), service);
         }
     }
-    found
-        .into_values()
-        .filter(|service| reachable(service, problems))
-        .collect()
+    found.into_values().collect()
 }
 
 fn reachable(service: &Service, problems: &mut Vec<Diagnostic>) -> bool {
@@ -376,18 +386,18 @@ fn sidecar_plan(user: Option<&Arc<Sidecar>>) -> SidecarPlan {
             from: None,
             ingress: Vec::new(),
             egress: Vec::new(),
+            bounds: Vec::new(),
+            unbounded: false,
             registry_only: None,
         };
     };
+    let (egress, bounds) = user.egress.iter().cloned().partition(keeps_address);
     SidecarPlan {
         from: Some(user.name.clone()),
         ingress: user.ingress.clone(),
-        egress: user
-            .egress
-            .iter()
-            .filter(|listener| keeps_address(listener))
-            .cloned()
-            .collect(),
+        egress,
+        bounds,
+        unbounded: false,
         registry_only: user
             .outbound_policy
             .map(|policy| policy == voile_model::mesh::OutboundPolicy::RegistryOnly),

@@ -14,7 +14,9 @@ pub mod application;
 pub mod block;
 pub mod documents;
 pub mod expand;
+pub mod isolation;
 pub mod observer;
+pub mod pod_network;
 pub mod pod_run;
 pub mod process;
 pub mod relay;
@@ -25,4 +27,5 @@ pub mod variables;
 pub mod view;
 pub mod watch;
 
-pub use runner::{Options, UpError, run};
+pub use isolation::{Wanted, start};
+pub use runner::{Options, UpError};

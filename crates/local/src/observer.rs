@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use voile_host::netns::Namespace;
 use voile_host::ready::{Probe, ask, http_get};
 use voile_model::ResourceName;
 
@@ -22,10 +23,12 @@ const EAGER: Duration = Duration::from_millis(50);
 const SCRAPE_EVERY: Duration = Duration::from_secs(1);
 
 /// Whom to ask.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Target {
     /// The pod's address.
     pub address: Ipv4Addr,
+    /// Its namespace, if it has one of its own: it is asked from within.
+    pub namespace: Option<Namespace>,
     /// Whether it has a sidecar that runs.
     pub sidecar: bool,
     /// Where its applications listen, once they run.
@@ -126,7 +129,12 @@ fn round(shared: &Mutex<Shared>) -> bool {
     let mut all = control_ready;
     for (name, target) in targets {
         let before = lock(shared).seen.get(&name).cloned().unwrap_or_default();
-        let now = observe(&target, before);
+        let now = match &target.namespace {
+            None => observe(&target, before),
+            Some(namespace) => namespace
+                .run(|| observe(&target, before))
+                .unwrap_or_default(),
+        };
         all &= now.sidecar_ready == target.sidecar;
         all &= target.endpoints.is_empty() || now.listening == Some(target.generation);
         let mut shared = lock(shared);
@@ -138,7 +146,15 @@ fn round(shared: &Mutex<Shared>) -> bool {
 }
 
 fn observe(target: &Target, mut seen: Observation) -> Observation {
-    let at = |port| SocketAddr::from((target.address, port));
+    let sidecar = match target.namespace {
+        None => target.address,
+        Some(_) => Ipv4Addr::LOCALHOST,
+    };
+    let at = |port| SocketAddr::from((sidecar, port));
+    let probe = |endpoint: (Ipv4Addr, u16)| match target.namespace {
+        None => Probe::Tcp(endpoint.into()),
+        Some(_) => Probe::Direct(endpoint.into()),
+    };
     seen.sidecar_ready = target.sidecar
         && ask(&Probe::Http(
             at(READINESS_PORT),
@@ -149,7 +165,7 @@ fn observe(target: &Target, mut seen: Observation) -> Observation {
         let all = target
             .endpoints
             .iter()
-            .all(|endpoint| ask(&Probe::Tcp((*endpoint).into())).is_ok());
+            .all(|endpoint| ask(&probe(*endpoint)).is_ok());
         seen.listening = all.then_some(target.generation);
     }
     let due = seen

@@ -1,9 +1,14 @@
 //! One pod as it runs: first its sidecar, then, when that is ready, its applications; and the way out in the other order.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::expand::PodPlan;
+use voile_host::netns::Namespace;
+use voile_model::{Mesh, ResourceName};
+
+use crate::expand::{Plan, PodPlan};
 use crate::observer::{Observation, Target};
+use crate::pod_network::PodNetwork;
 use crate::process::Process;
 
 /// How long clients have to learn that a pod goes, before its sidecar stops taking connections.
@@ -22,15 +27,23 @@ pub struct PodRun {
     pub sidecar: Option<Process>,
     /// Its applications.
     pub apps: Vec<Process>,
+    /// Its namespace, where it has one of its own. After the processes, which live in it.
+    network: Option<PodNetwork>,
     apps_started: bool,
     generation: u32,
 }
 
 impl PodRun {
     /// Nothing started yet.
-    pub fn new(plan: PodPlan, sidecar: Option<Process>, apps: Vec<Process>) -> Self {
+    pub fn new(
+        plan: PodPlan,
+        network: Option<PodNetwork>,
+        sidecar: Option<Process>,
+        apps: Vec<Process>,
+    ) -> Self {
         Self {
             plan,
+            network,
             sidecar,
             apps,
             apps_started: false,
@@ -57,11 +70,29 @@ impl PodRun {
         said
     }
 
+    /// Its namespace, where it has one of its own.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        self.network.as_ref().map(PodNetwork::namespace)
+    }
+
+    /// Turns its virtual addresses to the pods that are ready; returns what people should know.
+    pub fn follow(
+        &mut self,
+        mesh: &Mesh,
+        plan: &Plan,
+        ready: &BTreeSet<ResourceName>,
+    ) -> Option<String> {
+        let followed = self.network.as_mut()?.follow(mesh, plan, &self.plan, ready);
+        let error = followed.err()?;
+        Some(format!("{} does not reach services: {error}", self.plan.name))
+    }
+
     /// What the observer should ask.
     pub fn target(&self) -> Target {
         let running = self.apps_started && self.apps.iter().all(Process::is_running);
         Target {
             address: self.plan.address,
+            namespace: self.namespace().cloned(),
             sidecar: self.sidecar.as_ref().is_some_and(Process::is_running),
             endpoints: if running {
                 self.plan.endpoints.clone()

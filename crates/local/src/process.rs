@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use voile_host::child::{Exit, LineSink, Output, Spec, Supervised};
+use voile_host::place::Place;
 
 /// The first restart is at once; the pause before the second. Kubernetes begins with 10 s, which is long for who edits and looks.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -29,7 +30,7 @@ pub fn pause(restart: u32) -> Duration {
 }
 
 /// How to start it, again and again.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Recipe {
     /// What it is called; the log's name.
     pub name: String,
@@ -45,6 +46,15 @@ pub struct Recipe {
     pub log: PathBuf,
     /// Whether its lines are shown too.
     pub show: bool,
+    /// Where it runs, when not where we do.
+    pub place: Option<Place>,
+}
+
+impl Recipe {
+    /// The same, there.
+    pub fn at(self, place: Option<Place>) -> Self {
+        Self { place, ..self }
+    }
 }
 
 /// A process and its history.
@@ -143,6 +153,9 @@ impl Process {
         }
         if let Some(folder) = &recipe.folder {
             spec = spec.folder(folder);
+        }
+        if let Some(place) = &recipe.place {
+            spec = spec.place(place.clone());
         }
         if recipe.show {
             return spec.stdout(self.shown()).stderr(self.shown());
@@ -244,6 +257,7 @@ mod tests {
             folder: None,
             log: log.clone(),
             show: false,
+            place: None,
         });
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut said = Vec::new();
@@ -278,6 +292,7 @@ mod tests {
             folder: None,
             log: "/nonexistent/log".into(),
             show: true,
+            place: None,
         });
         let said = process.tick(Instant::now()).expect("said at once");
         assert!(said.contains("/nonexistent/program"), "{said}");

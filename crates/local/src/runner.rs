@@ -14,14 +14,17 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
+use voile_host::enclosure::{EnclosureError, Inside};
+use voile_host::place::Privileges;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 use voile_model::{Diagnostic, Mesh, ResourceName};
 
 use crate::addresses::{AddressError, Addresses};
 use crate::application::{Surroundings, container, control, pod_id, sidecar};
-use crate::block::{Block, NoBlock};
+use crate::block::NoBlock;
 use crate::documents::render;
 use crate::expand::{Plan, PodPlan};
+use crate::isolation::Ground;
 use crate::observer::{Observation, Observer};
 use crate::pod_run::{Leaving, PodRun};
 use crate::process::Process;
@@ -63,6 +66,9 @@ pub enum UpError {
     /// Something on this machine.
     #[error("{0}")]
     Machine(#[from] io::Error),
+    /// No namespaces, though they were asked for.
+    #[error("--isolation netns is not possible here: {0}; --isolation loopback needs no privileges")]
+    Namespaces(EnclosureError),
     /// No block of addresses.
     #[error(transparent)]
     Block(#[from] NoBlock),
@@ -89,8 +95,13 @@ pub enum UpError {
 }
 
 /// Runs the mesh until `stop` says so (a message or a hang-up); returns the exit code. Nothing is left behind, whatever happens.
-pub fn run(options: Options, stop: &Receiver<()>) -> Result<u8, UpError> {
-    let mut runner = Runner::prepare(options)?;
+pub(crate) fn run(
+    options: Options,
+    inside: Option<Inside>,
+    run_folder: RunFolder,
+    stop: &Receiver<()>,
+) -> Result<u8, UpError> {
+    let mut runner = Runner::prepare(options, inside, run_folder)?;
     let outcome = runner.drive(stop);
     if let Err(error) = &outcome {
         runner.explain(error);
@@ -101,7 +112,7 @@ pub fn run(options: Options, stop: &Receiver<()>) -> Result<u8, UpError> {
 
 struct Runner {
     options: Options,
-    block: Block,
+    ground: Ground,
     state: PathBuf,
     addresses: Addresses,
     sources: Vec<voile_model::SourceFile>,
@@ -135,7 +146,11 @@ struct Runner {
 }
 
 impl Runner {
-    fn prepare(mut options: Options) -> Result<Self, UpError> {
+    fn prepare(
+        mut options: Options,
+        inside: Option<Inside>,
+        run_folder: RunFolder,
+    ) -> Result<Self, UpError> {
         options.folder = options.folder.canonicalize().map_err(|error| {
             UpError::Folder(io::Error::new(
                 error.kind(),
@@ -146,15 +161,14 @@ impl Runner {
         let watch = FolderWatch::new(&options.folder, now);
         let sources =
             voile_model::files::read_directory(&options.folder).map_err(UpError::Folder)?;
-        let block = Block::claim()?;
-        let mut addresses = Addresses::new(block.octet());
+        let ground = Ground::claim(inside)?;
+        let mut addresses = Addresses::new(ground.layout());
         let (mesh, plan, problems) = edits::understand(&sources, None, &mut addresses)?;
         edits::print(&problems);
         let errors = problems.iter().filter(|problem| problem.is_error()).count();
         if errors > 0 {
             return Err(UpError::Problems(errors));
         }
-        let run_folder = RunFolder::make(&std::env::temp_dir())?;
         let state = options
             .state
             .clone()
@@ -166,8 +180,8 @@ impl Runner {
             state: &state,
             show: options.logs,
         };
-        let control = Process::new(control(&around, block.xds(), block.monitoring()));
-        let observer = Observer::start(block.monitoring());
+        let control = Process::new(control(&around, ground.xds(), ground.monitoring()));
+        let observer = Observer::start(ground.monitoring());
         let reach = reach::Reach::new(RelayThread::start()?);
         Ok(Self {
             options,
@@ -197,17 +211,17 @@ impl Runner {
             drawn: now,
             drawn_lines: 0,
             events: Vec::new(),
-            block,
+            ground,
             run_folder,
         })
     }
 
     fn drive(&mut self, stop: &Receiver<()>) -> Result<u8, UpError> {
         self.say(&format!(
-            "{}: {} pods in 127.{}.0.0/16, logs in {}",
+            "{}: {} pods in {}, logs in {}",
             self.options.folder.display(),
             self.plan.pods.len(),
-            self.block.octet(),
+            self.ground.describe(),
             self.run_folder.path().join("logs").display(),
         ));
         self.apply()?;
@@ -294,13 +308,17 @@ impl Runner {
         if self.published.as_ref() == Some(&ready) {
             return Ok(());
         }
-        let text = render(&self.plan, &ready);
+        let text = render(&self.plan, self.ground.layout(), &ready);
         if text != self.written {
             self.run_folder
                 .replace(&self.run_folder.config().join("mesh.json"), &text)?;
             self.written = text;
         }
-        let notes = self.reach.follow(&self.mesh, &self.plan, &ready)?;
+        let network = self.ground.network();
+        let mut notes = self.reach.follow(&self.mesh, &self.plan, &ready, network)?;
+        for pod in self.pods.values_mut() {
+            notes.extend(pod.follow(&self.mesh, &self.plan, &ready));
+        }
         for note in notes {
             self.event(&note);
         }
@@ -352,7 +370,7 @@ impl Runner {
             if self.was_ready {
                 self.event(&format!("{name} starts"));
             }
-            let pod = self.make(plan);
+            let pod = self.make(plan)?;
             self.pods.insert(name, pod);
         }
         if tokens {
@@ -380,7 +398,7 @@ impl Runner {
             || self.pods.iter().any(new_and_unready)
     }
 
-    fn make(&mut self, plan: PodPlan) -> PodRun {
+    fn make(&mut self, plan: PodPlan) -> Result<PodRun, UpError> {
         let around = Surroundings {
             voile: &self.options.voile,
             folder: &self.options.folder,
@@ -388,22 +406,29 @@ impl Runner {
             state: &self.state,
             show: self.options.logs,
         };
-        let proxy = plan
-            .sidecar
-            .as_ref()
-            .map(|_| Process::new(sidecar(&around, &plan, self.block.xds())));
+        let network = match self.ground.network() {
+            Some(network) => Some(network.add_pod(&plan)?),
+            None => None,
+        };
+        let place = |privileges| network.as_ref().map(|network| network.place(privileges));
+        let proxy = plan.sidecar.as_ref().map(|_| {
+            let recipe = sidecar(&around, &plan, self.ground.xds(), network.is_some());
+            Process::new(recipe.at(place(Privileges::Sidecar)))
+        });
         let mut apps = Vec::new();
         let mut wrong = Vec::new();
         for one in &plan.template.containers {
             match container(&around, &self.mesh, &plan, one) {
-                Ok(recipe) => apps.push(Process::new(recipe)),
+                Ok(recipe) => {
+                    apps.push(Process::new(recipe.at(place(Privileges::Application))));
+                }
                 Err(error) => wrong.push(format!("{}: {error}", plan.name)),
             }
         }
         for text in wrong {
             self.event(&text);
         }
-        PodRun::new(plan, proxy, apps)
+        Ok(PodRun::new(plan, network, proxy, apps))
     }
 
     /// The control plane makes the keys; we only use them, so we wait until it is ready.

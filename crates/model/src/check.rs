@@ -6,6 +6,7 @@
 //! ```
 
 mod assemble;
+mod capture;
 mod config;
 mod document;
 mod kinds;
@@ -21,6 +22,7 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::codes;
@@ -30,7 +32,7 @@ use crate::mesh::{
     ConfigMap, Deployment, MeshConfig, NamespaceResource, PeerAuthentication, Pod, ProxyConfig,
     Secret, Service, ServiceAccount, Sidecar, Workload,
 };
-use crate::names::Namespace;
+use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
 
 /// Which resource: what the last good version is remembered by.
@@ -58,6 +60,8 @@ pub(crate) enum Checked {
     ServiceAccount(Arc<ServiceAccount>),
     /// A Kubernetes Service, or a ServiceEntry: one service for each host, and a workload for each endpoint.
     Services(Vec<Arc<Service>>, Vec<Arc<Workload>>),
+    /// An IPAddress: what a cluster gave to a Service that names no address itself.
+    IpAddress(Arc<GivenAddress>),
     /// A WorkloadEntry.
     Workload(Arc<Workload>),
     Pod(Arc<Pod>),
@@ -68,6 +72,13 @@ pub(crate) enum Checked {
     ConfigMap(Arc<ConfigMap>),
     ProxyConfig(Arc<ProxyConfig>),
     Secret(Arc<Secret>),
+}
+
+/// An address that was given to a Service.
+#[derive(Debug, PartialEq)]
+pub(crate) struct GivenAddress {
+    pub(crate) address: IpAddr,
+    pub(crate) service: ResourceName,
 }
 
 /// A good resource and the place of its document.

@@ -1,6 +1,7 @@
 //! The checked mesh: everything in it is valid by itself, and knows where it was written. Whether things fit together is
 //! the business of `voile-analysis`.
 
+pub mod capture;
 pub mod config;
 pub mod peer_authentication;
 mod relations;
@@ -11,6 +12,7 @@ pub mod workload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use capture::{CaptureScope, Scope};
 pub use config::{
     AccessLog, AccessLogEncoding, ExtensionProvider, MeshConfig, OutboundPolicy, ProxyConfig,
     ProxySettings,

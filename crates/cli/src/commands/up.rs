@@ -25,7 +25,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 
     /// How pods are kept apart.
-    #[arg(long, value_enum, default_value_t = Isolation::Loopback)]
+    #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     isolation: Isolation,
 
     /// Where the control plane keeps its keys (mode 0700). By default they are new in each run and gone after it.
@@ -47,17 +47,16 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Isolation {
+    /// `netns` where this machine allows it and the folder names nothing that runs elsewhere, else `loopback`.
+    Auto,
+    /// Each pod has a network namespace of its own, and its sidecar captures its traffic by redirection. Needs root or
+    /// unprivileged user namespaces, and `nft` or `iptables-restore`; the host's own network is not touched.
+    Netns,
     /// Each pod has addresses of its own in 127.0.0.0/8; needs no privileges.
     Loopback,
-    /// Each pod has a network namespace of its own (not built yet).
-    Netns,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    if args.isolation == Isolation::Netns {
-        eprintln!("voile up: --isolation netns is not built yet; use --isolation loopback");
-        return ExitCode::from(2);
-    }
     match start(args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -76,9 +75,12 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         once_ready: args.once_ready,
         voile: std::env::current_exe()?,
     };
-    // Before anything is started, so that no signal can come too early to be obeyed.
-    let stop = stop_signals()?;
-    Ok(voile_local::run(options, &stop)?)
+    let wanted = match args.isolation {
+        Isolation::Auto => voile_local::Wanted::Auto,
+        Isolation::Netns => voile_local::Wanted::Namespaces,
+        Isolation::Loopback => voile_local::Wanted::Loopback,
+    };
+    Ok(voile_local::start(options, wanted, stop_signals)?)
 }
 
 /// One message for each SIGINT, SIGTERM or SIGHUP.

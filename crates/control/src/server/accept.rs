@@ -1,6 +1,7 @@
 //! Accepts connections; running out of descriptors is a pause, never an end. TLS handshakes run beside each other, each with a deadline and all under a bound, so that a storm
 //! of reconnecting proxies costs a bounded amount at a time and a silent peer nothing for long.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -39,22 +40,27 @@ pub(super) type Accepted<S> = std::io::Result<S>;
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
 struct OwnCertificate {
     authority: Arc<Authority>,
+    /// The address that was asked for, when it is none of [`SERVER_NAMES`].
+    address: Option<String>,
     config: Arc<ServerConfig>,
     made: Instant,
 }
 
 impl OwnCertificate {
-    fn new(authority: Arc<Authority>) -> Result<Self, ControlError> {
+    fn new(authority: Arc<Authority>, listen: IpAddr) -> Result<Self, ControlError> {
+        let named = listen.is_unspecified() || SERVER_NAMES.contains(&&*listen.to_string());
+        let address = (!named).then(|| listen.to_string());
         Ok(Self {
-            config: issue(&authority)?,
+            config: issue(&authority, address.as_deref())?,
             authority,
+            address,
             made: Instant::now(),
         })
     }
 
     fn acceptor(&mut self) -> TlsAcceptor {
         if self.made.elapsed() > SERVER_TTL / 2 {
-            match issue(&self.authority) {
+            match issue(&self.authority, self.address.as_deref()) {
                 Ok(config) => {
                     self.config = config;
                     self.made = Instant::now();
@@ -66,10 +72,14 @@ impl OwnCertificate {
     }
 }
 
-fn issue(authority: &Authority) -> Result<Arc<ServerConfig>, ControlError> {
+fn issue(
+    authority: &Authority,
+    address: Option<&str>,
+) -> Result<Arc<ServerConfig>, ControlError> {
+    let names: Vec<&str> = SERVER_NAMES.into_iter().chain(address).collect();
     let failed = |error: &dyn std::fmt::Display| ControlError::Setup(format!("TLS: {error}"));
     let certificate = authority
-        .issue_server(&SERVER_NAMES, SystemTime::now())
+        .issue_server(&names, SystemTime::now())
         .map_err(|error| failed(&error))?;
     control_server_config(certificate.certified, &[authority.root().clone()])
         .map_err(|error| failed(&error))
@@ -83,7 +93,10 @@ pub(super) fn tls(
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
 ) -> Result<mpsc::Receiver<Accepted<TlsStream<TcpStream>>>, ControlError> {
-    let mut own = OwnCertificate::new(authority)?;
+    let listen = listener
+        .local_addr()
+        .map_err(|error| ControlError::Setup(format!("TLS: {error}")))?;
+    let mut own = OwnCertificate::new(authority, listen.ip())?;
     let (accepted, incoming) = mpsc::channel(1);
     let slots = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     tasks.spawn(async move {

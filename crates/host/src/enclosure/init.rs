@@ -14,9 +14,11 @@ use super::signals::{Blocked, OUTSIDE_GONE};
 /// Exit code of a runner that a signal ended, less the signal's number: the shells' way.
 const SIGNALLED: i32 = 128;
 
-/// From now on the kernel tells us when the outside dies.
-pub(super) fn die_with_outside() -> io::Result<()> {
-    Ok(set_parent_process_death_signal(Some(OUTSIDE_GONE))?)
+/// From now on the kernel tells us when the outside dies, and the terminal's Ctrl-C goes to the outside alone, which
+/// passes it on once.
+pub(super) fn part_from_outside() -> io::Result<()> {
+    set_parent_process_death_signal(Some(OUTSIDE_GONE))?;
+    Ok(rustix::process::setpgid(None, None)?)
 }
 
 /// `None` in the child.
@@ -48,7 +50,6 @@ pub(super) fn look_after(runner: Pid, blocked: &Blocked, folder: &Path) -> ! {
             }
             Some(signal) if signal == OUTSIDE_GONE.as_raw() => {
                 // Nobody writes into the folder any more once everybody is killed; only then can it be removed.
-                let _ = rustix::process::kill_process_group(runner, Signal::KILL);
                 kill_everybody();
                 let _ = fs::remove_dir_all(folder);
                 end(SIGNALLED + libc::SIGKILL);

@@ -7,6 +7,7 @@ use voile_model::mesh::PodTemplate;
 use voile_model::{Diagnostic, Port, ResourceName, Source};
 
 use super::PodPlan;
+use crate::addresses::Layout;
 
 /// An injected pod stands behind a Service whose target port no Sidecar listens on.
 pub const NO_INGRESS: &str = "V0601";
@@ -43,6 +44,7 @@ pub(super) fn no_ingress(
 
 pub(super) fn check(
     pod: &PodPlan,
+    layout: Layout,
     binds: &mut BTreeMap<(IpAddr, Port), ResourceName>,
     problems: &mut Vec<Diagnostic>,
 ) {
@@ -59,6 +61,9 @@ pub(super) fn check(
                 problems.push(problem);
             }
         }
+    }
+    if layout == Layout::Namespaces {
+        return; // each has its own loopback device
     }
     for listener in pod.sidecar.iter().flat_map(|sidecar| &sidecar.egress) {
         let (Some(bind), Some(port)) = (listener.bind, &listener.port) else {

@@ -15,6 +15,10 @@ use crate::expand::{PodPlan, stands_behind};
 impl Runner {
     /// The first sidecar that does not yet know a pod it may call, in words.
     pub(super) fn uninformed(&self) -> Option<String> {
+        if self.ground.network().is_some() {
+            // A sidecar that captures asks when it is called; nobody has to learn beforehand.
+            return None;
+        }
         let ready = self.ready();
         let sidecars = self.plan.pods.iter().filter(|pod| pod.sidecar.is_some());
         sidecars.into_iter().find_map(|pod| {

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use voile_model::mesh::{Service, ServicePort, Transport};
 use voile_model::{Mesh, ResourceName};
 
+use crate::pod_network::MeshNetwork;
 use crate::expand::{Plan, Publication, endpoints_of};
 use crate::relay::{Relay, RelayThread};
 
@@ -56,6 +57,7 @@ impl Reach {
         mesh: &Mesh,
         plan: &Plan,
         ready: &BTreeSet<ResourceName>,
+        network: Option<&MeshNetwork>,
     ) -> io::Result<Vec<String>> {
         let mut notes = Vec::new();
         let wanted: BTreeSet<_> = plan
@@ -67,7 +69,7 @@ impl Reach {
         for publication in &plan.published {
             let key = (publication.service.clone(), publication.port);
             if !self.published.contains_key(&key) {
-                let relay = self.publish(publication, &mut notes)?;
+                let relay = self.publish(publication, network, &mut notes)?;
                 self.published
                     .insert(key.clone(), (relay, publication.http));
             }
@@ -82,16 +84,27 @@ impl Reach {
                 relay.set_targets(targets);
             }
         }
-        self.follow_inner(mesh, plan, ready, &mut notes)?;
+        if network.is_none() {
+            self.follow_inner(mesh, plan, ready, &mut notes)?;
+        }
         Ok(notes)
     }
 
-    fn publish(&self, publication: &Publication, notes: &mut Vec<String>) -> io::Result<Relay> {
+    fn publish(
+        &self,
+        publication: &Publication,
+        network: Option<&MeshNetwork>,
+        notes: &mut Vec<String>,
+    ) -> io::Result<Relay> {
+        let bind = |address: SocketAddr| match network {
+            None => TcpListener::bind(address),
+            Some(network) => network.listen(address),
+        };
         let wish = SocketAddr::from((Ipv4Addr::LOCALHOST, publication.wish));
-        let listener = match TcpListener::bind(wish) {
+        let listener = match bind(wish) {
             Ok(listener) => listener,
             Err(error) => {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+                let listener = bind((Ipv4Addr::LOCALHOST, 0).into())?;
                 let service = &publication.service;
                 notes.push(format!(
                     "{service} cannot be published on {wish} ({error}); on {} instead",

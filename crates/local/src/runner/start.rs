@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use voile_host::child::{Exit, Output, Spec};
+use voile_host::child::{Exit, Output, Spec, Supervised};
+use voile_host::enclosure::Inside;
 
 use super::{Runner, STEP, UpError};
 use crate::observer::Observation;
@@ -66,35 +67,27 @@ impl Runner {
 
     pub(super) fn once_ready(&mut self, command: &str, stop: &Receiver<()>) -> Result<u8, UpError> {
         let failed = |error| UpError::Command(command.to_owned(), error);
-        let mut shell = Spec::new("once-ready", "/bin/sh")
-            .args(["-c", command])
-            .stdout(Output::Inherit)
-            .stderr(Output::Inherit);
-        for (service, url) in self.reach.published() {
-            let name: String = service
-                .chars()
-                .map(|c| {
-                    if c.is_ascii_alphanumeric() {
-                        c.to_ascii_uppercase()
-                    } else {
-                        '_'
-                    }
-                })
-                .collect();
-            shell = shell.env(format!("URL_{name}"), url);
-        }
-        let mut child = shell
-            .start()
-            .map_err(|error| failed(io::Error::other(error)))?;
+        let urls = self.reach.published();
+        let variables = urls.into_iter().map(|(service, url)| (url_name(&service), url));
+        let mut running = match self.ground.network() {
+            Some(network) => {
+                // It is the user's, so it runs where the user is.
+                let inside = network.inside().clone();
+                let started = inside.run(command, variables.collect());
+                started.map_err(failed)?;
+                Command::Outside(inside)
+            }
+            None => Command::start(command, variables).map_err(failed)?,
+        };
         loop {
-            if let Some(exit) = child.try_exit() {
-                return Ok(match exit {
-                    Exit::Code(code) => u8::try_from(code).unwrap_or(1),
-                    Exit::Signal(_) => 1,
-                });
+            if let Some(code) = running.ended().map_err(failed)? {
+                return Ok(code);
             }
             match stop.recv_timeout(STEP) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(0),
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                    running.stop();
+                    return Ok(0);
+                }
                 Err(RecvTimeoutError::Timeout) => self.step()?,
             }
         }
@@ -128,4 +121,55 @@ impl Runner {
             }
         }
     }
+}
+
+/// The user's command.
+enum Command {
+    Ours(Supervised),
+    Outside(Inside),
+}
+
+impl Command {
+    fn start(
+        command: &str,
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> io::Result<Self> {
+        let mut shell = Spec::new("once-ready", "/bin/sh")
+            .args(["-c", command])
+            .stdout(Output::Inherit)
+            .stderr(Output::Inherit);
+        for (name, value) in variables {
+            shell = shell.env(name, value);
+        }
+        shell.start().map(Self::Ours).map_err(io::Error::other)
+    }
+
+    fn ended(&mut self) -> io::Result<Option<u8>> {
+        match self {
+            Self::Ours(child) => Ok(child.try_exit().map(|exit| match exit {
+                Exit::Code(code) => u8::try_from(code).unwrap_or(1),
+                Exit::Signal(_) => 1,
+            })),
+            Self::Outside(inside) => inside.ended(),
+        }
+    }
+
+    fn stop(&self) {
+        // Ours is stopped when it is dropped.
+        if let Self::Outside(inside) = self {
+            inside.stop();
+        }
+    }
+}
+
+/// `URL_NAMESPACE_SERVICE`.
+fn url_name(service: &str) -> String {
+    let letter = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_uppercase()
+        } else {
+            '_'
+        }
+    };
+    format!("URL_{}", service.chars().map(letter).collect::<String>())
 }

@@ -72,7 +72,7 @@ fn mesh(texts: &[&str]) -> Mesh {
 }
 
 fn plan(texts: &[&str]) -> Plan {
-    expand(&mesh(texts), &mut Addresses::new(1)).expect("addresses suffice")
+    expand(&mesh(texts), &mut Addresses::new(Layout::Loopback(1))).expect("addresses suffice")
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn the_control_plane_reads_the_documents_without_a_problem_and_takes_the_pods_ow
 
 #[test]
 fn scaling_keeps_the_addresses_of_who_stays() {
-    let mut addresses = Addresses::new(1);
+    let mut addresses = Addresses::new(Layout::Loopback(1));
     let before = expand(&mesh(&[SHOP]), &mut addresses).expect("addresses suffice");
     let more = SHOP.replace("replicas: 2", "replicas: 3");
     let after = expand(&mesh(&[&more]), &mut addresses).expect("addresses suffice");
@@ -255,7 +255,7 @@ fn the_bookstore_has_no_problem() {
     let files = voile_model::files::read_directory(&folder).expect("the example is there");
     let (mesh, problems) = voile_model::check(&files, None);
     assert!(problems.is_empty(), "{problems:?}");
-    let plan = expand(&mesh, &mut Addresses::new(1)).expect("addresses suffice");
+    let plan = expand(&mesh, &mut Addresses::new(Layout::Loopback(1))).expect("addresses suffice");
     assert_eq!(
         (
             plan.problems.as_slice(),

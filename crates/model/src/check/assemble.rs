@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::networking::{CLUSTER, canonical_name, canonical_revision};
@@ -11,7 +12,8 @@ use super::{Checked, ResourceId, Resources, Stored};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::{
-    Deployment, Mesh, Pod, PodPhase, PodTemplate, Workload, WorkloadKind, WorkloadType,
+    Deployment, Mesh, Pod, PodPhase, PodTemplate, Resolution, ServiceOrigin, Workload,
+    WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, ResourceName, WorkloadKey};
 use crate::source::Source;
@@ -25,6 +27,7 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
     for (id, stored) in &in_order {
         second_round(id, stored, &mut mesh, diagnostics);
     }
+    give_addresses(&in_order, &mut mesh);
     // Oldest first; without a time, the order of the documents, which is the order they are in.
     mesh.peer_authentications
         .sort_by_key(|policy| policy.created.unwrap_or(i64::MAX));
@@ -71,6 +74,25 @@ fn first_round(
     }
 }
 
+/// A Service that says nothing of an address has the one that it was given.
+fn give_addresses(in_order: &[(&ResourceId, &Stored)], mesh: &mut Mesh) {
+    let mut given: BTreeMap<&ResourceName, Vec<IpAddr>> = BTreeMap::new();
+    for (_, stored) in in_order {
+        if let Checked::IpAddress(one) = &stored.checked {
+            given.entry(&one.service).or_default().push(one.address);
+        }
+    }
+    for service in mesh.services.values_mut().filter(|_| !given.is_empty()) {
+        let lacks = service.origin == ServiceOrigin::Kubernetes
+            && service.addresses.is_empty()
+            && service.resolution == Resolution::Static;
+        let name = ResourceName::new(service.key.namespace.clone(), service.name.clone());
+        if lacks && let Some(addresses) = given.get(&name) {
+            Arc::make_mut(service).addresses.clone_from(addresses);
+        }
+    }
+}
+
 fn second_round(
     id: &ResourceId,
     stored: &Stored,
@@ -85,7 +107,7 @@ fn second_round(
         );
     };
     match &stored.checked {
-        Checked::Namespace(_) | Checked::MeshConfig(_) => {}
+        Checked::Namespace(_) | Checked::MeshConfig(_) | Checked::IpAddress(_) => {}
         Checked::ServiceAccount(account) => drop(
             mesh.service_accounts
                 .insert(account.name.clone(), account.clone()),

@@ -227,6 +227,9 @@ fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> 
         "Deployment" => {
             pod::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))
         }
+        "IPAddress" => {
+            kubernetes::ip_address(meta, fields, report).map(|a| Checked::IpAddress(a.into()))
+        }
         "Namespace" => {
             kubernetes::namespace(meta, fields, report).map(|n| Checked::Namespace(n.into()))
         }

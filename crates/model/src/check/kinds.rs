@@ -34,6 +34,11 @@ pub(super) const KINDS: &[Kind] = &[
     kind("ConfigMap", CORE),
     kind("Deployment", &["apps/v1"]),
     Kind {
+        name: "IPAddress",
+        api_versions: &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
+        scope: Scope::Cluster,
+    },
+    Kind {
         name: "Namespace",
         api_versions: CORE,
         scope: Scope::Cluster,

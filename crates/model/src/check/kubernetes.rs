@@ -1,4 +1,4 @@
-//! Checks of Service, Secret, Namespace and ServiceAccount.
+//! Checks of Service, IPAddress, Secret, Namespace and ServiceAccount.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 
+use super::GivenAddress;
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
@@ -13,7 +14,7 @@ use crate::mesh::{
     Location, NamespaceResource, Protocol, Resolution, Secret, Service, ServiceAccount,
     ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
 };
-use crate::names::{Hostname, Namespace, Port, ServiceKey};
+use crate::names::{Hostname, Namespace, Port, ResourceName, ServiceKey};
 use crate::written::kubernetes as written;
 
 /// Domain of Kubernetes' services.
@@ -52,6 +53,45 @@ pub(super) fn service_account(meta: Meta, fields: &mut Fields<'_>) -> ServiceAcc
         name: meta.name,
         source: meta.source,
     }
+}
+
+/// What a cluster gave to a Service. One given to anything else (a Gateway) means nothing here.
+pub(super) fn ip_address(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    report: &Report,
+) -> Option<GivenAddress> {
+    let parent = written::ParentRef::read(fields);
+    let at = parent.at.as_ref().unwrap_or(&meta.at);
+    let Ok(address) = meta.name.name.parse::<IpAddr>() else {
+        report.error(
+            codes::BAD_VALUE,
+            &meta.at,
+            format!("`{}` is not an IP address", meta.name.name),
+            "the name of an IPAddress is the address",
+        );
+        return None;
+    };
+    let resource = report.required(parent.resource.as_ref(), at, "resource")?;
+    let core = parent.group.as_ref().is_none_or(|group| group.value.is_empty());
+    if !(core && &*resource.value == "services") {
+        report.error(
+            codes::NOT_YET,
+            &resource.at,
+            "an address of anything but a Service is not yet supported",
+            "write resource: services, and no group",
+        );
+        return None;
+    }
+    let name = report.required(parent.name.as_ref(), at, "name")?;
+    let namespace = match &parent.namespace {
+        Some(namespace) => values::namespace(namespace, report)?,
+        None => Namespace::default_namespace(),
+    };
+    Some(GivenAddress {
+        address,
+        service: ResourceName::new(namespace, name.value.clone()),
+    })
 }
 
 pub(super) fn secret(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Secret> {

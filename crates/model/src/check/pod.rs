@@ -142,6 +142,7 @@ fn template(
 ) -> Option<PodTemplate> {
     const DEFAULT_GRACE: Duration = Duration::from_secs(30); // Kubernetes'
     check_injection(&labels, &annotations, at, report);
+    let capture = super::capture::scope(&annotations, at, report);
     let spec_at = At {
         place: at.place,
         path: values::join(&at.path, "spec"),
@@ -198,6 +199,7 @@ fn template(
         has_sidecar: false, // known when the namespace is, at assembly
         containers,
         termination_grace: grace?,
+        capture,
     })
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::names::{Hostname, Identity, Labels, Port, ResourceName, TrustDomain, WorkloadKey};
+use super::capture::CaptureScope;
 use crate::source::Source;
 
 /// Something that runs at an address under an identity.
@@ -149,6 +150,8 @@ pub struct PodTemplate {
     pub containers: Vec<Container>,
     /// How long it may take to stop.
     pub termination_grace: std::time::Duration,
+    /// Which connections its sidecar takes, where the kernel redirects them.
+    pub capture: CaptureScope,
 }
 
 /// One container: locally, one process.

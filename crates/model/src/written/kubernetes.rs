@@ -1,7 +1,7 @@
 //! Kubernetes kinds but for Pods: Service, ConfigMap, Secret, and those that are little more than a name.
 
 use super::{Text, TextMap};
-use crate::decode::{Cursor, Fields, IntegerOrText, Spanned};
+use crate::decode::{At, Cursor, Fields, IntegerOrText, Spanned};
 
 /// `spec` of a Service.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Service {
 /// One of `spec.ports`.
 #[derive(Debug)]
 pub(crate) struct ServicePort {
-    pub(crate) at: crate::decode::At,
+    pub(crate) at: At,
     pub(crate) name: Option<Text>,
     pub(crate) port: Option<Spanned<i64>>,
     pub(crate) target_port: Option<Spanned<IntegerOrText>>,
@@ -76,6 +76,38 @@ impl ServicePort {
         };
         fields.finish();
         Some(port)
+    }
+}
+
+/// `spec.parentRef` of an IPAddress.
+#[derive(Debug, Default)]
+pub(crate) struct ParentRef {
+    pub(crate) at: Option<At>,
+    pub(crate) group: Option<Text>,
+    pub(crate) resource: Option<Text>,
+    pub(crate) namespace: Option<Text>,
+    pub(crate) name: Option<Text>,
+}
+
+impl ParentRef {
+    /// Reads `spec`.
+    pub(crate) fn read(document: &mut Fields<'_>) -> Self {
+        let Some(mut spec) = document.inner("spec") else {
+            return Self::default();
+        };
+        let parent = spec.inner("parentRef").map_or_else(Self::default, |mut fields| {
+            let parent = Self {
+                at: Some(fields.at().clone()),
+                group: fields.text("group"),
+                resource: fields.text("resource"),
+                namespace: fields.text("namespace"),
+                name: fields.text("name"),
+            };
+            fields.finish();
+            parent
+        });
+        spec.finish();
+        parent
     }
 }
 

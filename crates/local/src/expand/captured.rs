@@ -1,0 +1,113 @@
+//! Pods in network namespaces: traffic is redirected, so a service has one virtual address for all, and an application may
+//! listen on the very port that its callers name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use voile_model::mesh::{CaptureMode, Resolution, Service, ServiceOrigin};
+use voile_model::{Mesh, ResourceName};
+
+use super::{Candidate, PodPlan, endpoint, served_ports, sidecar_plan, view, visible};
+use crate::addresses::{AddressError, Addresses};
+
+pub(super) fn pod(
+    mesh: &Mesh,
+    candidate: Candidate<'_>,
+    addresses: &mut Addresses,
+) -> Result<PodPlan, AddressError> {
+    let Candidate {
+        name,
+        deployment,
+        source,
+        template,
+    } = candidate;
+    let address = addresses.pod(&name.to_string())?;
+    let user = mesh.sidecar_for_labels(&name.namespace, &template.labels);
+    let user = user.filter(|_| template.has_sidecar);
+    let mut reach = visible(mesh, &name, user);
+    let mut services = Vec::new();
+    let mut failed = None;
+    reach.retain(|service| match virtual_address(service, addresses) {
+        Ok(Some(address)) => {
+            services.push(view(service, address));
+            true
+        }
+        Ok(None) => false,
+        Err(error) => {
+            failed = Some(error);
+            false
+        }
+    });
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let served = served_ports(mesh, &name, template);
+    let mut sidecar = template.has_sidecar.then(|| sidecar_plan(user));
+    if let Some(sidecar) = &mut sidecar {
+        sidecar.unbounded = user.is_none_or(|user| user.egress.is_empty());
+    }
+    for listener in sidecar.iter_mut().flat_map(|sidecar| &mut sidecar.ingress) {
+        // What callers would connect to is redirected here; where the application listens stays as written.
+        if listener.bind.is_none() {
+            listener.capture_mode = CaptureMode::Default;
+        }
+    }
+    let ingress = || sidecar.iter().flat_map(|sidecar| &sidecar.ingress);
+    let mut endpoints: Vec<_> = ingress().map(|l| endpoint(l, address)).collect();
+    let plain = served
+        .keys()
+        .filter(|port| !ingress().any(|listener| listener.port.number == **port));
+    endpoints.extend(plain.map(|port| (address, port.get())));
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    let behind: BTreeSet<_> = served.into_values().collect();
+    Ok(PodPlan {
+        name,
+        deployment,
+        source: source.clone(),
+        address,
+        template: template.clone(),
+        services,
+        reach,
+        behind: behind.into_iter().collect(),
+        sidecar,
+        endpoints,
+    })
+}
+
+/// Services that need an address given to them, and that address.
+pub(super) fn given(
+    mesh: &Mesh,
+    addresses: &mut Addresses,
+) -> Result<BTreeMap<ResourceName, Ipv4Addr>, AddressError> {
+    let mut given = BTreeMap::new();
+    for service in mesh.services.values() {
+        if lacks_address(service)
+            && let Some(address) = virtual_address(service, addresses)?
+        {
+            let name = ResourceName::new(service.key.namespace.clone(), service.name.clone());
+            given.insert(name, address);
+        }
+    }
+    Ok(given)
+}
+
+fn lacks_address(service: &Service) -> bool {
+    service.origin == ServiceOrigin::Kubernetes
+        && service.resolution == Resolution::Static
+        && service.addresses.is_empty()
+}
+
+/// Where clients call it, if it has or can have such an address.
+fn virtual_address(
+    service: &Service,
+    addresses: &mut Addresses,
+) -> Result<Option<Ipv4Addr>, AddressError> {
+    if lacks_address(service) {
+        return addresses.listener("", &service.key.to_string()).map(Some);
+    }
+    Ok(service.addresses.iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    }))
+}

@@ -1,0 +1,151 @@
+//! How the pods of a mesh are kept apart on this machine, and the way in: by addresses, which needs nothing, or in network
+//! namespaces, for which this process forks before it has a second thread.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::Receiver;
+
+use voile_host::enclosure::{self, Inside, Side};
+use voile_model::Mesh;
+use voile_model::mesh::{Location, WorkloadKind};
+
+use crate::addresses::Layout;
+use crate::block::Block;
+use crate::pod_network::{MeshNetwork, check};
+use crate::run_folder::RunFolder;
+use crate::runner::{Options, UpError, run};
+
+/// What the user asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Namespaces where they can be had and reach everything the folder names.
+    Auto,
+    /// Namespaces, or an error.
+    Namespaces,
+    /// Addresses in 127.0.0.0/8.
+    Loopback,
+}
+
+/// What there is.
+#[derive(Debug)]
+pub(crate) enum Ground {
+    Loopback(Block),
+    Namespaces(Box<MeshNetwork>),
+}
+
+impl Ground {
+    pub(crate) fn claim(inside: Option<Inside>) -> Result<Self, UpError> {
+        Ok(match inside {
+            None => Self::Loopback(Block::claim()?),
+            Some(inside) => Self::Namespaces(Box::new(MeshNetwork::set_up(inside)?)),
+        })
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        match self {
+            Self::Loopback(block) => Layout::Loopback(block.octet()),
+            Self::Namespaces(_) => Layout::Namespaces,
+        }
+    }
+
+    pub(crate) fn xds(&self) -> std::net::SocketAddr {
+        match self {
+            Self::Loopback(block) => block.xds(),
+            Self::Namespaces(network) => network.xds(),
+        }
+    }
+
+    pub(crate) fn monitoring(&self) -> std::net::SocketAddr {
+        match self {
+            Self::Loopback(block) => block.monitoring(),
+            Self::Namespaces(network) => network.monitoring(),
+        }
+    }
+
+    pub(crate) fn network(&self) -> Option<&MeshNetwork> {
+        match self {
+            Self::Loopback(_) => None,
+            Self::Namespaces(network) => Some(network),
+        }
+    }
+
+    /// Where the pods are, in words.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Loopback(block) => format!("127.{}.0.0/16", block.octet()),
+            Self::Namespaces(network) => {
+                format!("10.244.0.0/16, each in its network namespace, captured by {}", network.tool())
+            }
+        }
+    }
+}
+
+/// Runs the mesh in the isolation that is wanted, until `signals` say so; returns the exit code. Must be called while the
+/// process has one thread; `signals` is called where the mesh runs, before anything is started.
+pub fn start(
+    options: Options,
+    wanted: Wanted,
+    signals: impl FnOnce() -> io::Result<Receiver<()>>,
+) -> Result<u8, UpError> {
+    let folder = RunFolder::make(&std::env::temp_dir())?;
+    let refused = match wanted {
+        Wanted::Loopback => None,
+        Wanted::Auto => names_elsewhere(&options.folder),
+        Wanted::Namespaces => None,
+    };
+    if wanted == Wanted::Loopback || refused.is_some() {
+        let why = refused.as_deref().unwrap_or("as asked for");
+        say(&format!("isolation loopback ({why})"));
+        return run(options, None, folder, &signals()?);
+    }
+    match enclosure::enter(folder.path(), check) {
+        Ok(Side::Outside(outside)) => Ok(outside.serve()),
+        Ok(Side::Inside(inside)) => {
+            let why = if wanted == Wanted::Auto {
+                "this machine allows it; --isolation loopback is the other"
+            } else {
+                "as asked for"
+            };
+            say(&format!("isolation netns ({why})"));
+            run(options, Some(inside), folder, &signals()?)
+        }
+        Err(error) if wanted == Wanted::Auto => {
+            say(&format!("isolation loopback (no namespaces: {error})"));
+            run(options, None, folder, &signals()?)
+        }
+        Err(error) => Err(UpError::Namespaces(error)),
+    }
+}
+
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "voile up: {text}");
+}
+
+/// What the folder calls that does not run in it: from a namespace of its own a mesh reaches nothing else.
+fn names_elsewhere(folder: &Path) -> Option<String> {
+    let sources = voile_model::files::read_directory(folder).ok()?;
+    let (mesh, _) = voile_model::check(&sources, None);
+    elsewhere(&mesh)
+}
+
+fn elsewhere(mesh: &Mesh) -> Option<String> {
+    let what = mesh
+        .workloads
+        .values()
+        .find_map(|workload| match &workload.kind {
+            WorkloadKind::Pod => Some(format!("Pod {} has an address", workload.key)),
+            WorkloadKind::WorkloadEntry => Some(format!("there is the WorkloadEntry {}", workload.key)),
+            WorkloadKind::ServiceEntryEndpoint(entry) => {
+                Some(format!("the ServiceEntry {entry} has endpoints"))
+            }
+        });
+    let external = || {
+        let service = mesh
+            .services
+            .values()
+            .find(|service| service.location == Location::MeshExternal)?;
+        Some(format!("{} is outside the mesh", service.key))
+    };
+    let what = what.or_else(external)?;
+    Some(format!("{what}, and pods in namespaces reach each other only"))
+}

@@ -1,0 +1,208 @@
+//! The network of a mesh in namespaces: the bridge, a namespace for each pod, and the rules by which its traffic goes
+//! through its sidecar, or, without one, to the pods behind a virtual address.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+
+use voile_host::enclosure::Inside;
+use voile_host::netns::Namespace;
+use voile_host::netns::link::{Bridge, Prefixed};
+use voile_host::netns::rules::{Capture, Range, Rules, Scope, Tool, VirtualAddress, apply};
+use voile_host::place::{Place, Privileges};
+use voile_model::mesh::{AddressRange, CaptureScope, Transport};
+use voile_model::{Mesh, Port, ResourceName};
+
+use crate::addresses::{GATEWAY, PREFIX_V4, PREFIX_V6, beside};
+use crate::expand::{Plan, PodPlan, endpoints_of};
+
+/// Istio's port of discovery and certificates.
+const XDS_PORT: u16 = 15012;
+/// Istio's port of a control plane's metrics and readiness.
+const MONITORING_PORT: u16 = 15014;
+
+/// The mesh's own namespace, which we are in.
+#[derive(Debug)]
+pub struct MeshNetwork {
+    bridge: Bridge,
+    tool: Tool,
+    inside: Inside,
+}
+
+/// A pod's namespace; it goes when this and the pod's processes are gone.
+#[derive(Debug)]
+pub struct PodNetwork {
+    namespace: Namespace,
+    tool: Tool,
+    v6: bool,
+    captured: bool,
+    services: Vec<VirtualAddress>,
+}
+
+/// Whether this machine can redirect, tried in a namespace that is thrown away.
+pub fn check() -> Result<(), String> {
+    let tool = Tool::find().map_err(|error| error.to_string())?;
+    let namespace = Namespace::create().map_err(|error| format!("network namespace: {error}"))?;
+    let rules = Rules {
+        capture: Some(Capture::default()),
+        services: Vec::new(),
+    };
+    apply(&tool, &namespace, &rules, false).map_err(|error| error.to_string())
+}
+
+impl MeshNetwork {
+    /// Sets it up in the calling thread's namespace, which must be new.
+    pub fn set_up(inside: Inside) -> io::Result<Self> {
+        let tool = Tool::find().map_err(io::Error::other)?;
+        let addresses = [
+            Prefixed::v4(GATEWAY, PREFIX_V4),
+            Prefixed::v6(beside(GATEWAY), PREFIX_V6),
+        ];
+        Ok(Self {
+            bridge: Bridge::create(&addresses)?,
+            tool,
+            inside,
+        })
+    }
+
+    /// By what traffic is redirected.
+    pub fn tool(&self) -> &'static str {
+        self.tool.name()
+    }
+
+    /// The way outside.
+    pub fn inside(&self) -> &Inside {
+        &self.inside
+    }
+
+    /// Where the control plane serves proxies.
+    pub fn xds(&self) -> SocketAddr {
+        (GATEWAY, XDS_PORT).into()
+    }
+
+    /// Where it serves its metrics and readiness.
+    pub fn monitoring(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, MONITORING_PORT).into()
+    }
+
+    /// Listens in the host's network.
+    pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        self.inside.listen(address)
+    }
+
+    /// Makes the namespace of a pod, wired up and, if it has a sidecar, redirecting.
+    pub fn add_pod(&self, plan: &PodPlan) -> io::Result<PodNetwork> {
+        let addresses = [
+            Prefixed::v4(plan.address, PREFIX_V4),
+            Prefixed::v6(beside(plan.address), PREFIX_V6),
+        ];
+        let gateways: [IpAddr; 2] = [GATEWAY.into(), beside(GATEWAY).into()];
+        let network = PodNetwork {
+            namespace: self.bridge.add_pod(&addresses, &gateways)?,
+            tool: self.tool.clone(),
+            v6: self.bridge.has_v6(),
+            captured: plan.sidecar.is_some(),
+            services: Vec::new(),
+        };
+        if network.captured {
+            let rules = Rules {
+                capture: Some(capture(&plan.template.capture)),
+                services: Vec::new(),
+            };
+            apply(&network.tool, &network.namespace, &rules, network.v6).map_err(io::Error::other)?;
+        }
+        Ok(network)
+    }
+}
+
+impl PodNetwork {
+    /// To run things inside.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Where a process of the pod starts.
+    pub fn place(&self, privileges: Privileges) -> Place {
+        Place::new(self.namespace.clone(), privileges)
+    }
+
+    /// Without a sidecar: turns the virtual addresses to the pods that are ready, if that has changed.
+    pub fn follow(
+        &mut self,
+        mesh: &Mesh,
+        plan: &Plan,
+        pod: &PodPlan,
+        ready: &BTreeSet<ResourceName>,
+    ) -> io::Result<()> {
+        if self.captured {
+            return Ok(());
+        }
+        let services = virtual_addresses(mesh, plan, pod, ready);
+        if services == self.services {
+            return Ok(());
+        }
+        let rules = Rules {
+            capture: None,
+            services,
+        };
+        apply(&self.tool, &self.namespace, &rules, self.v6).map_err(io::Error::other)?;
+        self.services = rules.services;
+        Ok(())
+    }
+}
+
+fn virtual_addresses(
+    mesh: &Mesh,
+    plan: &Plan,
+    pod: &PodPlan,
+    ready: &BTreeSet<ResourceName>,
+) -> Vec<VirtualAddress> {
+    let mut all = Vec::new();
+    for (service, view) in pod.reach.iter().zip(&pod.services) {
+        let tcp = service.ports.iter().filter(|port| port.transport == Transport::Tcp);
+        for port in tcp {
+            let pods = endpoints_of(service, port, &plan.pods);
+            let pods = pods
+                .filter(|(pod, _, _)| ready.contains(pod))
+                .map(|(_, address, port)| SocketAddr::from((address, port)));
+            let others = mesh.workloads_of(service).into_iter().flat_map(|behind| {
+                let port = behind.ports.get(&port.number).map(|port| port.get());
+                let addresses = behind.workload.addresses.clone();
+                port.into_iter()
+                    .flat_map(move |port| addresses.clone().into_iter().map(move |ip| SocketAddr::new(ip, port)))
+            });
+            all.push(VirtualAddress {
+                address: view.address.into(),
+                port: port.number.get(),
+                targets: pods.chain(others).collect(),
+            });
+        }
+    }
+    all
+}
+
+/// The model's words in the rules'.
+fn capture(scope: &CaptureScope) -> Capture {
+    let numbers = |ports: &[Port]| ports.iter().map(|port| port.get()).collect::<Vec<_>>();
+    let ranges = |ranges: &[AddressRange]| {
+        let range = |range: &AddressRange| Range {
+            address: range.address,
+            prefix: range.prefix,
+        };
+        ranges.iter().map(range).collect::<Vec<_>>()
+    };
+    use voile_model::mesh::Scope as Written;
+    Capture {
+        inbound_ports: match &scope.inbound_ports {
+            Written::AllBut(ports) => Scope::AllBut(numbers(ports)),
+            Written::Only(ports) => Scope::Only(numbers(ports)),
+        },
+        outbound_ranges: match &scope.outbound_ranges {
+            Written::AllBut(out) => Scope::AllBut(ranges(out)),
+            Written::Only(alone) => Scope::Only(ranges(alone)),
+        },
+        outbound_ports: numbers(&scope.outbound_ports),
+        excluded_outbound_ports: numbers(&scope.excluded_outbound_ports),
+        ..Capture::default()
+    }
+}

@@ -1,0 +1,184 @@
+//! Istio's annotations that say which connections of a Pod its sidecar takes.
+
+use std::net::IpAddr;
+
+use super::values::join;
+use crate::codes;
+use crate::decode::{At, Report};
+use crate::mesh::{AddressRange, CaptureScope, Scope};
+use crate::names::{Labels, Port};
+use crate::text::clip;
+
+const PREFIX: &str = "traffic.sidecar.istio.io/";
+/// What we honour; any other name after the prefix is refused.
+const INCLUDE_INBOUND_PORTS: &str = "includeInboundPorts";
+const EXCLUDE_INBOUND_PORTS: &str = "excludeInboundPorts";
+const INCLUDE_OUTBOUND_PORTS: &str = "includeOutboundPorts";
+const EXCLUDE_OUTBOUND_PORTS: &str = "excludeOutboundPorts";
+const INCLUDE_OUTBOUND_RANGES: &str = "includeOutboundIPRanges";
+const EXCLUDE_OUTBOUND_RANGES: &str = "excludeOutboundIPRanges";
+const KNOWN: [&str; 6] = [
+    INCLUDE_INBOUND_PORTS,
+    EXCLUDE_INBOUND_PORTS,
+    INCLUDE_OUTBOUND_PORTS,
+    EXCLUDE_OUTBOUND_PORTS,
+    INCLUDE_OUTBOUND_RANGES,
+    EXCLUDE_OUTBOUND_RANGES,
+];
+/// Istio's, and what they would need that a Pod here does not have.
+const MEANINGLESS: [&str; 3] = [
+    "excludeInterfaces",
+    "kubevirtInterfaces",
+    "rerouteVirtualInterfaces",
+];
+
+/// Reads them; what is wrong is reported, and the Pod is then not in force.
+pub(super) fn scope(annotations: &Labels, at: &At, report: &Report) -> CaptureScope {
+    let reader = Reader {
+        annotations,
+        at,
+        report,
+    };
+    reader.refuse_others();
+    let exclude = |name| reader.list(name, "*", port).unwrap_or_default();
+    CaptureScope {
+        inbound_ports: reader.scope(INCLUDE_INBOUND_PORTS, EXCLUDE_INBOUND_PORTS, port),
+        outbound_ranges: reader.scope(INCLUDE_OUTBOUND_RANGES, EXCLUDE_OUTBOUND_RANGES, range),
+        outbound_ports: exclude(INCLUDE_OUTBOUND_PORTS),
+        excluded_outbound_ports: exclude(EXCLUDE_OUTBOUND_PORTS),
+    }
+}
+
+struct Reader<'a> {
+    annotations: &'a Labels,
+    at: &'a At,
+    report: &'a Report,
+}
+
+impl Reader<'_> {
+    fn refuse_others(&self) {
+        for (key, _) in self.annotations.iter() {
+            let Some(name) = key.strip_prefix(PREFIX) else {
+                continue;
+            };
+            if MEANINGLESS.contains(&name) {
+                self.wrong(
+                    codes::NOT_YET,
+                    name,
+                    format!("{key} is not yet supported"),
+                    "remove it: a Pod here has no other interfaces than lo and eth0",
+                );
+            } else if !KNOWN.contains(&name) {
+                self.wrong(
+                    codes::UNKNOWN_FIELD,
+                    name,
+                    format!("unknown annotation `{}`", clip(key)),
+                    &crate::text::suggest(name, KNOWN),
+                );
+            }
+        }
+    }
+
+    /// `*` and nothing said are everything; then what is left out counts.
+    fn scope<T>(
+        &self,
+        include: &'static str,
+        exclude: &'static str,
+        parse: impl Fn(&str) -> Result<T, &'static str>,
+    ) -> Scope<T> {
+        let excluded = self.list(exclude, "", &parse).unwrap_or_default();
+        match self.annotations.get(&format!("{PREFIX}{include}")) {
+            None => Scope::AllBut(excluded),
+            Some(text) if text.trim() == "*" => Scope::AllBut(excluded),
+            Some(_) => {
+                if !excluded.is_empty() {
+                    self.wrong(
+                        codes::CONTRADICTION,
+                        exclude,
+                        format!("{exclude} has no meaning beside a list in {include}"),
+                        "keep one of the two, or write \"*\" in the latter",
+                    );
+                }
+                Scope::Only(self.list(include, "", &parse).unwrap_or_default())
+            }
+        }
+    }
+
+    /// The items of a list; a bad one is reported, and left out.
+    fn list<T>(
+        &self,
+        name: &'static str,
+        refused: &str,
+        parse: impl Fn(&str) -> Result<T, &'static str>,
+    ) -> Option<Vec<T>> {
+        let text = self.annotations.get(&format!("{PREFIX}{name}"))?;
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let parsed = items.filter_map(|item| {
+            let outcome = if item == refused {
+                Err("write the ports out, joined by commas")
+            } else {
+                parse(item)
+            };
+            outcome
+                .map_err(|help| {
+                    let message = format!("`{}` is not allowed for {PREFIX}{name}", clip(item));
+                    self.wrong(codes::BAD_VALUE, name, message, help);
+                })
+                .ok()
+        });
+        Some(parsed.collect())
+    }
+
+    fn wrong(&self, code: &'static str, name: &str, message: String, help: &str) {
+        let at = At {
+            place: self.at.place,
+            path: join(
+                &self.at.path,
+                &format!("metadata.annotations[{PREFIX}{name}]"),
+            ),
+        };
+        self.report.error(code, &at, message, help);
+    }
+}
+
+fn port(text: &str) -> Result<Port, &'static str> {
+    text.parse()
+        .ok()
+        .and_then(Port::new)
+        .ok_or("a port is a number from 1 to 65535; several are joined by commas")
+}
+
+fn range(text: &str) -> Result<AddressRange, &'static str> {
+    let help = "write ranges as ADDRESS/BITS, joined by commas";
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| help)?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let prefix: u8 = match prefix {
+        Some(prefix) => prefix.parse().map_err(|_| help)?,
+        None => longest,
+    };
+    if prefix > longest {
+        return Err("a prefix has at most 32 bits for IPv4 and 128 for IPv6");
+    }
+    Ok(AddressRange {
+        address: masked(address, prefix),
+        prefix,
+    })
+}
+
+/// Host bits are zero, as the type promises.
+fn masked(address: IpAddr, prefix: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+            IpAddr::V4((v4.to_bits() & mask).into())
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+            IpAddr::V6((v6.to_bits() & mask).into())
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Which connections of a Pod its sidecar takes, where the kernel redirects them.
+
+use super::service::AddressRange;
+use crate::names::Port;
+
+/// Everything but some, or some alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope<T> {
+    /// Everything but these.
+    AllBut(Vec<T>),
+    /// These alone.
+    Only(Vec<T>),
+}
+
+impl<T> Default for Scope<T> {
+    fn default() -> Self {
+        Self::AllBut(Vec::new())
+    }
+}
+
+/// Istio's `traffic.sidecar.istio.io/…` annotations of a Pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CaptureScope {
+    /// Ports of the Pod.
+    pub inbound_ports: Scope<Port>,
+    /// Where its connections lead.
+    pub outbound_ranges: Scope<AddressRange>,
+    /// Ports that are captured wherever they lead.
+    pub outbound_ports: Vec<Port>,
+    /// Ports that are not, wherever they lead.
+    pub excluded_outbound_ports: Vec<Port>,
+}
