@@ -31,7 +31,7 @@ use socket::Word;
 #[derive(Debug)]
 pub enum Side {
     /// Where we were: what is left to do is to attend to the inside until it ends.
-    Outside(Outside),
+    Outside(Box<Outside>),
     /// In the new namespaces.
     Inside(Inside),
 }
@@ -59,14 +59,18 @@ fn hint(error: &io::Error) -> &'static str {
         Some(libc::ENOSPC) => {
             "the limit is reached: see /proc/sys/user/max_user_namespaces and max_net_namespaces"
         }
-        Some(libc::EINVAL) => "the kernel is built without them: CONFIG_NET_NS, CONFIG_PID_NS, CONFIG_USER_NS",
+        Some(libc::EINVAL) => {
+            "the kernel is built without them: CONFIG_NET_NS, CONFIG_PID_NS, CONFIG_USER_NS"
+        }
         _ if flag("/proc/sys/kernel/unprivileged_userns_clone") == Some(false) => {
             "run as root, or allow unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1"
         }
         _ if flag("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(true) => {
             "run as root, or sysctl kernel.apparmor_restrict_unprivileged_userns=0"
         }
-        _ => "run as root with CAP_SYS_ADMIN, or where unprivileged user namespaces are allowed; containers often forbid both",
+        _ => {
+            "run as root with CAP_SYS_ADMIN, or where unprivileged user namespaces are allowed; containers often forbid both"
+        }
     }
 }
 
@@ -97,11 +101,18 @@ pub fn enter(
     match clone_into_namespaces()? {
         Some(init) => {
             drop(theirs);
-            Ok(Side::Outside(Outside::attend(init, ours, blocked)?))
+            Ok(Side::Outside(Box::new(Outside::attend(
+                init, ours, blocked,
+            )?)))
         }
         None => {
             drop(ours);
-            Ok(Side::Inside(inside(theirs, blocked, folder.to_owned(), check)))
+            Ok(Side::Inside(inside(
+                theirs,
+                blocked,
+                folder.to_owned(),
+                check,
+            )))
         }
     }
 }
@@ -142,7 +153,10 @@ fn inside(
 
 /// Mounts of ours stay ours, and /proc shows the processes inside.
 fn private_mounts() -> io::Result<()> {
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     // Inside a container that hides parts of /proc the kernel refuses; the old one stays, which shows other numbers.
     let _ = mount("proc", "/proc", "proc", flags, None);

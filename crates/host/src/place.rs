@@ -54,7 +54,8 @@ impl Place {
     /// # Errors
     /// When a path has a NUL in it.
     pub fn file(mut self, content: &str, target: &str) -> io::Result<Self> {
-        self.files.push((CString::new(content)?, CString::new(target)?));
+        self.files
+            .push((CString::new(content)?, CString::new(target)?));
         Ok(self)
     }
 
@@ -80,7 +81,10 @@ impl Place {
     fn mount(&self) -> io::Result<()> {
         // SAFETY: NEWNS unshares no memory and no descriptors.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
-        mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        mount_change(
+            c"/",
+            MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+        )?;
         for (content, target) in &self.files {
             mount_bind(content.as_c_str(), target.as_c_str())?;
         }

@@ -168,7 +168,11 @@ fn mark(socket: &OwnedFd, mark: u32) -> io::Result<()> {
             size,
         )
     };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// One `GET`, one answer: status and body. For readiness and statistics pages of processes that we started ourselves.

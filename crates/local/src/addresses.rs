@@ -60,7 +60,16 @@ pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(SERVICE_NETWORK[0], SERVICE_NETW
 /// The IPv6 address beside an IPv4 address of a pod (or the gateway).
 pub fn beside(address: Ipv4Addr) -> Ipv6Addr {
     let [_, _, high, low] = address.octets();
-    Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, u16::from_be_bytes([high, low]))
+    Ipv6Addr::new(
+        0xfd00,
+        0x244,
+        0,
+        0,
+        0,
+        0,
+        0,
+        u16::from_be_bytes([high, low]),
+    )
 }
 
 /// The addresses of one mesh: who holds which.

@@ -289,11 +289,7 @@ fn target(target: &TargetPort, template: &PodTemplate) -> Option<Port> {
 }
 
 /// The services the pod may see, in order of their keys.
-fn visible(
-    mesh: &Mesh,
-    pod: &ResourceName,
-    user: Option<&Arc<Sidecar>>,
-) -> Vec<Arc<Service>> {
+fn visible(mesh: &Mesh, pod: &ResourceName, user: Option<&Arc<Sidecar>>) -> Vec<Arc<Service>> {
     let bounds: Vec<&EgressListener> = user
         .map(|user| user.egress.iter().filter(|l| !keeps_address(l)).collect())
         .unwrap_or_default();

@@ -74,7 +74,10 @@ impl Ground {
         match self {
             Self::Loopback(block) => format!("127.{}.0.0/16", block.octet()),
             Self::Namespaces(network) => {
-                format!("10.244.0.0/16, each in its network namespace, captured by {}", network.tool())
+                format!(
+                    "10.244.0.0/16, each in its network namespace, captured by {}",
+                    network.tool()
+                )
             }
         }
     }
@@ -132,11 +135,14 @@ fn elsewhere(mesh: &Mesh) -> Option<String> {
     let what = mesh
         .workloads
         .values()
-        .find_map(|workload| match &workload.kind {
-            WorkloadKind::Pod => Some(format!("Pod {} has an address", workload.key)),
-            WorkloadKind::WorkloadEntry => Some(format!("there is the WorkloadEntry {}", workload.key)),
+        .next()
+        .map(|workload| match &workload.kind {
+            WorkloadKind::Pod => format!("Pod {} has an address", workload.key),
+            WorkloadKind::WorkloadEntry => {
+                format!("there is the WorkloadEntry {}", workload.key)
+            }
             WorkloadKind::ServiceEntryEndpoint(entry) => {
-                Some(format!("the ServiceEntry {entry} has endpoints"))
+                format!("the ServiceEntry {entry} has endpoints")
             }
         });
     let external = || {
@@ -147,5 +153,7 @@ fn elsewhere(mesh: &Mesh) -> Option<String> {
         Some(format!("{} is outside the mesh", service.key))
     };
     let what = what.or_else(external)?;
-    Some(format!("{what}, and pods in namespaces reach each other only"))
+    Some(format!(
+        "{what}, and pods in namespaces reach each other only"
+    ))
 }

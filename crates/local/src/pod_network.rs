@@ -109,7 +109,8 @@ impl MeshNetwork {
                 capture: Some(capture(&plan.template.capture)),
                 services: Vec::new(),
             };
-            apply(&network.tool, &network.namespace, &rules, network.v6).map_err(io::Error::other)?;
+            apply(&network.tool, &network.namespace, &rules, network.v6)
+                .map_err(io::Error::other)?;
         }
         Ok(network)
     }
@@ -159,7 +160,10 @@ fn virtual_addresses(
 ) -> Vec<VirtualAddress> {
     let mut all = Vec::new();
     for (service, view) in pod.reach.iter().zip(&pod.services) {
-        let tcp = service.ports.iter().filter(|port| port.transport == Transport::Tcp);
+        let tcp = service
+            .ports
+            .iter()
+            .filter(|port| port.transport == Transport::Tcp);
         for port in tcp {
             let pods = endpoints_of(service, port, &plan.pods);
             let pods = pods
@@ -168,8 +172,12 @@ fn virtual_addresses(
             let others = mesh.workloads_of(service).into_iter().flat_map(|behind| {
                 let port = behind.ports.get(&port.number).map(|port| port.get());
                 let addresses = behind.workload.addresses.clone();
-                port.into_iter()
-                    .flat_map(move |port| addresses.clone().into_iter().map(move |ip| SocketAddr::new(ip, port)))
+                port.into_iter().flat_map(move |port| {
+                    addresses
+                        .clone()
+                        .into_iter()
+                        .map(move |ip| SocketAddr::new(ip, port))
+                })
             });
             all.push(VirtualAddress {
                 address: view.address.into(),

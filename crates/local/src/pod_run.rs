@@ -84,7 +84,10 @@ impl PodRun {
     ) -> Option<String> {
         let followed = self.network.as_mut()?.follow(mesh, plan, &self.plan, ready);
         let error = followed.err()?;
-        Some(format!("{} does not reach services: {error}", self.plan.name))
+        Some(format!(
+            "{} does not reach services: {error}",
+            self.plan.name
+        ))
     }
 
     /// What the observer should ask.

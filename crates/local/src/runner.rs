@@ -67,7 +67,9 @@ pub enum UpError {
     #[error("{0}")]
     Machine(#[from] io::Error),
     /// No namespaces, though they were asked for.
-    #[error("--isolation netns is not possible here: {0}; --isolation loopback needs no privileges")]
+    #[error(
+        "--isolation netns is not possible here: {0}; --isolation loopback needs no privileges"
+    )]
     Namespaces(EnclosureError),
     /// No block of addresses.
     #[error(transparent)]

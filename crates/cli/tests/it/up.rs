@@ -360,7 +360,7 @@ fn a_folder_with_errors_starts_nothing() {
 #[test]
 fn what_cannot_be_done_is_said_with_the_right_exit_code() {
     for (arguments, code, says) in [
-        (vec!["up", ".", "--isolation", "netns"], 2, "not built yet"),
+        (vec!["up", ".", "--isolation", "vm"], 2, "netns"),
         (vec!["up", "/nonexistent/folder"], 1, "/nonexistent/folder"),
         (vec!["up"], 2, "<DIR>"),
     ] {

@@ -72,10 +72,7 @@ impl OwnCertificate {
     }
 }
 
-fn issue(
-    authority: &Authority,
-    address: Option<&str>,
-) -> Result<Arc<ServerConfig>, ControlError> {
+fn issue(authority: &Authority, address: Option<&str>) -> Result<Arc<ServerConfig>, ControlError> {
     let names: Vec<&str> = SERVER_NAMES.into_iter().chain(address).collect();
     let failed = |error: &dyn std::fmt::Display| ControlError::Setup(format!("TLS: {error}"));
     let certificate = authority

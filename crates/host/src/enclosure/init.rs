@@ -22,7 +22,10 @@ pub(super) fn part_from_outside() -> io::Result<()> {
 }
 
 /// `None` in the child.
-#[expect(unsafe_code, reason = "the runner is a copy of this process, not another program")]
+#[expect(
+    unsafe_code,
+    reason = "the runner is a copy of this process, not another program"
+)]
 pub(super) fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: this process has one thread, so the copy is whole.
     match unsafe { libc::fork() } {
@@ -33,7 +36,10 @@ pub(super) fn fork() -> io::Result<Option<Pid>> {
 }
 
 /// Ends this process without running the destructors of values that belong to the outside's copy.
-#[expect(unsafe_code, reason = "std's exit runs handlers of the process we were copied from")]
+#[expect(
+    unsafe_code,
+    reason = "std's exit runs handlers of the process we were copied from"
+)]
 pub(super) fn end(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
     unsafe { libc::_exit(code) }

@@ -44,7 +44,11 @@ impl Blocked {
     pub(super) fn release(&self) {
         // SAFETY: the mask was filled by the kernel.
         unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
+            libc::pthread_sigmask(
+                libc::SIG_SETMASK,
+                &raw const self.before,
+                std::ptr::null_mut(),
+            );
         }
     }
 
@@ -61,7 +65,11 @@ impl Blocked {
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {
         // SAFETY: the set is initialised; the descriptor is new and ours.
         unsafe {
-            let fd = libc::signalfd(-1, &raw const self.set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            let fd = libc::signalfd(
+                -1,
+                &raw const self.set,
+                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+            );
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }

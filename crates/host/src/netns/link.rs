@@ -82,7 +82,8 @@ impl Bridge {
         // Forwarding answers calls to addresses that are nowhere with "unreachable" at once, instead of silence.
         set("/proc/sys/net/ipv4/ip_forward", "1").map_err(doing("switch on forwarding"))?;
         if v6 {
-            set("/proc/sys/net/ipv6/conf/all/forwarding", "1").map_err(doing("switch on forwarding"))?;
+            set("/proc/sys/net/ipv6/conf/all/forwarding", "1")
+                .map_err(doing("switch on forwarding"))?;
         }
         Ok(Self {
             netlink,
@@ -116,7 +117,9 @@ impl Bridge {
             .text(LINK_NAME, &format!("pod{index}"))
             .number(LINK_MASTER, SECOND)
             .nested(LINK_INFO, &info("veth", &data));
-        self.netlink.request(pair).map_err(doing("make a veth pair"))?;
+        self.netlink
+            .request(pair)
+            .map_err(doing("make a veth pair"))?;
         let wanted = |ip: &IpAddr| self.v6 || ip.is_ipv4();
         namespace.run(|| {
             let netlink = Netlink::open().map_err(doing("open netlink"))?;
@@ -210,12 +213,18 @@ impl From<IpAddr> for Prefixed {
 impl Prefixed {
     /// An IPv4 address in its network.
     pub const fn v4(address: Ipv4Addr, prefix: u8) -> Self {
-        Self { address: IpAddr::V4(address), prefix }
+        Self {
+            address: IpAddr::V4(address),
+            prefix,
+        }
     }
 
     /// An IPv6 address in its network.
     pub const fn v6(address: Ipv6Addr, prefix: u8) -> Self {
-        Self { address: IpAddr::V6(address), prefix }
+        Self {
+            address: IpAddr::V6(address),
+            prefix,
+        }
     }
 }
 
@@ -226,7 +235,11 @@ fn has_v6() -> bool {
 /// No waiting for routers that do not exist. Where it fails, IPv6 is only slower to start.
 fn settle_v6(v6: bool) {
     if v6 {
-        for (setting, value) in [("accept_ra", "0"), ("accept_dad", "0"), ("disable_ipv6", "0")] {
+        for (setting, value) in [
+            ("accept_ra", "0"),
+            ("accept_dad", "0"),
+            ("disable_ipv6", "0"),
+        ] {
             for scope in ["all", "default"] {
                 let _ = set(&format!("/proc/sys/net/ipv6/conf/{scope}/{setting}"), value);
             }

@@ -135,7 +135,10 @@ mod tests {
             .finish();
         assert_eq!(bytes.len(), 16 + 16 + 12 + 8);
         assert_eq!(&bytes[..4], 52_u32.to_ne_bytes());
-        assert_eq!(&bytes[32..36], [9_u16.to_ne_bytes(), 3_u16.to_ne_bytes()].concat());
+        assert_eq!(
+            &bytes[32..36],
+            [9_u16.to_ne_bytes(), 3_u16.to_ne_bytes()].concat()
+        );
         assert_eq!(&bytes[36..44], b"eth0\0\0\0\0");
     }
 

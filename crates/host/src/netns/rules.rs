@@ -221,8 +221,13 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
     for port in &capture.excluded_outbound_ports {
         list.push(rule([If::TcpPort(*port)], Then::Leave));
     }
-    let of_family =
-        |ranges: &[Range]| -> Vec<Range> { ranges.iter().filter(|r| Family::of(&r.address) == family).copied().collect() };
+    let of_family = |ranges: &[Range]| -> Vec<Range> {
+        ranges
+            .iter()
+            .filter(|r| Family::of(&r.address) == family)
+            .copied()
+            .collect()
+    };
     if let Scope::AllBut(ranges) = &capture.outbound_ranges {
         for range in of_family(ranges) {
             list.push(rule([If::To(range)], Then::Leave));
@@ -235,7 +240,10 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
         Scope::AllBut(_) => list.push(rule([If::Tcp], Then::Redirect(capture.outbound))),
         Scope::Only(ranges) => {
             for range in of_family(ranges) {
-                list.push(rule([If::To(range), If::Tcp], Then::Redirect(capture.outbound)));
+                list.push(rule(
+                    [If::To(range), If::Tcp],
+                    Then::Redirect(capture.outbound),
+                ));
             }
         }
     }

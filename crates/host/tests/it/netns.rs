@@ -38,7 +38,10 @@ fn mesh() -> Option<(Namespace, Bridge)> {
 }
 
 fn pod(bridge: &Bridge, last: u8) -> Namespace {
-    let addresses = [Prefixed::v4(v4(last), 16), Prefixed::v6(v6(last.into()), 64)];
+    let addresses = [
+        Prefixed::v4(v4(last), 16),
+        Prefixed::v6(v6(last.into()), 64),
+    ];
     bridge
         .add_pod(&addresses, &[GATEWAY.into(), GATEWAY_V6.into()])
         .expect("a pod")
@@ -78,10 +81,16 @@ fn pods_reach_each_other_and_the_gateway_in_both_families_and_nothing_else() {
     answer(&two, (v4(3), 80).into(), "two");
     answer(&mesh, (GATEWAY, 15012).into(), "control");
     assert_eq!(ask(&one, (v4(3).into(), 80)).expect("an answer"), "two");
-    assert_eq!(ask(&one, (GATEWAY.into(), 15012)).expect("an answer"), "control");
+    assert_eq!(
+        ask(&one, (GATEWAY.into(), 15012)).expect("an answer"),
+        "control"
+    );
     if bridge.has_v6() {
         answer(&two, (v6(3), 80).into(), "two by v6");
-        assert_eq!(ask(&one, (v6(3).into(), 80)).expect("an answer"), "two by v6");
+        assert_eq!(
+            ask(&one, (v6(3).into(), 80)).expect("an answer"),
+            "two by v6"
+        );
     } else {
         eprintln!("skipped: IPv6: this kernel has none");
     }
@@ -111,8 +120,15 @@ fn a_captured_pod_is_redirected_both_ways_but_for_what_is_excluded() {
     apply(&tool, &one, &rules, bridge.has_v6()).expect("rules");
     // Twice, since they are replaced as a whole.
     apply(&tool, &one, &rules, bridge.has_v6()).expect("rules again");
-    for at in [SocketAddr::from(([0, 0, 0, 0], 15001)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, 15006))] {
-        let text = if at.port() == 15001 { "outbound" } else { "inbound" };
+    for at in [
+        SocketAddr::from(([0, 0, 0, 0], 15001)),
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, 15006)),
+    ] {
+        let text = if at.port() == 15001 {
+            "outbound"
+        } else {
+            "inbound"
+        };
         answer(&one, at, text);
     }
     answer(&one, ([0, 0, 0, 0], 15020).into(), "metrics");
@@ -131,7 +147,10 @@ fn a_captured_pod_is_redirected_both_ways_but_for_what_is_excluded() {
         assert_eq!(heard, expected, "{to}:{port}");
     }
     if bridge.has_v6() {
-        assert_eq!(ask(&two, (v6(2).into(), 7777)).expect("an answer"), "inbound");
+        assert_eq!(
+            ask(&two, (v6(2).into(), 7777)).expect("an answer"),
+            "inbound"
+        );
     }
 }
 

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use voile_model::mesh::{Service, ServicePort, Transport};
 use voile_model::{Mesh, ResourceName};
 
-use crate::pod_network::MeshNetwork;
 use crate::expand::{Plan, Publication, endpoints_of};
+use crate::pod_network::MeshNetwork;
 use crate::relay::{Relay, RelayThread};
 
 /// All relays that are open.

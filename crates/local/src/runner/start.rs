@@ -68,7 +68,9 @@ impl Runner {
     pub(super) fn once_ready(&mut self, command: &str, stop: &Receiver<()>) -> Result<u8, UpError> {
         let failed = |error| UpError::Command(command.to_owned(), error);
         let urls = self.reach.published();
-        let variables = urls.into_iter().map(|(service, url)| (url_name(&service), url));
+        let variables = urls
+            .into_iter()
+            .map(|(service, url)| (url_name(&service), url));
         let mut running = match self.ground.network() {
             Some(network) => {
                 // It is the user's, so it runs where the user is.
@@ -130,10 +132,7 @@ enum Command {
 }
 
 impl Command {
-    fn start(
-        command: &str,
-        variables: impl Iterator<Item = (String, String)>,
-    ) -> io::Result<Self> {
+    fn start(command: &str, variables: impl Iterator<Item = (String, String)>) -> io::Result<Self> {
         let mut shell = Spec::new("once-ready", "/bin/sh")
             .args(["-c", command])
             .stdout(Output::Inherit)

@@ -112,7 +112,10 @@ impl Reader<'_> {
         parse: impl Fn(&str) -> Result<T, &'static str>,
     ) -> Option<Vec<T>> {
         let text = self.annotations.get(&format!("{PREFIX}{name}"))?;
-        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let items = text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty());
         let parsed = items.filter_map(|item| {
             let outcome = if item == refused {
                 Err("write the ports out, joined by commas")

@@ -73,7 +73,10 @@ pub(super) fn ip_address(
         return None;
     };
     let resource = report.required(parent.resource.as_ref(), at, "resource")?;
-    let core = parent.group.as_ref().is_none_or(|group| group.value.is_empty());
+    let core = parent
+        .group
+        .as_ref()
+        .is_none_or(|group| group.value.is_empty());
     if !(core && &*resource.value == "services") {
         report.error(
             codes::NOT_YET,

@@ -95,17 +95,19 @@ impl ParentRef {
         let Some(mut spec) = document.inner("spec") else {
             return Self::default();
         };
-        let parent = spec.inner("parentRef").map_or_else(Self::default, |mut fields| {
-            let parent = Self {
-                at: Some(fields.at().clone()),
-                group: fields.text("group"),
-                resource: fields.text("resource"),
-                namespace: fields.text("namespace"),
-                name: fields.text("name"),
-            };
-            fields.finish();
-            parent
-        });
+        let parent = spec
+            .inner("parentRef")
+            .map_or_else(Self::default, |mut fields| {
+                let parent = Self {
+                    at: Some(fields.at().clone()),
+                    group: fields.text("group"),
+                    resource: fields.text("resource"),
+                    namespace: fields.text("namespace"),
+                    name: fields.text("name"),
+                };
+                fields.finish();
+                parent
+            });
         spec.finish();
         parent
     }

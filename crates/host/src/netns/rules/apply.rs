@@ -96,7 +96,10 @@ pub fn apply(tool: &Tool, namespace: &Namespace, rules: &Rules, v6: bool) -> Res
 }
 
 fn feed(program: &Path, args: &[&str], inside: &Namespace, text: &str) -> Result<(), ToolError> {
-    let failed = |error| ToolError::Run { program: program.to_owned(), error };
+    let failed = |error| ToolError::Run {
+        program: program.to_owned(),
+        error,
+    };
     let mut command = Command::new(program);
     command
         .args(args)
@@ -116,11 +119,21 @@ fn feed(program: &Path, args: &[&str], inside: &Namespace, text: &str) -> Result
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let said = if said.is_empty() { output.status.to_string() } else { said };
-    Err(ToolError::Refused { program: program.to_owned(), said })
+    let said = if said.is_empty() {
+        output.status.to_string()
+    } else {
+        said
+    };
+    Err(ToolError::Refused {
+        program: program.to_owned(),
+        said,
+    })
 }
 
-#[expect(unsafe_code, reason = "a child enters its namespace between fork and exec")]
+#[expect(
+    unsafe_code,
+    reason = "a child enters its namespace between fork and exec"
+)]
 fn enter(command: &mut Command, inside: Namespace) {
     // SAFETY: system calls only; the descriptor stays open, since the closure owns it.
     unsafe {
