@@ -247,7 +247,7 @@ mod tests {
         ] {
             assert_eq!(Word::decode(&word.encode()), Some(word));
         }
-        for strange in ["", "listen\0x", "listening\0", "ended\0300", "other"] {
+        for strange in ["", "listen\0x", "listening\0", "ended\x00300", "other"] {
             assert_eq!(Word::decode(strange), None, "{strange:?}");
         }
     }
