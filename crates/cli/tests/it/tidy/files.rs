@@ -21,6 +21,7 @@ fn every_source(rule: impl Fn(&Path, &str) -> Vec<String>) {
     let root = super::root();
     let mut found = Vec::new();
     sources(&root.join("crates"), &mut found);
+    sources(&root.join("fuzz"), &mut found);
     assert!(found.len() > 30, "sources were found");
     let complaints: Vec<String> = found
         .iter()

@@ -1,0 +1,163 @@
+//! Heads: read in pieces they mean what they mean whole, and what is forwarded reads as what was received.
+
+use voile_http1::{
+    Asked, Framing, Progress, Reject, RequestEdit, RequestIndex, ResponseEdit, ResponseIndex,
+    Version,
+};
+
+/// How an attempt to read a head ends, and how many bytes it needed.
+type Read = (Result<Progress, Reject>, usize);
+
+/// Reads a growing buffer in pieces of `step` bytes, as they might arrive.
+fn in_pieces(
+    bytes: &[u8],
+    step: usize,
+    mut parse: impl FnMut(&[u8]) -> Result<Progress, Reject>,
+) -> Read {
+    let mut end = 0;
+    loop {
+        end = (end + step).min(bytes.len());
+        match parse(&bytes[..end]) {
+            Ok(Progress::Partial) if end < bytes.len() => {}
+            result => return (result, end),
+        }
+    }
+}
+
+/// The first byte says how the rest arrives; the rest is the message.
+fn pace(data: &[u8]) -> (usize, &[u8]) {
+    match data {
+        [] => (1, data),
+        [pace, message @ ..] => (usize::from(*pace % 32) + 1, message),
+    }
+}
+
+/// No head that leaves us may be read in two ways.
+fn assert_strict(head: &[u8]) {
+    assert!(head.ends_with(b"\r\n\r\n"), "{}", head.escape_ascii());
+    let inner = &head[..head.len() - 4];
+    for (at, byte) in inner.iter().enumerate() {
+        match byte {
+            b'\n' => assert!(at > 0 && inner[at - 1] == b'\r', "bare LF"),
+            b'\r' => assert_eq!(inner.get(at + 1), Some(&b'\n'), "bare CR"),
+            0 => panic!("NUL"),
+            _ => {}
+        }
+    }
+    let mut framings = 0;
+    for line in inner.split(|byte| *byte == b'\n').skip(1) {
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+        assert!(!name.is_empty(), "a line without name");
+        assert!(
+            !line.starts_with(b" ") && !line.starts_with(b"\t"),
+            "obs-fold"
+        );
+        assert!(!name.ends_with(b" "), "blank before the colon");
+        let is_framing = name.eq_ignore_ascii_case(b"content-length")
+            || name.eq_ignore_ascii_case(b"transfer-encoding");
+        framings += usize::from(is_framing);
+    }
+    assert!(framings <= 1, "two framings: {}", head.escape_ascii());
+}
+
+/// A request head.
+pub(crate) fn request(data: &[u8]) {
+    let (step, bytes) = pace(data);
+    let mut whole = RequestIndex::default();
+    let all = whole.parse(bytes);
+    let mut index = RequestIndex::default();
+    let (pieces, _) = in_pieces(bytes, step, |bytes| index.parse(bytes));
+    match (&all, &pieces) {
+        (Ok(whole), Ok(pieces)) => assert_eq!(whole, pieces),
+        // Whichever fault is met first is named; that it is refused must not depend on the pace.
+        (Err(_), Err(_)) => {}
+        _ => panic!("whole {all:?}, in pieces {pieces:?}"),
+    }
+    if !matches!(all, Ok(Progress::Complete)) {
+        return;
+    }
+    assert_eq!(whole.head_len(), index.head_len());
+    let head = whole.head(bytes);
+    let mut out = Vec::new();
+    head.write_forwarded(&RequestEdit::default(), &mut out);
+    assert_strict(&out);
+    let mut again = RequestIndex::default();
+    let read = again.parse(&out);
+    // HTTP/1.0 may leave out what HTTP/1.1 must have; the engine always knows an authority then.
+    if head.authority().is_none() {
+        return;
+    }
+    assert!(
+        matches!(read, Ok(Progress::Complete)),
+        "{read:?}: {}",
+        out.escape_ascii()
+    );
+    assert_eq!(again.head_len(), out.len());
+    let forwarded = again.head(&out);
+    assert_eq!(forwarded.method(), head.method());
+    assert_eq!(forwarded.path_and_query(), head.path_and_query());
+    assert_eq!(forwarded.framing(), head.framing());
+    assert_eq!(forwarded.authority(), head.authority());
+    for (name, value) in forwarded.headers() {
+        let connection_level = ["connection", "upgrade", "te", "host"];
+        if !connection_level
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known))
+        {
+            let sent = head
+                .headers()
+                .any(|(theirs, what)| theirs == name && what == value);
+            assert!(sent, "{name} was not received");
+        }
+    }
+}
+
+/// A response head; the second byte says what was asked.
+pub(crate) fn response(data: &[u8]) {
+    let (step, rest) = pace(data);
+    let Some((asked, bytes)) = rest.split_first() else {
+        return;
+    };
+    let asked = Asked {
+        head: asked & 1 != 0,
+        upgrade: asked & 2 != 0,
+    };
+    let mut whole = ResponseIndex::default();
+    let all = whole.parse(bytes, asked);
+    let mut index = ResponseIndex::default();
+    let (pieces, _) = in_pieces(bytes, step, |bytes| index.parse(bytes, asked));
+    match (&all, &pieces) {
+        (Ok(whole), Ok(pieces)) => assert_eq!(whole, pieces),
+        (Err(_), Err(_)) => {}
+        _ => panic!("whole {all:?}, in pieces {pieces:?}"),
+    }
+    if !matches!(all, Ok(Progress::Complete)) {
+        return;
+    }
+    let head = whole.head(bytes);
+    for client in [Version::Http10, Version::Http11] {
+        let edit = ResponseEdit {
+            client,
+            persist: true,
+        };
+        let mut out = Vec::new();
+        head.write_forwarded(&edit, &mut out);
+        assert_strict(&out);
+        let mut again = ResponseIndex::default();
+        let read = again.parse(&out, asked);
+        assert!(
+            matches!(read, Ok(Progress::Complete)),
+            "{read:?}: {}",
+            out.escape_ascii()
+        );
+        assert_eq!(again.head_len(), out.len());
+        let forwarded = again.head(&out);
+        assert_eq!(forwarded.status(), head.status());
+        let unwrapped = head.must_unwrap(client) && head.framing() == Framing::Chunked;
+        let wanted = match unwrapped {
+            true => Framing::UntilClose,
+            false => head.framing(),
+        };
+        assert_eq!(forwarded.framing(), wanted, "{}", out.escape_ascii());
+    }
+}

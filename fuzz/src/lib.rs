@@ -1,0 +1,27 @@
+//! What must hold for any bytes that a stranger may send, as functions that panic when it does not. A fuzzer looks for
+//! inputs (`drivers/`), and every input worth keeping is replayed by an ordinary test (`corpus/`).
+
+mod chunked;
+mod detection;
+mod http1;
+
+/// A property: takes any bytes, panics when something that must hold does not.
+pub type Property = fn(&[u8]);
+
+/// Every property with the name of its corpus folder and its driver.
+pub const PROPERTIES: &[(&str, Property)] = &[
+    ("http1_request", http1::request),
+    ("http1_response", http1::response),
+    ("chunked", chunked::any_split),
+    ("detection", detection::decided_once),
+    ("client_hello", detection::client_hello),
+];
+
+/// The property of that name.
+///
+/// # Panics
+/// There is none.
+pub fn property(name: &str) -> Property {
+    let found = PROPERTIES.iter().find(|(known, _)| *known == name);
+    found.expect("invariant: drivers name properties").1
+}
