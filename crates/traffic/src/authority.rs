@@ -6,16 +6,20 @@ use std::collections::HashMap;
 /// Longest authority looked up, in bytes: a DNS name of 253 and a port.
 pub const MAX_AUTHORITY: usize = 260;
 
-/// Names of services, lower case and without port, to whatever the caller keeps for each.
+/// Names of services, lower case and without port, to whatever the caller keeps for each. A name may begin with `*.`:
+/// then it stands for every name below, and the longest of several wins.
 #[derive(Debug, Clone)]
 pub struct AuthorityTable<T> {
     by_name: HashMap<Box<[u8]>, T>,
+    /// By what follows the star, dot included.
+    by_suffix: HashMap<Box<[u8]>, T>,
 }
 
 impl<T> Default for AuthorityTable<T> {
     fn default() -> Self {
         Self {
             by_name: HashMap::new(),
+            by_suffix: HashMap::new(),
         }
     }
 }
@@ -23,12 +27,12 @@ impl<T> Default for AuthorityTable<T> {
 impl<T> AuthorityTable<T> {
     /// Adds a name. The first to claim a name keeps it; `false` says that somebody had.
     pub fn insert(&mut self, name: &str, value: T) -> bool {
-        let name = name
-            .trim_end_matches('.')
-            .to_ascii_lowercase()
-            .into_bytes()
-            .into_boxed_slice();
-        match self.by_name.entry(name) {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let (names, name) = match name.strip_prefix('*').filter(|rest| rest.starts_with('.')) {
+            Some(suffix) => (&mut self.by_suffix, suffix),
+            None => (&mut self.by_name, &*name),
+        };
+        match names.entry(name.as_bytes().into()) {
             std::collections::hash_map::Entry::Occupied(_) => false,
             std::collections::hash_map::Entry::Vacant(free) => {
                 free.insert(value);
@@ -45,19 +49,28 @@ impl<T> AuthorityTable<T> {
         let lower = lower.get_mut(..host.len())?;
         lower.copy_from_slice(host);
         lower.make_ascii_lowercase();
-        self.by_name.get(&*lower)
+        let lower = &*lower;
+        if let Some(found) = self.by_name.get(lower) {
+            return Some(found);
+        }
+        if self.by_suffix.is_empty() {
+            return None;
+        }
+        let dots = lower.iter().enumerate().skip(1);
+        dots.filter(|(_, byte)| **byte == b'.')
+            .find_map(|(at, _)| self.by_suffix.get(&lower[at..]))
     }
 
     /// How many names there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.by_name.len()
+        self.by_name.len() + self.by_suffix.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+        self.len() == 0
     }
 }
 
@@ -102,8 +115,20 @@ mod tests {
         assert!(table.insert("reviews", 1));
         assert!(table.insert("[::1]", 2));
         assert!(!table.insert("REVIEWS.", 3), "the first claim holds");
+        assert!(table.insert("*.example.com", 4));
+        assert!(table.insert("*.deep.example.com", 5));
+        assert!(table.insert("known.example.com", 6));
         let long = "a".repeat(MAX_AUTHORITY + 1);
-        let cases: [(&str, Option<i32>); 15] = [
+        let cases: [(&str, Option<i32>); 24] = [
+            ("a.example.com", Some(4)),
+            ("A.Example.COM:443", Some(4)),
+            ("a.b.example.com", Some(4)),
+            ("known.example.com", Some(6)),
+            ("a.deep.example.com", Some(5)),
+            ("deep.example.com", Some(4)),
+            ("example.com", None),
+            (".example.com", None),
+            ("aexample.com", None),
             ("reviews", Some(1)),
             ("Reviews", Some(1)),
             ("reviews:9080", Some(1)),

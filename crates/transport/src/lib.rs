@@ -30,5 +30,5 @@ pub use listener::{
 pub use redirected::{
     APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_mark, original_destination,
 };
-pub use relay::{RelayEnd, RelayOutcome, relay};
+pub use relay::{Opening, RelayEnd, RelayOutcome, relay, relay_watched};
 pub use stream::{News, Stream, TcpIo};

@@ -46,14 +46,37 @@ pub struct RelayOutcome {
     pub end: RelayEnd,
 }
 
+/// Who spoke first on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// The accepted side.
+    Client,
+    /// The connected side.
+    Server,
+    /// The connected side, and it speaks HTTP: an answer to nothing, such as a 408.
+    HttpServer,
+}
+
 /// Moves bytes between two streams until both directions end, one fails, nothing moves for `idle`, or `stop` is ready.
 /// A failed side makes the other end in a reset: a cut stream must not look finished.
 pub async fn relay(
+    downstream: Stream,
+    upstream: Stream,
+    idle: Duration,
+    stop: impl Future<Output = ()>,
+) -> RelayOutcome {
+    relay_watched(downstream, upstream, idle, stop, |_| {}).await
+}
+
+/// As [`relay`], and tells who speaks first, as soon as somebody does.
+pub async fn relay_watched(
     mut downstream: Stream,
     mut upstream: Stream,
     idle: Duration,
     stop: impl Future<Output = ()>,
+    opened: impl FnOnce(Opening),
 ) -> RelayOutcome {
+    let mut opened = Some(opened);
     let mut relay = Relay {
         up: Direction::default(),
         down: Direction::default(),
@@ -64,6 +87,11 @@ pub async fn relay(
     let mut stop = std::pin::pin!(stop);
     let end = std::future::poll_fn(|cx| {
         let end = relay.poll(cx, &mut downstream, &mut upstream);
+        if let Some(opening) = relay.opening()
+            && let Some(opened) = opened.take()
+        {
+            opened(opening);
+        }
         if end.is_ready() {
             return end;
         }
@@ -114,6 +142,16 @@ impl Relay {
         }
     }
 
+    /// Who spoke first, while that can still be told.
+    fn opening(&self) -> Option<Opening> {
+        match (self.up.bytes, self.down.bytes) {
+            (0, 0) => None,
+            (0, _) if self.down.is_http => Some(Opening::HttpServer),
+            (0, _) => Some(Opening::Server),
+            _ => Some(Opening::Client),
+        }
+    }
+
     /// Looks at the clock only when the timer fires, and arms it again for what is left.
     fn poll_idle(
         &mut self,
@@ -161,6 +199,8 @@ struct Direction {
     state: State,
     class: Class,
     bytes: u64,
+    /// Whether its first bytes are those of an HTTP/1 response.
+    is_http: bool,
 }
 
 /// Buffers one direction may move in one turn, so that one busy connection does not starve its worker.
@@ -227,6 +267,9 @@ impl Direction {
         if filled == 0 {
             self.state = State::Closing;
         } else {
+            if self.bytes == 0 {
+                self.is_http = read.filled().starts_with(b"HTTP/1.");
+            }
             self.bytes += filled as u64;
             self.class = self.class.after(filled);
             self.state = State::Writing {

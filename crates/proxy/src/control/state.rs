@@ -310,6 +310,14 @@ impl Control {
             FromWorker::Stranger(address) => self.ask_for(address),
             FromWorker::Destination(to) => self.ask_destination(to),
             FromWorker::Overdue(to) => self.decide_destination(to),
+            // The worker that says so knows already; hearing it again does no harm.
+            FromWorker::ServerFirst {
+                place,
+                server_first,
+            } => self.dispatcher.broadcast(|| ToWorker::ServerFirst {
+                place,
+                server_first,
+            }),
         }
     }
 

@@ -1,1 +1,277 @@
+//! Where captured connections lead, as a table: original destination → services and endpoints, by what the control plane
+//! said before.
 
+use std::net::SocketAddr;
+
+use prost::Message;
+use voile_proto::{proxy, type_url, workload};
+use voile_xds::wire::{Protocol, address_bytes};
+
+use super::{Registry, address_name};
+use crate::plan::{Otherwise, OutboundPlan};
+
+const SHOP: &str = "shop";
+
+fn put(registry: &mut Registry, kind: &'static str, name: &str, body: &[u8]) {
+    let version = "1".into();
+    registry
+        .add(kind, &name.into(), &version, body)
+        .expect("a good resource");
+}
+
+fn configure(registry: &mut Registry, policy: proxy::OutboundPolicy) {
+    let configuration = proxy::ProxyConfiguration {
+        workload_uid: "own".to_owned(),
+        trust_domain: "cluster.local".to_owned(),
+        outbound_policy: policy.into(),
+        ..proxy::ProxyConfiguration::default()
+    };
+    let body = configuration.encode_to_vec();
+    put(registry, type_url::PROXY_CONFIGURATION, "shop/own", &body);
+}
+
+fn service(registry: &mut Registry, name: &str, address: &str, port: u32, passthrough: bool) {
+    let body = workload::Address {
+        r#type: Some(workload::address::Type::Service(workload::Service {
+            name: name.to_owned(),
+            namespace: SHOP.to_owned(),
+            hostname: format!("{name}.test"),
+            addresses: vec![workload::NetworkAddress {
+                address: address_bytes(address.parse().expect("an address")),
+                ..workload::NetworkAddress::default()
+            }],
+            ports: vec![workload::Port {
+                service_port: port,
+                target_port: 8080,
+                app_protocol: 0,
+            }],
+            load_balancing: passthrough.then(|| workload::LoadBalancing {
+                mode: workload::load_balancing::Mode::Passthrough.into(),
+                ..workload::LoadBalancing::default()
+            }),
+            ..workload::Service::default()
+        })),
+    };
+    let name = format!("{SHOP}/{name}.test");
+    put(registry, type_url::ADDRESS, &name, &body.encode_to_vec());
+}
+
+fn pod(registry: &mut Registry, uid: &str, address: &str, tunnel: workload::TunnelProtocol) {
+    pod_behind(registry, uid, address, tunnel, "web");
+}
+
+fn pod_behind(
+    registry: &mut Registry,
+    uid: &str,
+    address: &str,
+    tunnel: workload::TunnelProtocol,
+    service: &str,
+) {
+    let ports = workload::PortList {
+        ports: vec![workload::Port {
+            service_port: 80,
+            target_port: 8080,
+            app_protocol: 0,
+        }],
+    };
+    let body = workload::Address {
+        r#type: Some(workload::address::Type::Workload(workload::Workload {
+            uid: uid.to_owned(),
+            name: uid.to_owned(),
+            namespace: SHOP.to_owned(),
+            addresses: vec![address_bytes(address.parse().expect("an address"))],
+            service_account: uid.to_owned(),
+            tunnel_protocol: tunnel.into(),
+            services: [(format!("{SHOP}/{service}.test"), ports)].into(),
+            ..workload::Workload::default()
+        })),
+    };
+    put(registry, type_url::ADDRESS, uid, &body.encode_to_vec());
+}
+
+fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaintext: &[&str]) {
+    let body = proxy::ServicePolicy {
+        ports: vec![proxy::PortPolicy {
+            port: 80,
+            protocol: protocol.into(),
+            plaintext_workloads: plaintext.iter().map(ToString::to_string).collect(),
+        }],
+    };
+    let name = format!("{SHOP}/{name}.test");
+    put(
+        registry,
+        type_url::SERVICE_POLICY,
+        &name,
+        &body.encode_to_vec(),
+    );
+}
+
+fn nobody(registry: &mut Registry, address: &str) {
+    let name = address_name(address.parse().expect("an address"));
+    registry.absent.insert((type_url::ADDRESS, name.into()));
+}
+
+/// A mesh with a service of two pods, a pod without sidecar, one that speaks HBONE, two services that share an address,
+/// and one that passes through.
+fn mesh(policy_said: proxy::OutboundPolicy) -> Registry {
+    use workload::TunnelProtocol::{Hbone, LegacyIstioMtls as Mtls, None as Plain};
+    let mut registry = Registry::default();
+    configure(&mut registry, policy_said);
+    service(&mut registry, "web", "10.96.0.1", 80, false);
+    policy(&mut registry, "web", proxy::Protocol::Http, &["spared"]);
+    pod(&mut registry, "one", "10.0.0.1", Mtls);
+    pod(&mut registry, "two", "10.0.0.2", Plain);
+    pod(&mut registry, "spared", "10.0.0.3", Mtls);
+    pod(&mut registry, "waypointed", "10.0.0.4", Hbone);
+    for name in ["left", "right"] {
+        service(&mut registry, name, "10.96.0.2", 80, false);
+        policy(&mut registry, name, proxy::Protocol::Tls, &[]);
+    }
+    service(&mut registry, "through", "192.0.2.8", 80, true);
+    policy(&mut registry, "through", proxy::Protocol::Tcp, &[]);
+    service(&mut registry, "sixth", "2001:db8::1", 80, false);
+    policy(&mut registry, "sixth", proxy::Protocol::Auto, &[]);
+    // On one address, one that needs mutual TLS and one that cannot: plaintext for none.
+    pod_behind(&mut registry, "shared-a", "10.0.0.5", Plain, "other");
+    pod_behind(&mut registry, "shared-b", "10.0.0.5", Mtls, "other");
+    policy(&mut registry, "other", proxy::Protocol::Auto, &[]);
+    nobody(&mut registry, "203.0.113.9");
+    registry
+}
+
+/// `service=endpoint,endpoint`: each endpoint with `~` in plaintext, `!` when it must not be used, else its account.
+fn shown(plan: Option<&OutboundPlan>) -> String {
+    let Some(plan) = plan else {
+        return "wait".to_owned();
+    };
+    let mut text = format!("{:?}", plan.protocol);
+    for service in &plan.services {
+        text += &format!(" {}", service.service.name);
+        for endpoint in &service.endpoints {
+            let whom = match &endpoint.expected {
+                _ if !endpoint.available => "!".to_owned(),
+                None => "~".to_owned(),
+                Some(all) => all
+                    .iter()
+                    .map(|identity| identity.service_account.to_string())
+                    .collect::<Vec<_>>()
+                    .join("+"),
+            };
+            text += &format!(" {}={whom}", endpoint.address);
+        }
+    }
+    if let Otherwise::Service(index) = plan.otherwise {
+        text += &format!(" otherwise {index}");
+    }
+    text
+}
+
+#[test]
+fn a_destination_leads_to_services_then_workloads_then_nobody() {
+    use proxy::OutboundPolicy::{AllowAny, RegistryOnly};
+    let web = "Http web 10.0.0.1:8080=one 10.0.0.3:8080=~ 10.0.0.2:8080=~ 10.0.0.4:8080=!";
+    let cases = [
+        ("10.96.0.1:80", web, web),
+        // A port that no service has there is nobody's.
+        (
+            "10.96.0.1:81",
+            "Auto PassthroughCluster 10.96.0.1:81=~",
+            "Auto",
+        ),
+        (
+            "10.96.0.2:80",
+            "Tls left right PassthroughCluster 10.96.0.2:80=~ otherwise 2",
+            "Tls left right",
+        ),
+        (
+            "192.0.2.8:80",
+            "Tcp through 192.0.2.8:80=~",
+            "Tcp through 192.0.2.8:80=~",
+        ),
+        ("[2001:db8::1]:80", "Auto sixth", "Auto sixth"),
+        (
+            "10.0.0.1:8080",
+            "Http web 10.0.0.1:8080=one",
+            "Http web 10.0.0.1:8080=one",
+        ),
+        (
+            "10.0.0.2:8080",
+            "Http web 10.0.0.2:8080=~",
+            "Http web 10.0.0.2:8080=~",
+        ),
+        (
+            "10.0.0.3:8080",
+            "Http web 10.0.0.3:8080=~",
+            "Http web 10.0.0.3:8080=~",
+        ),
+        (
+            "10.0.0.4:8080",
+            "Http web 10.0.0.4:8080=!",
+            "Http web 10.0.0.4:8080=!",
+        ),
+        (
+            "10.0.0.5:8080",
+            "Auto other 10.0.0.5:8080=shared-b",
+            "Auto other 10.0.0.5:8080=shared-b",
+        ),
+        // Ports of no service are still their workload's, in mutual TLS.
+        (
+            "10.0.0.1:3306",
+            "Tcp PassthroughCluster 10.0.0.1:3306=one",
+            "Tcp PassthroughCluster 10.0.0.1:3306=one",
+        ),
+        (
+            "203.0.113.9:443",
+            "Auto PassthroughCluster 203.0.113.9:443=~",
+            "Auto",
+        ),
+        (
+            "203.0.113.9:25",
+            "Tcp PassthroughCluster 203.0.113.9:25=~",
+            "Tcp",
+        ),
+        ("203.0.113.10:443", "wait", "wait"),
+    ];
+    let (any, registered) = (mesh(AllowAny), mesh(RegistryOnly));
+    for (to, with_any, with_registered) in cases {
+        let to: SocketAddr = to.parse().expect("an address");
+        assert_eq!(shown(any.destination(to).as_ref()), with_any, "{to}");
+        let plan = registered.destination(to);
+        assert_eq!(shown(plan.as_ref()), with_registered, "{to}");
+    }
+}
+
+#[test]
+fn an_answer_waits_for_the_policy_of_its_service_and_for_a_configuration() {
+    let to: SocketAddr = "10.96.0.1:80".parse().expect("an address");
+    let mut registry = Registry::default();
+    service(&mut registry, "web", "10.96.0.1", 80, false);
+    policy(&mut registry, "web", proxy::Protocol::Http, &[]);
+    assert_eq!(shown(registry.destination(to).as_ref()), "wait");
+    assert_eq!(shown(registry.destination_unasked(to).as_ref()), "wait");
+    configure(&mut registry, proxy::OutboundPolicy::AllowAny);
+    assert_eq!(shown(registry.destination(to).as_ref()), "Http web");
+    let name: std::sync::Arc<str> = "shop/web.test".into();
+    registry.forget_policy(&name);
+    assert_eq!(shown(registry.destination(to).as_ref()), "wait");
+    assert_eq!(registry.policies_wanted(to), std::slice::from_ref(&name));
+    registry.absent.insert((type_url::SERVICE_POLICY, name));
+    let protocol = registry.destination(to).map(|plan| plan.protocol);
+    assert_eq!(protocol, Some(Protocol::Auto), "what the service says");
+}
+
+#[test]
+fn an_address_that_moved_leads_to_its_new_workload_only() {
+    use workload::TunnelProtocol::LegacyIstioMtls as Mtls;
+    let to: SocketAddr = "10.0.0.1:8080".parse().expect("an address");
+    let mut registry = mesh(proxy::OutboundPolicy::AllowAny);
+    pod(&mut registry, "one", "10.0.0.77", Mtls);
+    nobody(&mut registry, "10.0.0.1");
+    let expected = "Auto PassthroughCluster 10.0.0.1:8080=~";
+    assert_eq!(shown(registry.destination(to).as_ref()), expected);
+    pod(&mut registry, "next", "10.0.0.1", Mtls);
+    let expected = "Http web 10.0.0.1:8080=next";
+    assert_eq!(shown(registry.destination(to).as_ref()), expected);
+    registry.remove(type_url::ADDRESS, &"next".into());
+    assert!(shown(registry.destination(to).as_ref()).contains("PassthroughCluster"));
+}

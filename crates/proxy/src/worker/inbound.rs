@@ -23,6 +23,7 @@ use super::inbound_http::InboundRole;
 use super::late::{self, Ahead};
 use super::logged::{self, TcpRecord};
 use super::peers::Known;
+use super::server_first::Place;
 use super::slots::InboundSlot;
 use super::stop::Stop;
 use super::{Worker, count};
@@ -135,7 +136,7 @@ async fn identify(
         return Some(plaintext(tcp.into(), remote, Kind::Http));
     }
     let mut prefix = Vec::new();
-    let deadline = patience(worker, protocol);
+    let deadline = patience(worker, slot, protocol);
     let mut detected = transport::read_prefix(&mut tcp, &mut prefix, Some(deadline))
         .await
         .ok()?;
@@ -190,10 +191,13 @@ async fn strict(
 }
 
 /// HTTP clients speak first, so there is no hurry to call a silent one opaque.
-fn patience(worker: &Worker, protocol: Protocol) -> Duration {
+fn patience(worker: &Worker, slot: &InboundSlot, protocol: Protocol) -> Duration {
     let settings = worker.settings.borrow();
+    let place = || Place::Inbound(slot.plan.borrow().bind);
     match protocol {
         protocol if protocol.is_http() => settings.header_timeout,
+        // Nothing is decided yet all the same: the application is connected, and whoever speaks first decides.
+        _ if worker.servers_first.knows(place()) => Duration::ZERO,
         _ => settings.detection_timeout,
     }
 }

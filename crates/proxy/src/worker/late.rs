@@ -16,13 +16,14 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use voile_policy::Permit;
 use voile_transport::{
-    self as transport, ConnectError, DETECTION_BUFFER, Detected, TLS_HANDSHAKE_RECORD,
+    self as transport, ConnectError, DETECTION_BUFFER, Detected, Opening, TLS_HANDSHAKE_RECORD,
     TLS_HANDSHAKE_TIMEOUT,
 };
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::Worker;
 use super::inbound::either;
+use super::server_first::Place;
 use super::slots::InboundSlot;
 
 /// The application's connection, opened before it was known what for; or why there is none.
@@ -37,9 +38,10 @@ pub(crate) async fn detect(
     prefix: &mut Vec<u8>,
     _permit: &Permit,
 ) -> Option<(Detected, Option<Ahead>)> {
-    let (protocol, mode, endpoint) = {
+    let (protocol, mode, endpoint, place) = {
         let plan = slot.plan.borrow();
-        (plan.protocol, plan.mutual_tls, plan.endpoint)
+        let place = Place::Inbound(plan.bind);
+        (plan.protocol, plan.mutual_tls, plan.endpoint, place)
     };
     let settings = worker.settings();
     let mut rest = Duration::ZERO;
@@ -51,18 +53,31 @@ pub(crate) async fn detect(
             return Some((Detected::Silent, Some(connected)));
         };
         let no_plaintext = slot.no_plaintext.borrow().clone();
-        let mut byte = [0];
+        let mut first = [0; 7];
         let client_spoke = tokio::select! {
             biased;
             read = first_bytes(tcp, prefix) => read.ok()? > 0,
             // Its end is a word as well; the relay passes it on.
-            _ = application.peek(&mut byte) => false,
+            peeked = application.peek(&mut first) => {
+                match peeked {
+                    Ok(count) if first[..count].starts_with(b"HTTP/1.") => {
+                        worker.teach(place, Opening::HttpServer);
+                    }
+                    Ok(1..) => worker.teach(place, Opening::Server),
+                    Ok(0) | Err(_) => {}
+                }
+                false
+            }
             () = tokio::time::sleep(settings.idle_timeout) => return None,
             () = either(&no_plaintext, &worker.stop) => return None,
         };
         ahead = Some(connected);
         if !client_spoke {
             return Some((Detected::Silent, ahead));
+        }
+        // Sidecars always speak first; what they do says nothing about clients without one.
+        if prefix.first() != Some(&TLS_HANDSHAKE_RECORD) {
+            worker.teach(place, Opening::Client);
         }
         if protocol == Protocol::Auto {
             rest = settings.detection_timeout;

@@ -12,6 +12,7 @@ mod logged;
 mod outbound;
 mod outbound_http;
 mod peers;
+mod server_first;
 mod slots;
 mod stop;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use voile_transport::{self as transport, Origin};
 use crate::http::Buffers;
 use crate::plan::{ListenerId, OutboundPlan, Plan, Settings};
 use peers::{Peers, Provisional};
+use server_first::ServersFirst;
 use slots::Slots;
 use stop::Stop;
 
@@ -71,6 +73,11 @@ pub(crate) enum ToWorker {
         to: SocketAddr,
         plan: Option<Arc<OutboundPlan>>,
     },
+    /// What another worker learned about who speaks first there.
+    ServerFirst {
+        place: server_first::Place,
+        server_first: bool,
+    },
     /// Say which captured destinations were called since the last time.
     Used(oneshot::Sender<Vec<SocketAddr>>),
     /// Our certificate changed: this is who we are now.
@@ -90,6 +97,11 @@ pub(crate) enum FromWorker {
     Destination(SocketAddr),
     /// The control plane has not said in time where it leads.
     Overdue(SocketAddr),
+    /// Who speaks first there; for the other workers.
+    ServerFirst {
+        place: server_first::Place,
+        server_first: bool,
+    },
 }
 
 /// What a worker answers to a scrape.
@@ -142,6 +154,7 @@ pub(crate) struct Worker {
     control: mpsc::UnboundedSender<FromWorker>,
     /// Ports to which the kernel redirects; empty where nothing is captured.
     pub(crate) capture_ports: Vec<u16>,
+    pub(crate) servers_first: ServersFirst,
 }
 
 impl Worker {
@@ -171,6 +184,7 @@ impl Worker {
             epoch: Cell::new(0),
             control,
             capture_ports,
+            servers_first: ServersFirst::default(),
         })
     }
 
@@ -293,6 +307,10 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 worker.peers.learn(address, peer.map(|peer| *peer));
             }
             ToWorker::Destination { to, plan } => slots.learn(&worker, to, plan.as_deref()),
+            ToWorker::ServerFirst {
+                place,
+                server_first,
+            } => worker.servers_first.learn(place, server_first),
             ToWorker::Used(answer) => {
                 let _ = answer.send(slots.captured.used());
             }

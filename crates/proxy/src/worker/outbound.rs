@@ -7,18 +7,19 @@ use std::time::{Instant, SystemTime};
 
 use tokio::net::TcpStream;
 use voile_telemetry::{SeriesId, Service};
-use voile_transport::{self as transport, Detected, Stream, TcpIo};
+use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
 use voile_xds::wire::Protocol;
 
 use super::Worker;
 use super::endpoint::{InFlight, Unreachable, outbound_labels};
-use super::inbound::{either, flags};
+use super::inbound::flags;
 use super::logged::{self, TcpRecord};
 use super::outbound_http::OutboundRole;
+use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
-use super::stop::Stop;
 use crate::http::serve_connection;
 use crate::http2;
+use crate::plan::Otherwise;
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(
@@ -28,34 +29,92 @@ pub(crate) async fn serve(
     remote: SocketAddr,
 ) {
     let protocol = slot.protocol();
-    let (detected, prefix) = match protocol {
-        Protocol::Http => (Detected::Http1, Vec::new()),
-        Protocol::Auto | Protocol::Http2 | Protocol::Grpc => {
-            let mut prefix = Vec::new();
-            let deadline = match protocol {
-                Protocol::Auto => worker.settings.borrow().detection_timeout,
-                _ => worker.settings.borrow().header_timeout,
-            };
-            let Ok(detected) = transport::read_prefix(&mut tcp, &mut prefix, Some(deadline)).await
-            else {
-                return;
-            };
-            (detected, prefix)
-        }
-        Protocol::Tcp | Protocol::Tls => (Detected::Opaque, Vec::new()),
+    let Some(heard) = hear(&worker, &slot, &mut tcp).await else {
+        return;
     };
-    let stream = Stream::Tcp(TcpIo::new(tcp, prefix));
-    if detected == Detected::Http2 {
+    let stream = Stream::Tcp(TcpIo::new(tcp, heard.prefix));
+    if heard.detected == Detected::Http2 {
         let engine = slot.http.engine();
         let role = Rc::new(OutboundRole::new(worker, slot, remote));
         http2::serve_connection(&engine, role, stream).await;
-    } else if detected == Detected::Http1 && !protocol.is_http2() {
+    } else if heard.detected == Detected::Http1 && !protocol.is_http2() {
         let engine = slot.http.engine();
         let role = OutboundRole::new(worker, slot, remote);
         serve_connection(&engine, &role, stream, &[]).await;
     } else {
-        relay(&worker, &slot, stream, remote).await;
+        let server_name = match heard.detected {
+            Detected::Tls(hello) => hello.server_name,
+            _ => None,
+        };
+        let opaque = Opaque {
+            remote,
+            server_name,
+            watched: heard.watched,
+        };
+        relay(&worker, &slot, stream, opaque).await;
     }
+}
+
+/// What a connection began with.
+struct Heard {
+    detected: Detected,
+    prefix: Vec<u8>,
+    /// Nobody has spoken yet: who does first is worth remembering.
+    watched: bool,
+}
+
+impl Heard {
+    /// The port says it; not a byte is looked at.
+    fn declared(detected: Detected) -> Self {
+        Self {
+            detected,
+            prefix: Vec::new(),
+            watched: false,
+        }
+    }
+}
+
+/// Listens to the client as long as its port's protocol asks for. A silent client of an undeclared port is carried as
+/// opaque bytes from the deadline on, whatever it says later.
+async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<Heard> {
+    let protocol = slot.protocol();
+    let undeclared = protocol == Protocol::Auto;
+    let limit = match protocol {
+        Protocol::Http => return Some(Heard::declared(Detected::Http1)),
+        Protocol::Tcp => return Some(Heard::declared(Detected::Opaque)),
+        // Nothing to choose by its server name.
+        Protocol::Tls if slot.table.borrow().services.len() < 2 => {
+            return Some(Heard::declared(Detected::Opaque));
+        }
+        Protocol::Tls => TLS_HANDSHAKE_TIMEOUT,
+        Protocol::Auto => {
+            let place = Place::Outbound(slot.plan.borrow().bind);
+            if worker.servers_first.knows(place) {
+                return Some(Heard {
+                    watched: true,
+                    ..Heard::declared(Detected::Undecided)
+                });
+            }
+            worker.settings.borrow().detection_timeout
+        }
+        Protocol::Http2 | Protocol::Grpc => worker.settings.borrow().header_timeout,
+    };
+    let mut prefix = Vec::new();
+    let detected = transport::read_prefix(tcp, &mut prefix, Some(limit)).await;
+    let detected = detected.ok()?;
+    let watched = undeclared && detected == Detected::Undecided && prefix.is_empty();
+    Some(Heard {
+        detected,
+        prefix,
+        watched,
+    })
+}
+
+/// What is known of an opaque connection.
+struct Opaque {
+    remote: SocketAddr,
+    server_name: Option<String>,
+    watched: bool,
 }
 
 /// What became of an opaque connection.
@@ -68,12 +127,20 @@ struct Relayed {
     upstream: Option<SocketAddr>,
 }
 
-async fn relay(worker: &Rc<Worker>, slot: &OutboundSlot, stream: Stream, remote: SocketAddr) {
+async fn relay(worker: &Rc<Worker>, slot: &OutboundSlot, stream: Stream, opaque: Opaque) {
     let (start, started) = (SystemTime::now(), Instant::now());
-    let service = slot.table.borrow().services.first().cloned();
-    let relayed = match &service {
-        None => refuse(worker, &black_hole(), &stream, "NR"),
-        Some(service) => to_service(worker, service, stream).await,
+    let local = slot.plan.borrow().bind;
+    let (service, otherwise) = {
+        let table = slot.table.borrow();
+        let service = table.opaque(opaque.server_name.as_deref()).cloned();
+        (service, table.otherwise)
+    };
+    let place = opaque.watched.then_some(Place::Outbound(local));
+    let relayed = match (&service, otherwise) {
+        (None, Otherwise::NoRoute) => refuse(worker, &black_hole(), &stream, "NR"),
+        // Envoy's black hole is a cluster without endpoints.
+        (None, _) => refuse(worker, &black_hole(), &stream, "UH"),
+        (Some(service), _) => to_service(worker, service, stream, place).await,
     };
     let Relayed {
         series,
@@ -97,16 +164,20 @@ async fn relay(worker: &Rc<Worker>, slot: &OutboundSlot, stream: Stream, remote:
         upstream,
         cluster: service
             .as_ref()
-            .map(|service| service.cluster.as_str())
-            .unwrap_or_default(),
-        local: slot.plan.borrow().bind,
-        remote,
+            .map_or(BLACK_HOLE, |service| service.cluster.as_str()),
+        local,
+        remote: opaque.remote,
         principal: "",
     };
     logged::tcp(worker, &record);
 }
 
-async fn to_service(worker: &Rc<Worker>, service: &ServiceState, stream: Stream) -> Relayed {
+async fn to_service(
+    worker: &Rc<Worker>,
+    service: &ServiceState,
+    stream: Stream,
+    place: Option<Place>,
+) -> Relayed {
     let Some(endpoint) = service.pick(worker) else {
         return refuse(worker, &service.plan.service, &stream, "UH");
     };
@@ -134,9 +205,13 @@ async fn to_service(worker: &Rc<Worker>, service: &ServiceState, stream: Stream)
         }
         Ok(connected) => {
             let idle = worker.settings.borrow().idle_timeout;
-            let never = Stop::default();
-            let outcome =
-                transport::relay(stream, connected, idle, either(&never, &worker.stop)).await;
+            let opened = |opening| {
+                if let Some(place) = place {
+                    worker.teach(place, opening);
+                }
+            };
+            let stop = worker.stop.heard();
+            let outcome = transport::relay_watched(stream, connected, idle, stop, opened).await;
             let flags = flags(&outcome.end);
             Relayed {
                 series,
@@ -167,10 +242,12 @@ fn refuse(worker: &Worker, service: &Service, stream: &Stream, flags: &'static s
 }
 
 /// Istio's name for where traffic ends that leads nowhere.
+const BLACK_HOLE: &str = "BlackHoleCluster";
+
 pub(crate) fn black_hole() -> Service {
     Service {
         host: String::new(),
-        name: "BlackHoleCluster".to_owned(),
+        name: BLACK_HOLE.to_owned(),
         namespace: String::new(),
     }
 }

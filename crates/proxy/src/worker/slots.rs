@@ -305,6 +305,21 @@ impl Table {
         }
     }
 
+    /// Where an opaque connection goes: a lone service takes everything; of several the one whose name the client said,
+    /// and the first if it said none.
+    pub(crate) fn opaque(&self, server_name: Option<&str>) -> Option<&Rc<ServiceState>> {
+        if let [only] = self.services.as_slice() {
+            return Some(only);
+        }
+        let Some(name) = server_name else {
+            return self.services.first();
+        };
+        match self.by_authority.get(name.as_bytes()) {
+            Some(index) => self.services.get(*index),
+            None => self.otherwise(),
+        }
+    }
+
     /// Where a request goes that names none of several services.
     pub(crate) fn otherwise(&self) -> Option<&Rc<ServiceState>> {
         match self.otherwise {
