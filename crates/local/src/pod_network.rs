@@ -106,7 +106,10 @@ impl MeshNetwork {
         };
         if network.captured {
             let rules = Rules {
-                capture: Some(capture(&plan.template.capture)),
+                capture: Some(Capture {
+                    control: Some(self.xds()),
+                    ..capture(&plan.template.capture)
+                }),
                 services: Vec::new(),
             };
             apply(&network.tool, &network.namespace, &rules, network.v6)

@@ -35,6 +35,15 @@ pub struct Range {
     pub prefix: u8,
 }
 
+impl Range {
+    /// A single address.
+    #[must_use]
+    pub fn one(address: IpAddr) -> Self {
+        let prefix = if address.is_ipv4() { 32 } else { 128 };
+        Self { address, prefix }
+    }
+}
+
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
@@ -63,6 +72,8 @@ pub struct Capture {
     pub outbound: u16,
     /// Where inbound connections go.
     pub inbound: u16,
+    /// The control plane: the sidecar's own calls there are not its application's, and are left alone.
+    pub control: Option<SocketAddr>,
     /// Where questions to name servers go.
     pub dns: Option<u16>,
     /// Inbound ports.
@@ -81,6 +92,7 @@ impl Default for Capture {
         Self {
             outbound: 15001,
             inbound: 15006,
+            control: None,
             dns: None,
             inbound_ports: Scope::default(),
             outbound_ranges: Scope::default(),
@@ -183,10 +195,7 @@ fn output(rules: &Rules, family: Family) -> Vec<Rule> {
     {
         let ours = |target: &&SocketAddr| Family::of(&target.ip()) == family;
         let targets: Vec<_> = service.targets.iter().filter(ours).collect();
-        let range = Range {
-            address: service.address,
-            prefix: if family == Family::V4 { 32 } else { 128 },
-        };
+        let range = Range::one(service.address);
         for (n, target) in targets.iter().enumerate() {
             let mut conditions = vec![If::To(range), If::TcpPort(service.port)];
             let left = targets.len() - n;
@@ -214,6 +223,13 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
         rule([If::Mark(MARK_OUTWARD)], Then::Leave),
         rule([If::To(loopback)], Then::Leave),
     ]);
+    if let Some(control) = capture.control.filter(|to| Family::of(&to.ip()) == family) {
+        let conditions = [
+            If::To(Range::one(control.ip())),
+            If::TcpPort(control.port()),
+        ];
+        list.push(rule(conditions, Then::Leave));
+    }
     if let Some(dns) = capture.dns {
         list.push(rule([If::UdpPort(DNS_PORT)], Then::Redirect(dns)));
         list.push(rule([If::TcpPort(DNS_PORT)], Then::Redirect(dns)));
