@@ -1,0 +1,23 @@
+//! DNS without a mesh: what a proxy needs to ask it and to answer it. What a name means is its user's business.
+//!
+//! ```text
+//! server ─packet─▶ Answers (the user) ─▶ message (answers made here)
+//!                                     └▶ Upstreams ─▶ exchange (UDP, TCP) ─▶ resolver's bytes, kept
+//! Resolver: hosts file, then Upstreams ─▶ Table: last good addresses by name, time an argument
+//! ```
+
+mod exchange;
+mod hosts;
+pub mod message;
+mod resolver;
+mod server;
+mod table;
+mod upstream;
+mod watched;
+
+pub use exchange::{ExchangeError, Over};
+pub use message::{Query, QueryKind, Received};
+pub use resolver::{Found, LookupError, Resolver};
+pub use server::{Answers, serve};
+pub use table::{Settled, State, Table};
+pub use upstream::{ForwardError, Upstreams};

@@ -1,0 +1,223 @@
+//! From a name to the addresses to connect to: the hosts file first, then A and AAAA of the resolver at once. Families
+//! this machine has no way to are left out where the other has one.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use domain::base::iana::{Rcode, Rtype};
+use domain::base::name::Name;
+use domain::base::{Message, MessageBuilder};
+use domain::rdata::{A, Aaaa};
+
+use crate::exchange::Over;
+use crate::hosts::Hosts;
+use crate::upstream::{ForwardError, Upstreams};
+use crate::watched::Watched;
+
+/// Shortest time an answer is used, however soon it says it expires: a name with TTL 0 must not cost a query a request.
+pub(crate) const MIN_TTL: Duration = Duration::from_secs(5);
+/// Longest time, however long it says: a moved host is found again within it.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(300);
+/// How long an entry of the hosts file is used before the file is looked at again.
+const HOSTS_TTL: Duration = MIN_TTL;
+/// Addresses used of one name; more are not needed to spread load, and an answer may hold thousands.
+const MAX_ADDRESSES: usize = 128;
+/// What we take over UDP, in bytes (DNS flag day 2020).
+const UDP_PAYLOAD: u16 = 1232;
+
+/// Where a name leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Never empty, IPv4 first, otherwise in the order of the answer.
+    pub addresses: Vec<IpAddr>,
+    /// How long to use them, within [`MIN_TTL`] and [`MAX_TTL`].
+    pub ttl: Duration,
+}
+
+/// Why a name leads nowhere.
+#[derive(Debug, thiserror::Error)]
+pub enum LookupError {
+    /// The resolver says it does not exist.
+    #[error("no such name (NXDOMAIN)")]
+    NoSuchName,
+    /// It exists without an address.
+    #[error("the name has no address")]
+    NoAddress,
+    /// It is not one that DNS can hold.
+    #[error("not a DNS name")]
+    BadName,
+    /// The resolver says it failed.
+    #[error("the resolver answers {0}")]
+    Refused(String),
+    /// Nobody answered.
+    #[error(transparent)]
+    Unanswered(#[from] ForwardError),
+    /// What came cannot be read.
+    #[error("the resolver's answer cannot be read")]
+    Garbled,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Resolver {
+    hosts: RefCell<Watched<Hosts>>,
+    upstreams: Rc<Upstreams>,
+}
+
+/// Addresses of one family and the least TTL beside them.
+type Family = (Vec<IpAddr>, Duration);
+
+impl Resolver {
+    /// Asks `hosts` (a hosts file), then the upstreams.
+    pub fn new(hosts: &Path, upstreams: Rc<Upstreams>) -> Self {
+        Self {
+            hosts: RefCell::new(Watched::new(hosts, Hosts::parse)),
+            upstreams,
+        }
+    }
+
+    /// Looks a name up.
+    ///
+    /// # Errors
+    /// When there is no address to be had; why is in the error.
+    pub async fn lookup(&self, name: &str) -> Result<Found, LookupError> {
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        if let Ok(address) = name.parse() {
+            return Ok(Found {
+                addresses: vec![address],
+                ttl: MAX_TTL,
+            });
+        }
+        let by_hand = self.hosts.borrow_mut().get(Instant::now()).get(&name);
+        if let Some(addresses) = by_hand {
+            return Ok(Found {
+                addresses: reachable(addresses),
+                ttl: HOSTS_TTL,
+            });
+        }
+        let (v4, v6) = both(self.ask(&name, Rtype::A), self.ask(&name, Rtype::AAAA)).await;
+        join(v4, v6)
+    }
+
+    async fn ask(&self, name: &str, kind: Rtype) -> Result<Family, LookupError> {
+        let query = question(name, kind).ok_or(LookupError::BadName)?;
+        let mut answer = self.upstreams.forward(&query, Over::Udp).await?;
+        let cut = Message::from_slice(&answer).is_ok_and(|message| message.header().tc());
+        if cut {
+            answer = self.upstreams.forward(&query, Over::Tcp).await?;
+        }
+        read(&answer, kind)
+    }
+}
+
+/// Both futures' results; the slower one decides when.
+async fn both<T>(left: impl Future<Output = T>, right: impl Future<Output = T>) -> (T, T) {
+    tokio::join!(left, right)
+}
+
+/// What either family found; a family that failed does not matter where the other did not.
+fn join(
+    v4: Result<Family, LookupError>,
+    v6: Result<Family, LookupError>,
+) -> Result<Found, LookupError> {
+    let (addresses, ttl) = match (v4, v6) {
+        (Ok((mut v4, ttl4)), Ok((v6, ttl6))) => {
+            let ttl = match (v4.is_empty(), v6.is_empty()) {
+                (true, _) => ttl6,
+                (_, true) => ttl4,
+                _ => ttl4.min(ttl6),
+            };
+            v4.extend(v6);
+            (v4, ttl)
+        }
+        // The other family is asked for again soon.
+        (Ok((found, ttl)), Err(_)) | (Err(_), Ok((found, ttl))) if !found.is_empty() => {
+            (found, ttl.min(MIN_TTL))
+        }
+        (Err(error), _) | (_, Err(error)) => return Err(error),
+    };
+    if addresses.is_empty() {
+        return Err(LookupError::NoAddress);
+    }
+    let mut addresses = reachable(addresses);
+    addresses.truncate(MAX_ADDRESSES);
+    Ok(Found {
+        addresses,
+        ttl: ttl.clamp(MIN_TTL, MAX_TTL),
+    })
+}
+
+fn question(name: &str, kind: Rtype) -> Option<Vec<u8>> {
+    let name = Name::<Vec<u8>>::from_chars(name.chars()).ok()?;
+    let mut builder = MessageBuilder::new_vec();
+    builder.header_mut().set_rd(true);
+    let mut question = builder.question();
+    question.push((name, kind)).ok()?;
+    let mut additional = question.additional();
+    additional
+        .opt(|opt| {
+            opt.set_udp_payload_size(UDP_PAYLOAD);
+            Ok(())
+        })
+        .ok()?;
+    Some(additional.finish())
+}
+
+fn read(answer: &[u8], kind: Rtype) -> Result<Family, LookupError> {
+    let garbled = |_| LookupError::Garbled;
+    let message = Message::from_slice(answer).map_err(|_| LookupError::Garbled)?;
+    match message.header().rcode() {
+        Rcode::NOERROR => {}
+        Rcode::NXDOMAIN => return Err(LookupError::NoSuchName),
+        other => return Err(LookupError::Refused(other.to_string())),
+    }
+    let owner = message.canonical_name().ok_or(LookupError::Garbled)?;
+    let section = message.answer().map_err(garbled)?;
+    let mut ttl = MAX_TTL;
+    let mut addresses = Vec::new();
+    for record in section.flatten() {
+        // Aliases on the way expire too.
+        ttl = ttl.min(record.ttl().into_duration());
+    }
+    match kind {
+        Rtype::A => {
+            for record in section.limit_to_in::<A>().flatten() {
+                if *record.owner() == owner {
+                    addresses.push(IpAddr::V4(record.data().addr()));
+                }
+            }
+        }
+        _ => {
+            for record in section.limit_to_in::<Aaaa>().flatten() {
+                if *record.owner() == owner {
+                    addresses.push(IpAddr::V6(record.data().addr()));
+                }
+            }
+        }
+    }
+    Ok((addresses, ttl))
+}
+
+/// Without the addresses there is no route to, unless there is none to any. Nothing is sent: a datagram socket that is
+/// connected only asks the routing table.
+fn reachable(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    let routed: Vec<IpAddr> = addresses
+        .iter()
+        .copied()
+        .filter(|address| has_route(*address))
+        .collect();
+    if routed.is_empty() { addresses } else { routed }
+}
+
+fn has_route(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    UdpSocket::bind(SocketAddr::new(any, 0))
+        .and_then(|socket| socket.connect(SocketAddr::new(address, 9)))
+        .is_ok()
+}

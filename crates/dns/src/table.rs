@@ -1,0 +1,205 @@
+//! Addresses of names, as last heard. An answer is used until it expires, then asked for anew at the next use while the old
+//! one still serves; a failure leaves it. Pure: time and answers are arguments, so nothing here ever wakes anybody.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::resolver::{Found, LookupError};
+
+/// How soon after a first failure a name is asked for again, if it is used; doubled with each further one.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The longest such pause.
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// What is known of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Nobody answered yet.
+    Unknown,
+    /// The last good answer.
+    Known(Arc<[IpAddr]>),
+    /// There never was a good answer; the last one said this.
+    Failed(Arc<str>),
+}
+
+/// What an answer changed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The state is another than before.
+    pub changed: bool,
+    /// An answer failed, and an older one goes on serving.
+    pub stale: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    state: State,
+    asking: bool,
+    /// From when on a use asks again; `None` until the first answer.
+    due: Option<Instant>,
+    failures: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Table {
+    names: BTreeMap<Arc<str>, Entry>,
+}
+
+impl Table {
+    /// Knows these names from now on and forgets all others.
+    pub fn want(&mut self, names: &BTreeSet<Arc<str>>) {
+        self.names.retain(|name, _| names.contains(name));
+        for name in names {
+            self.names.entry(name.clone()).or_insert(Entry {
+                state: State::Unknown,
+                asking: false,
+                due: None,
+                failures: 0,
+            });
+        }
+    }
+
+    /// The name is used now: whether it must be asked for. Says so once until `settle`.
+    pub fn used(&mut self, name: &str, now: Instant) -> bool {
+        let Some(entry) = self.names.get_mut(name) else {
+            return false;
+        };
+        let ask = !entry.asking && entry.due.is_none_or(|due| due <= now);
+        entry.asking |= ask;
+        ask
+    }
+
+    /// An answer came.
+    pub fn settle(
+        &mut self,
+        name: &str,
+        answer: &Result<Found, LookupError>,
+        now: Instant,
+    ) -> Settled {
+        let nothing = Settled {
+            changed: false,
+            stale: false,
+        };
+        let Some(entry) = self.names.get_mut(name) else {
+            return nothing;
+        };
+        entry.asking = false;
+        let state = match answer {
+            Ok(found) => {
+                entry.failures = 0;
+                entry.due = Some(now + found.ttl);
+                State::Known(found.addresses.as_slice().into())
+            }
+            Err(error) => {
+                let pause = FIRST_RETRY * 2_u32.saturating_pow(entry.failures.min(16));
+                entry.due = Some(now + pause.min(LAST_RETRY));
+                entry.failures = entry.failures.saturating_add(1);
+                if let State::Known(_) = entry.state {
+                    return Settled {
+                        stale: true,
+                        ..nothing
+                    };
+                }
+                State::Failed(error.to_string().into())
+            }
+        };
+        let changed = entry.state != state;
+        entry.state = state;
+        Settled {
+            changed,
+            stale: false,
+        }
+    }
+
+    /// What is known of a name; `Unknown` of one that is not wanted.
+    pub fn state(&self, name: &str) -> &State {
+        self.names
+            .get(name)
+            .map_or(&State::Unknown, |entry| &entry.state)
+    }
+
+    /// Every name and what is known of it.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &State)> {
+        self.names.iter().map(|(name, entry)| (name, &entry.state))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(address: &str, seconds: u64) -> Result<Found, LookupError> {
+        Ok(Found {
+            addresses: vec![address.parse().unwrap()],
+            ttl: Duration::from_secs(seconds),
+        })
+    }
+
+    fn shown(table: &Table) -> String {
+        match table.state("a") {
+            State::Unknown => "unknown".to_owned(),
+            State::Known(addresses) => format!("{addresses:?}"),
+            State::Failed(why) => format!("failed: {why}"),
+        }
+    }
+
+    #[test]
+    fn a_name_is_asked_for_when_used_and_expired_and_the_last_good_answer_serves_meanwhile() {
+        let mut table = Table::default();
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert!(!table.used("a", at(0)), "nobody wants it");
+        table.want(&["a".into()].into());
+        assert!(table.used("a", at(0)));
+        assert!(!table.used("a", at(0)), "it is being asked for");
+        let fresh = table.settle("a", &found("10.0.0.1", 30), at(1));
+        assert!(fresh.changed && !fresh.stale);
+        assert!(!table.used("a", at(30)));
+        assert!(table.used("a", at(31)));
+        assert_eq!(shown(&table), "[10.0.0.1]", "while it is asked for anew");
+        let failed = table.settle("a", &Err(LookupError::NoSuchName), at(32));
+        assert!(!failed.changed && failed.stale);
+        assert_eq!(shown(&table), "[10.0.0.1]", "a failure leaves it");
+        assert!(
+            !table.used("a", at(32)) && table.used("a", at(33)),
+            "after a pause"
+        );
+        assert!(
+            !table.settle("a", &found("10.0.0.1", 30), at(34)).changed,
+            "the same again"
+        );
+        assert!(table.used("a", at(64)));
+        assert!(table.settle("a", &found("10.0.0.2", 30), at(64)).changed);
+        table.want(&["b".into()].into());
+        table.want(&["a".into()].into());
+        assert_eq!(
+            shown(&table),
+            "unknown",
+            "forgotten with the last who wanted it"
+        );
+        assert!(!table.settle("gone", &found("10.0.0.1", 1), at(70)).changed);
+    }
+
+    #[test]
+    fn pauses_after_failures_grow_to_a_bound() {
+        let mut table = Table::default();
+        table.want(&["a".into()].into());
+        let mut now = Instant::now();
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            assert!(table.used("a", now));
+            table.settle("a", &Err(LookupError::NoSuchName), now);
+            let pause = (0..).find(|s| {
+                let due = now + Duration::from_secs(*s);
+                table.names["a"].due.is_some_and(|at| at <= due)
+            });
+            pauses.extend(pause);
+            now += Duration::from_secs(pause.unwrap_or_default());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30]);
+        assert!(shown(&table).starts_with("failed: "));
+    }
+}

@@ -1,0 +1,199 @@
+//! The servers that know the rest of the world: those of resolv.conf, or one that was named. A question goes to one after
+//! the other until one answers; the one that did is asked first next time.
+
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use domain::base::Message;
+use domain::base::iana::Rcode;
+
+use crate::exchange::{ExchangeError, Over, exchange};
+use crate::watched::Watched;
+
+/// How long one server may take. Clients wait 5 s (glibc, musl); two servers must fit in that.
+pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Servers that are asked; glibc reads no more of resolv.conf.
+const MAX_SERVERS: usize = 3;
+/// Where DNS is answered.
+const PORT: u16 = 53;
+
+/// Nobody answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// There is no one to ask.
+    #[error("no resolver is known (resolv.conf names none but ourselves)")]
+    NoServer,
+    /// Each said why.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    All(Vec<ExchangeError>),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Upstreams {
+    source: Source,
+    /// Addresses on which we answer ourselves; to ask them would go round for ever.
+    own: RefCell<Vec<SocketAddr>>,
+    mark: Cell<Option<u32>>,
+    /// Index of the server that answered last.
+    preferred: Cell<usize>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Fixed(SocketAddr),
+    File(RefCell<Watched<Vec<SocketAddr>>>),
+}
+
+impl Upstreams {
+    /// One server.
+    pub fn fixed(server: SocketAddr) -> Self {
+        Self::new(Source::Fixed(server))
+    }
+
+    /// Those that a resolv.conf names.
+    pub fn of_file(path: &Path) -> Self {
+        Self::new(Source::File(RefCell::new(Watched::new(path, servers))))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            own: RefCell::default(),
+            mark: Cell::new(None),
+            preferred: Cell::new(0),
+        }
+    }
+
+    /// Never asks this address.
+    pub fn avoid(&self, own: SocketAddr) {
+        self.own.borrow_mut().push(own);
+    }
+
+    /// Marks every socket from now on, so that capture lets it pass.
+    pub fn set_mark(&self, mark: Option<u32>) {
+        self.mark.set(mark);
+    }
+
+    fn servers(&self) -> Vec<SocketAddr> {
+        let mut servers = match &self.source {
+            Source::Fixed(server) => vec![*server],
+            Source::File(file) => file.borrow_mut().get(Instant::now()).clone(),
+        };
+        let own = self.own.borrow();
+        servers.retain(|server| !own.contains(server));
+        let preferred = self.preferred.get();
+        if preferred < servers.len() {
+            servers.rotate_left(preferred);
+        }
+        servers
+    }
+
+    /// Passes a question on as it is and gives the answer as it came, but for the id. A server that fails or refuses is
+    /// followed by the next; if none does better, its word is the answer.
+    ///
+    /// # Errors
+    /// When nobody answers at all.
+    pub async fn forward(&self, query: &[u8], over: Over) -> Result<Vec<u8>, ForwardError> {
+        let servers = self.servers();
+        let count = servers.len();
+        let mut errors = Vec::new();
+        let mut unhelpful = None;
+        for (index, server) in servers.into_iter().enumerate() {
+            match self.ask(server, query, over).await {
+                Ok(answer) if is_unhelpful(&answer) => unhelpful = Some(answer),
+                Ok(answer) => {
+                    self.preferred.set((self.preferred.get() + index) % count);
+                    return Ok(answer);
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        match unhelpful {
+            Some(answer) => Ok(answer),
+            None if count == 0 => Err(ForwardError::NoServer),
+            None => Err(ForwardError::All(errors)),
+        }
+    }
+
+    async fn ask(
+        &self,
+        server: SocketAddr,
+        query: &[u8],
+        over: Over,
+    ) -> Result<Vec<u8>, ExchangeError> {
+        let first = exchange(server, query, over, self.mark.get(), SERVER_TIMEOUT).await;
+        match (over, first) {
+            // Some resolvers speak no TCP; what fits a datagram is better than nothing.
+            (Over::Tcp, Err(ExchangeError::Io { .. })) => {
+                exchange(server, query, Over::Udp, self.mark.get(), SERVER_TIMEOUT).await
+            }
+            (_, result) => result,
+        }
+    }
+}
+
+fn is_unhelpful(answer: &[u8]) -> bool {
+    Message::from_slice(answer).is_ok_and(|answer| {
+        matches!(
+            answer.header().rcode(),
+            Rcode::SERVFAIL | Rcode::REFUSED | Rcode::NOTIMP
+        )
+    })
+}
+
+/// The `nameserver` lines; this machine's own resolver when there is none, as in libc.
+fn servers(text: &str) -> Vec<SocketAddr> {
+    let mut servers: Vec<SocketAddr> = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("nameserver"))
+        .filter(|rest| rest.starts_with([' ', '\t']))
+        .filter_map(|rest| rest.split_ascii_whitespace().next()?.parse::<IpAddr>().ok())
+        .map(|address| SocketAddr::new(address, PORT))
+        .take(MAX_SERVERS)
+        .collect();
+    if servers.is_empty() {
+        servers.push(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT));
+    }
+    servers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolv_conf_is_read_as_libc_reads_it() {
+        for (text, wanted) in [
+            ("", "[127.0.0.1:53]"),
+            (
+                "search a.b\noptions ndots:5\nnameserver 10.0.0.2\n",
+                "[10.0.0.2:53]",
+            ),
+            (
+                "nameserver\t::1 # x\n nameserver 10.0.0.1",
+                "[[::1]:53, 10.0.0.1:53]",
+            ),
+            (
+                "#nameserver 10.0.0.1\nnameservers 10.0.0.2\nnameserver x\nnameserver 10.0.0.3",
+                "[10.0.0.3:53]",
+            ),
+            (
+                "nameserver 1.1.1.1\nnameserver 1.1.1.2\nnameserver 1.1.1.3\nnameserver 1.1.1.4",
+                "[1.1.1.1:53, 1.1.1.2:53, 1.1.1.3:53]",
+            ),
+        ] {
+            assert_eq!(format!("{:?}", servers(text)), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn our_own_address_is_never_asked() {
+        let own: SocketAddr = "127.0.0.1:53".parse().unwrap();
+        let upstreams = Upstreams::fixed(own);
+        upstreams.avoid(own);
+        assert!(upstreams.servers().is_empty());
+    }
+}
