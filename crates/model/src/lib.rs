@@ -17,7 +17,8 @@ pub use check::check;
 pub use diagnostic::{Diagnostic, Severity};
 pub use mesh::Mesh;
 pub use names::{
-    Hostname, Identity, Labels, Namespace, Port, ResourceName, ServiceKey, TrustDomain, WorkloadKey,
+    CLUSTER_DOMAIN, Hostname, Identity, Labels, Namespace, Port, ResourceName, ServiceKey,
+    TrustDomain, WorkloadKey,
 };
 pub use source::{Source, SourceFile};
 

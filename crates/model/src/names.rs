@@ -56,6 +56,8 @@ text_name!(
     TrustDomain
 );
 
+/// The domain below which Kubernetes names its services.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
 /// Longest name of a Kubernetes object (RFC 1123 subdomain), in bytes.
 pub const MAX_NAME_BYTES: usize = 253;
 /// Longest DNS label, in bytes.

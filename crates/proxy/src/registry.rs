@@ -2,6 +2,7 @@
 
 mod destination;
 mod index;
+pub(crate) mod names;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,8 @@ pub(crate) struct Registry {
     services_by_address: Index<IpAddr>,
     /// The workloads behind each service.
     members: Index<ServiceKey>,
+    /// Which resource answers a search (`*/hostname`).
+    found: BTreeMap<Arc<str>, Arc<str>>,
     /// Names asked for that the control plane says do not exist, by type.
     absent: BTreeSet<(&'static str, Arc<str>)>,
 }
@@ -68,6 +71,9 @@ impl Registry {
                 });
             }
             self.absent.remove(&(kind, resource.name.clone()));
+            if kind == type_url::ADDRESS {
+                self.answers(&resource.name, &resource.aliases);
+            }
             for alias in &resource.aliases {
                 self.absent.remove(&(kind, alias.clone()));
             }
@@ -124,6 +130,8 @@ impl Registry {
             type_url::ADDRESS => {
                 self.remove_service(name);
                 self.remove_workload(name);
+                self.found
+                    .retain(|search, answer| search != name && answer != name);
             }
             type_url::SERVICE_POLICY => {
                 self.policies.remove(name);
@@ -164,6 +172,16 @@ impl Registry {
         self.policies.remove(name);
         self.absent
             .remove(&(type_url::SERVICE_POLICY, name.clone()));
+    }
+
+    /// Whether the control plane said that nothing has this name.
+    pub(crate) fn is_absent(&self, kind: &'static str, name: &Arc<str>) -> bool {
+        self.absent.contains(&(kind, name.clone()))
+    }
+
+    /// Forgets that it said so.
+    pub(crate) fn forget_absent(&mut self, kind: &'static str, name: &Arc<str>) {
+        self.absent.remove(&(kind, name.clone()));
     }
 
     /// Forgets a service nobody asks for by its name any more.

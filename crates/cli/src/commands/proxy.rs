@@ -46,6 +46,12 @@ pub(crate) struct Args {
     /// Where the kernel redirects what calls the application. 0.0.0.0 stands for [::], too.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15006")]
     capture_inbound: SocketAddr,
+    /// Answer DNS here, over UDP and TCP: mesh names from the mesh, everything else from the resolver. `off`: not at all.
+    #[arg(long, value_name = "ADDRESS|off", default_value = "off", value_parser = dns_address)]
+    dns: DnsAddress,
+    /// The resolver for names outside the mesh [default: those of /etc/resolv.conf, read again when it changes].
+    #[arg(long, value_name = "ADDRESS", value_parser = resolver_address)]
+    resolver: Option<SocketAddr>,
     /// Threads that carry traffic.
     #[arg(long, value_name = "N", default_value_t = 2)]
     workers: usize,
@@ -85,6 +91,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
         readiness: args.readiness,
         workers: args.workers,
         drain_timeout: args.drain_timeout,
+        dns: args.dns.0,
+        resolver: args.resolver,
         log: Some(log),
         capture: (args.capture == CaptureMode::Redirect).then_some(voile_proxy::Capture {
             outbound: args.capture_outbound,
@@ -102,6 +110,31 @@ pub(crate) fn run(args: Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Where DNS is answered; nowhere when off.
+#[derive(Debug, Clone, Copy)]
+struct DnsAddress(Option<SocketAddr>);
+
+fn dns_address(text: &str) -> Result<DnsAddress, String> {
+    if text == "off" {
+        return Ok(DnsAddress(None));
+    }
+    let address = text.parse().map_err(|_| {
+        format!("`{text}`: expected ADDRESS:PORT, such as 127.0.0.1:15053, or `off`")
+    })?;
+    Ok(DnsAddress(Some(address)))
+}
+
+/// An address with or without a port; 53 without.
+fn resolver_address(text: &str) -> Result<SocketAddr, String> {
+    const PORT: u16 = 53;
+    text.parse::<SocketAddr>()
+        .or_else(|_| {
+            text.parse::<std::net::IpAddr>()
+                .map(|ip| SocketAddr::new(ip, PORT))
+        })
+        .map_err(|_| format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53"))
 }
 
 /// A number with its unit: `ms`, `s`, `m` or `h`.

@@ -14,11 +14,8 @@ use crate::mesh::{
     Location, NamespaceResource, Protocol, Resolution, Secret, Service, ServiceAccount,
     ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
 };
-use crate::names::{Hostname, Namespace, Port, ResourceName, ServiceKey};
+use crate::names::{CLUSTER_DOMAIN, Hostname, Namespace, Port, ResourceName, ServiceKey};
 use crate::written::kubernetes as written;
-
-/// Domain of Kubernetes' services.
-const CLUSTER_DOMAIN: &str = "cluster.local";
 
 pub(super) fn namespace(
     meta: Meta,

@@ -123,5 +123,6 @@ fn own(control: &Control) -> Vec<Family> {
             log.dropped() as f64,
         ));
     }
+    families.extend(control.dns.iter().flat_map(|dns| dns.families()));
     families
 }

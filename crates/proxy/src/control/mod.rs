@@ -5,6 +5,7 @@ mod accept;
 mod admin;
 mod credentials;
 mod destinations;
+mod dns;
 mod dump;
 mod footprint;
 mod metrics;
@@ -21,7 +22,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 use voile_identity::{
     CertificateClient, CertificateStore, ClientSettings, mesh_client_config, mesh_server_config,
@@ -64,6 +65,10 @@ pub struct Options {
     pub workers: usize,
     /// How long requests in flight may take at shutdown.
     pub drain_timeout: Duration,
+    /// Where DNS is answered, if it is.
+    pub dns: Option<SocketAddr>,
+    /// The resolver for names outside the mesh; those of `/etc/resolv.conf` if not said.
+    pub resolver: Option<SocketAddr>,
     /// Changes the log's level.
     pub log: Option<Level>,
     /// Where the kernel redirects connections; `None` where it does not.
@@ -186,6 +191,7 @@ struct Pages {
     metrics: std::net::TcpListener,
     readiness: std::net::TcpListener,
     captured: Vec<(Direction, SocketAddr, std::net::TcpListener)>,
+    dns: Option<dns::Bound>,
 }
 
 impl Pages {
@@ -205,6 +211,10 @@ impl Pages {
             admin: bind(options.admin, "admin")?,
             metrics: bind(options.metrics, "metrics")?,
             readiness: bind(options.readiness, "readiness")?,
+            dns: options
+                .dns
+                .map(|at| dns::Bound::new(at, options.capture.is_some()))
+                .transpose()?,
         })
     }
 
@@ -337,7 +347,9 @@ async fn control(
             let _ = first.changed().await;
         }
     };
-    let client = start_client(begin, &options, node, &store, &shared, news);
+    let heard = Arc::new(Notify::new());
+    let client = start_client(begin, &options, node, &store, &shared, (news, &heard));
+    let dns = start_dns(&options, &mut pages, &shared, &client, heard)?;
     let ending = Rc::new(Ending::default());
     let control = Rc::new(RefCell::new(Control::new(
         &options,
@@ -346,6 +358,7 @@ async fn control(
         store,
         Rc::clone(&dispatcher),
     )));
+    control.borrow_mut().dns = dns;
     admin::serve(&control, &ending, options.log.clone(), pages)?;
     let mut signals = shutdown::Signals::install()?;
     let mut begun = false;
@@ -374,13 +387,30 @@ async fn control(
     Ok(control.borrow_mut().take_writing())
 }
 
+/// The DNS proxy, where it was asked for.
+fn start_dns(
+    options: &Options,
+    pages: &mut Pages,
+    shared: &Arc<Mutex<Shared>>,
+    client: &XdsClient,
+    heard: Arc<Notify>,
+) -> io::Result<Option<Rc<dns::Dns>>> {
+    let Some(bound) = pages.dns.take() else {
+        return Ok(None);
+    };
+    let upstreams = dns::upstreams(options);
+    let resolver = dns::resolver(&upstreams);
+    let shared = Arc::clone(shared);
+    dns::Dns::start(bound, shared, client.clone(), upstreams, resolver, heard).map(Some)
+}
+
 fn start_client(
     begin: impl Future<Output = ()> + Send + 'static,
     options: &Options,
     node: Node,
     store: &Arc<CertificateStore>,
     shared: &Arc<Mutex<Shared>>,
-    news: mpsc::UnboundedSender<()>,
+    (news, heard): (mpsc::UnboundedSender<()>, &Arc<Notify>),
 ) -> XdsClient {
     let config = ClientConfig {
         address: options.control.clone(),
@@ -388,7 +418,7 @@ fn start_client(
         node,
     };
     let credentials = Credentials::new(options.token_file.clone(), Arc::clone(store));
-    let shared = Arc::clone(shared);
+    let (shared, heard) = (Arc::clone(shared), Arc::clone(heard));
     let handler = move |update: &Update| {
         let rejections = shared
             .lock()
@@ -396,6 +426,7 @@ fn start_client(
             .apply(update);
         // When nobody listens the process is ending.
         let _ = news.send(());
+        heard.notify_waiters();
         rejections
     };
     let client = XdsClient::start_after(

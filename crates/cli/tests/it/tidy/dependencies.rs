@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Packages that may be there twice, and why.
 const EXCUSED: &[(&str, &str)] = &[
     ("base64", "pem, under rcgen, is one ahead of tonic"),
+    ("foldhash", "comes with hashbrown"),
     (
         "hashbrown",
         "hashlink, under the YAML parser, is one behind indexmap",

@@ -1,0 +1,383 @@
+//! The DNS proxy: answers what the mesh knows, passes everything else on to the resolver as it came. Names are asked of the
+//! control plane when somebody first asks for them, and let go when nobody has for a while.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use voile_dns::message::{self, Query, QueryKind, Received};
+use voile_dns::{Answers, Over, Resolver, Upstreams};
+use voile_proto::type_url;
+use voile_telemetry::Family;
+use voile_xds::client::XdsClient;
+
+use super::state::Shared;
+use super::{Options, RunError};
+use crate::registry::names::{Meaning, is_mesh_name, is_service_name, pod_of_service, search_name};
+
+/// How long clients may keep our answers, in seconds; Istio's.
+const MESH_TTL_SECONDS: u32 = 30;
+/// How long to wait for the control plane's word on a name nobody asked for before. Clients ask again after 5 s.
+const CONTROL_WAIT: Duration = Duration::from_secs(2);
+/// Names asked of the control plane at once; the one unused for longest makes room.
+const MAX_NAMES: usize = 4096;
+/// Names let go at once when there is no room, so that finding them is not paid for by every name.
+const NAMES_LET_GO: usize = 256;
+/// How long a name may go unused before it is let go.
+const UNUSED_FOR: Duration = Duration::from_secs(600);
+/// What `resolv.conf` and `hosts` are called.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+const HOSTS: &str = "/etc/hosts";
+
+/// Counters of the page.
+#[derive(Debug, Default)]
+struct Figures {
+    requests: Cell<u64>,
+    upstream_requests: Cell<u64>,
+    upstream_failures: Cell<u64>,
+    upstream_time: Cell<Duration>,
+}
+
+/// Where DNS is answered, bound before anything else begins.
+pub(super) struct Bound(Vec<(std::net::UdpSocket, std::net::TcpListener)>);
+
+impl Bound {
+    /// Binds UDP and TCP at `--dns`. Questions that are `captured` over IPv6 are redirected to IPv6's loopback address.
+    pub(super) fn new(address: SocketAddr, captured: bool) -> Result<Self, RunError> {
+        if address.ip().is_unspecified() {
+            return Err(RunError::Option(format!(
+                "--dns {address}: would answer the whole network; name a loopback address, or the pod's own"
+            )));
+        }
+        let bind = |address: SocketAddr| -> io::Result<_> {
+            let udp = std::net::UdpSocket::bind(address)?;
+            let tcp = voile_transport::bind(udp.local_addr()?)?;
+            Ok((udp, tcp))
+        };
+        let first = bind(address).map_err(|error| RunError::Bind {
+            address,
+            purpose: "DNS",
+            error,
+        })?;
+        let mut bound = vec![first];
+        if captured && address.ip() == Ipv4Addr::LOCALHOST {
+            let sixth = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), address.port());
+            match bind(sixth) {
+                Ok(sixth) => bound.push(sixth),
+                Err(error) => tracing::info!(address = %sixth, %error, "no DNS over IPv6"),
+            }
+        }
+        Ok(Self(bound))
+    }
+}
+
+/// Servers to ask, as `--resolver` says.
+pub(super) fn upstreams(options: &Options) -> Rc<Upstreams> {
+    let upstreams = match options.resolver {
+        Some(server) => Upstreams::fixed(server),
+        None => Upstreams::of_file(Path::new(RESOLV_CONF)),
+    };
+    // Our own questions must not be redirected to ourselves.
+    upstreams.set_mark(options.capture.map(|_| voile_transport::OUTWARD_MARK));
+    Rc::new(upstreams)
+}
+
+/// The resolver for names that lead out of the mesh.
+pub(super) fn resolver(upstreams: &Rc<Upstreams>) -> Rc<Resolver> {
+    Rc::new(Resolver::new(Path::new(HOSTS), Rc::clone(upstreams)))
+}
+
+/// See the module.
+pub(super) struct Dns {
+    shared: Arc<Mutex<Shared>>,
+    client: XdsClient,
+    upstreams: Rc<Upstreams>,
+    resolver: Rc<Resolver>,
+    /// Told after every response of the control plane.
+    heard: Arc<Notify>,
+    /// Names asked of the control plane, and when a client last asked for each.
+    asked: RefCell<HashMap<Arc<str>, Instant>>,
+    sweeping: Cell<bool>,
+    figures: Figures,
+}
+
+impl Dns {
+    /// Answers on the bound sockets from now on.
+    pub(super) fn start(
+        bound: Bound,
+        shared: Arc<Mutex<Shared>>,
+        client: XdsClient,
+        upstreams: Rc<Upstreams>,
+        resolver: Rc<Resolver>,
+        heard: Arc<Notify>,
+    ) -> io::Result<Rc<Self>> {
+        let mut addresses = Vec::new();
+        for (udp, _) in &bound.0 {
+            let address = udp.local_addr()?;
+            upstreams.avoid(address);
+            addresses.push(address);
+        }
+        let dns = Rc::new(Self {
+            shared,
+            client,
+            upstreams,
+            resolver,
+            heard,
+            asked: RefCell::default(),
+            sweeping: Cell::new(false),
+            figures: Figures::default(),
+        });
+        for (udp, tcp) in bound.0 {
+            voile_dns::serve(udp, tcp, Rc::new(Door(Rc::clone(&dns))))?;
+        }
+        tracing::info!(?addresses, "answering DNS");
+        Ok(dns)
+    }
+
+    async fn query(
+        self: &Rc<Self>,
+        query: &Query<'_>,
+        packet: &[u8],
+        over: Over,
+    ) -> Option<Vec<u8>> {
+        let host = query.name.as_str();
+        let udp = over == Over::Udp;
+        if host == "localhost" || host.ends_with(".localhost") {
+            let local = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+            return Some(query.addresses(&local, None, MESH_TTL_SECONDS, udp));
+        }
+        if host.ends_with(".arpa") {
+            return self.forward(packet, over).await;
+        }
+        match self.meaning(host).await {
+            Some(Meaning::Addresses(mut addresses)) => {
+                if !addresses.is_empty() {
+                    // Clients take the first; it should not be the same for all of them.
+                    let turn = fastrand::usize(..addresses.len());
+                    addresses.rotate_left(turn);
+                }
+                Some(query.addresses(&addresses, None, MESH_TTL_SECONDS, udp))
+            }
+            Some(Meaning::Alias(target)) => self.alias(query, target.as_str(), packet, udp).await,
+            Some(Meaning::Outside) => self.forward(packet, over).await,
+            Some(Meaning::Nothing) if is_service_name(host) => Some(match self.pod(host).await {
+                Some(addresses) => query.addresses(&addresses, None, MESH_TTL_SECONDS, udp),
+                None => query.no_such_name(),
+            }),
+            Some(Meaning::Nothing) => self.forward(packet, over).await,
+            None if is_mesh_name(host) => {
+                tracing::debug!(
+                    host,
+                    "the control plane has not said what this name means; the answer is SERVFAIL"
+                );
+                message::server_failure(packet)
+            }
+            None => self.forward(packet, over).await,
+        }
+    }
+
+    /// Another name: it and what the resolver knows of it, since clients do not follow by themselves.
+    async fn alias(
+        &self,
+        query: &Query<'_>,
+        target: &str,
+        packet: &[u8],
+        udp: bool,
+    ) -> Option<Vec<u8>> {
+        if let QueryKind::Other(_) = query.kind {
+            return Some(query.addresses(&[], Some(target), MESH_TTL_SECONDS, udp));
+        }
+        match self.resolver.lookup(target).await {
+            Ok(found) => {
+                Some(query.addresses(&found.addresses, Some(target), MESH_TTL_SECONDS, udp))
+            }
+            Err(error) => {
+                tracing::debug!(host = query.name, target, %error, "the name it stands for cannot be resolved");
+                message::server_failure(packet)
+            }
+        }
+    }
+
+    /// A pod by its name below a headless service.
+    async fn pod(self: &Rc<Self>, host: &str) -> Option<Vec<IpAddr>> {
+        let (pod, service) = pod_of_service(host)?;
+        self.meaning(service).await?;
+        self.shared()
+            .registry
+            .pod_addresses(&search_name(service), pod)
+    }
+
+    /// What a name means; asks the control plane if nobody did yet. `None` when it does not say in time.
+    async fn meaning(self: &Rc<Self>, host: &str) -> Option<Meaning> {
+        let name = search_name(host);
+        self.ask(&name);
+        let deadline = tokio::time::Instant::now() + CONTROL_WAIT;
+        loop {
+            let heard = self.heard.notified();
+            tokio::pin!(heard);
+            heard.as_mut().enable();
+            if let Some(meaning) = self.shared().registry.meaning(&name) {
+                return Some(meaning);
+            }
+            if self.is_control_lost() {
+                return None;
+            }
+            if tokio::time::timeout_at(deadline, heard).await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    /// Whether there was a control plane and is none now. One that was never there yet is waited for.
+    fn is_control_lost(&self) -> bool {
+        let state = self.client.state();
+        let state = state.borrow();
+        !state.connected && state.connections > 0
+    }
+
+    fn ask(self: &Rc<Self>, name: &Arc<str>) {
+        let now = Instant::now();
+        let mut asked = self.asked.borrow_mut();
+        if let Some(used) = asked.get_mut(name) {
+            *used = now;
+            return;
+        }
+        if asked.len() >= MAX_NAMES {
+            let mut by_age: Vec<(Instant, Arc<str>)> = asked
+                .iter()
+                .map(|(name, used)| (*used, name.clone()))
+                .collect();
+            by_age.select_nth_unstable(NAMES_LET_GO);
+            for (_, name) in by_age.into_iter().take(NAMES_LET_GO) {
+                asked.remove(&name);
+                self.let_go(&name);
+            }
+        }
+        asked.insert(name.clone(), now);
+        // Without room for one more name it counts as never answered.
+        let _ = self.client.subscribe(type_url::ADDRESS, [name.clone()]);
+        if !self.sweeping.replace(true) {
+            tokio::task::spawn_local(sweep(Rc::downgrade(self)));
+        }
+    }
+
+    fn let_go(&self, name: &Arc<str>) {
+        self.client.unsubscribe(type_url::ADDRESS, [name.clone()]);
+        self.shared().registry.forget_name(name);
+    }
+
+    /// Lets go of names nobody used; says when the next one may be due, `None` when there are no names left.
+    fn let_go_of_unused(&self, now: Instant) -> Option<Instant> {
+        let mut asked = self.asked.borrow_mut();
+        let stale = |used: &Instant| now.saturating_duration_since(*used) >= UNUSED_FOR;
+        let unused: Vec<Arc<str>> = asked
+            .iter()
+            .filter(|(_, used)| stale(used))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in unused {
+            asked.remove(&name);
+            self.let_go(&name);
+        }
+        asked.values().min().map(|oldest| *oldest + UNUSED_FOR)
+    }
+
+    async fn forward(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+        let started = Instant::now();
+        add(&self.figures.upstream_requests);
+        let result = self.upstreams.forward(packet, over).await;
+        let time = &self.figures.upstream_time;
+        time.set(time.get() + started.elapsed());
+        match result {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                add(&self.figures.upstream_failures);
+                tracing::debug!(question = message::shown(packet), %error, "no resolver answers; the answer is SERVFAIL");
+                message::server_failure(packet)
+            }
+        }
+    }
+
+    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ztunnel's names.
+    pub(super) fn families(&self) -> Vec<Family> {
+        let figures = &self.figures;
+        let counter = |name, help, value: &Cell<u64>| {
+            Family::single(name, "counter", help, value.get() as f64)
+        };
+        vec![
+            counter(
+                "istio_dns_requests_total",
+                "DNS questions received.",
+                &figures.requests,
+            ),
+            counter(
+                "istio_dns_upstream_requests_total",
+                "DNS questions passed on to the resolver.",
+                &figures.upstream_requests,
+            ),
+            counter(
+                "istio_dns_upstream_failures_total",
+                "DNS questions that no resolver answered.",
+                &figures.upstream_failures,
+            ),
+            Family::single(
+                "istio_dns_upstream_request_duration_seconds_sum",
+                "counter",
+                "Time spent waiting for the resolver.",
+                figures.upstream_time.get().as_secs_f64(),
+            ),
+            Family::single(
+                "voile_dns_names",
+                "gauge",
+                "Names asked of the control plane for DNS.",
+                self.asked.borrow().len() as f64,
+            ),
+        ]
+    }
+}
+
+fn add(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+/// Runs while there are names, sleeps until the oldest may be let go.
+async fn sweep(dns: Weak<Dns>) {
+    loop {
+        let next = match dns.upgrade() {
+            None => return,
+            Some(dns) => match dns.let_go_of_unused(Instant::now()) {
+                Some(next) => next,
+                None => return dns.sweeping.set(false),
+            },
+        };
+        tokio::time::sleep_until(next.into()).await;
+    }
+}
+
+/// What the sockets see of it.
+struct Door(Rc<Dns>);
+
+impl Answers for Door {
+    async fn answer(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+        add(&self.0.figures.requests);
+        match message::receive(packet) {
+            Received::Query(query) => Box::pin(self.0.query(&query, packet, over)).await,
+            Received::Foreign => self.0.forward(packet, over).await,
+            Received::Refuse(answer) => Some(answer),
+            Received::Ignore(reason) => {
+                tracing::debug!(reason, "a packet on the DNS port is ignored");
+                None
+            }
+        }
+    }
+}

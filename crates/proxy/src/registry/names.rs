@@ -1,0 +1,148 @@
+//! What host names mean to our pod, by what the control plane said of `*/hostname`. Pure: no socket, no clock.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use voile_model::{CLUSTER_DOMAIN, Hostname, ServiceKey};
+use voile_proto::type_url;
+use voile_xds::wire::{Service, Workload};
+
+use super::Registry;
+
+/// What is asked by host name, not by resource name.
+const SEARCH: &str = "*/";
+
+/// What a name means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// These addresses: virtual ones, or those of a service's workloads. None is an answer too.
+    Addresses(Vec<IpAddr>),
+    /// Another name for a host outside.
+    Alias(Hostname),
+    /// The mesh knows it, and has it reached where the resolver says.
+    Outside,
+    /// The mesh does not know it.
+    Nothing,
+}
+
+/// The resource name that asks what a host name means.
+pub(crate) fn search_name(host: &str) -> Arc<str> {
+    format!("{SEARCH}{host}").into()
+}
+
+/// Whether only the mesh can know this name: if the mesh is silent, asking somebody else would tell a lie, or would tell
+/// somebody else whom we call.
+pub(crate) fn is_mesh_name(host: &str) -> bool {
+    !host.contains('.') || host.ends_with(".svc") || is_service_name(host)
+}
+
+/// Whether it is below `svc` of the cluster's domain, where what the mesh does not know does not exist.
+pub(crate) fn is_service_name(host: &str) -> bool {
+    host.strip_suffix(CLUSTER_DOMAIN)
+        .is_some_and(|rest| rest == "svc." || rest.ends_with(".svc."))
+}
+
+/// `web-0.db.shop.svc.cluster.local` → `web-0` and the service below which it is.
+pub(crate) fn pod_of_service(host: &str) -> Option<(&str, &str)> {
+    let (pod, service) = host.split_once('.')?;
+    is_service_name(service).then_some((pod, service))
+}
+
+impl Registry {
+    /// Learns which names a resource answers.
+    pub(crate) fn answers(&mut self, resource: &Arc<str>, aliases: &[Arc<str>]) {
+        self.found
+            .retain(|name, answer| answer != resource || aliases.contains(name));
+        for alias in aliases.iter().filter(|alias| alias.starts_with(SEARCH)) {
+            self.found.insert(alias.clone(), resource.clone());
+        }
+    }
+
+    /// Forgets what a name meant.
+    pub(crate) fn forget_name(&mut self, name: &Arc<str>) {
+        self.found.remove(name);
+        self.forget_absent(type_url::ADDRESS, name);
+    }
+
+    /// What the name asked for by [`search_name`] means; `None` while the control plane has not answered.
+    pub(crate) fn meaning(&self, name: &Arc<str>) -> Option<Meaning> {
+        let Some(resource) = self.found.get(name) else {
+            return self
+                .is_absent(type_url::ADDRESS, name)
+                .then_some(Meaning::Nothing);
+        };
+        let service = &self.services.get(resource)?.value;
+        Some(if !service.addresses.is_empty() {
+            Meaning::Addresses(service.addresses.clone())
+        } else if service.passthrough {
+            Meaning::Outside
+        } else {
+            self.headless(service)
+        })
+    }
+
+    /// The addresses of the workload called `pod` behind a service that has none of its own.
+    pub(crate) fn pod_addresses(&self, name: &Arc<str>, pod: &str) -> Option<Vec<IpAddr>> {
+        let service = &self.services.get(self.found.get(name)?)?.value;
+        let mut behind = self.behind(&service.key);
+        service.addresses.is_empty().then_some(())?;
+        let found = behind.find(|workload| *workload.name == *pod)?;
+        Some(found.addresses.clone())
+    }
+
+    fn headless(&self, service: &Service) -> Meaning {
+        let alias = self.behind(&service.key).find_map(|workload| {
+            workload
+                .hostname
+                .clone()
+                .filter(|_| workload.addresses.is_empty())
+        });
+        match alias {
+            Some(alias) => Meaning::Alias(alias),
+            None => {
+                let up = self
+                    .behind(&service.key)
+                    .filter(|workload| workload.healthy);
+                Meaning::Addresses(up.flat_map(|workload| workload.addresses.clone()).collect())
+            }
+        }
+    }
+
+    fn behind(&self, key: &ServiceKey) -> impl Iterator<Item = &Workload> {
+        let names = self.members.get(key);
+        names.filter_map(|name| Some(&self.workloads.get(name)?.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_only_the_mesh_can_know_are_told_apart() {
+        for (host, mesh, service) in [
+            ("reviews", true, false),
+            ("reviews.shop", false, false),
+            ("reviews.shop.svc", true, false),
+            ("reviews.shop.svc.cluster.local", true, true),
+            ("svc.cluster.local", true, true),
+            ("a.b.c.d.svc.cluster.local", true, true),
+            ("10-0-0-1.shop.pod.cluster.local", false, false),
+            ("cluster.local", false, false),
+            ("xsvc.cluster.local", false, false),
+            ("reviews.shop.svc.cluster.locals", false, false),
+            ("example.com", false, false),
+        ] {
+            assert_eq!(
+                (is_mesh_name(host), is_service_name(host)),
+                (mesh, service),
+                "{host}"
+            );
+        }
+        assert_eq!(
+            pod_of_service("web-0.db.shop.svc.cluster.local"),
+            Some(("web-0", "db.shop.svc.cluster.local"))
+        );
+        assert_eq!(pod_of_service("web-0.example.com"), None);
+    }
+}
