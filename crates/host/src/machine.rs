@@ -95,6 +95,27 @@ impl CoreTime {
     }
 }
 
+/// How many descriptors a process started by us may open; none when there is no limit.
+#[must_use]
+pub fn descriptor_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum
+}
+
+/// Raises our own limit of open descriptors, and so that of what we start, as far as it may go. Returns it.
+pub fn raise_descriptor_limit() -> Option<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Refused only where the maximum is not what it says; then things stay as they are.
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    );
+    getrlimit(Resource::Nofile).current
+}
+
 /// Load average of the last minute.
 #[must_use]
 pub fn load_average() -> Option<f64> {

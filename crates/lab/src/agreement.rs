@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use voile_host::child::{Spec, Supervised};
 use voile_report::agreement::{Agreement, Scene, Slice};
-use voile_report::record::Latency;
+use voile_report::record::{Kind, Latency};
 
 use crate::contestants::{Hop, Route};
 use crate::environment::{environment, now, warnings};
 use crate::find::Peer;
-use crate::slice::{Broken, Order, finish_load, start_load};
-use crate::target::{Lab, start_echo};
+use crate::generator::{Broken, Order, finish_load, start_load};
+use crate::target::{Echo, Lab, start_echo};
 
 /// Of both generators: what istio/tools and the quick experiment use.
-const RATE: f64 = 1000.0;
+const RATE: u32 = 1000;
 const CONNECTIONS: u32 = 16;
 /// Bytes of an answer.
 const SIZE: u64 = 1024;
@@ -114,7 +114,10 @@ pub fn agree(
     let lab = Lab {
         voile: settings.voile.clone(),
         folder: folder.path(),
-        echo: slow_at,
+        echo: Echo {
+            http: slow_at,
+            tcp: slow_at,
+        },
         workers: 1,
         stopped,
     };
@@ -309,10 +312,11 @@ fn turn(
             ..Slice::default()
         },
     };
-    let miss = (slice.achieved_rps - RATE).abs() / RATE;
+    let rate = f64::from(RATE);
+    let miss = (slice.achieved_rps - rate).abs() / rate;
     if slice.invalid_reasons.is_empty() && miss > MAX_RATE_MISS {
         let reason = format!(
-            "rate missed: {:.0} of {RATE:.0} requests per second",
+            "rate missed: {:.0} of {RATE} requests per second",
             slice.achieved_rps
         );
         slice.invalid_reasons.push(reason);
@@ -335,6 +339,8 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         tls: false,
     }]);
     let order = Order {
+        kind: Kind::Latency,
+        protocol: "http1".to_owned(),
         rate: RATE,
         connections: CONNECTIONS,
         size: SIZE,

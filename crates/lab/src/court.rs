@@ -4,19 +4,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use voile_report::record::{Contestant as Listed, Record, Run};
+use voile_report::record::{Contestant as Listed, Kind, Record, Run};
 
-use crate::contestants::{Contestant, Instance, Route, named};
+use crate::contestants::{Contestant, Counts, Instance, Route, named};
 use crate::definition::Definition;
 use crate::find::Found;
 use crate::gate;
-use crate::plan::{Cell, Plan, Planned};
+use crate::generator::{Broken, Order};
+use crate::plan::{Cell, Plan, Planned, Way};
 use crate::proof::{failures, prove};
-use crate::slice::{Broken, Generated, Order, measure};
+use crate::slice::measure;
 use crate::target::Lab;
 
-/// How long the marked requests of a proof are sent.
+/// How long the marked requests of a proof are sent, how many a second, and over how many connections.
 const PROOF: Duration = Duration::from_millis(300);
+const PROOF_RATE: u32 = 1000;
+const PROOF_CONNECTIONS: u32 = 16;
 /// For so many slices planned, one that was spoiled may be taken again: on a machine that spoils more, repeating takes
 /// time and helps nobody.
 const SLICES_PER_REPEAT: usize = 5;
@@ -28,8 +31,8 @@ pub(crate) struct Court<'a> {
     say: &'a dyn Fn(&str),
     running: Vec<Box<dyn Contestant>>,
     server: Instance,
-    /// Why the runs of a cell's path do not count, by contestant, mode and tls.
-    broken: BTreeMap<(String, String, bool), Vec<String>>,
+    /// Why the runs of a cell's path do not count.
+    broken: BTreeMap<Way, Vec<String>>,
     /// When the whole experiment began.
     began: Instant,
     /// Which repeat this is, from 1.
@@ -48,14 +51,14 @@ impl<'a> Court<'a> {
         definition: &'a Definition,
         lab: &'a Lab<'a>,
         say: &'a dyn Fn(&str),
-        echo: u32,
+        echoes: Vec<u32>,
         began: Instant,
         repeat: u32,
     ) -> Self {
         let server = Instance {
             name: "echo".to_owned(),
             role: "server",
-            pids: vec![echo],
+            pids: echoes,
         };
         Self {
             definition,
@@ -80,11 +83,12 @@ impl<'a> Court<'a> {
             if (self.lab.stopped)() {
                 return;
             }
-            let started = named(name, found).and_then(|mut contestant| {
-                contestant.start(self.lab)?;
-                contestant.ready(self.lab)?;
-                Ok(contestant)
-            });
+            let started =
+                named(name, &self.definition.variants, found).and_then(|mut contestant| {
+                    contestant.start(self.lab)?;
+                    contestant.ready(self.lab)?;
+                    Ok(contestant)
+                });
             let mut listed = Listed {
                 name: name.to_owned(),
                 ..Listed::default()
@@ -126,16 +130,20 @@ impl<'a> Court<'a> {
         let mut line = line
             .replace(&self.lab.voile.display().to_string(), "voile")
             .replace(&self.lab.folder.display().to_string(), "FOLDER");
-        if let Ok(envoy) = &found.envoy {
-            line = line.replace(&envoy.path.display().to_string(), "envoy");
+        for (name, peer) in found.all() {
+            if let Ok(peer) = peer {
+                line = line.replace(&peer.path.display().to_string(), name);
+            }
         }
         line
     }
 
     fn order(&self, cell: &Cell, duration: Duration, seed: u64) -> Order {
         Order {
-            rate: self.definition.rate,
-            connections: self.definition.connections,
+            kind: cell.kind,
+            protocol: cell.protocol.clone(),
+            rate: cell.rate,
+            connections: cell.connections,
             size: self.definition.size,
             arrival: cell.arrival.clone(),
             duration,
@@ -146,74 +154,71 @@ impl<'a> Court<'a> {
     }
 
     pub(crate) fn prove_all(&mut self, record: &mut Record) {
-        let paths: BTreeSet<(String, String, bool)> = self
-            .definition
-            .cells
-            .iter()
-            .map(|cell| (cell.contestant.clone(), cell.mode.clone(), cell.tls))
-            .collect();
+        let ways: BTreeSet<Way> = self.definition.cells.iter().map(Way::of).collect();
         let mut running = std::mem::take(&mut self.running);
         for contestant in &mut running {
-            let own_name = contestant.name();
-            for path in paths.iter().filter(|path| path.0 == own_name) {
+            let own_name = contestant.name().to_owned();
+            for way in ways.iter().filter(|way| way.contestant == own_name) {
                 if (self.lab.stopped)() {
                     break;
                 }
-                let (name, mode, tls) = path;
-                let Some(route) = contestant.route(self.lab, mode, *tls) else {
-                    self.broken.insert(
-                        path.clone(),
-                        vec![format!("{name} cannot carry mode {mode}")],
-                    );
-                    continue;
-                };
-                let cell = Cell {
-                    contestant: name.clone(),
-                    mode: mode.clone(),
-                    tls: *tls,
-                    arrival: "uniform".to_owned(),
-                };
-                (self.say)(&format!("proving the path of {cell}"));
-                let order = self.order(
-                    &cell,
-                    PROOF.min(self.definition.slice),
-                    self.definition.seed,
-                );
-                match prove(self.lab, contestant.as_mut(), mode, *tls, &route, &order) {
-                    Ok(proven) => {
-                        if let Some(hello) = proven.hello {
-                            record
-                                .environment
-                                .tls
-                                .insert(name.clone(), hello.in_words());
-                        } else if let Some(word) = contestant.tls_by_its_own_word().filter(|_| *tls)
-                        {
-                            record
-                                .environment
-                                .tls
-                                .insert(name.clone(), format!("{word} (its own word)"));
-                        }
-                        let reasons = failures(&proven.proof);
-                        for reason in &reasons {
-                            (self.say)(&format!("{cell}: {reason}"));
-                        }
-                        if self.repeat == 1 || !reasons.is_empty() {
-                            record.proofs.push(proven.proof);
-                        }
-                        if !reasons.is_empty() {
-                            self.broken.insert(path.clone(), reasons);
-                        }
-                    }
-                    Err(Broken::Stopped) => break,
-                    Err(Broken::Failed(why)) => {
-                        (self.say)(&format!("{cell}: {why}"));
-                        self.broken
-                            .insert(path.clone(), vec![format!("proof of path failed: {why}")]);
-                    }
-                }
+                self.prove_one(contestant.as_mut(), way, record);
             }
         }
         self.running = running;
+    }
+
+    fn prove_one(&mut self, contestant: &mut dyn Contestant, way: &Way, record: &mut Record) {
+        let Some(route) = contestant.route(self.lab, way) else {
+            let why = format!("it cannot carry {way}");
+            (self.say)(&why);
+            self.broken.insert(way.clone(), vec![why]);
+            return;
+        };
+        (self.say)(&format!("proving the path of {way}"));
+        let order = self.proof_order(way);
+        match prove(self.lab, contestant, way, &route, &order) {
+            Ok(proven) => {
+                let tls = &mut record.environment.tls;
+                if let Some(hello) = proven.hello {
+                    tls.insert(way.contestant.clone(), hello.in_words());
+                } else if let Some(word) = contestant.tls_by_its_own_word().filter(|_| way.tls) {
+                    tls.insert(way.contestant.clone(), format!("{word} (its own word)"));
+                }
+                let reasons = failures(&proven.proof);
+                for reason in &reasons {
+                    (self.say)(&format!("{way}: {reason}"));
+                }
+                if self.repeat == 1 || !reasons.is_empty() {
+                    record.proofs.push(proven.proof);
+                }
+                if !reasons.is_empty() {
+                    self.broken.insert(way.clone(), reasons);
+                }
+            }
+            Err(Broken::Stopped) => {}
+            Err(Broken::Failed(why)) => {
+                (self.say)(&format!("{way}: {why}"));
+                self.broken
+                    .insert(way.clone(), vec![format!("proof of path failed: {why}")]);
+            }
+        }
+    }
+
+    /// The marked requests that walk a way: few, on a schedule, whatever its cells measure.
+    fn proof_order(&self, way: &Way) -> Order {
+        Order {
+            kind: Kind::Latency,
+            protocol: way.protocol.clone(),
+            rate: PROOF_RATE,
+            connections: PROOF_CONNECTIONS,
+            size: self.definition.size,
+            arrival: "uniform".to_owned(),
+            duration: PROOF.min(self.definition.slice),
+            warmup: Duration::ZERO,
+            seed: self.definition.seed,
+            marker: None,
+        }
     }
 
     /// Measures all rounds. A slice that the machine spoiled is taken once more at the end of its round, so that the
@@ -283,7 +288,7 @@ impl<'a> Court<'a> {
             Ok(taken) => taken,
             Err(Broken::Stopped) => return Err(Broken::Stopped),
             Err(Broken::Failed(why)) => Taken {
-                run: self.failed_run(planned, why),
+                run: Self::failed_run(planned, why),
                 histogram: String::new(),
                 spoiled: false,
             },
@@ -305,6 +310,7 @@ impl<'a> Court<'a> {
         record: &Record,
     ) -> Result<Taken, Broken> {
         let cell = &planned.cell;
+        let way = Way::of(cell);
         let order = self.order(
             cell,
             self.definition.slice,
@@ -318,16 +324,11 @@ impl<'a> Court<'a> {
             &mut self.running[at.ok_or_else(|| Broken::Failed("it does not run".to_owned()))?];
         contestant.alive(self.lab).map_err(Broken::Failed)?;
         let route = contestant
-            .route(self.lab, &cell.mode, cell.tls)
-            .ok_or_else(|| {
-                Broken::Failed(format!(
-                    "{} cannot carry mode {}",
-                    cell.contestant, cell.mode
-                ))
-            })?;
-        let mut shared = contestant.instances(&cell.mode);
+            .route(self.lab, &way)
+            .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
+        let mut shared = contestant.instances(&way);
         shared.push(self.server.clone());
-        let before = contestant.requests();
+        let before = contestant.counts(&way.protocol);
         let (mut run, generated) = measure(
             self.lab,
             cell,
@@ -336,11 +337,15 @@ impl<'a> Court<'a> {
             &shared,
             &record.environment.host,
         )?;
-        let after = contestant.requests();
+        let after = contestant.counts(&way.protocol);
         let machine = gate::reasons(self.definition, &run, &generated);
-        let mut contestant = uncounted(&route, before, after, &generated);
-        let path = (cell.contestant.clone(), cell.mode.clone(), cell.tls);
-        contestant.extend(self.broken.get(&path).into_iter().flatten().cloned());
+        let carried = if way.protocol == "tcp" {
+            cell.connections.into()
+        } else {
+            generated.ok
+        };
+        let mut contestant = uncounted(&route, before, after, carried);
+        contestant.extend(self.broken.get(&way).into_iter().flatten().cloned());
         let spoiled = !machine.is_empty() && contestant.is_empty() && run.errors == 0;
         run.invalid_reasons.extend(machine);
         run.invalid_reasons.extend(contestant);
@@ -352,18 +357,10 @@ impl<'a> Court<'a> {
         })
     }
 
-    fn failed_run(&self, planned: &Planned, why: String) -> Run {
-        let cell = &planned.cell;
+    fn failed_run(planned: &Planned, why: String) -> Run {
         Run {
-            contestant: cell.contestant.clone(),
-            mode: cell.mode.clone(),
-            tls: cell.tls,
-            protocol: "http1".to_owned(),
-            arrival: cell.arrival.clone(),
-            rate: self.definition.rate,
-            connections: self.definition.connections,
             invalid_reasons: vec![why],
-            ..Run::default()
+            ..Run::of(&planned.cell)
         }
     }
 
@@ -375,10 +372,8 @@ impl<'a> Court<'a> {
     }
 }
 
-type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
-
 /// Each proxy on the path must have counted at least what the generator measured.
-fn uncounted(route: &Route, before: Counts, after: Counts, generated: &Generated) -> Vec<String> {
+fn uncounted(route: &Route, before: Counts, after: Counts, carried: u64) -> Vec<String> {
     let (before, after) = match (before, after) {
         (Ok(Some(before)), Ok(Some(after))) => (before, after),
         (Ok(None), _) | (_, Ok(None)) => return Vec::new(),
@@ -391,10 +386,9 @@ fn uncounted(route: &Route, before: Counts, after: Counts, generated: &Generated
                 .get(role)
                 .unwrap_or(&0)
                 .saturating_sub(*before.get(role).unwrap_or(&0));
-            (grown < generated.ok).then(|| {
+            (grown < carried).then(|| {
                 format!(
-                    "the {role} counted {grown} requests, the generator {}: some went another way",
-                    generated.ok
+                    "the {role} counted {grown}, the generator {carried}: some went another way"
                 )
             })
         })

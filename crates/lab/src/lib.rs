@@ -14,6 +14,7 @@ mod experiment;
 mod find;
 mod folder;
 mod gate;
+mod generator;
 mod plan;
 mod proof;
 mod slice;
@@ -21,8 +22,8 @@ mod target;
 mod wire;
 
 pub use agreement::{AgreementSettings, agree, write_agreement};
-pub use definition::{Definition, DefinitionError, Only, Overrides, quick};
+pub use definition::{Definition, DefinitionError, Only, Overrides, Variant, quick};
 pub use experiment::{Outcome, Settings, run};
-pub use find::{Found, Peer, fortio, peers};
+pub use find::{Found, Nginx, Peer, fortio, peers};
 pub use folder::{default_folder, read, redraw};
 pub use plan::{Cell, Plan};

@@ -12,37 +12,41 @@ const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
 const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
 
 /// One combination that is measured.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cell {
-    /// `baseline`, `voile`, `envoy`, `relay`.
-    pub contestant: String,
-    /// `baseline`, `clientonly`, `serveronly`, `both`.
-    pub mode: String,
-    /// Mutual TLS between the sidecars.
-    pub tls: bool,
-    /// `uniform`, `poisson`, `fortio`.
-    pub arrival: String,
+pub use voile_report::record::CellKey as Cell;
+
+/// Which way the requests of a cell go, whatever their number: what is started, routed and proven.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Way {
+    pub(crate) contestant: String,
+    pub(crate) mode: String,
+    pub(crate) tls: bool,
+    pub(crate) protocol: String,
 }
 
-impl Cell {
-    /// Whether no proxy is in the path.
-    #[must_use]
-    pub fn is_baseline(&self) -> bool {
-        self.mode == "baseline"
+impl Way {
+    pub(crate) fn of(cell: &Cell) -> Self {
+        Self {
+            contestant: cell.contestant.clone(),
+            mode: cell.mode.clone(),
+            tls: cell.tls,
+            protocol: cell.protocol.clone(),
+        }
     }
 }
 
-impl fmt::Display for Cell {
+impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_baseline() {
-            return write!(f, "baseline {}", self.arrival);
+        if self.mode == "baseline" {
+            return write!(f, "baseline {}", self.protocol);
         }
         let tls = if self.tls { "mutual TLS" } else { "plaintext" };
-        write!(
-            f,
-            "{} {} {tls} {}",
-            self.contestant, self.mode, self.arrival
-        )
+        let Self {
+            contestant,
+            mode,
+            protocol,
+            ..
+        } = self;
+        write!(f, "{contestant} {mode} {tls} {protocol}")
     }
 }
 

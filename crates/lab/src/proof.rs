@@ -1,7 +1,6 @@
 //! Proof of path: before anything is measured, each cell's path is walked once by marked requests, and looked at from
 //! outside (a capture, who owns the sockets, strangers' attempts) and from inside (the proxies' own counts).
 
-use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -10,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use voile_report::record::{Check, Proof, Verdict};
 
-use crate::contestants::{Contestant, Hop, Instance, Route};
-use crate::slice::{Broken, Generated, Order, finish_load, start_load};
+use crate::contestants::{Contestant, Counts, Hop, Instance, Route};
+use crate::generator::{Broken, Generated, Order, finish_load, start_load};
+use crate::plan::Way;
 use crate::target::Lab;
 use crate::wire::{Capture, Hello, Seen};
 
@@ -31,8 +31,7 @@ pub(crate) struct Proven {
 pub(crate) fn prove(
     lab: &Lab<'_>,
     contestant: &mut dyn Contestant,
-    mode: &str,
-    tls: bool,
+    way: &Way,
     route: &Route,
     order: &Order,
 ) -> Result<Proven, Broken> {
@@ -42,7 +41,7 @@ pub(crate) fn prove(
         warmup: Duration::ZERO,
         ..order.clone()
     };
-    let before = contestant.requests();
+    let before = contestant.counts(&way.protocol);
     let capture = Capture::start(&route.hops, &marker);
     let (mut load, out) = start_load(lab, route, &order).map_err(Broken::Failed)?;
     let generated = finish_load(
@@ -52,9 +51,15 @@ pub(crate) fn prove(
         lab,
     )?;
     let sent = generated.sent;
+    // Who does not look into the bytes can only count connections.
+    let expected = if way.protocol == "tcp" {
+        order.connections.into()
+    } else {
+        sent
+    };
     let mut checks = vec![answers(&generated, &order)];
-    checks.push(counted(contestant, route, before, sent));
-    let owners = contestant.instances(mode);
+    checks.push(counted(contestant, way, route, before, expected));
+    let owners = contestant.instances(way);
     checks.extend(
         route
             .hops
@@ -86,8 +91,9 @@ pub(crate) fn prove(
     );
     let proof = Proof {
         contestant: contestant.name().to_owned(),
-        mode: mode.to_owned(),
-        tls,
+        mode: way.mode.clone(),
+        tls: way.tls,
+        protocol: way.protocol.clone(),
         checks,
     };
     Ok(Proven { proof, hello })
@@ -118,7 +124,11 @@ fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<String>) -> 
 }
 
 fn answers(generated: &Generated, order: &Order) -> Check {
-    let claim = format!("every answer is good and carries {} bytes", order.size);
+    let claim = if order.protocol == "http1" {
+        format!("every answer is good and carries {} bytes", order.size)
+    } else {
+        "every answer is good".to_owned()
+    };
     let good = generated.ok > 0 && generated.errors_total == 0;
     let evidence = if good {
         format!("{} of {} answers", generated.ok, generated.scheduled)
@@ -131,11 +141,19 @@ fn answers(generated: &Generated, order: &Order) -> Check {
     check(claim, good, evidence)
 }
 
-type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
-
 /// Each proxy on the path counted exactly what was sent, and (soon) no more comes.
-fn counted(contestant: &dyn Contestant, route: &Route, before: Counts, sent: u64) -> Check {
-    let claim = "each proxy's own counter grew by the requests sent";
+fn counted(
+    contestant: &dyn Contestant,
+    way: &Way,
+    route: &Route,
+    before: Counts,
+    sent: u64,
+) -> Check {
+    let claim = if way.protocol == "tcp" {
+        "each proxy's own counter grew by the connections opened"
+    } else {
+        "each proxy's own counter grew by the requests sent"
+    };
     if route.proxies().next().is_none() {
         return check(
             "no proxy is on the path",
@@ -157,7 +175,7 @@ fn counted(contestant: &dyn Contestant, route: &Route, before: Counts, sent: u64
     };
     let deadline = Instant::now() + COUNT_BOUND;
     loop {
-        let grown: Vec<(&str, u64)> = match contestant.requests() {
+        let grown: Vec<(&str, u64)> = match contestant.counts(&way.protocol) {
             Ok(Some(now)) => route
                 .proxies()
                 .map(|role| {
@@ -331,8 +349,14 @@ fn answered_in_plaintext(address: SocketAddr) -> io::Result<bool> {
     stream.write_all(b"GET /?size=1 HTTP/1.1\r\nHost: stranger\r\nConnection: close\r\n\r\n")?;
     let mut answer = [0; 64];
     let got = stream.read(&mut answer)?;
-    // A refusal is an answer too, but not the service's.
-    Ok(answer[..got].starts_with(b"HTTP/1.1 200"))
+    Ok(is_answer(&answer[..got]))
+}
+
+/// Whether the service answered: with success over HTTP, or with our own words over TCP. A proxy's refusal is no answer.
+fn is_answer(bytes: &[u8]) -> bool {
+    [&b"HTTP/1.1 200"[..], b"GET /?size=1"]
+        .iter()
+        .any(|words| bytes.windows(words.len()).any(|window| window == *words))
 }
 
 /// A self-signed certificate that claims the client's identity.
@@ -397,7 +421,7 @@ fn tls_stranger(claim: &str, address: SocketAddr, arguments: &[String]) -> Check
     let Ok(output) = child.wait_with_output() else {
         return not_proven("openssl's output was lost".to_owned());
     };
-    let answered = output.stdout.windows(8).any(|window| window == b"HTTP/1.1");
+    let answered = is_answer(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr);
     let alert = said
         .lines()

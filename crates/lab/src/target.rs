@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::contestants::Hop;
+
 use voile_host::child::{Output, Spec, Supervised};
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, wait_ready};
@@ -17,14 +19,38 @@ const LOG_LINES: usize = 6;
 /// Of each of them; some programs print their whole configuration.
 const LOG_LINE_CHARS: usize = 300;
 
+/// Where the servers listen that all contestants lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Echo {
+    /// HTTP in all its versions.
+    pub(crate) http: SocketAddr,
+    /// Bytes back as they came.
+    pub(crate) tcp: SocketAddr,
+}
+
+impl Echo {
+    /// The last hop of every path.
+    pub(crate) fn hop(&self, protocol: &str) -> Hop {
+        Hop {
+            to: "server",
+            address: if protocol == "tcp" {
+                self.tcp
+            } else {
+                self.http
+            },
+            tls: false,
+        }
+    }
+}
+
 /// What contestants are started with.
 pub(crate) struct Lab<'a> {
     /// The `voile` program under test; also generator, server and relay.
     pub(crate) voile: PathBuf,
     /// A folder for configuration and logs that is removed at the end.
     pub(crate) folder: &'a Path,
-    /// Where the echo server listens.
-    pub(crate) echo: SocketAddr,
+    /// Where the echo servers listen.
+    pub(crate) echo: Echo,
     /// Threads of each proxy.
     pub(crate) workers: u32,
     /// Whether the user asked to end.
@@ -79,17 +105,26 @@ pub(crate) fn start_echo(
     let lab = Lab {
         voile: voile.to_owned(),
         folder,
-        echo: address,
+        echo: Echo {
+            http: address,
+            tcp: address,
+        },
         workers: 1,
         stopped,
     };
+    let tcp = arguments.contains(&"--tcp");
     let spec = lab
-        .process("echo", voile)
+        .process(if tcp { "echo-tcp" } else { "echo" }, voile)
         .arg("echo")
         .arg("--listen")
         .arg(address.to_string())
         .args(arguments);
     let mut child = spec.start().map_err(|e| e.to_string())?;
-    lab.wait_ready(&mut child, &Probe::Http(address, "/?size=1".to_owned()))?;
+    let probe = if tcp {
+        Probe::Tcp(address)
+    } else {
+        Probe::Http(address, "/?size=1".to_owned())
+    };
+    lab.wait_ready(&mut child, &probe)?;
     Ok((child, address))
 }

@@ -1,11 +1,11 @@
 //! Two records of the same experiment, one divided by the other: before and after a change. They were not measured in the
 //! same rounds, so nothing can be paired, and what the machine did in between stands in every ratio; the page says so.
 
-use crate::record::{CellKey, Estimate, Record};
+use crate::record::{Estimate, Record};
 use crate::statistics::unpaired_ratio;
 use crate::summarise::by_cell;
 use crate::table::{Row, aligned, heading};
-use crate::words::{interval, mode_title, ratio};
+use crate::words::{self, interval, ratio};
 
 /// What is compared, and its heading.
 const FIGURES: [(&str, &str); 5] = [
@@ -32,13 +32,7 @@ pub fn render(first: &Record, second: &Record) -> Result<String, String> {
         let Some(others) = theirs.get(key) else {
             continue;
         };
-        let CellKey {
-            contestant,
-            mode,
-            tls,
-            arrival,
-        } = key;
-        let title = mode_title(mode, *tls, arrival);
+        let title = words::title(key);
         if title != last {
             rows.push(Row::Title(title.clone()));
             last = title;
@@ -54,7 +48,9 @@ pub fn render(first: &Record, second: &Record) -> Result<String, String> {
             found.map_or_else(|| "–".to_owned(), |r| interval(&r, ratio))
         });
         rows.push(Row::Cells(
-            std::iter::once(contestant.clone()).chain(cells).collect(),
+            std::iter::once(key.contestant.clone())
+                .chain(cells)
+                .collect(),
         ));
     }
     if rows.len() == 1 {

@@ -1,8 +1,10 @@
 //! What an experiment found, in sentences: the same for the terminal and the page. The heaviest path comes first; what the
 //! A/A control says of the noise comes with it, because no difference may be read without it.
 
-use crate::record::{Control, Estimate, Record, Summary};
-use crate::words::{bytes, duration, interval, ratio};
+use std::collections::BTreeSet;
+
+use crate::record::{Control, Estimate, Kind, Record, Summary};
+use crate::words::{bytes, duration, interval, load_title, ratio};
 
 /// The control's figures that are told, as a reader calls them.
 const CONTROLLED: [(&str, &str); 6] = [
@@ -21,9 +23,24 @@ pub fn sentences(record: &Record) -> Vec<String> {
         .summary
         .iter()
         .filter(|s| s.mode == "both" && s.arrival == "uniform" && s.runs_valid > 0)
+        .filter(|s| s.kind == Kind::Latency)
         .collect();
     told.sort_by_key(|summary| (!summary.tls, summary.contestant != "voile"));
-    let mut sentences: Vec<String> = told.into_iter().map(cost).collect();
+    let loads: BTreeSet<String> = told.iter().map(|s| load_title(&s.key())).collect();
+    // Of many loads only ours is told in words; the tables have the others.
+    if loads.len() > 1 {
+        told.retain(|summary| summary.contestant == "voile");
+    }
+    let mut sentences: Vec<String> = told
+        .into_iter()
+        .map(|summary| {
+            let cost = cost(summary);
+            match loads.len() {
+                1 => cost,
+                _ => format!("{}: {cost}", load_title(&summary.key())),
+            }
+        })
+        .collect();
     sentences.extend(record.control.as_ref().and_then(control));
     sentences.extend(repeats(record));
     if record.runs.is_empty() {
@@ -103,15 +120,15 @@ fn control(control: &Control) -> Option<String> {
     if seen.is_empty() {
         return None;
     }
-    let tls = if control.tls {
+    let tls = if control.cell.tls {
         "mutual TLS"
     } else {
         "plaintext"
     };
     let mut text = format!(
         "A/A, {} {} {tls} measured twice, second over first: {}.",
-        control.contestant,
-        control.mode,
+        control.cell.contestant,
+        control.cell.mode,
         seen.join(", ")
     );
     if !smallest.is_empty() {

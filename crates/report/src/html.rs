@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
-use crate::words::{bytes, duration, escape, micro, mode_title, range, ratio};
+use crate::words::{self, bytes, duration, escape, micro, range, ratio};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -106,7 +106,7 @@ fn table(page: &mut String, record: &Record) {
     page.push_str("<th>rounds</th></tr></thead><tbody>\n");
     let mut last = String::new();
     for summary in &record.summary {
-        let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
+        let title = words::title(&summary.key());
         if title != last {
             let _ = writeln!(
                 page,
@@ -147,7 +147,7 @@ fn ratios(page: &mut String, record: &Record) {
         <th>cell</th><th class=\"t\">against</th><th>CPU per sidecar</th><th>added p50</th><th>added p99</th><th>p50</th><th>p99</th><th>RSS per sidecar</th></tr></thead><tbody>\n");
     for summary in ours {
         for (against, figures) in &summary.ratios {
-            let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
+            let title = words::title(&summary.key());
             let _ = write!(
                 page,
                 "<tr><td>{}</td><td class=\"t\">{}</td>",

@@ -66,8 +66,49 @@ pub struct Experiment {
     pub seed: u64,
     /// The bounds of the validity gate, in words.
     pub validity: Vec<String>,
+    /// What was to be reached.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<Target>,
     /// Ended early by the user.
     pub interrupted: bool,
+}
+
+/// A figure that is to be reached, in every cell that has what is said of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Target {
+    /// What it is about, in words.
+    pub row: String,
+    /// Names of figures, as in [`Summary`].
+    pub figures: Vec<String>,
+    /// Whose.
+    pub contestant: String,
+    /// As in [`Run`]; any, when it is not said.
+    pub mode: Option<String>,
+    /// As in [`Run`].
+    pub tls: Option<bool>,
+    /// As in [`Run`].
+    pub kind: Option<Kind>,
+    /// As in [`Run`].
+    pub protocol: Option<String>,
+    /// As in [`Run`].
+    pub arrival: Option<String>,
+    /// As in [`Run`].
+    pub rate: Option<u32>,
+    /// As in [`Run`].
+    pub connections: Option<u32>,
+    /// No more than this.
+    pub at_most: Option<f64>,
+    /// No less than this.
+    pub at_least: Option<f64>,
+    /// As a ratio to each of these contestants' figure: to the better of them, that is.
+    pub of: Vec<String>,
+    /// As a difference to this contestant's figure.
+    pub minus: Option<String>,
+    /// No worse than those of `of` by more than the interval.
+    pub within_noise: bool,
+    /// Contestants whose ratio is shown beside it and not judged.
+    pub beside: Vec<String>,
 }
 
 /// Where it was measured.
@@ -119,11 +160,14 @@ pub struct Run {
     pub mode: String,
     /// Mutual TLS between the two sidecars.
     pub tls: bool,
-    /// `http1`.
+    /// What kind of measurement.
+    #[serde(default)]
+    pub kind: Kind,
+    /// `http1`, `grpc` or `tcp`.
     pub protocol: String,
     /// `uniform`, `poisson` or `fortio`.
     pub arrival: String,
-    /// Requests per second asked for.
+    /// Requests per second asked for; 0 is as many as go.
     pub rate: f64,
     /// Connections of the generator.
     pub connections: u32,
@@ -167,6 +211,15 @@ pub struct Run {
     pub service_us: Latency,
     /// CPU of the whole machine, kernel work outside any process included.
     pub machine_cpu_us_per_request: Option<f64>,
+    /// The same less what generator and server used by their own clocks: what the path cost, whoever was charged for it.
+    #[serde(default)]
+    pub machine_cpu_less_load_server_us_per_request: Option<f64>,
+    /// Payload carried per second, both ways, for bulk.
+    #[serde(default)]
+    pub gigabits_per_second: Option<f64>,
+    /// What an idle slice found, by role and name: `client-sidecar.bytes_per_connection`, …
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub idle: BTreeMap<String, f64>,
     /// Share of the machine's cores that was busy, 0…1.
     #[serde(default)]
     pub machine_busy: Option<f64>,
@@ -258,6 +311,9 @@ pub struct Summary {
     /// As in [`Run`].
     pub tls: bool,
     /// As in [`Run`].
+    #[serde(default)]
+    pub kind: Kind,
+    /// As in [`Run`].
     pub protocol: String,
     /// As in [`Run`].
     pub arrival: String,
@@ -280,13 +336,8 @@ pub struct Summary {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Control {
     /// The cell that was measured twice.
-    pub contestant: String,
-    /// Its mode.
-    pub mode: String,
-    /// Whether over mutual TLS.
-    pub tls: bool,
-    /// Its arrival.
-    pub arrival: String,
+    #[serde(flatten)]
+    pub cell: CellKey,
     /// Ratio of the second to the first, paired within rounds: 1 where nothing but noise differs.
     pub ratios: BTreeMap<String, Estimate>,
     /// Figures whose interval does not hold 1.
@@ -304,6 +355,9 @@ pub struct Proof {
     pub mode: String,
     /// As in [`Run`].
     pub tls: bool,
+    /// As in [`Run`].
+    #[serde(default = "http1")]
+    pub protocol: String,
     /// The things shown, or not.
     pub checks: Vec<Check>,
 }
@@ -335,20 +389,15 @@ pub enum Verdict {
 /// A merged histogram.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Merged {
-    /// As in [`Run`].
-    pub contestant: String,
-    /// As in [`Run`].
-    pub mode: String,
-    /// As in [`Run`].
-    pub tls: bool,
-    /// As in [`Run`].
-    pub arrival: String,
+    /// Whose.
+    #[serde(flatten)]
+    pub cell: CellKey,
     /// HdrHistogram V2, deflated, base64.
     pub hdr: String,
 }
 
-/// What tells one cell from another.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What tells one cell from another: who, on which path, under which load.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellKey {
     /// As in [`Run`].
     pub contestant: String,
@@ -357,7 +406,64 @@ pub struct CellKey {
     /// As in [`Run`].
     pub tls: bool,
     /// As in [`Run`].
+    #[serde(default)]
+    pub kind: Kind,
+    /// As in [`Run`]; empty in records of before there were several.
+    #[serde(default)]
+    pub protocol: String,
+    /// As in [`Run`].
     pub arrival: String,
+    /// As in [`Run`], in whole requests per second.
+    #[serde(default)]
+    pub rate: u32,
+    /// As in [`Run`].
+    #[serde(default)]
+    pub connections: u32,
+}
+
+/// What kind of measurement a slice is.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Requests on a schedule: what each costs and how long it takes.
+    #[default]
+    Latency,
+    /// Each connection sends as soon as it is answered: how many requests go through.
+    Saturation,
+    /// Bytes as fast as they go.
+    Bulk,
+    /// Processes started anew, connections that say nothing: what they hold, and what doing nothing costs.
+    Idle,
+}
+
+fn http1() -> String {
+    "http1".to_owned()
+}
+
+impl CellKey {
+    /// Whether no proxy is in the path.
+    #[must_use]
+    pub fn is_baseline(&self) -> bool {
+        self.mode == "baseline"
+    }
+
+    /// The same path and load, whoever carries it.
+    #[must_use]
+    pub fn same_but_contestant(&self, other: &Self) -> bool {
+        let mut other = other.clone();
+        other.contestant.clone_from(&self.contestant);
+        *self == other
+    }
+
+    /// The same load, whatever the path.
+    #[must_use]
+    pub fn same_load(&self, other: &Self) -> bool {
+        let load = |key: &Self| (key.kind, key.rate, key.connections);
+        load(self) == load(other)
+            && (&self.protocol, &self.arrival) == (&other.protocol, &other.arrival)
+    }
 }
 
 impl Run {
@@ -368,7 +474,27 @@ impl Run {
             contestant: self.contestant.clone(),
             mode: self.mode.clone(),
             tls: self.tls,
+            kind: self.kind,
+            protocol: self.protocol.clone(),
             arrival: self.arrival.clone(),
+            rate: self.rate as u32,
+            connections: self.connections,
+        }
+    }
+
+    /// A slice of this cell of which nothing is known yet.
+    #[must_use]
+    pub fn of(cell: &CellKey) -> Self {
+        Self {
+            contestant: cell.contestant.clone(),
+            mode: cell.mode.clone(),
+            tls: cell.tls,
+            kind: cell.kind,
+            protocol: cell.protocol.clone(),
+            arrival: cell.arrival.clone(),
+            rate: f64::from(cell.rate),
+            connections: cell.connections,
+            ..Self::default()
         }
     }
 }
@@ -381,7 +507,11 @@ impl Summary {
             contestant: self.contestant.clone(),
             mode: self.mode.clone(),
             tls: self.tls,
+            kind: self.kind,
+            protocol: self.protocol.clone(),
             arrival: self.arrival.clone(),
+            rate: self.rate as u32,
+            connections: self.connections,
         }
     }
 }
@@ -403,8 +533,25 @@ impl Record {
                 head.format
             ));
         }
-        serde_json::from_str(text)
-            .map_err(|e| format!("not a record of format {}: {e}", head.format))
+        let mut record: Self = serde_json::from_str(text)
+            .map_err(|e| format!("not a record of format {}: {e}", head.format))?;
+        record.complete();
+        Ok(record)
+    }
+
+    /// Records of before there were several loads name it only in their runs.
+    fn complete(&mut self) {
+        let Some(first) = self.runs.first().map(Run::key) else {
+            return;
+        };
+        let controls = self.control.iter_mut().chain(&mut self.repeats);
+        let cells = controls
+            .map(|control| &mut control.cell)
+            .chain(self.histograms.iter_mut().map(|merged| &mut merged.cell));
+        for cell in cells.filter(|cell| cell.protocol.is_empty()) {
+            cell.protocol.clone_from(&first.protocol);
+            (cell.rate, cell.connections) = (first.rate, first.connections);
+        }
     }
 
     /// Writes a record, readable by people too.

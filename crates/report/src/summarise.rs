@@ -44,6 +44,7 @@ pub fn summarise(record: &mut Record) {
                 contestant: key.contestant.clone(),
                 mode: key.mode.clone(),
                 tls: key.tls,
+                kind: key.kind,
                 protocol: first.protocol.clone(),
                 arrival: key.arrival.clone(),
                 rate: first.rate,
@@ -72,9 +73,11 @@ fn order_of_cells(runs: &[Run]) -> Vec<CellKey> {
         (
             mode.unwrap_or(usize::MAX),
             key.tls,
+            (key.kind, key.protocol.clone()),
             key.arrival != "uniform",
             key.arrival.clone(),
-            contestant,
+            (key.rate, key.connections),
+            (contestant, key.contestant.clone()),
         )
     };
     let mut keys: Vec<CellKey> = runs
@@ -119,6 +122,14 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
     if let Some(cpu) = run.machine_cpu_us_per_request {
         figures.insert("machine_cpu_us_per_request".to_owned(), cpu);
     }
+    if let Some(cpu) = less_load_and_server(run) {
+        figures.insert(
+            "machine_cpu_less_load_server_us_per_request".to_owned(),
+            cpu,
+        );
+    }
+    figures.extend(run.idle.iter().map(|(name, value)| (name.clone(), *value)));
+    bulk(&mut figures, run);
     for process in &run.processes {
         for (name, value) in [
             ("cpu_us_per_request", process.cpu_us_per_request),
@@ -143,6 +154,37 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
     figures
 }
 
+/// What the machine used beside generator and server; in older records it follows from what they say.
+#[must_use]
+pub fn less_load_and_server(run: &Run) -> Option<f64> {
+    run.machine_cpu_less_load_server_us_per_request.or_else(|| {
+        let ends = run
+            .processes
+            .iter()
+            .filter(|process| ["load", "server"].contains(&process.role.as_str()))
+            .map(|process| process.cpu_us_per_request)
+            .sum::<f64>();
+        Some(run.machine_cpu_us_per_request? - ends)
+    })
+}
+
+/// Gigabits per second, and per core that the sidecars on the path used.
+fn bulk(figures: &mut Figures, run: &Run) {
+    let Some(gigabits) = run.gigabits_per_second else {
+        return;
+    };
+    figures.insert("gigabits_per_second".to_owned(), gigabits);
+    let cores: f64 = run
+        .processes
+        .iter()
+        .filter(|process| SIDECARS.contains(&process.role.as_str()))
+        .map(|process| process.vcpu)
+        .sum();
+    if cores > 0.0 {
+        figures.insert("gigabits_per_core".to_owned(), gigabits / cores);
+    }
+}
+
 fn latency(figures: &mut Figures, name: &str, latency: &Latency) {
     for (percentile, value) in [
         ("p50", latency.p50),
@@ -158,15 +200,16 @@ fn latency(figures: &mut Figures, name: &str, latency: &Latency) {
     }
 }
 
-/// Latency minus that of the baseline with the same arrival in the same round.
+/// Latency minus that of the baseline under the same load in the same round.
 fn add_latency_over_baseline(cells: &mut BTreeMap<CellKey, Rounds>) {
-    let baselines: BTreeMap<String, Rounds> = cells
+    let baselines: Vec<(CellKey, Rounds)> = cells
         .iter()
-        .filter(|(key, _)| key.mode == "baseline")
-        .map(|(key, rounds)| (key.arrival.clone(), rounds.clone()))
+        .filter(|(key, _)| key.is_baseline())
+        .map(|(key, rounds)| (key.clone(), rounds.clone()))
         .collect();
-    for (key, rounds) in cells.iter_mut().filter(|(key, _)| key.mode != "baseline") {
-        let Some(baseline) = baselines.get(&key.arrival) else {
+    for (key, rounds) in cells.iter_mut().filter(|(key, _)| !key.is_baseline()) {
+        let mut loads = baselines.iter();
+        let Some((_, baseline)) = loads.find(|(baseline, _)| baseline.same_load(key)) else {
             continue;
         };
         for (round, figures) in rounds {
@@ -212,10 +255,7 @@ fn ratios(
 ) -> BTreeMap<String, BTreeMap<String, Estimate>> {
     cells
         .iter()
-        .filter(|(other, _)| {
-            other.contestant != key.contestant
-                && (&other.mode, other.tls, &other.arrival) == (&key.mode, key.tls, &key.arrival)
-        })
+        .filter(|(other, _)| other.contestant != key.contestant && key.same_but_contestant(other))
         .map(|(other, others)| {
             (
                 other.contestant.clone(),
@@ -275,10 +315,7 @@ fn control(runs: &[Run], seed: u64) -> Option<Control> {
         ratio.low.is_some_and(|low| low > 1.0) || ratio.high.is_some_and(|high| high < 1.0)
     };
     Some(Control {
-        contestant: key.contestant,
-        mode: key.mode,
-        tls: key.tls,
-        arrival: key.arrival,
+        cell: key,
         alarms: ratios
             .iter()
             .filter(|(_, ratio)| outside(ratio))

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
-use crate::words::{bytes, duration, interval, mode_title, ratio};
+use crate::words::{self, bytes, duration, interval, ratio};
 
 /// Between two columns.
 const GAP: &str = "   ";
@@ -29,7 +29,7 @@ pub fn render(record: &Record) -> String {
     ])];
     let mut last = String::new();
     for summary in &record.summary {
-        let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
+        let title = words::title(&summary.key());
         if title != last {
             rows.push(Row::Title(title.clone()));
             last = title;
@@ -123,7 +123,7 @@ fn ratios(record: &Record) -> String {
                 let found: Option<&Estimate> = figures.get(name);
                 found.map_or_else(|| "–".to_owned(), |f| interval(f, ratio))
             };
-            let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
+            let title = words::title(&summary.key());
             rows.push(Row::Cells(vec![
                 format!("{against}, {title}"),
                 show("sidecar.cpu_us_per_request"),

@@ -1,6 +1,6 @@
 //! How figures are written for people: few digits, units, intervals; and escaping for HTML.
 
-use crate::record::Estimate;
+use crate::record::{CellKey, Estimate, Kind};
 
 /// Microseconds (the unit stands in the heading).
 #[must_use]
@@ -65,9 +65,26 @@ pub fn range(estimate: &Estimate, show: fn(f64) -> String) -> Option<String> {
     Some(format!("{}–{}", plain(&low), plain(&high)))
 }
 
-/// A cell's mode as a heading.
+/// A cell's path and load as a heading.
 #[must_use]
-pub fn mode_title(mode: &str, tls: bool, arrival: &str) -> String {
+pub fn title(cell: &CellKey) -> String {
+    format!("{}, {}", path_title(&cell.mode, cell.tls), load_title(cell))
+}
+
+impl std::fmt::Display for CellKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let load = load_title(self);
+        if self.is_baseline() {
+            return write!(f, "baseline, {load}");
+        }
+        let tls = if self.tls { "mutual TLS" } else { "plaintext" };
+        write!(f, "{} {} {tls}, {load}", self.contestant, self.mode)
+    }
+}
+
+/// Whom requests meet on their way.
+#[must_use]
+pub fn path_title(mode: &str, tls: bool) -> String {
     let path = match mode {
         "baseline" => "baseline: no proxy",
         "clientonly" => "clientonly: one sidecar, at the client",
@@ -80,7 +97,33 @@ pub fn mode_title(mode: &str, tls: bool, arrival: &str) -> String {
         (_, true) => ", mutual TLS",
         (_, false) => ", plaintext",
     };
-    format!("{path}{tls}, {arrival} arrival")
+    format!("{path}{tls}")
+}
+
+/// The load of a cell: `HTTP/1.1, 1000/s over 16 connections, uniform arrival`.
+#[must_use]
+pub fn load_title(cell: &CellKey) -> String {
+    let protocol = match cell.protocol.as_str() {
+        "http1" => "HTTP/1.1",
+        "http2" => "HTTP/2",
+        "grpc" => "gRPC unary",
+        "tcp" => "TCP",
+        other => other,
+    };
+    let over = match cell.connections {
+        1 => "1 connection".to_owned(),
+        many => format!("{many} connections"),
+    };
+    match cell.kind {
+        Kind::Latency => format!(
+            "{protocol}, {}/s over {over}, {} arrival",
+            cell.rate, cell.arrival
+        ),
+        Kind::Saturation => format!("{protocol}, as many as go over {over}"),
+        Kind::Bulk => format!("{protocol}, bytes as fast as they go over {over}"),
+        Kind::Idle if cell.connections == 0 => "started and left alone".to_owned(),
+        Kind::Idle => format!("{over} of {protocol} that say nothing"),
+    }
 }
 
 /// Text inside HTML or SVG, attribute values included.

@@ -47,7 +47,7 @@ enum Command {
     Agreement(Comparison),
     /// List the contestants found on this machine.
     Peers {
-        /// Where a peer is: envoy=PATH.
+        /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH.
         #[arg(long = "peer", value_name = "NAME=PATH")]
         peers: Vec<String>,
     },
@@ -77,7 +77,8 @@ struct Choices {
     /// The record folder [default: voile-results/DATE-NAME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Where a peer is: envoy=PATH. Looked for on PATH and in Python environments otherwise.
+    /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH. Looked for on PATH, in /usr/sbin and in Python
+    /// environments otherwise.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
     /// Only these contestants (the baseline is always measured).
@@ -155,17 +156,14 @@ fn experiment(definition: Definition, run: &Choices) -> Done {
     };
     let definition = definition.with(&overrides).map_err(usage)?;
     let found = voile_lab::peers(&run.peers).map_err(usage)?;
-    let wants_envoy = definition
-        .cells
-        .iter()
-        .any(|cell| cell.contestant == "envoy");
-    if let (Err(how), true) = (&found.envoy, wants_envoy) {
-        eprintln!("{how}");
+    for (name, peer) in found.all() {
+        let wanted = definition.cells.iter().any(|cell| cell.contestant == name);
+        if let (Err(how), true) = (peer, wanted) {
+            eprintln!("{how}");
+        }
     }
     if run.dry_run {
-        let plan = Plan::new(&definition, &|cell| {
-            cell.contestant != "envoy" || found.envoy.is_ok()
-        });
+        let plan = Plan::new(&definition, &|cell| found.has(&cell.contestant));
         print!(
             "{} ({})\n{}",
             definition.name,
@@ -208,7 +206,7 @@ fn command() -> String {
                 .unwrap_or(&word)
                 .starts_with(name)
         };
-        match ["envoy=", "fortio="]
+        match ["envoy=", "fortio=", "nginx=", "haproxy="]
             .into_iter()
             .find(|name| names_a_place(name))
         {
@@ -299,9 +297,11 @@ fn list(peers: &[String]) -> Done {
         "voile {} (this program; also relay, the floor)",
         env!("CARGO_PKG_VERSION")
     );
-    match found.envoy {
-        Ok(envoy) => println!("envoy {} {}", envoy.version, envoy.path.display()),
-        Err(how) => println!("{how}"),
+    for (name, peer) in found.all() {
+        match peer {
+            Ok(peer) => println!("{name} {} {}", peer.version, peer.path.display()),
+            Err(how) => println!("{how}"),
+        }
     }
     Ok(())
 }

@@ -1,8 +1,7 @@
 //! No proxy at all: what the same client and server cost by themselves.
 
-use std::collections::BTreeMap;
-
-use super::{Contestant, Hop, Instance, Route};
+use super::{Contestant, Counts, Instance, Route};
+use crate::plan::Way;
 use crate::target::Lab;
 
 /// Load straight to the server.
@@ -10,7 +9,7 @@ use crate::target::Lab;
 pub(super) struct Baseline;
 
 impl Contestant for Baseline {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "baseline"
     }
 
@@ -22,20 +21,16 @@ impl Contestant for Baseline {
         Ok(())
     }
 
-    fn route(&self, lab: &Lab<'_>, mode: &str, tls: bool) -> Option<Route> {
-        let hop = Hop {
-            to: "server",
-            address: lab.echo,
-            tls: false,
-        };
-        (mode == "baseline" && !tls).then(|| Route::through(vec![hop]))
+    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+        let hop = lab.echo.hop(&way.protocol);
+        (way.mode == "baseline" && !way.tls).then(|| Route::through(vec![hop]))
     }
 
-    fn instances(&self, _mode: &str) -> Vec<Instance> {
+    fn instances(&self, _way: &Way) -> Vec<Instance> {
         Vec::new()
     }
 
-    fn requests(&self) -> Result<Option<BTreeMap<&'static str, u64>>, String> {
+    fn counts(&self, _protocol: &str) -> Counts {
         Ok(None)
     }
 

@@ -14,6 +14,8 @@ use rcgen::{
 pub(super) struct Leaf {
     pub(super) certificate: PathBuf,
     pub(super) key: PathBuf,
+    /// Both in one file, as HAProxy wants them.
+    pub(super) both: PathBuf,
 }
 
 /// Writes `root.pem` and one leaf per name and SPIFFE id into the folder.
@@ -53,8 +55,10 @@ pub(super) fn write(
         let leaf = Leaf {
             certificate: folder.join(format!("{name}.pem")),
             key: folder.join(format!("{name}-key.pem")),
+            both: folder.join(format!("{name}-both.pem")),
         };
         write(&leaf.certificate, &certificate.pem())?;
+        write(&leaf.both, &(certificate.pem() + &key.serialize_pem()))?;
         write(&leaf.key, &key.serialize_pem())?;
         written.push(leaf);
     }

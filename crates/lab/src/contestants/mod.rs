@@ -3,13 +3,20 @@
 mod baseline;
 mod certificates;
 mod envoy;
+mod haproxy;
+mod listeners;
+mod nginx;
+mod pair;
 mod relay;
 mod voile;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
+use crate::definition::Variant;
 use crate::find::Found;
+use crate::plan::Way;
 use crate::target::Lab;
 
 pub(crate) const CLIENT: &str = "client-sidecar";
@@ -66,10 +73,13 @@ impl Route {
     }
 }
 
+/// What proxies say they have carried, by role.
+pub(crate) type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
+
 /// Who stands between client and server.
 pub(crate) trait Contestant {
     /// Its name in records.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
 
     /// Starts its processes. What was started before a failure is ended when the contestant is dropped.
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String>;
@@ -77,14 +87,15 @@ pub(crate) trait Contestant {
     /// Waits until it would carry requests.
     fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String>;
 
-    /// How it carries a cell; none when it cannot.
-    fn route(&self, lab: &Lab<'_>, mode: &str, tls: bool) -> Option<Route>;
+    /// How it carries such requests; none when it cannot.
+    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route>;
 
-    /// Its instances on the path of a mode (and its control plane), with their processes now.
-    fn instances(&self, mode: &str) -> Vec<Instance>;
+    /// Its instances on that way (and its control plane), with their processes now.
+    fn instances(&self, way: &Way) -> Vec<Instance>;
 
-    /// Requests that each proxy says it has carried since it started, by role. None when it keeps no count.
-    fn requests(&self) -> Result<Option<BTreeMap<&'static str, u64>>, String>;
+    /// Requests (connections, where the protocol is TCP) that each proxy says it has carried since it started, by role.
+    /// None when it keeps no count.
+    fn counts(&self, protocol: &str) -> Counts;
 
     /// Whether all its processes still run; if not, which ended and how.
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String>;
@@ -108,15 +119,28 @@ pub(crate) trait Contestant {
 }
 
 /// The contestant of that name; none when the lab does not know it.
-pub(crate) fn named(name: &str, found: &Found) -> Result<Box<dyn Contestant>, String> {
+pub(crate) fn named(
+    name: &str,
+    variants: &[Variant],
+    found: &Found,
+) -> Result<Box<dyn Contestant>, String> {
+    if let Some(variant) = variants.iter().find(|variant| variant.name == name) {
+        return Ok(Box::new(voile::Voile::variant(variant.clone())));
+    }
     match name {
         "baseline" => Ok(Box::new(baseline::Baseline)),
         "relay" => Ok(Box::new(relay::Relay::default())),
-        "voile" => Ok(Box::new(voile::Voile::default())),
-        "envoy" => match &found.envoy {
-            Ok(peer) => Ok(Box::new(envoy::Envoy::new(peer.clone()))),
-            Err(why) => Err(why.clone()),
-        },
+        "voile" => Ok(Box::new(voile::Voile::variant(Variant::plain("voile")))),
+        "envoy" => Ok(Box::new(envoy::Envoy::new(found.envoy.clone()?))),
+        "nginx" => Ok(Box::new(nginx::Nginx::new(found.nginx.clone()?))),
+        "haproxy" => Ok(Box::new(haproxy::Haproxy::new(found.haproxy.clone()?))),
         other => Err(format!("the lab does not know contestant {other}")),
     }
+}
+
+/// A folder for a contestant's configuration.
+fn peers_folder(lab: &Lab<'_>, name: &str) -> Result<PathBuf, String> {
+    let folder = lab.folder.join(name);
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    Ok(folder)
 }

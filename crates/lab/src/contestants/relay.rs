@@ -1,21 +1,21 @@
 //! The floor: bare epoll relays that move bytes and look at none of them.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_host::child::{Supervised, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::{CLIENT, Contestant, Hop, Instance, Route, SERVER};
+use super::{CLIENT, Contestant, Counts, Hop, Instance, Route, SERVER};
+use crate::plan::Way;
 use crate::target::{Lab, STOP_GRACE};
 
 /// The client's relays live here, the server's there.
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 12, 0, 1));
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 12, 0, 2));
 
-/// Three relays: one before the server, one that leads to it, one that leads straight to the server. Only those on a
-/// cell's path are charged to it, and the client's is one instance whichever of its two listeners is used.
+/// Three relays for each of the two servers: one before the server, one that leads to it, one that leads straight to the
+/// server. Only those on a cell's path are charged to it.
 #[derive(Debug, Default)]
 pub(super) struct Relay {
     running: Vec<(Supervised, &'static str, SocketAddr)>,
@@ -53,25 +53,33 @@ impl Relay {
     }
 }
 
-/// The relays that carry a mode, by role and name.
-fn on_path(mode: &str) -> &'static [(&'static str, &'static str)] {
-    match mode {
-        "clientonly" => &[(CLIENT, "relay-client-only")],
-        "serveronly" => &[(SERVER, "relay-server")],
-        "both" => &[(CLIENT, "relay-client"), (SERVER, "relay-server")],
+/// The relays that carry such requests, by role and name.
+fn on_path(way: &Way) -> Vec<(&'static str, String)> {
+    let names: &[(&'static str, &str)] = match (way.mode.as_str(), way.tls) {
+        ("clientonly", false) => &[(CLIENT, "client-only")],
+        ("serveronly", false) => &[(SERVER, "server")],
+        ("both", false) => &[(CLIENT, "client"), (SERVER, "server")],
         _ => &[],
-    }
+    };
+    let kind = if way.protocol == "tcp" { "tcp-" } else { "" };
+    names
+        .iter()
+        .map(|(role, name)| (*role, format!("relay-{kind}{name}")))
+        .collect()
 }
 
 impl Contestant for Relay {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "relay"
     }
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let server = self.launch(lab, "relay-server", SERVER, SERVER_ADDRESS, lab.echo)?;
-        self.launch(lab, "relay-client", CLIENT, CLIENT_ADDRESS, server)?;
-        self.launch(lab, "relay-client-only", CLIENT, CLIENT_ADDRESS, lab.echo)?;
+        for (kind, echo) in [("", lab.echo.http), ("tcp-", lab.echo.tcp)] {
+            let name = |name: &str| format!("relay-{kind}{name}");
+            let server = self.launch(lab, &name("server"), SERVER, SERVER_ADDRESS, echo)?;
+            self.launch(lab, &name("client"), CLIENT, CLIENT_ADDRESS, server)?;
+            self.launch(lab, &name("client-only"), CLIENT, CLIENT_ADDRESS, echo)?;
+        }
         Ok(())
     }
 
@@ -82,33 +90,34 @@ impl Contestant for Relay {
         Ok(())
     }
 
-    fn route(&self, lab: &Lab<'_>, mode: &str, tls: bool) -> Option<Route> {
-        let hop = |to, address| Hop {
-            to,
-            address,
-            tls: false,
-        };
-        if tls || on_path(mode).is_empty() {
+    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+        let relays = on_path(way);
+        if relays.is_empty() {
             return None;
         }
         let mut hops = Vec::new();
-        for (role, name) in on_path(mode) {
-            hops.push(hop(*role, self.address(name)?));
+        for (to, name) in relays {
+            let address = self.address(&name)?;
+            hops.push(Hop {
+                to,
+                address,
+                tls: false,
+            });
         }
-        hops.push(hop("server", lab.echo));
+        hops.push(lab.echo.hop(&way.protocol));
         Some(Route::through(hops))
     }
 
-    fn instances(&self, mode: &str) -> Vec<Instance> {
-        on_path(mode)
-            .iter()
+    fn instances(&self, way: &Way) -> Vec<Instance> {
+        on_path(way)
+            .into_iter()
             .filter_map(|(role, name)| {
                 let (child, ..) = self
                     .running
                     .iter()
-                    .find(|(child, ..)| child.name() == *name)?;
+                    .find(|(child, ..)| child.name() == name)?;
                 Some(Instance {
-                    name: (*name).to_owned(),
+                    name,
                     role,
                     pids: child.group_pids(),
                 })
@@ -116,7 +125,7 @@ impl Contestant for Relay {
             .collect()
     }
 
-    fn requests(&self) -> Result<Option<BTreeMap<&'static str, u64>>, String> {
+    fn counts(&self, _protocol: &str) -> Counts {
         Ok(None)
     }
 

@@ -10,8 +10,11 @@ use voile_host::child::{Exit, Output, Spec, Supervised, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
-use super::{CLIENT, CONTROL, Contestant, Hop, Instance, Route, SERVER};
-use crate::target::{Lab, STOP_GRACE};
+use super::listeners::fill;
+use super::{CLIENT, CONTROL, Contestant, Counts, Hop, Instance, Route, SERVER, peers_folder};
+use crate::definition::Variant;
+use crate::plan::Way;
+use crate::target::{Echo, Lab, STOP_GRACE};
 
 const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 1));
@@ -19,12 +22,26 @@ const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 2));
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// How long `voile token create` may take.
 const TOKEN_BOUND: Duration = Duration::from_secs(10);
-/// The counter of Istio's standard metrics.
+/// The counters of Istio's standard metrics.
 const REQUESTS: &str = "istio_requests_total";
+const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
+/// Names of the services' ports in the mesh's template, and what they carry.
+const PORTS: [(&str, &str); 9] = [
+    ("MUTUAL_PORT", "http1"),
+    ("PLAIN_PORT", "http1"),
+    ("DIRECT_PORT", "http1"),
+    ("TCP_MUTUAL_PORT", "tcp"),
+    ("TCP_PLAIN_PORT", "tcp"),
+    ("TCP_DIRECT_PORT", "tcp"),
+    ("GRPC_MUTUAL_PORT", "grpc"),
+    ("GRPC_PLAIN_PORT", "grpc"),
+    ("GRPC_DIRECT_PORT", "grpc"),
+];
 
 /// A control plane and two sidecars.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Voile {
+    variant: Variant,
     running: Option<Running>,
 }
 
@@ -43,13 +60,12 @@ struct Sidecar {
     readiness: SocketAddr,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Ports {
     control: SocketAddr,
     monitoring: SocketAddr,
-    mutual: u16,
-    plain: u16,
-    direct: u16,
+    /// By their names in the template.
+    services: BTreeMap<&'static str, u16>,
 }
 
 /// A port that is free on both pods' addresses: a service has the same on the client's listener and the server's.
@@ -72,29 +88,46 @@ fn local_port() -> Result<SocketAddr, String> {
 
 impl Ports {
     fn choose() -> Result<Self, String> {
+        let mut services = BTreeMap::new();
+        for (name, _) in PORTS {
+            services.insert(name, service_port()?);
+        }
         Ok(Self {
             control: local_port()?,
             monitoring: local_port()?,
-            mutual: service_port()?,
-            plain: service_port()?,
-            direct: service_port()?,
+            services,
         })
     }
 
-    fn resources(&self, echo: SocketAddr) -> String {
-        let mut text = TEMPLATE.to_owned();
+    fn resources(&self, echo: &Echo, variant: &Variant) -> Result<String, String> {
+        let mut values: Vec<(String, String)> = self
+            .services
+            .iter()
+            .map(|(name, port)| ((*name).to_owned(), port.to_string()))
+            .collect();
         for (name, value) in [
             ("CLIENT_ADDRESS", CLIENT_ADDRESS.to_string()),
             ("SERVER_ADDRESS", SERVER_ADDRESS.to_string()),
-            ("ECHO_ADDRESS", echo.ip().to_string()),
-            ("ECHO_PORT", echo.port().to_string()),
-            ("MUTUAL_PORT", self.mutual.to_string()),
-            ("PLAIN_PORT", self.plain.to_string()),
-            ("DIRECT_PORT", self.direct.to_string()),
+            ("ECHO_ADDRESS", echo.http.ip().to_string()),
+            ("ECHO_PORT", echo.http.port().to_string()),
+            ("TCP_ECHO_PORT", echo.tcp.port().to_string()),
         ] {
-            text = text.replace(&format!("${{{name}}}"), &value);
+            values.push((name.to_owned(), value));
         }
-        text
+        let mut text = TEMPLATE.to_owned();
+        for (from, to) in &variant.replace {
+            if !text.contains(from) {
+                return Err(format!(
+                    "variant {}: the mesh has no {from:?} to replace",
+                    variant.name
+                ));
+            }
+            text = text.replace(from, to);
+        }
+        if !variant.append.is_empty() {
+            text = format!("{}\n---\n{}", text.trim_end(), variant.append);
+        }
+        fill(&text, &values)
     }
 }
 
@@ -127,14 +160,28 @@ fn output(lab: &Lab<'_>, spec: Spec) -> Result<String, String> {
 }
 
 impl Voile {
+    /// Voile with what a variant changes; the plain one changes nothing.
+    pub(super) fn variant(variant: Variant) -> Self {
+        Self {
+            variant,
+            running: None,
+        }
+    }
+
+    /// What a process of it is called.
+    fn process_name(&self, what: &str) -> String {
+        format!("{}-{what}", self.variant.name)
+    }
+
     fn start_control(
+        &self,
         lab: &Lab<'_>,
         config: &Path,
         state: &Path,
         ports: &Ports,
     ) -> Result<Supervised, String> {
         let spec = lab
-            .process("voile-control", &lab.voile)
+            .process(&self.process_name("control"), &lab.voile)
             .arg("control")
             .arg("--config")
             .arg(config);
@@ -147,6 +194,7 @@ impl Voile {
     }
 
     fn start_sidecar(
+        &self,
         lab: &Lab<'_>,
         state: &Path,
         ports: &Ports,
@@ -155,7 +203,7 @@ impl Voile {
     ) -> Result<Sidecar, String> {
         let account = format!("lab/{pod}");
         let token = lab
-            .process("voile-token", &lab.voile)
+            .process(&self.process_name("token"), &lab.voile)
             .args([
                 "token",
                 "create",
@@ -167,12 +215,15 @@ impl Voile {
             ])
             .arg(state);
         let token = output(lab, token)?;
-        let token_file: PathBuf = lab.folder.join(format!("voile-{pod}.token"));
+        let token_file: PathBuf = lab
+            .folder
+            .join(&self.variant.name)
+            .join(format!("{pod}.token"));
         std::fs::write(&token_file, token.trim())
             .map_err(|e| format!("{}: {e}", token_file.display()))?;
         let (admin, metrics, readiness) = (local_port()?, local_port()?, local_port()?);
         let spec = lab
-            .process(&format!("voile-{pod}"), &lab.voile)
+            .process(&self.process_name(pod), &lab.voile)
             .args([
                 "proxy",
                 "--workload",
@@ -195,7 +246,8 @@ impl Voile {
                 &readiness.to_string(),
                 "--workers",
                 &lab.workers.to_string(),
-            ]);
+            ])
+            .args(&self.variant.arguments);
         Ok(Sidecar {
             process: spec.start().map_err(|e| e.to_string())?,
             role,
@@ -206,34 +258,34 @@ impl Voile {
 }
 
 impl Contestant for Voile {
-    fn name(&self) -> &'static str {
-        "voile"
+    fn name(&self) -> &str {
+        &self.variant.name
     }
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let (config, state) = (
-            lab.folder.join("voile-config"),
-            lab.folder.join("voile-state"),
-        );
+        let folder = peers_folder(lab, &self.variant.name)?;
+        let (config, state) = (folder.join("config"), folder.join("state"));
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
         let ports = Ports::choose()?;
-        std::fs::write(config.join("mesh.yaml"), ports.resources(lab.echo))
-            .map_err(|e| format!("mesh.yaml: {e}"))?;
-        let control = Self::start_control(lab, &config, &state, &ports)?;
-        let running = self.running.insert(Running {
+        std::fs::write(
+            config.join("mesh.yaml"),
+            ports.resources(&lab.echo, &self.variant)?,
+        )
+        .map_err(|e| format!("mesh.yaml: {e}"))?;
+        let control = self.start_control(lab, &config, &state, &ports)?;
+        // What is in here is ended with it, also when something below fails.
+        let mut running = Running {
             control,
             sidecars: Vec::new(),
             ports,
-        });
-        lab.wait_ready(
-            &mut running.control,
-            &Probe::Http(ports.monitoring, "/ready".to_owned()),
-        )?;
+        };
+        let monitoring = Probe::Http(running.ports.monitoring, "/ready".to_owned());
+        lab.wait_ready(&mut running.control, &monitoring)?;
         for (pod, role) in [("client", CLIENT), ("server", SERVER)] {
-            running
-                .sidecars
-                .push(Self::start_sidecar(lab, &state, &ports, pod, role)?);
+            let sidecar = self.start_sidecar(lab, &state, &running.ports, pod, role)?;
+            running.sidecars.push(sidecar);
         }
+        self.running = Some(running);
         Ok(())
     }
 
@@ -250,47 +302,51 @@ impl Contestant for Voile {
         Ok(())
     }
 
-    fn route(&self, lab: &Lab<'_>, mode: &str, tls: bool) -> Option<Route> {
-        let ports = self.running.as_ref()?.ports;
+    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+        let services = &self.running.as_ref()?.ports.services;
+        let port = |ends: &str| {
+            let (name, _) = PORTS
+                .iter()
+                .find(|(name, protocol)| name.ends_with(ends) && *protocol == way.protocol)?;
+            services.get(name).copied()
+        };
         let hop = |to, on: IpAddr, port, tls| Hop {
             to,
             address: SocketAddr::new(on, port),
             tls,
         };
-        let echo = Hop {
-            to: "server",
-            address: lab.echo,
-            tls: false,
-        };
-        let (host, hops) = match (mode, tls) {
-            ("clientonly", false) => (
-                format!("direct.lab.internal:{}", ports.direct),
-                vec![hop(CLIENT, CLIENT_ADDRESS, ports.direct, false)],
-            ),
-            ("serveronly", false) => (
-                format!("server.lab.svc.cluster.local:{}", ports.plain),
-                vec![hop(SERVER, SERVER_ADDRESS, ports.plain, false)],
-            ),
+        let (name, port, mut hops) = match (way.mode.as_str(), way.tls) {
+            ("clientonly", false) => {
+                let port = port("DIRECT_PORT")?;
+                let hops = vec![hop(CLIENT, CLIENT_ADDRESS, port, false)];
+                ("direct.lab.internal", port, hops)
+            }
+            ("serveronly", false) => {
+                let port = port("PLAIN_PORT")?;
+                let hops = vec![hop(SERVER, SERVER_ADDRESS, port, false)];
+                ("server.lab.svc.cluster.local", port, hops)
+            }
             ("both", tls) => {
-                let port = if tls { ports.mutual } else { ports.plain };
+                let port = port(if tls { "MUTUAL_PORT" } else { "PLAIN_PORT" })?;
                 let hops = vec![
                     hop(CLIENT, CLIENT_ADDRESS, port, false),
                     hop(SERVER, SERVER_ADDRESS, port, tls),
                 ];
-                (format!("server.lab.svc.cluster.local:{port}"), hops)
+                ("server.lab.svc.cluster.local", port, hops)
             }
             _ => return None,
         };
-        let mut route = Route::through(hops.into_iter().chain([echo]).collect());
-        route.host = Some(host);
+        hops.push(lab.echo.hop(&way.protocol));
+        let mut route = Route::through(hops);
+        route.host = Some(format!("{name}:{port}"));
         Some(route)
     }
 
-    fn instances(&self, mode: &str) -> Vec<Instance> {
+    fn instances(&self, way: &Way) -> Vec<Instance> {
         let Some(running) = &self.running else {
             return Vec::new();
         };
-        let on_path = |role: &str| match mode {
+        let on_path = |role: &str| match way.mode.as_str() {
             "clientonly" => role == CLIENT,
             "serveronly" => role == SERVER,
             _ => true,
@@ -310,7 +366,12 @@ impl Contestant for Voile {
         instances
     }
 
-    fn requests(&self) -> Result<Option<BTreeMap<&'static str, u64>>, String> {
+    fn counts(&self, protocol: &str) -> Counts {
+        let counter = if protocol == "tcp" {
+            CONNECTIONS
+        } else {
+            REQUESTS
+        };
         let running = self.running.as_ref().ok_or("Voile does not run")?;
         let mut counts = BTreeMap::new();
         for sidecar in &running.sidecars {
@@ -324,7 +385,7 @@ impl Contestant for Voile {
             }
             counts.insert(
                 sidecar.role,
-                requests_counted(&String::from_utf8_lossy(&body)),
+                counted(&String::from_utf8_lossy(&body), counter),
             );
         }
         Ok(Some(counts))
@@ -366,7 +427,14 @@ impl Contestant for Voile {
     }
 
     fn terms(&self) -> Vec<String> {
-        vec!["defaults: Istio's metrics on, protocol detection on, configured and certified by a live control plane".to_owned()]
+        let mut terms = vec![
+            "defaults: Istio's metrics on, configured and certified by a live control plane"
+                .to_owned(),
+        ];
+        if !self.variant.title.is_empty() {
+            terms.push(self.variant.title.clone());
+        }
+        terms
     }
 
     fn stop(&mut self) {
@@ -380,12 +448,12 @@ impl Contestant for Voile {
     }
 }
 
-/// All series of the request counter, added up.
-fn requests_counted(exposition: &str) -> u64 {
+/// All series of a counter, added up.
+fn counted(exposition: &str, counter: &str) -> u64 {
     exposition
         .lines()
         .filter(|line| {
-            line.strip_prefix(REQUESTS)
+            line.strip_prefix(counter)
                 .is_some_and(|rest| rest.starts_with(['{', ' ']))
         })
         .filter_map(|line| {
@@ -402,20 +470,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_placeholder_of_the_mesh_has_a_value() {
+    fn every_placeholder_of_the_mesh_has_a_value_and_what_a_variant_replaces_is_there() {
         let ports = Ports {
             control: SocketAddr::new(LOCAL, 1),
             monitoring: SocketAddr::new(LOCAL, 2),
-            mutual: 3,
-            plain: 4,
-            direct: 5,
+            services: PORTS.iter().map(|(name, _)| (*name, 3)).collect(),
         };
-        assert!(
-            !ports
-                .resources(SocketAddr::new(LOCAL, 6))
-                .replace("${…}", "")
-                .contains("${")
-        );
+        let echo = Echo {
+            http: SocketAddr::new(LOCAL, 6),
+            tcp: SocketAddr::new(LOCAL, 7),
+        };
+        let mut variant = Variant::plain("voile");
+        ports.resources(&echo, &variant).expect("filled");
+        variant.replace = vec![("no such words".to_owned(), String::new())];
+        ports
+            .resources(&echo, &variant)
+            .expect_err("nothing to replace");
     }
 
     #[test]
@@ -424,6 +494,6 @@ mod tests {
             istio_requests_total{response_code=\"200\",path=\"a b\"} 5\n\
             istio_requests_total{response_code=\"503\"} 2 1700000000\n\
             istio_requests_totally{x=\"y\"} 100\nistio_request_bytes_count{} 9\n";
-        assert_eq!(requests_counted(text), 7);
+        assert_eq!(counted(text, REQUESTS), 7);
     }
 }

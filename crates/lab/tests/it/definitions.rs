@@ -34,8 +34,12 @@ arrivals = ["poisson"]
 fn a_good_definition_is_read() {
     let definition = Definition::parse("mine.toml", GOOD).expect("good");
     assert_eq!(
-        (definition.rounds, definition.rate, definition.cells.len()),
-        (8, 500.0, 2)
+        (
+            definition.rounds,
+            definition.cells[0].rate,
+            definition.cells.len()
+        ),
+        (8, 500, 2)
     );
     assert_eq!(definition.slice, Duration::from_secs(1));
     assert!(definition.control.is_none());
@@ -70,7 +74,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "\"1ms\"",
         "mine.toml:3:9: slice: 1ms must lie between",
     ),
-    ("rate = 500", "rate = -1", "mine.toml:7:8: rate is -1"),
+    ("rate = 500", "rate = -1", "mine.toml:7:8: invalid value: integer `-1`"),
     (
         "\"http1\"",
         "\"http3\"",
@@ -79,7 +83,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "[\"relay\"]",
         "[\"voil\"]",
-        "contestant \"voil\" is unknown; known: baseline, voile, envoy, relay",
+        "contestant \"voil\" is unknown; known: baseline, voile, envoy, nginx, haproxy, relay",
     ),
     (
         "[\"both\"]",

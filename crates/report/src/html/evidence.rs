@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::record::{Record, Verdict};
-use crate::words::{escape, mode_title};
+use crate::words::{escape, path_title, title};
 
 pub(super) fn write(page: &mut String, record: &Record) {
     invalid(page, record);
@@ -21,11 +21,7 @@ fn invalid(page: &mut String, record: &Record) {
     } else {
         page.push_str("<div class=\"scroll\"><table><thead><tr><th>round</th><th class=\"t\">cell</th><th class=\"t\">why it does not count</th></tr></thead><tbody>\n");
         for run in invalid {
-            let mut cell = format!(
-                "{}, {}",
-                run.contestant,
-                mode_title(&run.mode, run.tls, &run.arrival)
-            );
+            let mut cell = format!("{}, {}", run.contestant, title(&run.key()));
             if run.control {
                 cell.push_str(" (A/A control)");
             }
@@ -68,14 +64,13 @@ fn proofs(page: &mut String, record: &Record) {
         if failed > 0 {
             let _ = write!(result, ", <span class=\"bad\">{failed} failed</span>");
         }
-        let title = mode_title(&proof.mode, proof.tls, "marked");
-        let title = title.trim_end_matches(", marked arrival");
+        let title = format!("{}, {}", path_title(&proof.mode, proof.tls), proof.protocol);
         let _ = writeln!(
             page,
             "<details{}><summary>{}, {}: {result}</summary><div class=\"scroll\"><table><tbody>",
             if failed > 0 { " open" } else { "" },
             escape(&proof.contestant),
-            escape(title)
+            escape(&title)
         );
         for check in &proof.checks {
             let (class, word) = match check.verdict {

@@ -8,7 +8,7 @@ use hdrhistogram::serialization::Deserializer;
 
 use crate::record::{Latency, Merged, Record, Summary};
 use crate::svg::{Bar, Curve, bars, curves, dots};
-use crate::words::{bytes, escape, micro, mode_title};
+use crate::words::{self, bytes, escape, micro};
 
 /// Points of a percentile curve per factor of ten of rarity: smooth to the eye at this size.
 const POINTS_PER_DECADE: f64 = 20.0;
@@ -91,7 +91,7 @@ fn groups(record: &Record) -> Vec<(String, Vec<&Summary>)> {
         .iter()
         .filter(|summary| summary.runs_valid > 0)
     {
-        let title = mode_title(&summary.mode, summary.tls, &summary.arrival);
+        let title = words::title(&summary.key());
         match groups.last_mut().filter(|(last, _)| *last == title) {
             Some((_, cells)) => cells.push(summary),
             None => groups.push((title, vec![summary])),
@@ -142,10 +142,7 @@ fn distribution(plots: &mut String, record: &Record, title: &str, cells: &[&Summ
         .iter()
         .filter_map(|summary| {
             let key = summary.key();
-            let merged = record.histograms.iter().find(|m| {
-                (&m.contestant, &m.mode, m.tls, &m.arrival)
-                    == (&key.contestant, &key.mode, key.tls, &key.arrival)
-            })?;
+            let merged = record.histograms.iter().find(|m| m.cell == key)?;
             Some(Curve {
                 contestant: summary.contestant.clone(),
                 points: points(merged)?,
@@ -188,8 +185,8 @@ fn control(page: &mut String, record: &Record) {
     };
     let title = format!(
         "{}, {}",
-        control.contestant,
-        mode_title(&control.mode, control.tls, &control.arrival)
+        control.cell.contestant,
+        words::title(&control.cell)
     );
     let rows: Vec<_> = control
         .ratios

@@ -1,0 +1,178 @@
+//! Where the listeners of a peer that is configured by files are: for each protocol two ways out of the client's sidecar to
+//! the server's (plaintext and mutual TLS), one straight to the server, and two ways in. The lab chooses the ports and
+//! fills them into the peer's templates by name, so that no template knows a port.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use voile_host::ports::free_port;
+
+use super::certificates::{self, Leaf};
+use super::{CLIENT, Hop, Route, SERVER};
+use crate::plan::Way;
+use crate::target::Lab;
+
+/// Identities in the certificates of peers, as the mesh would give them.
+pub(super) const CLIENT_ID: &str = "spiffe://cluster.local/ns/lab/sa/client";
+pub(super) const SERVER_ID: &str = "spiffe://cluster.local/ns/lab/sa/server";
+/// Descriptors that a proxy needs beside those of its connections.
+const OTHER_DESCRIPTORS: u64 = 200;
+/// More connections than any experiment opens; programs that allocate a slot for each should not be charged for more.
+const MAX_CONNECTIONS: u64 = 40_000;
+
+/// Names of the ports in templates, before them the protocol's prefix.
+const OUT_PLAIN: &str = "PLAIN_PORT";
+const OUT_TLS: &str = "TLS_PORT";
+const OUT_DIRECT: &str = "DIRECT_PORT";
+const IN_PLAIN: &str = "SERVER_PLAIN_PORT";
+const IN_TLS: &str = "SERVER_TLS_PORT";
+
+/// Protocols and what stands before their ports' names.
+const PROTOCOLS: [(&str, &str); 3] = [("http1", ""), ("tcp", "TCP_"), ("grpc", "GRPC_")];
+
+/// The listeners of a pair of sidecars.
+pub(super) struct Listeners {
+    client: IpAddr,
+    server: IpAddr,
+    ports: BTreeMap<String, u16>,
+}
+
+impl Listeners {
+    /// Free ports on 127.NET.0.1 for the client's sidecar and 127.NET.0.2 for the server's.
+    pub(super) fn choose(net: u8) -> Result<Self, String> {
+        let client = IpAddr::V4(Ipv4Addr::new(127, net, 0, 1));
+        let server = IpAddr::V4(Ipv4Addr::new(127, net, 0, 2));
+        let mut ports = BTreeMap::new();
+        for (_, prefix) in PROTOCOLS {
+            for (name, on) in [
+                (OUT_PLAIN, client),
+                (OUT_TLS, client),
+                (OUT_DIRECT, client),
+                (IN_PLAIN, server),
+                (IN_TLS, server),
+            ] {
+                let port = free_port(on).map_err(|e| format!("a port for a peer: {e}"))?;
+                ports.insert(format!("{prefix}{name}"), port.port());
+            }
+        }
+        Ok(Self {
+            client,
+            server,
+            ports,
+        })
+    }
+
+    /// What a template may ask for, and certificates in the folder for what it asks.
+    pub(super) fn values(
+        &self,
+        lab: &Lab<'_>,
+        folder: &Path,
+    ) -> Result<Vec<(String, String)>, String> {
+        let (root, leaves) =
+            certificates::write(folder, &[("client", CLIENT_ID), ("server", SERVER_ID)])?;
+        let shown = |path: &Path| path.display().to_string();
+        let mut values: Vec<(String, String)> = self
+            .ports
+            .iter()
+            .map(|(name, port)| (name.clone(), port.to_string()))
+            .collect();
+        for (
+            side,
+            Leaf {
+                certificate,
+                key,
+                both,
+            },
+        ) in [("CLIENT", &leaves[0]), ("SERVER", &leaves[1])]
+        {
+            values.push((format!("{side}_CERTIFICATE"), shown(certificate)));
+            values.push((format!("{side}_KEY"), shown(key)));
+            values.push((format!("{side}_PEM"), shown(both)));
+        }
+        let descriptors = voile_host::machine::descriptor_limit().unwrap_or(1024);
+        let most = descriptors
+            .saturating_sub(OTHER_DESCRIPTORS)
+            .min(MAX_CONNECTIONS);
+        for (name, value) in [
+            ("CLIENT_ADDRESS", self.client.to_string()),
+            ("SERVER_ADDRESS", self.server.to_string()),
+            ("ECHO_ADDRESS", lab.echo.http.ip().to_string()),
+            ("ECHO_PORT", lab.echo.http.port().to_string()),
+            ("TCP_ECHO_PORT", lab.echo.tcp.port().to_string()),
+            ("ROOT", shown(&root)),
+            ("CLIENT_ID", CLIENT_ID.to_owned()),
+            ("SERVER_ID", SERVER_ID.to_owned()),
+            ("WORKERS", lab.workers.to_string()),
+            ("FOLDER", shown(folder)),
+            ("DESCRIPTORS", most.to_string()),
+        ] {
+            values.push((name.to_owned(), value));
+        }
+        Ok(values)
+    }
+
+    /// How requests of that kind go through listeners that all are there.
+    pub(super) fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+        let (_, prefix) = PROTOCOLS.iter().find(|(name, _)| *name == way.protocol)?;
+        let hop = |to, on: IpAddr, name: &str, tls| {
+            Some(Hop {
+                to,
+                address: SocketAddr::new(on, *self.ports.get(&format!("{prefix}{name}"))?),
+                tls,
+            })
+        };
+        let mut hops = match (way.mode.as_str(), way.tls) {
+            ("clientonly", false) => vec![hop(CLIENT, self.client, OUT_DIRECT, false)?],
+            ("serveronly", false) => vec![hop(SERVER, self.server, IN_PLAIN, false)?],
+            ("both", false) => vec![
+                hop(CLIENT, self.client, OUT_PLAIN, false)?,
+                hop(SERVER, self.server, IN_PLAIN, false)?,
+            ],
+            ("both", true) => vec![
+                hop(CLIENT, self.client, OUT_TLS, false)?,
+                hop(SERVER, self.server, IN_TLS, true)?,
+            ],
+            _ => return None,
+        };
+        hops.push(lab.echo.hop(&way.protocol));
+        Some(Route::through(hops))
+    }
+}
+
+/// Puts values in place of `${NAME}` and leaves out lines that begin with `#`. A name without a value is an error, so that
+/// no template runs half filled.
+pub(super) fn fill(template: &str, values: &[(String, String)]) -> Result<String, String> {
+    let mut text = template
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect::<Vec<_>>()
+        .join("\n")
+        + "\n";
+    for (name, value) in values {
+        text = text.replace(&format!("${{{name}}}"), value);
+    }
+    match text.find("${") {
+        Some(at) => Err(format!(
+            "the template has no value for {}",
+            text[at..].split('}').next().unwrap_or_default()
+        )),
+        None => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_with_an_unknown_name_is_refused() {
+        let values = [("A".to_owned(), "1".to_owned())];
+        assert_eq!(fill("# note\na: ${A}\n", &values), Ok("a: 1\n".to_owned()));
+        assert!(
+            fill("a: ${B}\n", &values)
+                .expect_err("no value")
+                .contains("${B")
+        );
+    }
+}

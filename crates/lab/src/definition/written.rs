@@ -1,0 +1,209 @@
+//! A definition as its author wrote it, before anything is checked; and complaints with file, line and column.
+
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+use voile_report::record::Kind;
+
+use super::DefinitionError;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Written {
+    pub(super) name: Spanned<String>,
+    #[serde(default)]
+    pub(super) title: String,
+    pub(super) rounds: Spanned<u32>,
+    pub(super) slice: Spanned<String>,
+    pub(super) warmup: Spanned<String>,
+    #[serde(default)]
+    pub(super) seed: u64,
+    pub(super) load: WrittenLoad,
+    pub(super) proxy: WrittenProxy,
+    #[serde(default)]
+    pub(super) validity: WrittenValidity,
+    pub(super) control: Option<Spanned<WrittenControl>>,
+    pub(super) cells: Vec<WrittenCells>,
+    #[serde(default)]
+    pub(super) variants: Vec<WrittenVariant>,
+    #[serde(default)]
+    pub(super) targets: Vec<WrittenTarget>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenLoad {
+    pub(super) rate: Spanned<u32>,
+    pub(super) connections: Spanned<u32>,
+    pub(super) size: Spanned<u64>,
+    pub(super) protocol: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenProxy {
+    pub(super) workers: Spanned<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenValidity {
+    pub(super) max_lateness: Option<Spanned<String>>,
+    pub(super) max_rate_error: Option<Spanned<f64>>,
+    pub(super) max_error_share: Option<Spanned<f64>>,
+    pub(super) max_drift: Option<Spanned<f64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenControl {
+    pub(super) contestant: String,
+    pub(super) mode: String,
+    #[serde(default)]
+    pub(super) tls: bool,
+    #[serde(default = "uniform_word")]
+    pub(super) arrival: String,
+    pub(super) kind: Option<Kind>,
+    pub(super) protocol: Option<String>,
+    pub(super) rate: Option<u32>,
+    pub(super) connections: Option<u32>,
+}
+
+fn uniform_word() -> String {
+    "uniform".to_owned()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenCells {
+    pub(super) contestants: Vec<Spanned<String>>,
+    pub(super) modes: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(super) tls: bool,
+    pub(super) arrivals: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    pub(super) kind: Kind,
+    pub(super) protocol: Option<Spanned<String>>,
+    pub(super) rates: Option<Vec<Spanned<u32>>>,
+    pub(super) connections: Option<Vec<Spanned<u32>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenVariant {
+    pub(super) name: Spanned<String>,
+    #[serde(default)]
+    pub(super) title: String,
+    pub(super) of: Spanned<String>,
+    #[serde(default)]
+    pub(super) arguments: Vec<String>,
+    #[serde(default)]
+    pub(super) replace: Vec<Replace>,
+    #[serde(default)]
+    pub(super) append: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Replace {
+    pub(super) from: String,
+    pub(super) to: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenTarget {
+    pub(super) row: Spanned<String>,
+    pub(super) figures: Vec<String>,
+    pub(super) contestant: Option<String>,
+    pub(super) mode: Option<String>,
+    pub(super) tls: Option<bool>,
+    pub(super) kind: Option<Kind>,
+    pub(super) protocol: Option<String>,
+    pub(super) arrival: Option<String>,
+    pub(super) rate: Option<u32>,
+    pub(super) connections: Option<u32>,
+    pub(super) at_most: Option<f64>,
+    pub(super) at_least: Option<f64>,
+    #[serde(default)]
+    pub(super) of: Vec<String>,
+    pub(super) minus: Option<String>,
+    #[serde(default)]
+    pub(super) within_noise: bool,
+    #[serde(default)]
+    pub(super) beside: Vec<String>,
+}
+
+/// Where in which file a complaint belongs.
+pub(super) struct Place<'a> {
+    pub(super) file: &'a str,
+    pub(super) text: &'a str,
+}
+
+impl Place<'_> {
+    pub(super) fn error(&self, span: Range<usize>, what: impl Into<String>) -> DefinitionError {
+        let before = self.text.get(..span.start).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        DefinitionError {
+            file: self.file.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            what: what.into(),
+        }
+    }
+
+    pub(super) fn number<T: PartialOrd + Copy + fmt::Display>(
+        &self,
+        field: &str,
+        value: &Spanned<T>,
+        range: RangeInclusive<T>,
+    ) -> Result<T, DefinitionError> {
+        let number = *value.get_ref();
+        if range.contains(&number) {
+            return Ok(number);
+        }
+        let (low, high) = (range.start(), range.end());
+        Err(self.error(
+            value.span(),
+            format!("{field} is {number}; it must lie between {low} and {high}"),
+        ))
+    }
+
+    pub(super) fn duration(
+        &self,
+        field: &str,
+        value: &Spanned<String>,
+        range: RangeInclusive<Duration>,
+    ) -> Result<Duration, DefinitionError> {
+        let fail = |why: String| self.error(value.span(), format!("{field}: {why}"));
+        let duration =
+            voile_load::parse_duration(value.get_ref()).map_err(|e| fail(e.to_string()))?;
+        if range.contains(&duration) {
+            return Ok(duration);
+        }
+        Err(fail(format!(
+            "{duration:?} must lie between {:?} and {:?}",
+            range.start(),
+            range.end()
+        )))
+    }
+
+    pub(super) fn word(
+        &self,
+        field: &str,
+        value: &Spanned<String>,
+        known: &[&str],
+    ) -> Result<String, DefinitionError> {
+        let word = value.get_ref();
+        if known.contains(&word.as_str()) {
+            return Ok(word.clone());
+        }
+        Err(self.error(
+            value.span(),
+            format!("{field} \"{word}\" is unknown; known: {}", known.join(", ")),
+        ))
+    }
+}

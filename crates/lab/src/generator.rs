@@ -1,0 +1,253 @@
+//! The generator as a process: what is asked of it on its command line, and what it answers in JSON.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use voile_host::child::{Output, Supervised};
+use voile_report::record::{Kind, Latency};
+
+use crate::contestants::Route;
+use crate::target::Lab;
+
+/// How often we look whether the user asked to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Samples of a half that make its median worth comparing for drift.
+const DRIFT_SAMPLES: u64 = 50;
+/// The method of the echo server that gRPC cells call: it sends the message back.
+const GRPC_METHOD: &str = "/voile.echo.v1.Echo/Unary";
+
+/// What is asked of the generator.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    pub(crate) kind: Kind,
+    pub(crate) protocol: String,
+    pub(crate) rate: u32,
+    pub(crate) connections: u32,
+    pub(crate) size: u64,
+    pub(crate) arrival: String,
+    pub(crate) duration: Duration,
+    pub(crate) warmup: Duration,
+    pub(crate) seed: u64,
+    /// A word in the query by which a capture recognises our requests.
+    pub(crate) marker: Option<String>,
+}
+
+/// The generator's JSON, as far as the lab needs it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Generated {
+    pub(crate) valid: bool,
+    pub(crate) invalid_reasons: Vec<String>,
+    pub(crate) start_unix_ns: u64,
+    pub(crate) start_time: String,
+    pub(crate) duration_s: f64,
+    pub(crate) achieved_rps: f64,
+    pub(crate) scheduled: u64,
+    pub(crate) sent: u64,
+    pub(crate) ok: u64,
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) errors_total: u64,
+    pub(crate) latency_us: Percentiles,
+    pub(crate) service_us: Percentiles,
+    pub(crate) lateness_us: Lateness,
+    pub(crate) halves_us: Vec<Percentiles>,
+    pub(crate) latency_histogram: String,
+    pub(crate) interrupted: bool,
+    /// Median of one half over that of the other, the larger way round.
+    #[serde(skip)]
+    pub(crate) drift: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Percentiles {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+    mean: f64,
+    count: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Lateness {
+    pub(crate) p99: u64,
+}
+
+impl From<Percentiles> for Latency {
+    fn from(p: Percentiles) -> Self {
+        let some = |value| (p.count > 0).then_some(value);
+        Self {
+            p50: some(p.p50),
+            p90: some(p.p90),
+            p99: some(p.p99),
+            p999: some(p.p999),
+            max: some(p.max),
+            mean: some(p.mean),
+            count: p.count,
+        }
+        .trimmed()
+    }
+}
+
+/// Why a slice brought nothing at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The user asked to end.
+    Stopped,
+    /// The generator failed; in words.
+    Failed(String),
+}
+
+impl Order {
+    /// Where requests go, and which options make them what they are to be.
+    fn request(&self, route: &Route) -> Vec<String> {
+        let entry = route.entry;
+        let size = self.size.to_string();
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        // A body that a capture can recognise, or one of the size asked for.
+        let body = match &self.marker {
+            Some(marker) => vec!["--data".to_owned(), marker.clone()],
+            None => words(&["--payload-size", &size]),
+        };
+        let mut arguments = match (self.protocol.as_str(), self.kind) {
+            ("tcp", Kind::Bulk) => words(&[&format!("tcp://{entry}"), "--protocol", "tcp-bulk"]),
+            ("tcp", _) => [words(&[&format!("tcp://{entry}")]), body].concat(),
+            ("grpc", _) => [words(&[&format!("grpc://{entry}{GRPC_METHOD}")]), body].concat(),
+            _ => {
+                let mut url = format!("http://{entry}/?size={size}");
+                if let Some(marker) = &self.marker {
+                    url = format!("{url}&marker={marker}");
+                }
+                words(&[&url, "--expect-size", &size])
+            }
+        };
+        if let Some(host) = route.host.as_ref().filter(|_| self.protocol != "tcp") {
+            arguments.extend(words(&["--header", &format!("Host: {host}")]));
+        }
+        if let Some(bind) = &route.bind {
+            arguments.extend(words(&["--bind", &bind.to_string()]));
+        }
+        arguments
+    }
+
+    /// How many, how often, for how long.
+    fn schedule(&self) -> Vec<String> {
+        let duration = |d: Duration| format!("{}us", d.as_micros());
+        let mut words = vec![
+            ("--connections", self.connections.to_string()),
+            ("--duration", duration(self.duration)),
+            ("--warmup", duration(self.warmup)),
+        ];
+        if self.kind != Kind::Bulk {
+            words.push(("--rate", self.rate.to_string()));
+            words.push(("--arrival", self.arrival.clone()));
+            words.push(("--seed", self.seed.to_string()));
+        }
+        words
+            .into_iter()
+            .flat_map(|(name, value)| [name.to_owned(), value])
+            .collect()
+    }
+}
+
+/// Starts the generator for this order.
+pub(crate) fn start_load(
+    lab: &Lab<'_>,
+    route: &Route,
+    order: &Order,
+) -> Result<(Supervised, PathBuf), String> {
+    let out = lab.folder.join("load.json");
+    let _ = std::fs::remove_file(&out);
+    let spec = lab
+        .process("load", &lab.voile)
+        .arg("load")
+        .args(order.request(route))
+        .arg("--json")
+        .args(order.schedule())
+        .stdout(Output::File(out.clone()));
+    Ok((spec.start().map_err(|e| e.to_string())?, out))
+}
+
+/// Waits until that moment, or until the generator ends, or the user asks to end.
+pub(crate) fn wait_until(
+    load: &mut Supervised,
+    moment: Instant,
+    lab: &Lab<'_>,
+) -> Result<bool, Broken> {
+    loop {
+        if (lab.stopped)() {
+            return Err(Broken::Stopped);
+        }
+        let left = moment.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        if load.wait(left.min(LOOK_EVERY)).is_some() {
+            return Ok(true);
+        }
+    }
+}
+
+/// Waits for the generator's end and reads what it says. A run that it calls invalid is an answer too.
+pub(crate) fn finish_load(
+    load: &mut Supervised,
+    out: &Path,
+    bound: Duration,
+    lab: &Lab<'_>,
+) -> Result<Generated, Broken> {
+    if !wait_until(load, Instant::now() + bound, lab)? {
+        return Err(Broken::Failed(format!(
+            "the generator did not end within {bound:?}"
+        )));
+    }
+    let text = std::fs::read_to_string(out).unwrap_or_default();
+    let mut generated: Generated = serde_json::from_str(&text).map_err(|e| {
+        let exit = load
+            .try_exit()
+            .map_or_else(String::new, |exit| exit.to_string());
+        Broken::Failed(format!(
+            "the generator {exit} without a result ({e}){}",
+            lab.log_end("load")
+        ))
+    })?;
+    generated.drift = drift(&generated.halves_us);
+    Ok(generated)
+}
+
+/// How far the medians of the slice's halves lie apart, the larger over the smaller.
+fn drift(halves: &[Percentiles]) -> Option<f64> {
+    let [first, second] = halves else {
+        return None;
+    };
+    let (low, high) = (first.p50.min(second.p50), first.p50.max(second.p50));
+    let enough = first.count.min(second.count) >= DRIFT_SAMPLES;
+    (enough && low > 0.0).then(|| high / low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_is_the_larger_half_over_the_smaller() {
+        let half = |p50, count| Percentiles {
+            p50,
+            count,
+            ..Percentiles::default()
+        };
+        for (halves, expected) in [
+            (vec![half(100.0, 500), half(450.0, 500)], Some(4.5)),
+            (vec![half(450.0, 500), half(100.0, 500)], Some(4.5)),
+            (vec![half(100.0, 500), half(450.0, DRIFT_SAMPLES - 1)], None),
+            (vec![half(0.0, 500), half(450.0, 500)], None),
+            (vec![], None),
+        ] {
+            assert_eq!(drift(&halves), expected);
+        }
+    }
+}
