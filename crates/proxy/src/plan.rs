@@ -128,6 +128,8 @@ impl CapturePlan {
 pub(crate) struct ServicePlan {
     pub(crate) service: Service,
     pub(crate) port: u16,
+    /// What its servers speak.
+    pub(crate) protocol: Protocol,
     pub(crate) authorities: Vec<Arc<str>>,
     pub(crate) endpoints: Vec<EndpointPlan>,
 }

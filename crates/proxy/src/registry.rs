@@ -335,6 +335,16 @@ impl Registry {
             .get(&service.port)
     }
 
+    /// What a service port was declared to speak.
+    fn spoken(&self, wanted: &OutboundService) -> Protocol {
+        let by_service = || {
+            let service = self.services.get(&service_name(wanted))?;
+            Some(service.value.port(wanted.port)?.protocol)
+        };
+        let by_policy = self.policy(wanted).map(|policy| policy.protocol);
+        by_policy.or_else(by_service).unwrap_or(Protocol::Auto)
+    }
+
     fn service(&self, wanted: &OutboundService) -> ServicePlan {
         let name = service_name(wanted);
         let service = self.services.get(&name).map(|held| &held.value);
@@ -356,6 +366,7 @@ impl Registry {
         ServicePlan {
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
+            protocol: self.spoken(wanted),
             authorities: wanted.authorities.clone(),
             endpoints,
         }

@@ -124,6 +124,25 @@ pub async fn read_prefix(
     }
 }
 
+/// Which HTTP a client speaks that is known to speak HTTP, by its first bytes; nearly always without taking them or
+/// holding a buffer. Bytes that had to be read are in `prefix`.
+///
+/// # Errors
+/// When the socket fails.
+pub async fn begins_http2(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<bool> {
+    let mut bytes = [0; HTTP2_PREFACE.len()];
+    let count = tcp.peek(&mut bytes).await?;
+    let bytes = &bytes[..count];
+    if bytes.is_empty() || !HTTP2_PREFACE.starts_with(bytes) {
+        return Ok(false);
+    }
+    if bytes.len() == HTTP2_PREFACE.len() {
+        return Ok(true);
+    }
+    // A piece of the preface: peeking again would not wait for the rest.
+    Ok(read_until_sure(tcp, prefix).await? == Detected::Http2)
+}
+
 /// First byte of a TLS connection: a record of handshake messages.
 pub const TLS_HANDSHAKE_RECORD: u8 = 22;
 

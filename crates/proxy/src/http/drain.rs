@@ -2,8 +2,9 @@
 //! after a while in which they may still speak.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
@@ -54,6 +55,22 @@ impl Drain {
     /// Connections being served at this moment.
     pub fn connections(&self) -> usize {
         self.shared.waiting.borrow().len()
+    }
+
+    /// Ready when idle connections are to close; for those that wait outside an engine.
+    pub(crate) async fn idle_unwelcome(&self) {
+        let mut listening = None;
+        poll_fn(|cx| {
+            if self.closes_idle() {
+                return Poll::Ready(());
+            }
+            match &listening {
+                None => listening = Some(self.listen(cx)),
+                Some(listening) => listening.refresh(cx),
+            }
+            Poll::Pending
+        })
+        .await;
     }
 
     pub(crate) fn listen(&self, cx: &Context<'_>) -> Listening {

@@ -17,9 +17,12 @@ use super::flight::{Client, Flight, Landing};
 use super::head::Head;
 use super::io::Io;
 use super::reply::Reply;
-use super::role::{ConnectFailure, Exchange, HttpRole, ResponseFlag, Route};
+use super::role::{ConnectFailure, Exchange, HttpRole, ResponseFlag, Route, UpstreamHttp};
 use super::tunnel::Direction;
 use super::upload::Upload;
+use super::upstream::Upstream;
+use super::worker::HttpWorker;
+use crate::http2::upgrade::Upgraded;
 
 /// The authority of an HTTP/1.0 request that names none, where the role knows none either: an empty `Host` would be
 /// refused by the next strict receiver.
@@ -112,6 +115,24 @@ enum Opened<U> {
     Stream(U),
     Failed(ConnectFailure),
     ClientGone,
+}
+
+async fn connect<R: HttpRole>(
+    worker: &HttpWorker<R>,
+    role: &R,
+    route: &Route<R>,
+) -> Result<Upstream<R::Upstream>, ConnectFailure> {
+    match route.upstream {
+        UpstreamHttp::Http1 => {
+            let connected = tokio::time::timeout(route.connect_timeout, role.connect(route)).await;
+            let timeout = |_| ConnectFailure::new("upstream_connect_timeout");
+            connected.map_err(timeout)?.map(Upstream::Http1)
+        }
+        UpstreamHttp::Http2 => {
+            let lease = worker.http2.acquire(role, route).await?;
+            Ok(Upstream::Http2(Box::new(Upgraded::new(lease))))
+        }
+    }
 }
 
 impl<S: Io, R: HttpRole> Connection<'_, S, R> {
@@ -271,6 +292,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                     }
                 },
             };
+            if let Upstream::Http2(stream) = &upstream {
+                tally.reused = stream.is_reused() && !stale;
+            }
             let mark = upstream.written();
             let Some(work) = &mut self.work else {
                 return After::Close { linger: false };
@@ -313,11 +337,14 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
 
     /// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still
     /// stands; for the others finding out is cheaper than asking every time.
-    fn checkout(&self, route: &Route<R>, facts: Facts) -> Option<R::Upstream> {
+    fn checkout(&self, route: &Route<R>, facts: Facts) -> Option<Upstream<R::Upstream>> {
+        if route.upstream == UpstreamHttp::Http2 {
+            return None;
+        }
         loop {
             let mut stream = self.worker.pool.checkout(&route.key)?;
             if facts.idempotent || stream.news() == News::None {
-                return Some(stream);
+                return Some(Upstream::Http1(stream));
             }
         }
     }
@@ -328,7 +355,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         route: &Route<R>,
         landing: Landing,
         (upload, mut download): (&Upload, Download),
-        upstream: R::Upstream,
+        upstream: Upstream<R::Upstream>,
         tally: &mut Tally,
     ) {
         let leftover = download.take_buffer();
@@ -336,7 +363,12 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         if let Some(buffer) = leftover {
             self.worker.buffers.give(buffer);
         }
-        if landing == Landing::Done && download.upstream_keeps && upload.finished && quiet {
+        if landing == Landing::Done
+            && download.upstream_keeps
+            && upload.finished
+            && quiet
+            && let Upstream::Http1(upstream) = upstream
+        {
             let now = *tally.ended.insert(Instant::now());
             let patience = download.upstream_patience;
             self.worker
@@ -417,10 +449,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         self.answer(facts, local, end, tally).await
     }
 
-    async fn open(&mut self, route: &Route<R>, received: bool) -> Opened<R::Upstream> {
+    async fn open(&mut self, route: &Route<R>, received: bool) -> Opened<Upstream<R::Upstream>> {
         // Boxed: it is rare, and every idle connection would pay for its size.
-        let connecting = tokio::time::timeout(route.connect_timeout, self.role.connect(route));
-        let mut connecting = Box::pin(connecting);
+        let mut connecting = Box::pin(connect(self.worker, self.role, route));
         let Some(work) = &mut self.work else {
             return Opened::ClientGone;
         };
@@ -430,11 +461,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             timer: &mut self.timer,
         };
         poll_fn(|cx| match connecting.as_mut().poll(cx) {
-            Poll::Ready(Ok(Ok(stream))) => Poll::Ready(Opened::Stream(stream)),
-            Poll::Ready(Ok(Err(failure))) => Poll::Ready(Opened::Failed(failure)),
-            Poll::Ready(Err(_)) => Poll::Ready(Opened::Failed(ConnectFailure::new(
-                "upstream_connect_timeout",
-            ))),
+            Poll::Ready(Ok(stream)) => Poll::Ready(Opened::Stream(stream)),
+            Poll::Ready(Err(failure)) => Poll::Ready(Opened::Failed(failure)),
             Poll::Pending if received && client.is_gone(cx) => Poll::Ready(Opened::ClientGone),
             Poll::Pending => Poll::Pending,
         })
@@ -452,7 +480,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         route: &Route<R>,
         upload: &mut Upload,
         download: &mut Download,
-        upstream: &mut R::Upstream,
+        upstream: &mut Upstream<R::Upstream>,
     ) -> Landing {
         let Some(Work { input, desk }) = &mut self.work else {
             return Landing::ClientGone;
@@ -562,7 +590,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         started: Instant,
         route: &Route<R>,
         (upload, download): (&Upload, &mut Download),
-        mut upstream: R::Upstream,
+        mut upstream: Upstream<R::Upstream>,
         tally: &mut Tally,
     ) -> After {
         let Some(Work { mut input, desk }) = self.work.take() else {

@@ -17,6 +17,7 @@ pub mod role;
 pub(crate) mod timer;
 mod tunnel;
 mod upload;
+mod upstream;
 pub mod worker;
 
 pub use buffers::Buffers;

@@ -24,7 +24,7 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a proxy role tells the engine. One value per downstream connection; it may know the peer's identity.
 pub trait HttpRole: Sized {
     /// The stream to an upstream.
-    type Upstream: Io;
+    type Upstream: Io + 'static;
     /// What makes two upstream connections interchangeable: source identity, destination identity, address, TLS or not.
     /// Cloned once per request, so make it small (an interned number) or shared.
     type Key: Clone + Eq + Hash + 'static;
@@ -98,6 +98,22 @@ impl<R: HttpRole> Route<R> {
             default_authority: None,
             to_sidecar: false,
             retry: None,
+        }
+    }
+}
+
+impl<R: HttpRole> Route<R> {
+    /// The same way for a role that only carries it: the route itself is that role's ticket.
+    pub(crate) fn carried_by<C: HttpRole<Key = R::Key, Ticket = Self>>(self) -> Route<C> {
+        Route {
+            key: self.key.clone(),
+            connect_timeout: self.connect_timeout,
+            upstream: self.upstream,
+            add_request_headers: self.add_request_headers.clone(),
+            default_authority: self.default_authority.clone(),
+            to_sidecar: self.to_sidecar,
+            retry: self.retry.clone(),
+            ticket: self,
         }
     }
 }

@@ -39,6 +39,19 @@ impl<R: HttpRole> HttpWorker<R> {
         super::pool::keep(Rc::downgrade(&self.pool))
     }
 
+    /// The same engine, its pools included, for another role with the same upstreams.
+    pub(crate) fn shared<S: HttpRole<Key = R::Key, Upstream = R::Upstream>>(
+        &self,
+    ) -> Rc<HttpWorker<S>> {
+        Rc::new(HttpWorker {
+            pool: Rc::clone(&self.pool),
+            http2: Rc::clone(&self.http2),
+            buffers: self.buffers.clone(),
+            drain: self.drain.clone(),
+            timeouts: self.timeouts,
+        })
+    }
+
     /// Idle upstream connections at this moment.
     pub fn idle_upstreams(&self) -> usize {
         self.pool.idle() + self.http2.idle()

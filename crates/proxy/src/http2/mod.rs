@@ -7,6 +7,7 @@
 //!                     └─ stream.rs   ◄─ pump.rs   (response)
 //! ```
 
+mod downgrade;
 mod grpc;
 mod headers;
 pub mod limits;
@@ -15,6 +16,8 @@ mod pump;
 mod reply;
 mod server;
 mod stream;
+pub(crate) mod upgrade;
 pub(crate) mod upstream;
+mod websocket;
 
 pub use server::serve_connection;

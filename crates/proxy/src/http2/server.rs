@@ -85,7 +85,8 @@ fn builder() -> server::Builder {
         .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
         .reset_stream_duration(REMEMBER_RESETS)
         .max_pending_accept_reset_streams(MAX_UNSEEN_RESETS)
-        .max_local_error_reset_streams(Some(MAX_PROVOKED_RESETS));
+        .max_local_error_reset_streams(Some(MAX_PROVOKED_RESETS))
+        .enable_connect_protocol();
     builder
 }
 

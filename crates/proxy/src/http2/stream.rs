@@ -18,10 +18,10 @@ use super::limits::{MAX_ATTEMPTS, MAX_INTERIM_RESPONSES, PREMATURE};
 use super::pump::{Broken, Cause, Pump, Replay};
 use super::server::Live;
 use super::upstream::Lease;
-use super::{headers, reply};
+use super::{downgrade, headers, reply};
 use crate::http::timer::Timer;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, ResponseFlag, Route,
+    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, ResponseFlag, Route, UpstreamHttp,
 };
 
 /// What the record will say.
@@ -85,6 +85,11 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
                 let (status, flag) = (refusal.status, refusal.flag);
                 call.answer(status, flag, "refused_by_role", &refusal.reason, &mut tally);
                 refusal.ticket
+            }
+            Ok(route) if route.upstream == UpstreamHttp::Http1 => {
+                let serving =
+                    downgrade::serve(&worker, role, route, parts, body, call.respond, live);
+                return Box::pin(serving).await;
             }
             Ok(route) => {
                 let forwarding =

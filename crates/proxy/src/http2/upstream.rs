@@ -213,7 +213,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
     }
 
     /// A place for one stream.
-    pub(crate) async fn acquire<R: HttpRole<Key = K> + 'static>(
+    pub(crate) async fn acquire<R: HttpRole<Key = K>>(
         self: &Rc<Self>,
         role: &R,
         route: &Route<R>,
@@ -237,7 +237,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         }
     }
 
-    async fn dial<R: HttpRole<Key = K> + 'static>(
+    async fn dial<R: HttpRole<Key = K>>(
         self: &Rc<Self>,
         role: &R,
         route: &Route<R>,

@@ -168,6 +168,7 @@ impl Registry {
             services: vec![ServicePlan {
                 service: labels,
                 port: service.map_or(to.port(), |service| service.port.get()),
+                protocol,
                 authorities: Vec::new(),
                 endpoints: vec![self.endpoint_called(to, Some((workload, workloads)))],
             }],
@@ -193,6 +194,7 @@ impl Registry {
         ServicePlan {
             service: outside(PASSTHROUGH),
             port: to.port(),
+            protocol: undeclared(to),
             authorities: Vec::new(),
             endpoints: vec![self.endpoint_called(to, None)],
         }

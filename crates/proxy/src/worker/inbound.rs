@@ -130,10 +130,13 @@ async fn identify(
     }
     if mode == MutualTls::Disable && protocol == Protocol::Http {
         let limit = worker.settings.borrow().header_timeout;
-        // Readiness alone may be a false alarm, so a byte is looked at.
-        let spoke = tokio::time::timeout(limit, tcp.peek(&mut [0])).await;
-        spoke.ok()?.ok()?;
-        return Some(plaintext(tcp.into(), remote, Kind::Http));
+        let mut prefix = Vec::new();
+        let spoke = transport::begins_http2(&mut tcp, &mut prefix);
+        let kind = match tokio::time::timeout(limit, spoke).await.ok()?.ok()? {
+            true => Kind::Http2,
+            false => Kind::Http,
+        };
+        return Some(plaintext(TcpIo::new(tcp, prefix), remote, kind));
     }
     let mut prefix = Vec::new();
     let deadline = patience(worker, slot, protocol);
@@ -156,14 +159,12 @@ async fn identify(
         }
         // TLS that is not ours belongs to the application, whatever the port says.
         Detected::Tls(_) => plaintext(io, remote, Kind::Opaque),
-        Detected::Http1 if matches!(protocol, Protocol::Http | Protocol::Auto) => {
-            plaintext(io, remote, Kind::Http)
-        }
-        Detected::Http2 if protocol == Protocol::Auto || protocol.is_http2() => {
+        Detected::Http1 if protocol == Protocol::Auto => plaintext(io, remote, Kind::Http),
+        Detected::Http2 if protocol == Protocol::Auto || protocol.is_http() => {
             plaintext(io, remote, Kind::Http2)
         }
         // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
-        _ if protocol == Protocol::Http => plaintext(io, remote, Kind::Http),
+        _ if protocol.is_http() => plaintext(io, remote, Kind::Http),
         _ => plaintext(io, remote, Kind::Opaque),
     };
     identified.ahead = ahead;
@@ -244,12 +245,10 @@ async fn terminate(
         }
     };
     let kind = match (alpn::inner(stream.alpn()), protocol) {
-        (Inner::Http1, Protocol::Http | Protocol::Auto) | (Inner::Unnamed, Protocol::Http) => {
-            Kind::Http
-        }
-        (Inner::Http2, Protocol::Auto | Protocol::Http2 | Protocol::Grpc)
-        | (Inner::Unnamed, Protocol::Http2 | Protocol::Grpc) => Kind::Http2,
-        _ => Kind::Opaque,
+        (_, Protocol::Tcp | Protocol::Tls) | (Inner::Unnamed, Protocol::Auto) => Kind::Opaque,
+        (Inner::Http1, _) | (Inner::Unnamed, Protocol::Http) => Kind::Http,
+        (Inner::Http2, _) | (Inner::Unnamed, Protocol::Http2 | Protocol::Grpc) => Kind::Http2,
+        (Inner::Opaque, _) => Kind::Opaque,
     };
     Some(Identified {
         stream,

@@ -8,6 +8,8 @@ use voile_policy::Permit;
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 use voile_transport::{self as transport, Stream};
 
+use voile_xds::wire::Protocol;
+
 use super::Worker;
 use super::admission::{Admission, Arrival};
 use super::counted;
@@ -48,11 +50,12 @@ impl InboundRole {
     }
 }
 
-/// What the application is spoken to in: what the caller speaks.
-pub(crate) fn upstream(head: &Head<'_>) -> UpstreamHttp {
-    match head.version() {
-        HttpVersion::Http2 => UpstreamHttp::Http2,
-        HttpVersion::Http10 | HttpVersion::Http11 => UpstreamHttp::Http1,
+/// What the server is spoken to in: what its port was declared to speak, else what the caller speaks.
+pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
+    match (declared, head.version()) {
+        (Protocol::Http, _) => UpstreamHttp::Http1,
+        (Protocol::Http2 | Protocol::Grpc, _) | (_, HttpVersion::Http2) => UpstreamHttp::Http2,
+        (_, HttpVersion::Http10 | HttpVersion::Http11) => UpstreamHttp::Http1,
     }
 }
 
@@ -62,7 +65,10 @@ impl HttpRole for InboundRole {
     type Ticket = Rc<Permit>;
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let mode = self.slot.plan.borrow().mutual_tls;
+        let (mode, protocol) = {
+            let plan = self.slot.plan.borrow();
+            (plan.mutual_tls, plan.protocol)
+        };
         let refused = |reason: String| Refusal::new(403, ResponseFlag::Unauthorized, reason);
         let trust = self.worker.trust.borrow();
         let Some(trust) = trust.as_ref() else {
@@ -72,7 +78,7 @@ impl HttpRole for InboundRole {
         let permit = permit.map_err(|denial| refused(denial.to_string()))?;
         let mut route = Route::new(self.slot.endpoint_key.get(), permit);
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
-        route.upstream = upstream(head);
+        route.upstream = upstream(protocol, head);
         if head.authority().is_none() && !self.authority.is_empty() {
             route.default_authority = Some(Rc::clone(&self.authority));
         }

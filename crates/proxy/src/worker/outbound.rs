@@ -28,7 +28,6 @@ pub(crate) async fn serve(
     mut tcp: TcpStream,
     remote: SocketAddr,
 ) {
-    let protocol = slot.protocol();
     let Some(heard) = hear(&worker, &slot, &mut tcp).await else {
         return;
     };
@@ -37,7 +36,7 @@ pub(crate) async fn serve(
         let engine = slot.http.engine();
         let role = Rc::new(OutboundRole::new(worker, slot, remote));
         http2::serve_connection(&engine, role, stream).await;
-    } else if heard.detected == Detected::Http1 && !protocol.is_http2() {
+    } else if heard.detected == Detected::Http1 {
         let engine = slot.http.engine();
         let role = OutboundRole::new(worker, slot, remote);
         serve_connection(&engine, &role, stream, &[]).await;
@@ -80,7 +79,9 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
     let protocol = slot.protocol();
     let undeclared = protocol == Protocol::Auto;
     let limit = match protocol {
-        Protocol::Http => return Some(Heard::declared(Detected::Http1)),
+        Protocol::Http | Protocol::Http2 | Protocol::Grpc => {
+            return which_http(worker, slot, tcp).await;
+        }
         Protocol::Tcp => return Some(Heard::declared(Detected::Opaque)),
         // Nothing to choose by its server name.
         Protocol::Tls if slot.table.borrow().services.len() < 2 => {
@@ -97,7 +98,6 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
             }
             worker.settings.borrow().detection_timeout
         }
-        Protocol::Http2 | Protocol::Grpc => worker.settings.borrow().header_timeout,
     };
     let mut prefix = Vec::new();
     let detected = transport::read_prefix(tcp, &mut prefix, Some(limit)).await;
@@ -107,6 +107,26 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
         detected,
         prefix,
         watched,
+    })
+}
+
+/// Which version a client of declared HTTP speaks. It may have opened its connection long before it uses it.
+async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<Heard> {
+    let limit = worker.settings.borrow().idle_timeout;
+    let mut prefix = Vec::new();
+    let http2 = tokio::select! {
+        http2 = transport::begins_http2(tcp, &mut prefix) => http2.ok()?,
+        () = tokio::time::sleep(limit) => return None,
+        () = slot.http.idle_unwelcome() => return None,
+    };
+    let detected = match http2 {
+        true => Detected::Http2,
+        false => Detected::Http1,
+    };
+    Some(Heard {
+        detected,
+        prefix,
+        watched: false,
     })
 }
 

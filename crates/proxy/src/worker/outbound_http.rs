@@ -85,7 +85,7 @@ impl HttpRole for OutboundRole {
             });
             return Err(refusal);
         };
-        let key = endpoint.key;
+        let (key, protocol) = (endpoint.key, service.plan.protocol);
         let to_sidecar = endpoint.plan.expected.is_some();
         let endpoint = Some(InFlight::begin(endpoint));
         let authority = head
@@ -94,7 +94,7 @@ impl HttpRole for OutboundRole {
             .then(|| Rc::clone(&service.authority));
         let mut route = Route::new(key, OutboundTicket { service, endpoint });
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
-        route.upstream = upstream(head);
+        route.upstream = upstream(protocol, head);
         route.default_authority = authority;
         route.to_sidecar = to_sidecar;
         Ok(route)

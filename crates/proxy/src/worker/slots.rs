@@ -80,6 +80,11 @@ impl<R: HttpRole + 'static> Http<R> {
         self.drain.start();
     }
 
+    /// Ready when connections that carry nothing are to close.
+    pub(crate) async fn idle_unwelcome(&self) {
+        self.drain.idle_unwelcome().await;
+    }
+
     pub(crate) fn idle_upstreams(&self) -> usize {
         self.engine.borrow().idle_upstreams()
     }

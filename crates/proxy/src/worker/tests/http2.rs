@@ -16,7 +16,7 @@ use super::{Stage, listen, play};
 use crate::plan::{EndpointPlan, Settings};
 
 /// An application that answers every stream with `handler`.
-async fn application<F: Future<Output = ()> + 'static>(
+pub(super) async fn application<F: Future<Output = ()> + 'static>(
     handler: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + 'static,
 ) -> SocketAddr {
     let listener = listen().await;
@@ -35,7 +35,7 @@ async fn application<F: Future<Output = ()> + 'static>(
     address
 }
 
-async fn client(address: SocketAddr) -> SendRequest<Bytes> {
+pub(super) async fn client(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.expect("connected");
     let (send, connection) = h2::client::handshake(stream).await.expect("a preface");
     tokio::task::spawn_local(async move {
@@ -67,7 +67,7 @@ fn call(path: &str) -> Request<()> {
         .expect("a request")
 }
 
-async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
+pub(super) async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
     let mut all = Vec::new();
     while let Some(chunk) = body.data().await {
         let chunk = chunk?;

@@ -1,6 +1,7 @@
 //! A worker without its control thread: a plan, listeners on loopback, an authority of its own. What happens before the
 //! first byte and what a certificate may be is tested here, on real sockets.
 
+mod conversions;
 mod footprint;
 mod http2;
 mod identity;
@@ -114,6 +115,7 @@ impl Stage {
             services: vec![ServicePlan {
                 service: Service::default(),
                 port: bind.port(),
+                protocol,
                 authorities: vec!["server".into()],
                 endpoints: vec![to],
             }],

@@ -1,0 +1,92 @@
+//! What the engine sends a request to: a connection of its own, or a stream of a shared HTTP/2 connection that looks like one.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use voile_transport::News;
+
+use super::io::Io;
+use crate::http2::upgrade::Upgraded;
+
+/// See the module.
+pub(crate) enum Upstream<U> {
+    /// A connection, pooled between requests.
+    Http1(U),
+    /// A stream, good for one request.
+    Http2(Box<Upgraded>),
+}
+
+/// The same call on whichever kind it is.
+macro_rules! each {
+    ($self:expr, $io:ident => $call:expr) => {
+        match $self {
+            Upstream::Http1($io) => $call,
+            Upstream::Http2($io) => $call,
+        }
+    };
+}
+
+impl<U: Io> AsyncRead for Upstream<U> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_read(cx, buf))
+    }
+}
+
+impl<U: Io> AsyncWrite for Upstream<U> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        each!(self, io => io.is_write_vectored())
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self.get_mut(), io => Pin::new(io).poll_shutdown(cx))
+    }
+}
+
+impl<U: Io> Io for Upstream<U> {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, io => io.poll_readable(cx))
+    }
+
+    fn abort(&mut self) {
+        each!(self, io => io.abort());
+    }
+
+    fn news(&mut self) -> News {
+        each!(self, io => io.news())
+    }
+
+    fn written(&self) -> u64 {
+        each!(self, io => io.written())
+    }
+
+    fn closed_before(&self, mark: u64) -> bool {
+        each!(self, io => io.closed_before(mark))
+    }
+}

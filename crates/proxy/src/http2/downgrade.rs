@@ -1,0 +1,499 @@
+//! A downstream HTTP/2 stream served by the HTTP/1.1 engine, because its service is declared `http`: the stream plays an
+//! HTTP/1.1 client with one request. So the two versions share one set of rules for pools, repeats, timeouts and bodies.
+//!
+//! ```text
+//! h2 stream ─► Caller ─ HTTP/1.1 bytes ─► engine ─ pool ─► HTTP/1.1 upstream
+//! ```
+//! WebSockets (RFC 8441) become an upgrade. Trailers do not survive HTTP/1.1 (RFC 9110 section 6.5 allows it).
+
+use std::cell::RefCell;
+use std::io::{self, Write as _};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TE};
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use voile_http1::{Asked, Body, Progress, ResponseHead, ResponseIndex};
+use voile_traffic::Attempt;
+
+use super::limits::PREMATURE;
+use super::server::Live;
+use super::{headers, websocket};
+use crate::http::io::Io;
+use crate::http::{
+    ConnectFailure, Exchange, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route,
+    serve_connection,
+};
+
+/// The role of one stream: it has decided already, on the head that really came.
+struct Translated<R: HttpRole> {
+    role: Rc<R>,
+    route: RefCell<Option<Route<R>>>,
+    parts: Parts,
+}
+
+impl<R: HttpRole> HttpRole for Translated<R> {
+    type Upstream = R::Upstream;
+    type Key = R::Key;
+    type Ticket = Route<R>;
+
+    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
+        let decided = self.route.borrow_mut().take();
+        let flag = ResponseFlag::DownstreamProtocolError;
+        let decided = decided.ok_or_else(|| Refusal::new(400, flag, "one request a stream"));
+        decided.map(Route::carried_by)
+    }
+
+    async fn connect(&self, route: &Route<Self>) -> Result<R::Upstream, ConnectFailure> {
+        self.role.connect(&route.ticket).await
+    }
+
+    fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+        let pause = self.role.again(&mut route.ticket, last, made)?;
+        route.key = route.ticket.key.clone();
+        route.to_sidecar = route.ticket.to_sidecar;
+        Some(pause)
+    }
+
+    fn serves_sidecar(&self) -> bool {
+        self.role.serves_sidecar()
+    }
+
+    fn record(&self, exchange: Exchange<'_, Self>) {
+        self.role.record(Exchange {
+            head: Some(Head::Http2(&self.parts)),
+            ticket: exchange.ticket.map(|route| &route.ticket),
+            status: exchange.status,
+            flag: exchange.flag,
+            details: exchange.details,
+            request_head_bytes: exchange.request_head_bytes,
+            request_body_bytes: exchange.request_body_bytes,
+            response_head_bytes: exchange.response_head_bytes,
+            response_body_bytes: exchange.response_body_bytes,
+            started: exchange.started,
+            duration: exchange.duration,
+            upstream_reused: exchange.upstream_reused,
+            attempts: exchange.attempts,
+            grpc: Head::Http2(&self.parts).is_grpc().then(Default::default),
+        });
+    }
+}
+
+/// Serves one stream whose route leads to an HTTP/1.1 upstream.
+pub(crate) async fn serve<R: HttpRole + 'static>(
+    worker: &Rc<HttpWorker<R>>,
+    role: Rc<R>,
+    route: Route<R>,
+    parts: Parts,
+    body: RecvStream,
+    respond: SendResponse<Bytes>,
+    live: Live,
+) {
+    let upgrade = websocket::is_extended_connect(&parts);
+    let chunked = !upgrade && !body.is_end_stream() && !parts.headers.contains_key(CONTENT_LENGTH);
+    let head = request_head(&parts, upgrade, chunked, route.default_authority.as_deref());
+    let caller = Caller {
+        body,
+        respond,
+        send: None,
+        inward: Vec::new(),
+        taken: 0,
+        owed: 0,
+        chunked,
+        ended: false,
+        asked: Asked {
+            head: parts.method == Method::HEAD,
+            upgrade,
+        },
+        index: Box::default(),
+        outward: Vec::new(),
+        phase: Phase::Head,
+        chunk: Bytes::new(),
+        complete: false,
+        began: Instant::now(),
+        live,
+    };
+    let translated = Translated {
+        role,
+        route: RefCell::new(Some(route)),
+        parts,
+    };
+    let engine = worker.shared();
+    serve_connection(&engine, &translated, caller, &head).await;
+}
+
+/// The head in HTTP/1.1's words.
+fn request_head(
+    parts: &Parts,
+    upgrade: bool,
+    chunked: bool,
+    default_authority: Option<&str>,
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(512);
+    let method = if upgrade {
+        "GET"
+    } else {
+        parts.method.as_str()
+    };
+    let head = Head::Http2(parts);
+    let authority = head
+        .authority()
+        .or(default_authority)
+        .unwrap_or("localhost");
+    put(
+        &mut out,
+        &[
+            method,
+            " ",
+            head.path_and_query(),
+            " HTTP/1.1\r\nhost: ",
+            authority,
+            "\r\n",
+        ],
+    );
+    let mut cookies = false;
+    for (name, value) in &parts.headers {
+        if name == COOKIE {
+            cookies = true;
+        } else if name != HOST && name != TE {
+            field(&mut out, name.as_str(), value.as_bytes());
+        }
+    }
+    if cookies {
+        // HTTP/2 may cut cookies into several fields; HTTP/1.1 may not (RFC 9113 section 8.2.3).
+        let crumbs: Vec<_> = parts
+            .headers
+            .get_all(COOKIE)
+            .iter()
+            .map(HeaderValue::as_bytes)
+            .collect();
+        field(&mut out, "cookie", &crumbs.join(&b"; "[..]));
+    }
+    let bodiless = matches!(
+        parts.method,
+        Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE
+    );
+    if upgrade {
+        let key = websocket::key();
+        put(
+            &mut out,
+            &[
+                "upgrade: websocket\r\nconnection: upgrade, close\r\nsec-websocket-key: ",
+                &key,
+                "\r\n\r\n",
+            ],
+        );
+        return out;
+    }
+    if chunked {
+        put(&mut out, &["transfer-encoding: chunked\r\n"]);
+    } else if !bodiless && !parts.headers.contains_key(CONTENT_LENGTH) {
+        put(&mut out, &["content-length: 0\r\n"]);
+    }
+    put(&mut out, &["connection: close\r\n\r\n"]);
+    out
+}
+
+fn put(out: &mut Vec<u8>, parts: &[&str]) {
+    for part in parts {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[derive(Debug)]
+enum Phase {
+    Head,
+    Body(Body),
+    Tunnel,
+    Done,
+}
+
+/// The stream as the engine's client.
+struct Caller {
+    body: RecvStream,
+    respond: SendResponse<Bytes>,
+    send: Option<SendStream<Bytes>>,
+    /// Bytes of the request for the engine, of which `taken` were read.
+    inward: Vec<u8>,
+    taken: usize,
+    /// Window to give back when all of `inward` was read.
+    owed: usize,
+    chunked: bool,
+    /// The client said all.
+    ended: bool,
+    asked: Asked,
+    index: Box<ResponseIndex>,
+    /// Bytes of a head not yet complete.
+    outward: Vec<u8>,
+    phase: Phase,
+    /// Bytes of the answer's body on their way.
+    chunk: Bytes,
+    /// END_STREAM went out.
+    complete: bool,
+    began: Instant,
+    live: Live,
+}
+
+impl Caller {
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.complete {
+            return Poll::Pending;
+        }
+        let gone = match &mut self.send {
+            Some(send) => send.poll_reset(cx),
+            None => self.respond.poll_reset(cx),
+        };
+        gone.map(|_| self.gone())
+    }
+
+    fn gone(&mut self) -> io::Error {
+        if matches!(self.phase, Phase::Head) && self.began.elapsed() < PREMATURE {
+            self.live.0.given_up();
+        }
+        self.complete = true;
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// Makes sure that there is something to read, unless it is the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.taken < self.inward.len() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.owed > 0 {
+            // A stream that ended meanwhile needs no window.
+            let _ = self.body.flow_control().release_capacity(self.owed);
+            self.owed = 0;
+        }
+        self.inward.clear();
+        self.taken = 0;
+        while !self.ended && self.inward.is_empty() {
+            match ready!(self.body.poll_data(cx)) {
+                Some(Ok(data)) => self.take(&data),
+                Some(Err(_)) => return Poll::Ready(Err(self.gone())),
+                None => {
+                    self.ended = true;
+                    if self.chunked {
+                        self.inward.extend_from_slice(b"0\r\n\r\n");
+                    }
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn take(&mut self, data: &[u8]) {
+        self.owed = data.len();
+        if data.is_empty() {
+            return;
+        }
+        if self.chunked {
+            // Writing into a Vec cannot fail.
+            let _ = write!(self.inward, "{:x}\r\n", data.len());
+            self.inward.extend_from_slice(data);
+            self.inward.extend_from_slice(b"\r\n");
+        } else {
+            self.inward.extend_from_slice(data);
+        }
+    }
+
+    /// Whether the end of the request is the end of the connection, in the engine's eyes.
+    fn at_end(&self) -> bool {
+        self.ended && (self.complete || matches!(self.phase, Phase::Tunnel))
+    }
+
+    /// Passes on what of the answer's body is waiting.
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
+        let over = match &self.phase {
+            Phase::Body(body) => body.is_done(),
+            Phase::Done => true,
+            Phase::Head | Phase::Tunnel => false,
+        };
+        let Some(send) = &mut self.send else {
+            return Poll::Ready(Ok(()));
+        };
+        while !self.chunk.is_empty() {
+            send.reserve_capacity(self.chunk.len());
+            let room = match send.capacity() {
+                0 => ready!(send.poll_capacity(cx))
+                    .ok_or_else(gone)?
+                    .map_err(|_| gone())?,
+                room => room,
+            };
+            let part = self.chunk.split_to(room.min(self.chunk.len()));
+            let end = over && self.chunk.is_empty();
+            send.send_data(part, end).map_err(|_| gone())?;
+            self.complete |= end;
+        }
+        if over && !self.complete {
+            send.send_data(Bytes::new(), true).map_err(|_| gone())?;
+            self.complete = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes bytes of the answer.
+    fn answer(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut rest = if matches!(self.phase, Phase::Head) {
+            self.outward.extend_from_slice(bytes);
+            std::mem::take(&mut self.outward)
+        } else {
+            bytes.to_vec()
+        };
+        while matches!(self.phase, Phase::Head) {
+            let parsed = self.index.parse(&rest, self.asked).map_err(|_| invalid())?;
+            if parsed == Progress::Partial {
+                self.outward = rest;
+                return Ok(());
+            }
+            let (status, length) = (self.head(&rest)?, self.index.head_len());
+            rest.drain(..length);
+            self.index.reset();
+            if status == StatusCode::SWITCHING_PROTOCOLS {
+                self.phase = Phase::Tunnel;
+            }
+        }
+        self.chunk = match &mut self.phase {
+            Phase::Body(body) => {
+                let (_, data) = body.unwrap_in_place(&mut rest).map_err(|_| invalid())?;
+                rest.truncate(data);
+                rest.into()
+            }
+            Phase::Tunnel => rest.into(),
+            Phase::Head | Phase::Done => Bytes::new(),
+        };
+        Ok(())
+    }
+
+    /// Passes a head on.
+    fn head(&mut self, bytes: &[u8]) -> io::Result<StatusCode> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let gone = |_| io::Error::from(io::ErrorKind::ConnectionReset);
+        let head = self.index.head(bytes);
+        let status = StatusCode::from_u16(head.status()).map_err(|_| invalid())?;
+        let (interim, framing) = (head.is_interim(), head.framing());
+        let mut response = Response::new(());
+        *response.status_mut() = match status {
+            StatusCode::SWITCHING_PROTOCOLS => StatusCode::OK,
+            status => status,
+        };
+        *response.headers_mut() = fields(&head).ok_or_else(invalid)?;
+        if interim {
+            self.respond.send_informational(response).map_err(gone)?;
+            return Ok(status);
+        }
+        let body = Body::new(framing);
+        let end = body.is_done() && status != StatusCode::SWITCHING_PROTOCOLS;
+        let send = self.respond.send_response(response, end).map_err(gone)?;
+        self.send = Some(send);
+        self.complete = end;
+        self.phase = if end { Phase::Done } else { Phase::Body(body) };
+        Ok(status)
+    }
+}
+
+/// The fields that mean something in HTTP/2.
+fn fields(head: &ResponseHead<'_>) -> Option<HeaderMap> {
+    let mut fields = HeaderMap::new();
+    for (name, value) in head.headers() {
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        fields.append(name, HeaderValue::from_bytes(value).ok()?);
+    }
+    headers::clean(&mut fields);
+    fields.remove("sec-websocket-accept");
+    Some(fields)
+}
+
+impl AsyncRead for Caller {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_fill(cx))?;
+        let rest = &self.inward[self.taken..];
+        if rest.is_empty() && !self.at_end() {
+            // A client that said all still waits for its answer.
+            return self.poll_gone(cx).map(Err);
+        }
+        let count = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..count]);
+        self.taken += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Caller {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_chunk(cx))?;
+        self.answer(buf)?;
+        // What does not fit now goes first next time.
+        if let Poll::Ready(Err(error)) = self.poll_chunk(cx) {
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_chunk(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_chunk(cx))?;
+        if matches!(self.phase, Phase::Tunnel | Phase::Body(Body::UntilClose)) {
+            self.phase = Phase::Done;
+            return self.poll_chunk(cx);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Io for Caller {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_fill(cx))?;
+        if self.taken < self.inward.len() || self.at_end() {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_gone(cx).map(Err)
+    }
+
+    fn abort(&mut self) {
+        self.cut(Reason::INTERNAL_ERROR);
+    }
+}
+
+impl Caller {
+    fn cut(&mut self, reason: Reason) {
+        if !std::mem::replace(&mut self.complete, true) {
+            match &mut self.send {
+                Some(send) => send.send_reset(reason),
+                None => self.respond.send_reset(reason),
+            }
+        }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.cut(Reason::INTERNAL_ERROR);
+    }
+}

@@ -1,0 +1,419 @@
+//! An upstream HTTP/2 stream as the HTTP/1.1 engine sees it: it writes a request and reads an answer as if to an HTTP/1.1
+//! server, and never knows. For services declared `http2` or `grpc` with an HTTP/1.1 client, and between sidecars where the
+//! mesh's policy says that HTTP/1.1 travels as HTTP/2.
+//!
+//! ```text
+//! engine ─ HTTP/1.1 bytes ─► Upgraded ─► h2 stream
+//! ```
+//! An upgrade to WebSocket becomes an extended CONNECT (RFC 8441). Trailers go to clients that said `TE: trailers`.
+
+use std::future::Future as _;
+use std::io::{self, Write as _};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::ext::Protocol;
+use h2::{Reason, RecvStream, SendStream};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Method, Request, Response, StatusCode, Uri};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use voile_http1::{Body, Framing, Progress, RequestHead, RequestIndex};
+
+use super::pump::Cause;
+use super::upstream::Lease;
+use super::{headers, websocket};
+use crate::http::io::Io;
+
+/// What the request still has to give.
+enum Asking {
+    /// A head that is not complete.
+    Head,
+    Body(Body),
+    /// After an upgrade: bytes as they are.
+    Tunnel,
+    Over,
+}
+
+/// What the answer still has to give.
+enum Answering {
+    /// Nothing was asked yet.
+    Nothing,
+    Head(ResponseFuture),
+    Body(RecvStream),
+    Over,
+}
+
+/// See the module.
+pub(crate) struct Upgraded {
+    lease: Lease,
+    index: Box<RequestIndex>,
+    outward: Vec<u8>,
+    asking: Asking,
+    send: Option<SendStream<Bytes>>,
+    chunk: Bytes,
+    /// END_STREAM went out.
+    sent: bool,
+    answering: Answering,
+    inward: Vec<u8>,
+    taken: usize,
+    /// Window to give back when all of `inward` was read.
+    owed: usize,
+    chunked: bool,
+    is_head: bool,
+    wants_trailers: bool,
+    /// `Sec-WebSocket-Accept` for the client whose upgrade this is.
+    websocket: Option<String>,
+    unprocessed: bool,
+}
+
+impl Upgraded {
+    pub(crate) fn new(lease: Lease) -> Self {
+        Self {
+            lease,
+            index: Box::default(),
+            outward: Vec::new(),
+            asking: Asking::Head,
+            send: None,
+            chunk: Bytes::new(),
+            sent: false,
+            answering: Answering::Nothing,
+            inward: Vec::new(),
+            taken: 0,
+            owed: 0,
+            chunked: false,
+            is_head: false,
+            wants_trailers: false,
+            websocket: None,
+            unprocessed: false,
+        }
+    }
+
+    /// Whether the connection had carried another stream before.
+    pub(crate) fn is_reused(&self) -> bool {
+        self.lease.reused
+    }
+
+    /// Takes bytes of the request.
+    fn ask(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = match self.asking {
+            Asking::Head => {
+                self.outward.extend_from_slice(bytes);
+                std::mem::take(&mut self.outward)
+            }
+            _ => bytes.to_vec(),
+        };
+        if matches!(self.asking, Asking::Head) {
+            let parsed = self.index.parse(&rest);
+            if parsed.map_err(|_| io::ErrorKind::InvalidData)? == Progress::Partial {
+                self.outward = rest;
+                return Ok(());
+            }
+            self.begin(&rest)?;
+            rest.drain(..self.index.head_len());
+        }
+        self.chunk = match &mut self.asking {
+            Asking::Body(body) => {
+                let unwrapped = body.unwrap_in_place(&mut rest);
+                let (_, data) = unwrapped.map_err(|_| io::ErrorKind::InvalidData)?;
+                rest.truncate(data);
+                rest.into()
+            }
+            Asking::Tunnel => rest.into(),
+            Asking::Head | Asking::Over => Bytes::new(),
+        };
+        Ok(())
+    }
+
+    /// Opens the stream.
+    fn begin(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let head = self.index.head(bytes);
+        self.is_head = head.method() == "HEAD";
+        self.wants_trailers = head.header("te").is_some();
+        let key = head.header("sec-websocket-key");
+        let upgrade = head.wants_upgrade() && is_websocket(&head);
+        if head.wants_upgrade() && !upgrade {
+            // HTTP/2 has no other upgrades; the server answers as if it had not been asked.
+            tracing::debug!("an upgrade that HTTP/2 cannot carry was left out");
+        }
+        let request = request(&head, upgrade).map_err(|_| io::ErrorKind::InvalidData)?;
+        let body = Body::new(head.framing());
+        let empty = matches!(head.framing(), Framing::None | Framing::Length(0)) && !upgrade;
+        self.websocket = upgrade.then(|| websocket::accept(key.unwrap_or_default()));
+        let sending = self.lease.send.send_request(request, empty);
+        let (response, send) = sending.map_err(|error| {
+            // The connection is closing, or the server does not know RFC 8441.
+            if !error.is_remote() && !upgrade {
+                self.unprocessed = true;
+                self.lease.spoiled();
+            }
+            io::ErrorKind::ConnectionReset
+        })?;
+        self.answering = Answering::Head(response);
+        self.send = Some(send);
+        self.sent = empty;
+        self.asking = match (upgrade, empty) {
+            (true, _) => Asking::Tunnel,
+            (_, true) => Asking::Over,
+            _ => Asking::Body(body),
+        };
+        Ok(())
+    }
+
+    /// Passes on what of the request is waiting.
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
+        let over = match &self.asking {
+            Asking::Body(body) => body.is_done(),
+            Asking::Over => true,
+            Asking::Head | Asking::Tunnel => false,
+        };
+        let Some(send) = &mut self.send else {
+            return Poll::Ready(Ok(()));
+        };
+        while !self.chunk.is_empty() {
+            send.reserve_capacity(self.chunk.len());
+            let room = match send.capacity() {
+                0 => ready!(send.poll_capacity(cx))
+                    .ok_or_else(gone)?
+                    .map_err(|_| gone())?,
+                room => room,
+            };
+            let part = self.chunk.split_to(room.min(self.chunk.len()));
+            let end = over && self.chunk.is_empty();
+            send.send_data(part, end).map_err(|_| gone())?;
+            self.sent |= end;
+        }
+        if over && !self.sent {
+            send.send_data(Bytes::new(), true).map_err(|_| gone())?;
+            self.sent = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Makes sure that there is something to read, unless it is the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.taken < self.inward.len() {
+            return Poll::Ready(Ok(()));
+        }
+        if let (Answering::Body(body), 1..) = (&mut self.answering, self.owed) {
+            // A stream that ended meanwhile needs no window.
+            let _ = body.flow_control().release_capacity(self.owed);
+        }
+        (self.owed, self.taken) = (0, 0);
+        self.inward.clear();
+        while self.inward.is_empty() {
+            match &mut self.answering {
+                Answering::Nothing => return Poll::Pending,
+                Answering::Over => break,
+                Answering::Head(response) => {
+                    if let Poll::Ready(Some(Ok(early))) = response.poll_informational(cx) {
+                        let (parts, ()) = early.into_parts();
+                        line(&mut self.inward, parts.status);
+                        lines(&mut self.inward, &parts.headers);
+                        self.inward.extend_from_slice(b"\r\n");
+                        break;
+                    }
+                    match ready!(Pin::new(response).poll(cx)) {
+                        Ok(answer) => self.head(answer),
+                        Err(error) => return Poll::Ready(Err(self.failed(&error))),
+                    }
+                }
+                Answering::Body(body) => match ready!(body.poll_data(cx)) {
+                    Some(Ok(data)) => self.take(&data),
+                    Some(Err(error)) => return Poll::Ready(Err(self.failed(&error))),
+                    None => {
+                        let trailers = ready!(body.poll_trailers(cx));
+                        let trailers = trailers.map_err(|error| self.failed(&error))?;
+                        self.end(trailers);
+                    }
+                },
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn failed(&mut self, error: &h2::Error) -> io::Error {
+        if Cause::of(error) == Cause::Unprocessed {
+            self.unprocessed = true;
+            self.lease.spoiled();
+        }
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// Writes the head of the answer in HTTP/1.1's words.
+    fn head(&mut self, answer: Response<RecvStream>) {
+        let (mut parts, body) = answer.into_parts();
+        headers::clean(&mut parts.headers);
+        if let Some(accept) = self
+            .websocket
+            .as_deref()
+            .filter(|_| parts.status == StatusCode::OK)
+        {
+            parts.headers.remove(CONTENT_LENGTH);
+            line(&mut self.inward, StatusCode::SWITCHING_PROTOCOLS);
+            lines(&mut self.inward, &parts.headers);
+            let upgraded = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-accept: ";
+            self.inward.extend_from_slice(upgraded.as_bytes());
+            self.inward.extend_from_slice(accept.as_bytes());
+            self.inward.extend_from_slice(b"\r\n\r\n");
+            self.answering = Answering::Body(body);
+            return;
+        }
+        line(&mut self.inward, parts.status);
+        lines(&mut self.inward, &parts.headers);
+        let bodiless = self.is_head || matches!(parts.status.as_u16(), 204 | 304);
+        if !bodiless && !parts.headers.contains_key(CONTENT_LENGTH) {
+            if body.is_end_stream() {
+                self.inward.extend_from_slice(b"content-length: 0\r\n");
+            } else {
+                self.chunked = true;
+                self.inward
+                    .extend_from_slice(b"transfer-encoding: chunked\r\n");
+            }
+        }
+        self.inward.extend_from_slice(b"\r\n");
+        self.answering = Answering::Body(body);
+    }
+
+    fn take(&mut self, data: &[u8]) {
+        self.owed = data.len();
+        if data.is_empty() {
+            return;
+        }
+        if self.chunked {
+            // Writing into a Vec cannot fail.
+            let _ = write!(self.inward, "{:x}\r\n", data.len());
+            self.inward.extend_from_slice(data);
+            self.inward.extend_from_slice(b"\r\n");
+        } else {
+            self.inward.extend_from_slice(data);
+        }
+    }
+
+    fn end(&mut self, trailers: Option<HeaderMap>) {
+        self.answering = Answering::Over;
+        if !self.chunked {
+            return;
+        }
+        self.inward.extend_from_slice(b"0\r\n");
+        if let Some(mut trailers) = trailers.filter(|_| self.wants_trailers) {
+            headers::clean_trailers(&mut trailers);
+            lines(&mut self.inward, &trailers);
+        }
+        self.inward.extend_from_slice(b"\r\n");
+    }
+}
+
+fn line(out: &mut Vec<u8>, status: StatusCode) {
+    // Writing into a Vec cannot fail.
+    let reason = status.canonical_reason().unwrap_or_default();
+    let _ = write!(out, "HTTP/1.1 {} {reason}\r\n", status.as_str());
+}
+
+fn lines(out: &mut Vec<u8>, fields: &HeaderMap) {
+    for (name, value) in fields {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn is_websocket(head: &RequestHead<'_>) -> bool {
+    head.header("upgrade")
+        .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+}
+
+/// The request in HTTP/2's words. The head is one that the engine wrote, so what belongs to a connection is gone already.
+fn request(head: &RequestHead<'_>, websocket: bool) -> Result<Request<()>, http::Error> {
+    let mut uri = http::uri::Parts::default();
+    uri.scheme = Some(Scheme::HTTP);
+    uri.authority = Some(head.authority().unwrap_or_default().parse::<Authority>()?);
+    uri.path_and_query = Some(head.path_and_query().parse::<PathAndQuery>()?);
+    let mut request = Request::new(());
+    *request.uri_mut() = Uri::from_parts(uri)?;
+    *request.version_mut() = http::Version::HTTP_2;
+    if websocket {
+        *request.method_mut() = Method::CONNECT;
+        request
+            .extensions_mut()
+            .insert(Protocol::from_static("websocket"));
+    } else {
+        *request.method_mut() = head.method().parse::<Method>()?;
+    }
+    let fields = request.headers_mut();
+    for (name, value) in head.headers() {
+        let name = HeaderName::from_bytes(name.as_bytes())?;
+        fields.append(name, HeaderValue::from_bytes(value)?);
+    }
+    headers::clean(fields);
+    fields.remove(HOST);
+    if websocket {
+        fields.remove("sec-websocket-key");
+    }
+    Ok(request)
+}
+
+impl AsyncRead for Upgraded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_fill(cx))?;
+        let rest = &self.inward[self.taken..];
+        let count = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..count]);
+        self.taken += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Upgraded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_chunk(cx))?;
+        self.ask(buf)?;
+        // What does not fit now goes first next time.
+        if let Poll::Ready(Err(error)) = self.poll_chunk(cx) {
+            return Poll::Ready(Err(error));
+        }
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_chunk(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_chunk(cx))?;
+        if matches!(self.asking, Asking::Tunnel) {
+            self.asking = Asking::Over;
+            return self.poll_chunk(cx);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Io for Upgraded {
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_fill(cx)
+    }
+
+    /// The server said that it did nothing with the request, or it never went out.
+    fn closed_before(&self, _: u64) -> bool {
+        self.unprocessed
+    }
+
+    fn abort(&mut self) {
+        if let Some(send) = &mut self.send {
+            send.send_reset(Reason::CANCEL);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What RFC 6455 asks of a handshake that RFC 8441 does without: HTTP/2 has no key and no proof, so a proxy between the two
+//! versions makes one and gives the other.
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Method;
+use http::request::Parts;
+
+/// Appended to the key before it is hashed (RFC 6455 section 1.3).
+const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// Whether a request is RFC 8441's: CONNECT with `:protocol: websocket`.
+pub(crate) fn is_extended_connect(parts: &Parts) -> bool {
+    let protocol = parts.extensions.get::<h2::ext::Protocol>();
+    parts.method == Method::CONNECT
+        && protocol.is_some_and(|name| name.as_str().eq_ignore_ascii_case("websocket"))
+}
+
+/// `Sec-WebSocket-Key`: sixteen random bytes, a nonce and no secret.
+pub(crate) fn key() -> String {
+    STANDARD.encode(fastrand::u128(..).to_be_bytes())
+}
+
+/// `Sec-WebSocket-Accept` for a key.
+pub(crate) fn accept(key: &[u8]) -> String {
+    let hashed = [key.trim_ascii(), MAGIC].concat();
+    STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &hashed))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_proof_is_that_of_the_rfcs_example() {
+        let accept = super::accept(b"dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn a_key_is_sixteen_bytes() {
+        assert_eq!(super::key().len(), 24);
+        assert_ne!(super::key(), super::key());
+    }
+}
