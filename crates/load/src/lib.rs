@@ -4,6 +4,7 @@
 
 mod accept;
 mod body;
+pub mod bulk;
 pub mod clock;
 mod connect;
 mod duration;
@@ -26,7 +27,7 @@ mod tally;
 mod worker;
 
 pub use duration::parse_duration;
-pub use options::{LoadOptions, Protocol, Scheme, Target};
+pub use options::{Bulk, LoadOptions, Protocol, Scheme, Target};
 pub use outcome::LoadResult;
 pub use run::run;
 pub use schedule::Arrival;

@@ -42,6 +42,26 @@ pub enum Protocol {
     TcpBulk,
 }
 
+/// Which way a bulk run moves its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bulk {
+    /// To the server.
+    Push,
+    /// From the server, which sends without being asked.
+    Pull,
+}
+
+impl Bulk {
+    /// The word used in options and records.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Push => "push",
+            Self::Pull => "pull",
+        }
+    }
+}
+
 impl Protocol {
     /// The word used in options and records.
     #[must_use]
@@ -178,6 +198,8 @@ pub struct LoadOptions {
     pub seed: u64,
     /// Longest service time; the connection is closed after it.
     pub timeout: Duration,
+    /// Which way a bulk run goes.
+    pub bulk: Bulk,
     /// Reuse connections.
     pub keepalive: bool,
     /// Source address.
@@ -210,6 +232,7 @@ impl LoadOptions {
             arrival: Arrival::Uniform,
             seed: 1,
             timeout: Duration::from_secs(3),
+            bulk: Bulk::Push,
             keepalive: true,
             bind: None,
             method: "GET".to_owned(),

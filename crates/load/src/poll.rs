@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, epoll};
+use rustix::event::{EventfdFlags, Timespec, epoll};
 
 /// Events taken from the kernel at once: enough to drain a burst, few enough that a due send is not kept waiting.
 const BATCH: usize = 64;
@@ -83,9 +83,18 @@ impl Poll {
 
     /// Sleeps until something is ready; returns how many events [`Poll::event`] now holds.
     pub(crate) fn wait(&mut self) -> io::Result<usize> {
+        self.wait_unless(false)
+    }
+
+    /// As [`Poll::wait`]; with something else to do only a look, without sleeping.
+    pub(crate) fn wait_unless(&mut self, busy: bool) -> io::Result<usize> {
+        const AT_ONCE: Timespec = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         self.events.clear();
         let mut batch = [MaybeUninit::<epoll::Event>::uninit(); BATCH];
-        match epoll::wait(&self.fd, &mut batch, None) {
+        match epoll::wait(&self.fd, &mut batch, busy.then_some(&AT_ONCE)) {
             Ok((ready, _)) => {
                 let copied = ready.iter().map(|event| Ready {
                     token: event.data.u64(),

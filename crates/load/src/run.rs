@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::tally::Tally;
 use crate::worker::{Live, Timeline, Worker};
 
 /// From "all connected" to the first request: time for every thread to wake and arm its timer.
-const START_LEAD_NS: u64 = 10 * MILLISECOND;
+pub(crate) const START_LEAD_NS: u64 = 10 * MILLISECOND;
 /// How often the live line is printed.
 const LIVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -63,7 +63,9 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Loa
     start.store(timeline.start, Ordering::Release);
     let start_unix = unix_now() + timeline.measure.saturating_sub(now());
     started.wait();
-    watch(&finished, options.threads, live.as_deref());
+    every_second(&finished, options.threads, |elapsed, _| {
+        live.as_deref().map(|live| live_line(live, elapsed))
+    });
     let mut total = Tally::new(timeline.measure, timeline.end);
     for thread in threads {
         let tally = thread
@@ -75,7 +77,7 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Loa
     Ok(LoadResult::new(&options, &total, start_unix, interrupted))
 }
 
-fn timeline(options: &LoadOptions, start: u64) -> Timeline {
+pub(crate) fn timeline(options: &LoadOptions, start: u64) -> Timeline {
     let nanoseconds =
         |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4);
     let measure = start.saturating_add(nanoseconds(options.warmup));
@@ -86,25 +88,33 @@ fn timeline(options: &LoadOptions, start: u64) -> Timeline {
     }
 }
 
-/// Waits for all threads, printing what happened each second.
-fn watch(finished: &std::sync::mpsc::Receiver<()>, mut running: usize, live: Option<&Mutex<Live>>) {
+/// Waits for all threads, printing to stderr each second what `line` says of the time since the start and since the
+/// last line.
+pub(crate) fn every_second(
+    finished: &Receiver<()>,
+    mut running: usize,
+    mut line: impl FnMut(Duration, Duration) -> Option<String>,
+) {
     let began = Instant::now();
-    let mut next = began + LIVE_EVERY;
+    let (mut last, mut next) = (began, began + LIVE_EVERY);
     while running > 0 {
         match finished.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Ok(()) => running -= 1,
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 next += LIVE_EVERY;
-                if let Some(live) = live {
-                    print_live(live, began.elapsed());
+                let at = Instant::now();
+                if let Some(line) = line(at - began, at - last) {
+                    // A broken stderr must not end the run.
+                    let _ = writeln!(io::stderr(), "{line}");
                 }
+                last = at;
             }
         }
     }
 }
 
-fn print_live(live: &Mutex<Live>, elapsed: Duration) {
+fn live_line(live: &Mutex<Live>, elapsed: Duration) -> String {
     let second = std::mem::take(&mut *live.lock().unwrap_or_else(PoisonError::into_inner));
     let (ok, errors) = (second.ok, second.errors);
     let (p50, p99) = (
@@ -113,9 +123,7 @@ fn print_live(live: &Mutex<Live>, elapsed: Duration) {
     );
     let seconds = elapsed.as_secs();
     let rate = ok + errors;
-    // A broken stderr must not end the run.
-    let _ = writeln!(
-        io::stderr(),
+    format!(
         "{seconds:>4} s  {rate:>7} answers/s  {ok:>7} ok  {errors:>5} errors  p50 {p50:>7} µs  p99 {p99:>7} µs"
-    );
+    )
 }

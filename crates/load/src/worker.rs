@@ -255,7 +255,7 @@ impl Worker {
             }
             let wake = self.wake_at(at);
             self.timer.set(Some(wake))?;
-            for event in 0..self.poll.wait()? {
+            for event in 0..self.poll.wait_unless(!self.unread.is_empty())? {
                 let ready = self.poll.event(event);
                 match ready.token {
                     TIMER => {
@@ -526,9 +526,6 @@ impl Worker {
         } else {
             self.timeline.end + DRAIN_NS
         };
-        if !self.unread.is_empty() {
-            return at;
-        }
         let scan = if self.in_flight + self.paused > 0 {
             self.next_scan
         } else {

@@ -30,8 +30,8 @@ use voile_load::{Stop, Target, parse_duration};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Address to listen on; port 0 takes a free one. May be repeated.
-    #[arg(long, required = true, num_args = 1.., value_name = "ADDR")]
+    /// Address to serve HTTP on; port 0 takes a free one. May be repeated, as the other addresses.
+    #[arg(long, required_unless_present_any = ["tcp", "tcp_sink", "tcp_source"], num_args = 1.., value_name = "ADDR")]
     listen: Vec<SocketAddr>,
     /// Worker threads; connections are balanced over them.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -51,9 +51,15 @@ pub(crate) struct Args {
     /// URL to call before answering. May be repeated.
     #[arg(long = "call", value_name = "URL", value_parser = Target::parse)]
     calls: Vec<Target>,
-    /// Serve raw TCP: what comes goes back, half-close included.
-    #[arg(long, conflicts_with_all = ["size", "stall", "name", "calls"])]
-    tcp: bool,
+    /// Address to serve raw TCP on: what comes goes back, half-close included.
+    #[arg(long, value_name = "ADDR")]
+    tcp: Vec<SocketAddr>,
+    /// Address of a sink: it takes what comes and says every 256 KiB, as eight bytes, how many it has taken.
+    #[arg(long, value_name = "ADDR")]
+    tcp_sink: Vec<SocketAddr>,
+    /// Address of a source: it sends without end.
+    #[arg(long, value_name = "ADDR")]
+    tcp_source: Vec<SocketAddr>,
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
@@ -83,6 +89,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
         name: args.name,
         calls: args.calls,
         tcp: args.tcp,
+        sink: args.tcp_sink,
+        source: args.tcp_source,
     };
     let ended = Stop::new().and_then(|stop| {
         stop.on_signals()?;

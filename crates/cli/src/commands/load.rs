@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_load::{Arrival, LoadOptions, LoadResult, Protocol, Stop, Target, parse_duration};
+use voile_load::{Arrival, Bulk, LoadOptions, Protocol, Stop, Target, bulk, parse_duration};
 
 /// The most bytes that `--payload-size` makes.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;
@@ -77,6 +77,9 @@ pub(crate) struct Args {
     /// Send this body; @FILE reads it from a file.
     #[arg(long, value_name = "TEXT|@FILE")]
     data: Option<String>,
+    /// tcp-bulk: take bytes from a server that sends without end, instead of sending them.
+    #[arg(long)]
+    pull: bool,
     /// Open a connection for each request.
     #[arg(long)]
     no_keepalive: bool,
@@ -118,6 +121,8 @@ enum ProtocolName {
     Grpc,
     /// TCP: so many bytes there, so many back.
     TcpRr,
+    /// TCP: as many bytes as go through.
+    TcpBulk,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -154,25 +159,64 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
     };
     let progress = args.progress || std::io::stderr().is_terminal();
-    let result = Stop::new().and_then(|stop| {
-        stop.on_signals()?;
-        voile_load::run(&options, &stop, progress)
-    });
-    let result = match result {
-        Ok(result) => result,
-        Err(error) => {
-            eprintln!("voile load: {error}");
+    let ended = Stop::new()
+        .and_then(|stop| stop.on_signals().map(|()| stop))
+        .map_err(|error| error.to_string())
+        .and_then(|stop| match options.protocol {
+            Protocol::TcpBulk => run_bulk(&args, &options, &stop, progress),
+            _ => run_requests(&args, &options, &stop, progress),
+        });
+    let reasons = match ended {
+        Ok(reasons) => reasons,
+        Err(why) => {
+            eprintln!("voile load: {why}");
             return ExitCode::from(1);
         }
     };
-    if let Err(why) = print(&args, &result) {
-        eprintln!("voile load: {why}");
-        return ExitCode::from(1);
-    }
-    for reason in &result.invalid_reasons {
+    for reason in &reasons {
         eprintln!("voile load: run INVALID: {reason}");
     }
-    ExitCode::from(u8::from(!result.valid))
+    ExitCode::from(u8::from(!reasons.is_empty()))
+}
+
+/// Runs, prints, and returns why the figures may not be believed.
+fn run_requests(
+    args: &Args,
+    options: &LoadOptions,
+    stop: &Stop,
+    progress: bool,
+) -> Result<Vec<String>, String> {
+    let result = voile_load::run(options, stop, progress).map_err(|error| error.to_string())?;
+    let text = match format(args) {
+        Format::Table => result.to_table(),
+        Format::Json => result.to_json() + "\n",
+        Format::Fortio => result.to_fortio(&args.labels) + "\n",
+    };
+    print(args, &text)?;
+    Ok(result.invalid_reasons)
+}
+
+fn run_bulk(
+    args: &Args,
+    options: &LoadOptions,
+    stop: &Stop,
+    progress: bool,
+) -> Result<Vec<String>, String> {
+    let format = format(args);
+    if format == Format::Fortio {
+        return Err("--format fortio has no place for the figures of tcp-bulk".to_owned());
+    }
+    let result = bulk::run(options, stop, progress).map_err(|error| error.to_string())?;
+    let text = match format {
+        Format::Table => result.to_table(),
+        Format::Json | Format::Fortio => result.to_json() + "\n",
+    };
+    print(args, &text)?;
+    Ok(result.invalid_reasons)
+}
+
+fn format(args: &Args) -> Format {
+    if args.json { Format::Json } else { args.format }
 }
 
 fn options(args: &Args) -> Result<LoadOptions, String> {
@@ -183,6 +227,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
             ProtocolName::Http2 => Protocol::Http2,
             ProtocolName::Grpc => Protocol::Grpc,
             ProtocolName::TcpRr => Protocol::TcpRr,
+            ProtocolName::TcpBulk => Protocol::TcpBulk,
         };
     }
     options.streams = args.streams;
@@ -198,6 +243,10 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     };
     options.seed = args.seed;
     options.timeout = args.timeout;
+    if args.pull && options.protocol != Protocol::TcpBulk {
+        return Err("--pull belongs to --protocol tcp-bulk".to_owned());
+    }
+    options.bulk = if args.pull { Bulk::Pull } else { Bulk::Push };
     options.keepalive = !args.no_keepalive;
     options.bind = args.bind;
     options.method.clone_from(&args.method);
@@ -237,12 +286,7 @@ fn pattern(size: usize) -> Vec<u8> {
     (0..size).map(|at| b'a' + (at % 26) as u8).collect()
 }
 
-fn print(args: &Args, result: &LoadResult) -> Result<(), String> {
-    let text = match if args.json { Format::Json } else { args.format } {
-        Format::Table => result.to_table(),
-        Format::Json => result.to_json() + "\n",
-        Format::Fortio => result.to_fortio(&args.labels) + "\n",
-    };
+fn print(args: &Args, text: &str) -> Result<(), String> {
     match &args.out {
         Some(path) => {
             std::fs::write(path, text).map_err(|error| format!("write {}: {error}", path.display()))

@@ -17,13 +17,16 @@ mod worker;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::accept::{Inbox, accept_loop, listen, raise_descriptor_limit};
 use crate::clock::now;
 use crate::options::Target;
 use crate::stop::Stop;
+
+pub(crate) use raw::ACK_BYTES;
+use raw::Kind;
 
 pub use plan::{Choice, MAX_DELAY, MAX_SIZE, Plan};
 
@@ -33,8 +36,14 @@ const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024 - 16;
 /// How to serve.
 #[derive(Debug, Clone, Default)]
 pub struct EchoOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// Where to serve HTTP; port 0, here and below, takes a free one.
     pub listen: Vec<SocketAddr>,
+    /// Where to send bytes back as they come.
+    pub tcp: Vec<SocketAddr>,
+    /// Where to take bytes and acknowledge them.
+    pub sink: Vec<SocketAddr>,
+    /// Where to send bytes without end.
+    pub source: Vec<SocketAddr>,
     /// Worker threads.
     pub threads: usize,
     /// Size of answers that ask for none with `size=`; without it, the request's body is echoed.
@@ -47,8 +56,6 @@ pub struct EchoOptions {
     pub name: Option<String>,
     /// Services to call, in order, before answering.
     pub calls: Vec<Target>,
-    /// Serve raw TCP, sending back what comes, instead of HTTP.
-    pub tcp: bool,
 }
 
 /// A server that stops answering for `length` at the end of every `every`, as one in garbage collection does.
@@ -96,24 +103,40 @@ impl Stall {
 #[derive(Debug)]
 pub struct Echo {
     options: EchoOptions,
-    listeners: Vec<TcpListener>,
+    http: Vec<TcpListener>,
+    raw: Vec<TcpListener>,
+    kinds: Vec<Kind>,
 }
 
 impl Echo {
     /// Binds all addresses.
     pub fn bind(options: EchoOptions) -> io::Result<Self> {
         raise_descriptor_limit();
-        let listeners = options
-            .listen
-            .iter()
-            .map(|address| listen(*address))
-            .collect::<io::Result<_>>()?;
-        Ok(Self { options, listeners })
+        let bind = |addresses: &[SocketAddr]| -> io::Result<Vec<TcpListener>> {
+            addresses.iter().map(|address| listen(*address)).collect()
+        };
+        let http = bind(&options.listen)?;
+        let (mut raw, mut kinds) = (Vec::new(), Vec::new());
+        for (addresses, kind) in [
+            (&options.tcp, Kind::Echo),
+            (&options.sink, Kind::Sink),
+            (&options.source, Kind::Source),
+        ] {
+            raw.append(&mut bind(addresses)?);
+            kinds.resize(raw.len(), kind);
+        }
+        Ok(Self {
+            options,
+            http,
+            raw,
+            kinds,
+        })
     }
 
-    /// The addresses really listened on.
+    /// The addresses really listened on, in the order of the options: HTTP, echo, sink, source.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        self.listeners.iter().map(TcpListener::local_addr).collect()
+        let all = self.http.iter().chain(&self.raw);
+        all.map(TcpListener::local_addr).collect()
     }
 
     /// Serves until stopped; then requests begun are answered, for a moment, and all is closed.
@@ -121,29 +144,59 @@ impl Echo {
         let options = Arc::new(self.options);
         let calls = calls::Callers::start(&options)?;
         let began = now();
-        let inboxes: Vec<_> = (0..options.threads.max(1))
-            .map(|_| Inbox::new())
-            .collect::<io::Result<_>>()?;
-        let mut threads = Vec::new();
-        for (index, inbox) in inboxes.iter().enumerate() {
-            let thread = thread::Builder::new().name(format!("echo-{index}"));
-            let (inbox, stop) = (Arc::clone(inbox), stop.clone());
-            if options.tcp {
-                threads.push(thread.spawn(move || raw::serve(&inbox, &stop))?);
-            } else {
+        let threads = options.threads.max(1);
+        let (http, kinds) = (self.http, self.kinds);
+        let mut groups = Vec::new();
+        if !self.raw.is_empty() {
+            let raw = group("tcp", self.raw, threads, stop, |inbox, stop| {
+                let kinds = kinds.clone();
+                Ok(move || raw::serve(&inbox, &kinds, &stop))
+            })?;
+            groups.push(raw);
+        }
+        if !http.is_empty() {
+            let http = group("echo", http, threads, stop, |inbox, stop| {
                 let worker =
                     worker::Worker::new(inbox, Arc::clone(&options), calls.clone(), began)?;
-                threads.push(thread.spawn(move || worker.run(&stop))?);
-            }
+                Ok(move || worker.run(&stop))
+            })?;
+            groups.push(http);
         }
-        let accepted = accept_loop(&self.listeners, &inboxes, stop);
-        drop(self.listeners);
-        stop.raise();
-        for thread in threads {
-            thread
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("an echo worker panicked")))?;
+        let mut ended = Ok(());
+        for thread in groups.into_iter().flatten() {
+            let each = thread.join();
+            // One that fails ends the others.
+            stop.raise();
+            let each = each.unwrap_or_else(|_| Err(io::Error::other("an echo thread panicked")));
+            ended = ended.and(each);
         }
-        accepted
+        ended
     }
+}
+
+/// Starts the threads of some listeners: workers, and one that accepts for them, which ends first.
+fn group<Serve: FnOnce() -> io::Result<()> + Send + 'static>(
+    name: &str,
+    listeners: Vec<TcpListener>,
+    threads: usize,
+    stop: &Stop,
+    worker: impl Fn(Arc<Inbox>, Stop) -> io::Result<Serve>,
+) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
+    let inboxes: Vec<_> = (0..threads)
+        .map(|_| Inbox::new())
+        .collect::<io::Result<_>>()?;
+    let mut handles = Vec::new();
+    for (index, inbox) in inboxes.iter().enumerate() {
+        let thread = thread::Builder::new().name(format!("{name}-{index}"));
+        handles.push(thread.spawn(worker(Arc::clone(inbox), stop.clone())?)?);
+    }
+    let (stop, thread) = (
+        stop.clone(),
+        thread::Builder::new().name(format!("{name}-accept")),
+    );
+    handles.insert(
+        0,
+        thread.spawn(move || accept_loop(&listeners, &inboxes, &stop))?,
+    );
+    Ok(handles)
 }

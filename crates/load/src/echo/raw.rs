@@ -1,61 +1,248 @@
-//! Raw TCP echo: what comes goes back, half-close included.
+//! TCP without HTTP: echo (what comes goes back, half-close included), a sink that says how much it has taken, and a
+//! source that never ends.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use rustix::net::{RecvFlags, recv};
+
 use crate::accept::Inbox;
-use crate::poll::Poll;
+use crate::poll::{Poll, Ready};
 use crate::shovel::{BUFFER_BYTES, Direction};
 use crate::stop::Stop;
 
 const INBOX: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// Serves what the inbox is given until stopped.
-pub(crate) fn serve(inbox: &Arc<Inbox>, stop: &Stop) -> io::Result<()> {
+/// What one read of a sink may take: nothing is copied, so only the length matters.
+const SINK_READ_BYTES: usize = 1024 * 1024;
+/// How often a sink acknowledges: after so many bytes, and when all have come.
+pub(crate) const ACK_EVERY_BYTES: u64 = 256 * 1024;
+/// An acknowledgement: all bytes taken so far, as eight bytes, the highest first.
+pub(crate) const ACK_BYTES: usize = 8;
+/// Acknowledgements that a client does not read, beyond which the sink takes nothing more from it.
+const MAX_UNREAD_ACK_BYTES: usize = 64 * 1024;
+/// What a source writes at once.
+static PATTERN: [u8; 128 * 1024] = [b'v'; 128 * 1024];
+/// System calls for one connection in a row, before others have their turn.
+const CALLS_PER_TURN: usize = 16;
+
+/// What is served at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Echo,
+    Sink,
+    Source,
+}
+
+#[derive(Debug)]
+enum Peer {
+    Echo(Direction),
+    Sink(Sink),
+    Source,
+}
+
+#[derive(Debug, Default)]
+struct Sink {
+    taken: u64,
+    acknowledged: u64,
+    /// An acknowledgement that the client's window had no room for.
+    unsent: Vec<u8>,
+    readable: bool,
+    ended: bool,
+}
+
+/// What a turn came to.
+enum Turn {
+    /// Nothing can be done until the socket says so.
+    Wait,
+    /// There is more to do, after the others.
+    More,
+    Over,
+}
+
+struct Connection {
+    stream: TcpStream,
+    peer: Peer,
+    queued: bool,
+}
+
+/// Serves what the inbox is given until stopped; `kinds` by listener.
+pub(crate) fn serve(inbox: &Arc<Inbox>, kinds: &[Kind], stop: &Stop) -> io::Result<()> {
     let mut poll = Poll::new()?;
     poll.add_level(inbox.waker.fd(), INBOX)?;
     poll.add_level(stop.fd(), STOP)?;
-    let mut streams: Vec<Option<(TcpStream, Direction)>> = Vec::new();
-    let (mut free, mut emptied) = (Vec::new(), Vec::new());
-    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let (mut free, mut emptied, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
+    let mut buffer = vec![0; SINK_READ_BYTES];
     loop {
-        for index in 0..poll.wait()? {
+        // With connections that have more to do, only a look at what else is ready.
+        for index in 0..poll.wait_unless(!unfinished.is_empty())? {
             let ready = poll.event(index);
             match ready.token {
                 STOP => return Ok(()),
-                INBOX => {
-                    for (stream, _listener) in inbox.take() {
-                        let slot: usize = free.pop().unwrap_or(streams.len());
-                        if slot == streams.len() {
-                            streams.push(None);
-                        }
-                        if poll.add_stream(&stream, slot as u64).is_ok() {
-                            streams[slot] = Some((stream, Direction::default()));
-                        } else {
-                            free.push(slot);
-                            inbox.closed();
+                INBOX => accept(inbox, kinds, &poll, &mut connections, &mut free),
+                token => {
+                    let slot = token as usize;
+                    if let Some(connection) = &mut connections[slot] {
+                        connection.note(ready);
+                        if !std::mem::replace(&mut connection.queued, true) {
+                            unfinished.push(slot);
                         }
                     }
                 }
-                token => {
-                    let slot = token as usize;
-                    let Some((stream, direction)) = &mut streams[slot] else {
-                        continue;
-                    };
-                    direction.readable |= ready.readable();
-                    direction.hangup |= ready.hangup();
-                    if direction.shovel(stream, stream, &mut buffer).is_err() || direction.finished
-                    {
-                        streams[slot] = None;
-                        // Reused only after this batch, which may still name it.
-                        emptied.push(slot);
-                        inbox.closed();
-                    }
+            }
+        }
+        for slot in std::mem::take(&mut unfinished) {
+            let Some(connection) = &mut connections[slot] else {
+                continue;
+            };
+            match connection.turn(&mut buffer) {
+                Turn::Wait => connection.queued = false,
+                Turn::More => unfinished.push(slot),
+                Turn::Over => {
+                    connections[slot] = None;
+                    // Reused only after this batch, which may still name it.
+                    emptied.push(slot);
+                    inbox.closed();
                 }
             }
         }
         free.append(&mut emptied);
     }
+}
+
+fn accept(
+    inbox: &Inbox,
+    kinds: &[Kind],
+    poll: &Poll,
+    connections: &mut Vec<Option<Connection>>,
+    free: &mut Vec<usize>,
+) {
+    for (stream, listener) in inbox.take() {
+        let slot: usize = free.pop().unwrap_or(connections.len());
+        if slot == connections.len() {
+            connections.push(None);
+        }
+        if poll.add_stream(&stream, slot as u64).is_err() {
+            free.push(slot);
+            inbox.closed();
+            continue;
+        }
+        let peer = match kinds[listener] {
+            Kind::Echo => Peer::Echo(Direction::default()),
+            Kind::Sink => Peer::Sink(Sink::default()),
+            Kind::Source => Peer::Source,
+        };
+        connections[slot] = Some(Connection {
+            stream,
+            peer,
+            queued: false,
+        });
+    }
+}
+
+impl Connection {
+    fn note(&mut self, ready: Ready) {
+        match &mut self.peer {
+            Peer::Echo(direction) => {
+                direction.readable |= ready.readable();
+                direction.hangup |= ready.hangup();
+            }
+            Peer::Sink(sink) => sink.readable |= ready.readable(),
+            Peer::Source => {}
+        }
+    }
+
+    fn turn(&mut self, buffer: &mut [u8]) -> Turn {
+        let stream = &self.stream;
+        let turn = match &mut self.peer {
+            Peer::Echo(direction) => {
+                let moved = direction.shovel(stream, stream, &mut buffer[..BUFFER_BYTES]);
+                moved.map(|()| {
+                    if direction.finished {
+                        Turn::Over
+                    } else {
+                        Turn::Wait
+                    }
+                })
+            }
+            Peer::Sink(sink) => sink.turn(stream, buffer),
+            Peer::Source => pour(stream, buffer),
+        };
+        turn.unwrap_or(Turn::Over)
+    }
+}
+
+impl Sink {
+    fn turn(&mut self, stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Turn> {
+        for _ in 0..CALLS_PER_TURN {
+            if !self.acknowledge(stream)? && self.unsent.len() > MAX_UNREAD_ACK_BYTES {
+                return Ok(Turn::Wait);
+            }
+            if self.ended {
+                let turn = if self.unsent.is_empty() {
+                    Turn::Over
+                } else {
+                    Turn::Wait
+                };
+                return Ok(turn);
+            }
+            if !self.readable {
+                return Ok(Turn::Wait);
+            }
+            // TRUNC lets the kernel drop what a read would have copied.
+            match recv(stream, &mut *buffer, RecvFlags::TRUNC) {
+                Ok((_, 0)) => self.ended = true,
+                Ok((_, count)) => self.taken += count as u64,
+                Err(rustix::io::Errno::AGAIN) => self.readable = false,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Turn::More)
+    }
+
+    /// Says how much was taken, if that is worth saying; false while the client does not listen.
+    fn acknowledge(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
+        let more = self.taken - self.acknowledged;
+        if more >= ACK_EVERY_BYTES || (self.ended && more > 0) {
+            self.unsent.extend_from_slice(&self.taken.to_be_bytes());
+            self.acknowledged = self.taken;
+        }
+        while !self.unsent.is_empty() {
+            match stream.write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Writes as much as the client takes; what it says is passed over, and its end is the end.
+fn pour(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<Turn> {
+    for _ in 0..CALLS_PER_TURN {
+        match stream.write(&PATTERN) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return loop {
+                    match stream.read(buffer) {
+                        Ok(0) => break Ok(Turn::Over),
+                        Ok(_) => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            break Ok(Turn::Wait);
+                        }
+                        Err(error) => break Err(error),
+                    }
+                };
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Turn::More)
 }

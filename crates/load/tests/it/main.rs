@@ -5,6 +5,7 @@
     reason = "a test that cannot go on should panic where it stands"
 )]
 
+mod bulk;
 mod echo;
 mod load;
 mod misbehaving;

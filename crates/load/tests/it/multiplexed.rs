@@ -5,7 +5,7 @@ use std::time::Duration;
 use voile_load::echo::EchoOptions;
 use voile_load::{LoadOptions, LoadResult, Stop, Target, grpc};
 
-use crate::server::{PATIENCE, Served};
+use crate::server::{PATIENCE, Served, loopback};
 
 fn run(options: &LoadOptions) -> LoadResult {
     voile_load::run(options, &Stop::new().unwrap(), false).unwrap()
@@ -109,8 +109,8 @@ fn a_delay_over_many_streams_is_waited_for_by_each_alone() {
 
 #[test]
 fn tcp_request_and_response_are_so_many_bytes() {
-    let server = Served::echo(EchoOptions {
-        tcp: true,
+    let server = Served::at(EchoOptions {
+        tcp: vec![loopback()],
         ..EchoOptions::default()
     });
     let mut options = load(&format!("tcp://{}", server.address));

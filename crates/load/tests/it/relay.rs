@@ -10,8 +10,8 @@ use voile_load::echo::EchoOptions;
 use crate::server::{Served, loopback};
 
 fn raw_echo() -> Served {
-    Served::echo(EchoOptions {
-        tcp: true,
+    Served::at(EchoOptions {
+        tcp: vec![loopback()],
         ..EchoOptions::default()
     })
 }

@@ -25,11 +25,15 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn echo(options: EchoOptions) -> Self {
-        let echo = Echo::bind(EchoOptions {
+        Self::at(EchoOptions {
             listen: vec![loopback()],
             ..options
         })
-        .unwrap();
+    }
+
+    /// The server at the one address that the options name.
+    pub(crate) fn at(options: EchoOptions) -> Self {
+        let echo = Echo::bind(options).unwrap();
         let address = echo.addresses().unwrap()[0];
         Self::start(address, move |stop| echo.run(stop))
     }

@@ -1,0 +1,467 @@
+//! One bulk thread: its connections, written to or read from as fast as they allow, and what arrived when.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::net::{RecvFlags, recv};
+
+use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
+use crate::connect::start_connect;
+use crate::echo::ACK_BYTES;
+use crate::options::{Bulk, LoadOptions};
+use crate::poll::{Poll, Ready};
+use crate::stop::Stop;
+use crate::tally::Outcome;
+use crate::worker::Timeline;
+
+/// What is written at once: few system calls, and still in the second-level cache.
+const WRITE_BYTES: usize = 128 * 1024;
+/// What one read may take; nothing is copied.
+const READ_BYTES: usize = 1024 * 1024;
+/// System calls for one connection in a row, before others and the clock have their turn.
+const CALLS_PER_TURN: usize = 8;
+/// How often the books are brought up to date while bytes flow.
+const TICK_NS: u64 = 10 * MILLISECOND;
+/// After the end, how long the sink's last acknowledgement is waited for.
+const DRAIN_NS: u64 = SECOND;
+
+const TIMER: u64 = u64::MAX;
+const STOP: u64 = u64::MAX - 1;
+
+/// What one thread, or all, counted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Count {
+    /// In the measured part: bytes that arrived, by the sink's word, the kernel's, or our own reading.
+    pub(super) arrived: u64,
+    pub(super) written: u64,
+    pub(super) seconds: Vec<u64>,
+    pub(super) connections: u64,
+    /// Of these, how many were acknowledged by a sink of ours.
+    pub(super) by_sink: u64,
+    /// Bytes of each connection in the measured part.
+    pub(super) each: Vec<u64>,
+    pub(super) errors: BTreeMap<Outcome, u64>,
+    pub(super) cpu_ns: u64,
+    pub(super) end: u64,
+}
+
+impl Count {
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.arrived += other.arrived;
+        self.written += other.written;
+        self.connections += other.connections;
+        self.by_sink += other.by_sink;
+        self.cpu_ns += other.cpu_ns;
+        self.end = self.end.max(other.end);
+        self.each.extend_from_slice(&other.each);
+        if self.seconds.len() < other.seconds.len() {
+            self.seconds.resize(other.seconds.len(), 0);
+        }
+        for (mine, theirs) in self.seconds.iter_mut().zip(&other.seconds) {
+            *mine += theirs;
+        }
+        for (kind, count) in &other.errors {
+            *self.errors.entry(*kind).or_default() += count;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: Option<TcpStream>,
+    open: bool,
+    /// Waits for its next turn.
+    queued: bool,
+    writable: bool,
+    readable: bool,
+    written: u64,
+    /// All bytes that have arrived, as far as is known: read by us, or gone from the kernel's queue.
+    arrived: u64,
+    /// The same by the sink's word, if it speaks; it is the better witness.
+    taken: Option<u64>,
+    /// Of these, counted.
+    counted: u64,
+    measured: u64,
+    /// An acknowledgement that has come in part.
+    ack: Vec<u8>,
+}
+
+pub(super) struct Worker {
+    direction: Bulk,
+    connections: Vec<Connection>,
+    poll: Poll,
+    timer: Timer,
+    turns: Vec<usize>,
+    buffer: Vec<u8>,
+    total: Arc<AtomicU64>,
+    timeline: Timeline,
+    cpu_from: Option<u64>,
+    next_books: u64,
+    timeout: u64,
+    count: Count,
+    ending: bool,
+}
+
+impl Worker {
+    pub(super) fn new(
+        options: &LoadOptions,
+        index: usize,
+        total: Arc<AtomicU64>,
+    ) -> io::Result<Self> {
+        let share = (index..options.connections)
+            .step_by(options.threads)
+            .count();
+        let poll = Poll::new()?;
+        let mut count = Count {
+            connections: share as u64,
+            ..Count::default()
+        };
+        let mut connections = Vec::with_capacity(share);
+        for slot in 0..share {
+            let stream = start_connect(options.target.address, options.bind)
+                .and_then(|stream| poll.add_stream(&stream, slot as u64).map(|()| stream));
+            if stream.is_err() {
+                *count.errors.entry(Outcome::Connect).or_default() += 1;
+            }
+            connections.push(Connection {
+                stream: stream.ok(),
+                open: false,
+                queued: false,
+                writable: false,
+                readable: false,
+                written: 0,
+                arrived: 0,
+                taken: None,
+                counted: 0,
+                measured: 0,
+                ack: Vec::new(),
+            });
+        }
+        let size = match options.bulk {
+            Bulk::Push => WRITE_BYTES,
+            Bulk::Pull => READ_BYTES,
+        };
+        let timeout = u64::try_from(options.timeout.as_nanos()).unwrap_or(u64::MAX / 4);
+        Ok(Self {
+            direction: options.bulk,
+            connections,
+            poll,
+            timer: Timer::new()?,
+            turns: Vec::new(),
+            buffer: vec![b'v'; size],
+            total,
+            timeline: Timeline {
+                start: 0,
+                measure: 0,
+                end: 0,
+            },
+            cpu_from: None,
+            next_books: 0,
+            timeout,
+            count,
+            ending: false,
+        })
+    }
+
+    /// Waits until each connection is open or has failed.
+    pub(super) fn prepare(&mut self, stop: &Stop) -> io::Result<()> {
+        sharpen_timers();
+        self.poll.add_timer(&self.timer, TIMER)?;
+        self.poll.add_level(stop.fd(), STOP)?;
+        let deadline = now() + self.timeout.min(u64::MAX / 4);
+        let pending = |connection: &Connection| connection.stream.is_some() && !connection.open;
+        while self.connections.iter().any(pending) && now() < deadline && !stop.raised() {
+            self.timer.set(Some(deadline))?;
+            self.take_events(stop)?;
+        }
+        for slot in 0..self.connections.len() {
+            if pending(&self.connections[slot]) {
+                self.lose(slot, Outcome::Timeout);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves bytes until the end.
+    pub(super) fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Count> {
+        self.timeline = timeline;
+        self.timer.set(Some(timeline.start))?;
+        while now() < timeline.start && !stop.raised() {
+            self.take_events(stop)?;
+        }
+        for slot in 0..self.connections.len() {
+            self.queue(slot);
+        }
+        loop {
+            let at = now();
+            let over = at >= self.timeline.end || stop.raised();
+            if over || at >= self.next_books {
+                self.keep_books(at);
+            }
+            if over {
+                break;
+            }
+            for slot in std::mem::take(&mut self.turns) {
+                self.connections[slot].queued = false;
+                self.turn(slot);
+            }
+            if self
+                .connections
+                .iter()
+                .all(|connection| connection.stream.is_none())
+            {
+                break;
+            }
+            self.timer
+                .set(Some(self.next_books.min(self.timeline.end)))?;
+            self.take_events(stop)?;
+        }
+        self.timeline.end = self.timeline.end.min(now()).max(self.timeline.measure);
+        let cpu = thread_cpu();
+        self.count.cpu_ns = cpu - self.cpu_from.unwrap_or(cpu);
+        self.finish(stop)?;
+        Ok(self.count)
+    }
+
+    fn take_events(&mut self, stop: &Stop) -> io::Result<()> {
+        for event in 0..self.poll.wait_unless(!self.turns.is_empty())? {
+            let ready = self.poll.event(event);
+            match ready.token {
+                TIMER => self.timer.fired(),
+                STOP => stop.seen(),
+                _ => self.on_ready(ready),
+            }
+        }
+        Ok(())
+    }
+
+    fn on_ready(&mut self, ready: Ready) {
+        let slot = ready.token as usize;
+        let connection = &mut self.connections[slot];
+        let Some(stream) = &connection.stream else {
+            return;
+        };
+        if !connection.open {
+            if !ready.writable() {
+                return;
+            }
+            if !matches!(stream.take_error(), Ok(None)) {
+                return self.lose(slot, Outcome::Connect);
+            }
+            connection.open = true;
+        }
+        connection.writable |= ready.writable();
+        connection.readable |= ready.readable();
+        // Before the start nothing may flow.
+        if self.timeline.end > 0 {
+            self.queue(slot);
+        }
+    }
+
+    fn queue(&mut self, slot: usize) {
+        if self.connections[slot].stream.is_some()
+            && !std::mem::replace(&mut self.connections[slot].queued, true)
+        {
+            self.turns.push(slot);
+        }
+    }
+
+    fn turn(&mut self, slot: usize) {
+        let moved = match self.direction {
+            Bulk::Push => self.push(slot),
+            Bulk::Pull => self.pull(slot),
+        };
+        match moved {
+            Ok(true) => self.queue(slot),
+            Ok(false) => {}
+            Err(_) => self.lose(slot, Outcome::Reset),
+        }
+    }
+
+    /// Writes a few times, and hears what the sink says; true if there is room for more.
+    fn push(&mut self, slot: usize) -> io::Result<bool> {
+        let connection = &mut self.connections[slot];
+        connection.hear()?;
+        let Some(stream) = &mut connection.stream else {
+            return Ok(false);
+        };
+        for _ in 0..CALLS_PER_TURN {
+            if !connection.writable || self.ending {
+                return Ok(false);
+            }
+            match stream.write(&self.buffer) {
+                Ok(count) => connection.written += count as u64,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.writable = false;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads a few times; true if there may be more.
+    fn pull(&mut self, slot: usize) -> io::Result<bool> {
+        let connection = &mut self.connections[slot];
+        let Some(stream) = &connection.stream else {
+            return Ok(false);
+        };
+        for _ in 0..CALLS_PER_TURN {
+            if !connection.readable {
+                return Ok(false);
+            }
+            // TRUNC lets the kernel drop what a read would have copied.
+            match recv(stream, &mut *self.buffer, RecvFlags::TRUNC) {
+                Ok((_, 0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((_, count)) => connection.arrived += count as u64,
+                Err(rustix::io::Errno::AGAIN) => connection.readable = false,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts what has arrived since the last time, in the second in which that became known.
+    fn keep_books(&mut self, at: u64) {
+        // What is found at the beginning of the measured part came before it.
+        let measuring = self.cpu_from.is_some();
+        if !measuring && at >= self.timeline.measure {
+            self.cpu_from = Some(thread_cpu());
+        }
+        self.next_books = at + TICK_NS;
+        if at < self.timeline.measure {
+            self.next_books = self.next_books.min(self.timeline.measure);
+        }
+        let second = (at
+            .min(self.timeline.end - 1)
+            .saturating_sub(self.timeline.measure)
+            / SECOND) as usize;
+        let mut sum = 0;
+        for connection in &mut self.connections {
+            connection.look(self.direction);
+            let new = connection.arrived - connection.counted;
+            connection.counted = connection.arrived;
+            sum += new;
+            if measuring {
+                connection.measured += new;
+            }
+        }
+        self.total.fetch_add(sum, Ordering::Relaxed);
+        if measuring {
+            if self.count.seconds.len() <= second {
+                self.count.seconds.resize(second + 1, 0);
+            }
+            self.count.seconds[second] += sum;
+            self.count.arrived += sum;
+        }
+    }
+
+    /// Ends the sending side and waits, for a moment, for the sink's last word, so that a sink that lost bytes shows.
+    fn finish(&mut self, stop: &Stop) -> io::Result<()> {
+        self.ending = true;
+        let until = now() + DRAIN_NS;
+        for connection in &self.connections {
+            if let Some(stream) = connection
+                .stream
+                .as_ref()
+                .filter(|_| self.direction == Bulk::Push)
+            {
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        }
+        let waits = |connection: &Connection| {
+            let taken = connection.taken;
+            connection.stream.is_some() && taken.is_some_and(|taken| taken < connection.written)
+        };
+        while now() < until && !stop.raised() && self.connections.iter().any(waits) {
+            self.timer.set(Some(until))?;
+            self.take_events(stop)?;
+            for slot in std::mem::take(&mut self.turns) {
+                let connection = &mut self.connections[slot];
+                connection.queued = false;
+                if connection.hear().is_err() {
+                    connection.stream = None;
+                }
+            }
+        }
+        for connection in &self.connections {
+            self.count.written += connection.written;
+            self.count.by_sink += u64::from(connection.taken.is_some());
+            self.count.each.push(connection.measured);
+            if waits(connection) {
+                *self.count.errors.entry(Outcome::Unanswered).or_default() += 1;
+            }
+        }
+        self.count.end = self.timeline.end;
+        Ok(())
+    }
+
+    fn lose(&mut self, slot: usize, outcome: Outcome) {
+        if self.connections[slot].stream.take().is_some() {
+            *self.count.errors.entry(outcome).or_default() += 1;
+        }
+    }
+}
+
+impl Connection {
+    /// Reads acknowledgements.
+    fn hear(&mut self) -> io::Result<()> {
+        let Some(stream) = &mut self.stream else {
+            return Ok(());
+        };
+        let mut buffer = [0; 512 * ACK_BYTES];
+        while self.readable {
+            match stream.read(&mut buffer) {
+                Ok(0) if self.taken == Some(self.written) => self.readable = false,
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    self.ack.extend_from_slice(&buffer[..count]);
+                    let whole = self.ack.len() / ACK_BYTES * ACK_BYTES;
+                    if let Some(last) = self.ack[..whole].rchunks_exact(ACK_BYTES).next() {
+                        let taken = last.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+                        if taken > self.written || self.taken.is_some_and(|before| taken < before) {
+                            return Err(io::ErrorKind::InvalidData.into());
+                        }
+                        self.taken = Some(taken);
+                    }
+                    self.ack.drain(..whole);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out what has arrived: from the sink, or where none speaks from the kernel.
+    fn look(&mut self, direction: Bulk) {
+        if let Some(taken) = self.taken {
+            self.arrived = self.arrived.max(taken);
+        } else if direction == Bulk::Push
+            && let Some(stream) = &self.stream
+        {
+            self.arrived = self
+                .arrived
+                .max(self.written.saturating_sub(unacknowledged(stream)));
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "no safe wrapper of SIOCOUTQ")]
+fn unacknowledged(stream: &TcpStream) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open, and SIOCOUTQ (TIOCOUTQ by its other name) writes one c_int.
+    let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 {
+        u64::try_from(bytes).unwrap_or(0)
+    } else {
+        0
+    }
+}
