@@ -74,7 +74,11 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "\"1ms\"",
         "mine.toml:3:9: slice: 1ms must lie between",
     ),
-    ("rate = 500", "rate = -1", "mine.toml:7:8: invalid value: integer `-1`"),
+    (
+        "rate = 500",
+        "rate = -1",
+        "mine.toml:7:8: invalid value: integer `-1`",
+    ),
     (
         "\"http1\"",
         "\"http3\"",
