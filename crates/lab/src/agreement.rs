@@ -349,6 +349,7 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         warmup: Duration::ZERO,
         seed: 1,
         marker: None,
+        sink: false,
     };
     let (mut load, out) = start_load(lab, &route, &order).map_err(Broken::Failed)?;
     let generated = finish_load(&mut load, &out, stage.duration + OVERTIME, lab)?;

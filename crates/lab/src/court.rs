@@ -11,6 +11,7 @@ use crate::definition::Definition;
 use crate::find::Found;
 use crate::gate;
 use crate::generator::{Broken, Order};
+use crate::idle::measure_idle;
 use crate::plan::{Cell, Plan, Planned, Way};
 use crate::proof::{failures, prove};
 use crate::slice::measure;
@@ -20,6 +21,8 @@ use crate::target::Lab;
 const PROOF: Duration = Duration::from_millis(300);
 const PROOF_RATE: u32 = 1000;
 const PROOF_CONNECTIONS: u32 = 16;
+/// The sink's proof sends a quarter of a megabyte with each.
+const SINK_PROOF_RATE: u32 = 100;
 /// For so many slices planned, one that was spoiled may be taken again: on a machine that spoils more, repeating takes
 /// time and helps nobody.
 const SLICES_PER_REPEAT: usize = 5;
@@ -28,7 +31,10 @@ const SLICES_PER_REPEAT: usize = 5;
 pub(crate) struct Court<'a> {
     definition: &'a Definition,
     lab: &'a Lab<'a>,
+    found: &'a Found,
     say: &'a dyn Fn(&str),
+    /// Those that could be started; some are ended again and started anew for each of their slices.
+    present: BTreeSet<String>,
     running: Vec<Box<dyn Contestant>>,
     server: Instance,
     /// Why the runs of a cell's path do not count.
@@ -50,6 +56,7 @@ impl<'a> Court<'a> {
     pub(crate) fn new(
         definition: &'a Definition,
         lab: &'a Lab<'a>,
+        found: &'a Found,
         say: &'a dyn Fn(&str),
         echoes: Vec<u32>,
         began: Instant,
@@ -63,7 +70,9 @@ impl<'a> Court<'a> {
         Self {
             definition,
             lab,
+            found,
             say,
+            present: BTreeSet::new(),
             running: Vec::new(),
             server,
             broken: BTreeMap::new(),
@@ -72,7 +81,8 @@ impl<'a> Court<'a> {
         }
     }
 
-    pub(crate) fn start_all(&mut self, found: &Found, record: &mut Record) {
+    pub(crate) fn start_all(&mut self, record: &mut Record) {
+        let found = self.found;
         let names: BTreeSet<&str> = self
             .definition
             .cells
@@ -107,6 +117,7 @@ impl<'a> Court<'a> {
                             .versions
                             .insert(name.to_owned(), contestant.version());
                     }
+                    self.present.insert(name.to_owned());
                     self.running.push(contestant);
                 }
                 Err(why) => {
@@ -150,6 +161,7 @@ impl<'a> Court<'a> {
             warmup: self.definition.warmup,
             seed,
             marker: None,
+            sink: false,
         }
     }
 
@@ -166,6 +178,24 @@ impl<'a> Court<'a> {
             }
         }
         self.running = running;
+        self.end_those_started_anew();
+    }
+
+    /// Who is only measured idle is started for each slice; the one that proved its path would share memory with it.
+    fn end_those_started_anew(&mut self) {
+        let cells = &self.definition.cells;
+        let stays = |name: &str| {
+            cells
+                .iter()
+                .any(|cell| cell.contestant == name && cell.kind != Kind::Idle)
+        };
+        self.running.retain_mut(|contestant| {
+            let stays = stays(contestant.name());
+            if !stays {
+                contestant.stop();
+            }
+            stays
+        });
     }
 
     fn prove_one(&mut self, contestant: &mut dyn Contestant, way: &Way, record: &mut Record) {
@@ -207,10 +237,11 @@ impl<'a> Court<'a> {
 
     /// The marked requests that walk a way: few, on a schedule, whatever its cells measure.
     fn proof_order(&self, way: &Way) -> Order {
+        let sink = way.protocol == "tcp" && self.definition.is_bulk();
         Order {
             kind: Kind::Latency,
             protocol: way.protocol.clone(),
-            rate: PROOF_RATE,
+            rate: if sink { SINK_PROOF_RATE } else { PROOF_RATE },
             connections: PROOF_CONNECTIONS,
             size: self.definition.size,
             arrival: "uniform".to_owned(),
@@ -218,6 +249,7 @@ impl<'a> Court<'a> {
             warmup: Duration::ZERO,
             seed: self.definition.seed,
             marker: None,
+            sink,
         }
     }
 
@@ -225,13 +257,8 @@ impl<'a> Court<'a> {
     /// pairs within rounds stay whole; one that its contestant failed is not.
     pub(crate) fn run_slices(&mut self, record: &mut Record) -> Vec<String> {
         let mut histograms = Vec::new();
-        let present: BTreeSet<&str> = self
-            .running
-            .iter()
-            .map(|contestant| contestant.name())
-            .collect();
         let plan = Plan::new(self.definition, &|cell| {
-            present.contains(cell.contestant.as_str())
+            self.present.contains(&cell.contestant)
         });
         let mut again_at_most = plan.slices.len() / SLICES_PER_REPEAT;
         let mut spoiled: Vec<&Planned> = Vec::new();
@@ -284,7 +311,12 @@ impl<'a> Court<'a> {
             return Err(Broken::Stopped);
         }
         let sequence = record.runs.len() as u32 + 1;
-        let mut taken = match self.measured(planned, sequence, record) {
+        let taken = if planned.cell.kind == Kind::Idle {
+            self.idle(planned)
+        } else {
+            self.measured(planned, sequence, record)
+        };
+        let mut taken = match taken {
             Ok(taken) => taken,
             Err(Broken::Stopped) => return Err(Broken::Stopped),
             Err(Broken::Failed(why)) => Taken {
@@ -301,6 +333,32 @@ impl<'a> Court<'a> {
         run.started_seconds =
             self.began.elapsed().as_secs_f64() - self.definition.slice.as_secs_f64();
         Ok(taken)
+    }
+
+    /// A slice in which nothing happens, with processes of its own.
+    fn idle(&self, planned: &Planned) -> Result<Taken, Broken> {
+        let cell = &planned.cell;
+        let way = Way::of(cell);
+        if let Some(reasons) = self.broken.get(&way) {
+            return Err(Broken::Failed(reasons.join("; ")));
+        }
+        let folder = tempfile::Builder::new()
+            .prefix("idle-")
+            .tempdir_in(self.lab.folder)
+            .map_err(|e| Broken::Failed(format!("a temporary folder: {e}")))?;
+        let lab = Lab {
+            voile: self.lab.voile.clone(),
+            folder: folder.path(),
+            ..*self.lab
+        };
+        let mut contestant = named(&cell.contestant, &self.definition.variants, self.found)
+            .map_err(Broken::Failed)?;
+        let run = measure_idle(&lab, contestant.as_mut(), cell, self.definition.slice)?;
+        Ok(Taken {
+            run,
+            histogram: String::new(),
+            spoiled: false,
+        })
     }
 
     fn measured(

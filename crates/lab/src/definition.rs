@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use toml::Spanned;
-use voile_report::record::Target;
+use voile_report::record::{Kind, Target};
 
 use crate::plan::Cell;
 use written::{Place, Written, WrittenValidity};
@@ -185,6 +185,11 @@ impl Definition {
             variants,
             targets: targets::targets(&place, written.targets)?,
         })
+    }
+
+    /// Whether its TCP cells send bytes that nobody sends back, to a server that only takes them.
+    pub(crate) fn is_bulk(&self) -> bool {
+        self.cells.iter().any(|cell| cell.kind == Kind::Bulk)
     }
 
     /// Applies what the command line says.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use voile_load::samples::Samples;
-use voile_report::record::{CellKey, Experiment, FORMAT, Merged, Record};
+use voile_report::record::{CellKey, Experiment, FORMAT, Kind, Merged, Record};
 use voile_report::summarise::summarise;
 
 use crate::court::Court;
@@ -14,6 +14,7 @@ use crate::definition::Definition;
 use crate::environment::{environment, now, warnings};
 use crate::find::Found;
 use crate::gate;
+use crate::idle::possible;
 use crate::slice::merge_histogram;
 use crate::target::{Echo, Lab, start_echo};
 
@@ -49,6 +50,7 @@ pub fn run(
     stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, String> {
     let began = Instant::now();
+    voile_host::machine::raise_descriptor_limit();
     let mut record = new_record(settings);
     let mut histograms = Vec::new();
     for repeat in 1..=settings.repeats.max(1) {
@@ -111,7 +113,12 @@ fn run_once(
         ..settings.definition.clone()
     };
     let (echo, http) = start_echo(&settings.voile, folder.path(), &[], stopped)?;
-    let (tcp_echo, tcp) = start_echo(&settings.voile, folder.path(), &["--tcp"], stopped)?;
+    let tcp_server = if definition.is_bulk() {
+        "--tcp-sink"
+    } else {
+        "--tcp"
+    };
+    let (tcp_echo, tcp) = start_echo(&settings.voile, folder.path(), &[tcp_server], stopped)?;
     let lab = Lab {
         voile: settings.voile.clone(),
         folder: folder.path(),
@@ -120,8 +127,16 @@ fn run_once(
         stopped,
     };
     let echoes = vec![echo.pid(), tcp_echo.pid()];
-    let mut court = Court::new(&definition, &lab, say, echoes, began, repeat);
-    court.start_all(&settings.found, record);
+    let mut court = Court::new(
+        &definition,
+        &lab,
+        &settings.found,
+        say,
+        echoes,
+        began,
+        repeat,
+    );
+    court.start_all(record);
     court.prove_all(record);
     let histograms = court.run_slices(record);
     court.stop_all();
@@ -152,6 +167,17 @@ fn new_record(settings: &Settings) -> Record {
         ..Record::default()
     };
     record.notes.extend(warnings(&record.environment));
+    let most = definition.cells.iter().filter(|c| c.kind == Kind::Idle);
+    if let Some(asked) = most.map(|cell| cell.connections).max() {
+        let open = possible(asked);
+        if open < asked {
+            record.notes.push(format!(
+                "Of {asked} idle connections {open} are opened: a process here may hold {} descriptors, and a sidecar \
+                 needs two for each.",
+                voile_host::machine::descriptor_limit().unwrap_or(0)
+            ));
+        }
+    }
     if !definition.validity.heed_generator {
         record.notes.push(
             "Smoke test: it shows that everything works; its figures mean nothing.".to_owned(),

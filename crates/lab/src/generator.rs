@@ -15,6 +15,9 @@ use crate::target::Lab;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Samples of a half that make its median worth comparing for drift.
 const DRIFT_SAMPLES: u64 = 50;
+/// The sink of `voile echo` answers each time it has taken so many bytes, with so many.
+const SINK_BYTES: usize = 256 << 10;
+const SINK_ANSWER_BYTES: usize = 8;
 /// The method of the echo server that gRPC cells call: it sends the message back.
 const GRPC_METHOD: &str = "/voile.echo.v1.Echo/Unary";
 
@@ -30,8 +33,10 @@ pub(crate) struct Order {
     pub(crate) duration: Duration,
     pub(crate) warmup: Duration,
     pub(crate) seed: u64,
-    /// A word in the query by which a capture recognises our requests.
+    /// A word in the request by which a capture recognises ours.
     pub(crate) marker: Option<String>,
+    /// The server takes bytes and answers only every [`SINK_BYTES`]; a request of a proof is as long.
+    pub(crate) sink: bool,
 }
 
 /// The generator's JSON, as far as the lab needs it.
@@ -55,6 +60,8 @@ pub(crate) struct Generated {
     pub(crate) halves_us: Vec<Percentiles>,
     pub(crate) latency_histogram: String,
     pub(crate) interrupted: bool,
+    /// Of bulk.
+    pub(crate) gbit_per_s: Option<f64>,
     /// Median of one half over that of the other, the larger way round.
     #[serde(skip)]
     pub(crate) drift: Option<f64>,
@@ -105,7 +112,7 @@ pub(crate) enum Broken {
 
 impl Order {
     /// Where requests go, and which options make them what they are to be.
-    fn request(&self, route: &Route) -> Vec<String> {
+    fn request(&self, lab: &Lab<'_>, route: &Route) -> Result<Vec<String>, String> {
         let entry = route.entry;
         let size = self.size.to_string();
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -116,6 +123,19 @@ impl Order {
         };
         let mut arguments = match (self.protocol.as_str(), self.kind) {
             ("tcp", Kind::Bulk) => words(&[&format!("tcp://{entry}"), "--protocol", "tcp-bulk"]),
+            ("tcp", _) if self.sink => {
+                let mut body = self.marker.clone().unwrap_or_default().into_bytes();
+                body.resize(SINK_BYTES, b'.');
+                let path = lab.folder.join("load.body");
+                std::fs::write(&path, body)
+                    .map_err(|e| format!("writing {}: {e}", path.display()))?;
+                let (data, answer) = (
+                    format!("@{}", path.display()),
+                    SINK_ANSWER_BYTES.to_string(),
+                );
+                let entry = format!("tcp://{entry}");
+                words(&[&entry, "--data", &data, "--expect-size", &answer])
+            }
             ("tcp", _) => [words(&[&format!("tcp://{entry}")]), body].concat(),
             ("grpc", _) => [words(&[&format!("grpc://{entry}{GRPC_METHOD}")]), body].concat(),
             _ => {
@@ -132,7 +152,7 @@ impl Order {
         if let Some(bind) = &route.bind {
             arguments.extend(words(&["--bind", &bind.to_string()]));
         }
-        arguments
+        Ok(arguments)
     }
 
     /// How many, how often, for how long.
@@ -166,7 +186,7 @@ pub(crate) fn start_load(
     let spec = lab
         .process("load", &lab.voile)
         .arg("load")
-        .args(order.request(route))
+        .args(order.request(lab, route)?)
         .arg("--json")
         .args(order.schedule())
         .stdout(Output::File(out.clone()));

@@ -15,6 +15,7 @@ mod find;
 mod folder;
 mod gate;
 mod generator;
+mod idle;
 mod plan;
 mod proof;
 mod slice;

@@ -4,10 +4,16 @@
 use std::fmt;
 use std::time::Duration;
 
+use voile_report::record::Kind;
+
 use crate::definition::Definition;
+use crate::idle::{SETTLE, possible};
 
 /// What a slice costs beside its load: starting the generator, reading samplers. Measured, rounded up.
 const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
+/// What an idle slice costs beside its time: starting and ending processes, and opening a connection. Measured, rounded up.
+const IDLE_OVERHEAD: Duration = Duration::from_secs(1);
+const IDLE_CONNECTION: Duration = Duration::from_micros(700);
 /// Starting, proving and stopping one contestant.
 const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
 
@@ -63,7 +69,8 @@ pub(crate) struct Planned {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub(crate) slices: Vec<Planned>,
-    slice: Duration,
+    /// How long each takes.
+    durations: Vec<Duration>,
     contestants: u32,
 }
 
@@ -100,8 +107,11 @@ impl Plan {
             .collect();
         Self {
             contestants: names.len() as u32,
+            durations: slices
+                .iter()
+                .map(|planned| slice_takes(definition, &planned.cell))
+                .collect(),
             slices,
-            slice: definition.warmup + definition.slice + SLICE_OVERHEAD,
         }
     }
 
@@ -113,7 +123,7 @@ impl Plan {
 
     /// About how long the slices after the first `done` will take.
     pub(crate) fn left(&self, done: usize) -> Duration {
-        self.slice * (self.slices.len().saturating_sub(done)) as u32
+        self.durations.iter().skip(done).sum()
     }
 
     /// In words, for `--dry-run`.
@@ -144,6 +154,16 @@ impl Plan {
         );
         text
     }
+}
+
+/// How long a slice of that cell takes, about.
+fn slice_takes(definition: &Definition, cell: &Cell) -> Duration {
+    if cell.kind != Kind::Idle {
+        return definition.warmup + definition.slice + SLICE_OVERHEAD;
+    }
+    let opening = IDLE_CONNECTION * possible(cell.connections);
+    let settling = if cell.connections == 0 { 1 } else { 3 };
+    definition.slice + IDLE_OVERHEAD + SETTLE * settling + opening
 }
 
 #[cfg(test)]

@@ -80,6 +80,7 @@ pub(crate) fn measure(
         requests: generated.sent,
         errors: generated.errors_total,
         generator_late_us_p99: Some(generated.lateness_us.p99 as f64),
+        gigabits_per_second: generated.gbit_per_s,
         latency_us: generated.latency_us.into(),
         service_us: generated.service_us.into(),
         ..Run::of(cell)

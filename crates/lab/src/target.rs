@@ -112,13 +112,16 @@ pub(crate) fn start_echo(
         workers: 1,
         stopped,
     };
-    let tcp = arguments.contains(&"--tcp");
-    let spec = lab
-        .process(if tcp { "echo-tcp" } else { "echo" }, voile)
-        .arg("echo")
-        .arg("--listen")
-        .arg(address.to_string())
-        .args(arguments);
+    let sink = arguments.contains(&"--tcp-sink");
+    let tcp = sink || arguments.contains(&"--tcp");
+    let spec = lab.process(if tcp { "echo-tcp" } else { "echo" }, voile);
+    let listen = address.to_string();
+    // The sink's option is its address.
+    let spec = if sink {
+        spec.args(["echo", "--tcp-sink", &listen])
+    } else {
+        spec.args(["echo", "--listen", &listen]).args(arguments)
+    };
     let mut child = spec.start().map_err(|e| e.to_string())?;
     let probe = if tcp {
         Probe::Tcp(address)

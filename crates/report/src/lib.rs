@@ -15,4 +15,5 @@ pub mod statistics;
 pub mod summarise;
 mod svg;
 pub mod table;
+pub mod targets;
 pub mod words;

@@ -28,6 +28,9 @@ pub struct Record {
     /// The A/A control of each repeat by itself, when there are several.
     #[serde(default)]
     pub repeats: Vec<Control>,
+    /// How its targets came out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<crate::targets::Verdict>,
     /// What each cell's path was shown to be.
     pub proofs: Vec<Proof>,
     /// Merged latency histograms per cell, for display: HdrHistogram V2 (deflated, base64) in microseconds.

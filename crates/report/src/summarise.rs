@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{CellKey, Control, Estimate, Latency, Record, Run, Summary};
+use crate::record::{CellKey, Control, Estimate, Kind, Latency, Record, Run, Summary};
 use crate::statistics::{estimate, paired_ratio, ratio_of_medians};
+use crate::targets::verdicts;
 
 /// Roles that are sidecars, for figures "per sidecar".
 const SIDECARS: [&str; 2] = ["client-sidecar", "server-sidecar"];
@@ -58,6 +59,7 @@ pub fn summarise(record: &mut Record) {
         .collect();
     record.control = control(&record.runs, seed);
     record.repeats = repeats(&record.runs, seed);
+    record.verdicts = verdicts(record);
 }
 
 /// Cells in the order they first ran in a plan's sense: by contestant and mode as a reader expects them.
@@ -118,17 +120,20 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
     let mut figures = Figures::new();
     latency(&mut figures, "latency_us", &run.latency_us);
     latency(&mut figures, "service_us", &run.service_us);
-    figures.insert("achieved_rps".to_owned(), run.achieved_rps);
-    if let Some(cpu) = run.machine_cpu_us_per_request {
+    if run.achieved_rps > 0.0 {
+        figures.insert("achieved_rps".to_owned(), run.achieved_rps);
+    }
+    let counted = run.kind != Kind::Bulk;
+    if let Some(cpu) = run.machine_cpu_us_per_request.filter(|_| counted) {
         figures.insert("machine_cpu_us_per_request".to_owned(), cpu);
     }
-    if let Some(cpu) = less_load_and_server(run) {
+    if let Some(cpu) = less_load_and_server(run).filter(|_| counted) {
         figures.insert(
             "machine_cpu_less_load_server_us_per_request".to_owned(),
             cpu,
         );
     }
-    figures.extend(run.idle.iter().map(|(name, value)| (name.clone(), *value)));
+    idle(&mut figures, run);
     bulk(&mut figures, run);
     for process in &run.processes {
         for (name, value) in [
@@ -139,6 +144,10 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
             ("anonymous_bytes", process.anonymous_bytes as f64),
             ("ctx_switches_per_request", process.ctx_switches_per_request),
         ] {
+            // Bytes in bulk are no requests.
+            if run.kind == Kind::Bulk && name.ends_with("_per_request") {
+                continue;
+            }
             figures.insert(format!("{}.{name}", process.role), value);
             // "Per sidecar" is the mean of those on the path, so that modes with one and with two compare.
             if SIDECARS.contains(&process.role.as_str()) {
@@ -166,6 +175,31 @@ pub fn less_load_and_server(run: &Run) -> Option<f64> {
             .sum::<f64>();
         Some(run.machine_cpu_us_per_request? - ends)
     })
+}
+
+/// What an idle slice found; per sidecar is the mean of those on the path.
+fn idle(figures: &mut Figures, run: &Run) {
+    figures.extend(run.idle.iter().map(|(name, value)| (name.clone(), *value)));
+    let on_path = |name: &str| -> Vec<f64> {
+        SIDECARS
+            .iter()
+            .filter_map(|role| run.idle.get(&format!("{role}.{name}")).copied())
+            .collect()
+    };
+    let names: BTreeSet<&str> = run
+        .idle
+        .keys()
+        .filter_map(|name| {
+            SIDECARS
+                .iter()
+                .find_map(|role| name.strip_prefix(role)?.strip_prefix('.'))
+        })
+        .collect();
+    for name in names {
+        let values = on_path(name);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        figures.insert(format!("sidecar.{name}"), mean);
+    }
 }
 
 /// Gigabits per second, and per core that the sidecars on the path used.

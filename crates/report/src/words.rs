@@ -33,6 +33,90 @@ pub fn bytes(value: f64) -> String {
     format!("{:.1} MiB", value / (1024.0 * 1024.0))
 }
 
+/// Bytes, with the unit that suits them.
+#[must_use]
+pub fn small_bytes(value: f64) -> String {
+    match value.abs() {
+        v if v < 1024.0 => format!("{value:.0} B"),
+        v if v < 1024.0 * 1024.0 => format!("{:.1} KiB", value / 1024.0),
+        _ => bytes(value),
+    }
+}
+
+/// A share of a core, in percent.
+#[must_use]
+pub fn core_share(value: f64) -> String {
+    match value * 100.0 {
+        v if v.abs() >= 1.0 => format!("{v:.1} %"),
+        v => format!("{v:.4} %"),
+    }
+}
+
+/// So many per second.
+#[must_use]
+pub fn per_second(value: f64) -> String {
+    format!("{value:.0}/s")
+}
+
+/// Gigabits per second.
+#[must_use]
+pub fn gigabits(value: f64) -> String {
+    format!("{value:.2} Gbit/s")
+}
+
+/// How a figure is called and written.
+#[derive(Debug, Clone)]
+pub struct Unit {
+    /// How a value is written.
+    pub show: fn(f64) -> String,
+    /// What the figure is called.
+    pub words: String,
+}
+
+/// How the figure of that name is called and written.
+#[must_use]
+pub fn unit(figure: &str) -> Unit {
+    let (whose, name) = match figure.split_once('.') {
+        Some((whose @ ("sidecar" | "client-sidecar" | "server-sidecar"), name)) => (whose, name),
+        _ => ("", figure),
+    };
+    let of_each = match whose {
+        "sidecar" => " per sidecar",
+        "client-sidecar" => " of the client's sidecar",
+        "server-sidecar" => " of the server's sidecar",
+        _ => "",
+    };
+    let (words, show): (&str, fn(f64) -> String) = match name {
+        "cpu_us_per_request" => ("CPU per request", duration),
+        "machine_cpu_us_per_request" => ("machine CPU per request", duration),
+        "machine_cpu_less_load_server_us_per_request" => (
+            "machine CPU per request less generator and server",
+            duration,
+        ),
+        "added_us.p50" => ("added p50", duration),
+        "added_us.p99" => ("added p99", duration),
+        "latency_us.p50" => ("p50", duration),
+        "latency_us.p99" => ("p99", duration),
+        "achieved_rps" => ("requests per second", per_second),
+        "gigabits_per_second" => ("throughput", gigabits),
+        "gigabits_per_core" => ("throughput per core of the sidecars", gigabits),
+        "rss_bytes" => ("RSS", bytes),
+        "pss_bytes" => ("PSS", bytes),
+        "anonymous_bytes" => ("anonymous memory", bytes),
+        "idle_cpu" => ("CPU doing nothing", core_share),
+        "bytes_per_connection" => ("bytes per connection (PSS)", small_bytes),
+        "anonymous_bytes_per_connection" => ("anonymous bytes per connection", small_bytes),
+        "idle_rss_bytes" => ("RSS when started", bytes),
+        "idle_pss_bytes" => ("PSS when started", bytes),
+        "idle_anonymous_bytes" => ("anonymous memory when started", bytes),
+        other => (other, micro),
+    };
+    Unit {
+        show,
+        words: format!("{words}{of_each}"),
+    }
+}
+
 /// A ratio.
 #[must_use]
 pub fn ratio(value: f64) -> String {

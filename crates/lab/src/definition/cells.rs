@@ -24,6 +24,15 @@ pub(super) fn cells(
             cells.push(cell);
         }
     }
+    let bulk = |cell: &CellKey| cell.kind == Kind::Bulk;
+    if cells.iter().any(bulk)
+        && cells
+            .iter()
+            .any(|cell| cell.protocol == "tcp" && !bulk(cell))
+    {
+        let why = "bulk and other TCP cells need different servers: two definitions";
+        return Err(place.error(0..0, why));
+    }
     if cells.is_empty() {
         return Err(place.error(
             0..0,
@@ -50,7 +59,7 @@ fn expand(
         let name = place.word("contestant", contestant, &known)?;
         for mode in &group.modes {
             let mode_name = place.word("mode", mode, &MODES)?;
-            possible(place, mode, &name, &mode_name, group)?;
+            possible(place, mode, &name, &mode_name, group, &protocol)?;
             for arrival in arrivals(place, group)? {
                 for (rate, connections) in loads(place, written, group)? {
                     cells.push(CellKey {
@@ -76,6 +85,7 @@ fn possible(
     name: &str,
     mode_name: &str,
     group: &WrittenCells,
+    protocol: &str,
 ) -> Result<(), DefinitionError> {
     if (name == "baseline") != (mode_name == "baseline") {
         let why = format!(
@@ -88,6 +98,9 @@ fn possible(
             "tls needs a sidecar on both sides that speaks it: not {name} in mode {mode_name}"
         );
         return Err(place.error(mode.span(), why));
+    }
+    if group.kind == Kind::Bulk && protocol != "tcp" {
+        return Err(place.error(mode.span(), "kind \"bulk\" needs protocol \"tcp\""));
     }
     if group.kind == Kind::Idle && name == "baseline" {
         return Err(place.error(mode.span(), "kind \"idle\" needs a proxy: not baseline"));

@@ -1,0 +1,244 @@
+//! What a contestant costs when nothing happens. Its processes are started anew for each slice, so that no earlier load
+//! left anything behind; memory is read before and after connections are opened that then say nothing, and CPU over the
+//! slice by the processes' own clocks.
+//!
+//! ```text
+//! start ─ ready ─ settle ─ memory ┬ no connections ──────────────────────────────┬ CPU over the slice ─ memory ─ stop
+//!                                 └ a few, closed again ─ memory ─ N ─ settle ─ memory ┘
+//! ```
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use voile_host::machine::descriptor_limit;
+use voile_host::sampler::{Holdings, Usage};
+use voile_report::record::Run;
+
+use crate::contestants::{Contestant, Instance, Route};
+use crate::generator::Broken;
+use crate::plan::{Cell, Way};
+use crate::target::Lab;
+
+/// After this long a process that nobody asks anything has put away what it needed only to start.
+pub(crate) const SETTLE: Duration = Duration::from_millis(1500);
+/// Connections that are opened and closed before the first reading, so that what a process makes only once, at its first
+/// connection, is not charged to those that are counted.
+const FIRST: u32 = 64;
+/// Descriptors that a process needs beside those of its connections, and how many it needs for each.
+const OTHER_DESCRIPTORS: u64 = 400;
+const PER_CONNECTION: u64 = 2;
+/// Threads that open connections: handshakes wait for each other's answers.
+const OPENERS: u32 = 4;
+/// How long one connection may take to be opened and to answer once.
+const ANSWER_BOUND: Duration = Duration::from_secs(10);
+/// How often we look whether the user asked to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// As many of these connections as the descriptor limit lets a sidecar hold, which has two sockets for each.
+pub(crate) fn possible(connections: u32) -> u32 {
+    let limit = descriptor_limit().unwrap_or(u64::MAX);
+    let most = limit.saturating_sub(OTHER_DESCRIPTORS) / PER_CONNECTION;
+    connections.min(u32::try_from(most).unwrap_or(u32::MAX))
+}
+
+/// Measures one slice with a contestant that is started for it and ended after it.
+pub(crate) fn measure_idle(
+    lab: &Lab<'_>,
+    contestant: &mut dyn Contestant,
+    cell: &Cell,
+    slice: Duration,
+) -> Result<Run, Broken> {
+    contestant.start(lab).map_err(Broken::Failed)?;
+    let run = contestant
+        .ready(lab)
+        .map_err(Broken::Failed)
+        .and_then(|()| watch(lab, contestant, cell, slice));
+    contestant.stop();
+    run
+}
+
+fn watch(
+    lab: &Lab<'_>,
+    contestant: &mut dyn Contestant,
+    cell: &Cell,
+    slice: Duration,
+) -> Result<Run, Broken> {
+    let way = Way::of(cell);
+    let route = contestant
+        .route(lab, &way)
+        .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
+    let instances = contestant.instances(&way);
+    let mut run = Run::of(cell);
+    pause(lab, SETTLE)?;
+    let mut open = Vec::new();
+    if cell.connections > 0 {
+        drop(connect(&route, cell, FIRST).map_err(Broken::Failed)?);
+        pause(lab, SETTLE)?;
+        let before = holdings(&instances);
+        let wanted = possible(cell.connections);
+        open = connect(&route, cell, wanted).map_err(Broken::Failed)?;
+        pause(lab, SETTLE)?;
+        compare(&mut run, &instances, &before, wanted);
+    }
+    let used = cpu(lab, &instances, slice)?;
+    for (instance, held) in instances.iter().zip(holdings(&instances)) {
+        for (name, value) in [
+            ("idle_rss_bytes", held.rss_bytes),
+            ("idle_pss_bytes", held.pss_bytes),
+            ("idle_anonymous_bytes", held.anonymous_bytes),
+        ] {
+            run.idle
+                .insert(format!("{}.{name}", instance.role), value as f64);
+        }
+    }
+    for (instance, share) in instances.iter().zip(used) {
+        run.idle
+            .insert(format!("{}.idle_cpu", instance.role), share);
+    }
+    contestant.alive(lab).map_err(Broken::Failed)?;
+    drop(open);
+    run.seconds = slice.as_secs_f64();
+    run.valid = run.invalid_reasons.is_empty();
+    Ok(run)
+}
+
+/// What each connection added to each instance, and whether the connections are there at all.
+fn compare(run: &mut Run, instances: &[Instance], before: &[Holdings], opened: u32) {
+    let after = holdings(instances);
+    run.idle
+        .insert("connections_open".to_owned(), f64::from(opened));
+    for ((instance, before), after) in instances.iter().zip(before).zip(&after) {
+        if !instance.role.ends_with("-sidecar") {
+            continue;
+        }
+        let each = |before: u64, after: u64| (after as f64 - before as f64) / f64::from(opened);
+        for (name, before, after) in [
+            ("bytes_per_connection", before.pss_bytes, after.pss_bytes),
+            (
+                "anonymous_bytes_per_connection",
+                before.anonymous_bytes,
+                after.anonymous_bytes,
+            ),
+        ] {
+            run.idle
+                .insert(format!("{}.{name}", instance.role), each(before, after));
+        }
+        let sockets = after.descriptors.saturating_sub(before.descriptors);
+        let first = run.mode == "serveronly" || instance.role == "client-sidecar";
+        if (first || run.protocol == "tcp") && sockets < u64::from(opened) {
+            run.invalid_reasons.push(format!(
+                "{} connections were opened, and the {} has only {sockets} descriptors more",
+                opened, instance.role
+            ));
+        }
+    }
+}
+
+fn holdings(instances: &[Instance]) -> Vec<Holdings> {
+    instances
+        .iter()
+        .map(|instance| Holdings::of_all(&instance.pids))
+        .collect()
+}
+
+/// Share of a core that each instance uses over that time.
+fn cpu(lab: &Lab<'_>, instances: &[Instance], slice: Duration) -> Result<Vec<f64>, Broken> {
+    let usage = || -> Vec<Usage> {
+        instances
+            .iter()
+            .map(|instance| Usage::of_all(&instance.pids))
+            .collect()
+    };
+    let (before, began) = (usage(), Instant::now());
+    pause(lab, slice)?;
+    let (after, window) = (usage(), began.elapsed());
+    let share = |(before, after): (&Usage, &Usage)| {
+        after.since(*before).cpu_ns as f64 / window.as_nanos().max(1) as f64
+    };
+    Ok(before.iter().zip(&after).map(share).collect())
+}
+
+/// Waits, unless the user asks to end.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what is measured is that nothing happens for a while"
+)]
+fn pause(lab: &Lab<'_>, time: Duration) -> Result<(), Broken> {
+    let until = Instant::now() + time;
+    loop {
+        if (lab.stopped)() {
+            return Err(Broken::Stopped);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(LOOK_EVERY));
+    }
+}
+
+/// Opens connections that each carry one exchange and then stay as they are.
+fn connect(route: &Route, cell: &Cell, number: u32) -> Result<Vec<TcpStream>, String> {
+    let entry = route.entry;
+    let (request, answer): (Vec<u8>, &[u8]) = if cell.protocol == "tcp" {
+        (b"are you there?\n".to_vec(), b"there?\n")
+    } else {
+        let host = route.host.clone().unwrap_or_else(|| entry.to_string());
+        let head = format!("GET /?size=0 HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        (head.into_bytes(), b"\r\n\r\n")
+    };
+    let (request, answer) = (&request, answer);
+    thread::scope(|scope| {
+        let openers: Vec<_> = (0..OPENERS)
+            .map(|opener| {
+                let share = number / OPENERS + u32::from(opener < number % OPENERS);
+                scope.spawn(move || {
+                    (0..share)
+                        .map(|_| exchange(entry, request, answer))
+                        .collect::<Result<Vec<_>, String>>()
+                })
+            })
+            .collect();
+        let mut open = Vec::new();
+        for opener in openers {
+            let streams = opener
+                .join()
+                .map_err(|_| "opening connections failed".to_owned())?;
+            open.extend(streams?);
+        }
+        Ok(open)
+    })
+}
+
+fn exchange(entry: SocketAddr, request: &[u8], answer: &[u8]) -> Result<TcpStream, String> {
+    let failed = |e: std::io::Error| format!("a connection to {entry}: {e}");
+    let mut stream = TcpStream::connect_timeout(&entry, ANSWER_BOUND).map_err(failed)?;
+    stream
+        .set_read_timeout(Some(ANSWER_BOUND))
+        .map_err(failed)?;
+    stream.write_all(request).map_err(failed)?;
+    let (mut got, mut buffer) = (Vec::new(), [0; 1024]);
+    while !got.ends_with(answer) {
+        match stream.read(&mut buffer).map_err(failed)? {
+            0 => return Err(format!("a connection to {entry} was closed at once")),
+            read => got.extend_from_slice(&buffer[..read]),
+        }
+    }
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_connections_are_opened_than_a_sidecar_may_hold() {
+        assert_eq!(possible(0), 0);
+        let most = u64::from(possible(u32::MAX));
+        if let Some(limit) = descriptor_limit() {
+            assert!(most * PER_CONNECTION < limit, "{most} of {limit}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What was to be reached, and whether it was. A verdict looks at the whole interval: reached when all of it is on the good
+//! side of the bound, missed when none of it is, and otherwise this record cannot tell.
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::{CellKey, Estimate, Record, Summary, Target};
+use crate::statistics::estimate;
+use crate::summarise::by_cell;
+use crate::words::{Unit, interval, load_title, ratio, unit};
+
+/// How a target came out in one cell.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What it is about.
+    pub row: String,
+    /// The cell: path and load.
+    pub cell: String,
+    /// The figure's name.
+    pub figure: String,
+    /// What was wanted, in words.
+    pub wanted: String,
+    /// What was seen, in words.
+    pub seen: String,
+    /// What stands beside it for comparison, in words.
+    pub beside: String,
+    /// How it came out.
+    pub outcome: Reached,
+}
+
+/// How a target came out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reached {
+    /// The whole interval lies on the good side.
+    Reached,
+    /// The whole interval lies on the bad side.
+    Missed,
+    /// The bound lies inside the interval, or there is none: measure longer, or on a quieter machine.
+    #[default]
+    CannotTell,
+    /// Something that it needs was not measured.
+    NotMeasured,
+}
+
+impl Reached {
+    /// For people.
+    #[must_use]
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Reached => "reached",
+            Self::Missed => "missed",
+            Self::CannotTell => "cannot tell",
+            Self::NotMeasured => "not measured",
+        }
+    }
+
+    /// The worse of two: what a target says that has several parts.
+    fn and(self, other: Self) -> Self {
+        let rank = |outcome| match outcome {
+            Self::Missed => 0,
+            Self::NotMeasured => 1,
+            Self::CannotTell => 2,
+            Self::Reached => 3,
+        };
+        if rank(self) <= rank(other) {
+            self
+        } else {
+            other
+        }
+    }
+}
+
+/// All verdicts of a record, in the order of its targets.
+#[must_use]
+pub fn verdicts(record: &Record) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for target in &record.experiment.targets {
+        let cells: Vec<&Summary> = record
+            .summary
+            .iter()
+            .filter(|summary| target.means(&summary.key()))
+            .collect();
+        for figure in &target.figures {
+            if cells.is_empty() {
+                verdicts.push(Verdict {
+                    row: target.row.clone(),
+                    figure: figure.clone(),
+                    wanted: wanted(target, figure),
+                    outcome: Reached::NotMeasured,
+                    ..Verdict::default()
+                });
+            }
+            verdicts.extend(
+                cells
+                    .iter()
+                    .map(|summary| judge(record, target, figure, summary)),
+            );
+        }
+    }
+    verdicts
+}
+
+impl Target {
+    /// Whether it is about this cell.
+    fn means(&self, cell: &CellKey) -> bool {
+        fn says<T: PartialEq>(wanted: &Option<T>, is: &T) -> bool {
+            wanted.as_ref().is_none_or(|wanted| wanted == is)
+        }
+        self.contestant == cell.contestant
+            && says(&self.mode, &cell.mode)
+            && says(&self.tls, &cell.tls)
+            && says(&self.kind, &cell.kind)
+            && says(&self.protocol, &cell.protocol)
+            && says(&self.arrival, &cell.arrival)
+            && says(&self.rate, &cell.rate)
+            && says(&self.connections, &cell.connections)
+    }
+}
+
+fn judge(record: &Record, target: &Target, figure: &str, summary: &Summary) -> Verdict {
+    let unit = unit(figure);
+    let ratios = |names: &[String]| -> Vec<(String, Option<Estimate>)> {
+        names
+            .iter()
+            .map(|name| {
+                let found = summary.ratios.get(name).and_then(|r| r.get(figure));
+                (name.clone(), found.copied())
+            })
+            .collect()
+    };
+    let parts: Vec<(String, Option<Estimate>)> = if !target.of.is_empty() {
+        ratios(&target.of)
+    } else if let Some(other) = &target.minus {
+        let difference = difference(record, summary, other, figure);
+        vec![(format!("more than {other}"), difference)]
+    } else {
+        vec![(String::new(), summary.figures.get(figure).copied())]
+    };
+    let show = |estimate: &Estimate| match target.of.is_empty() {
+        true => interval(estimate, unit.show),
+        false => interval(estimate, ratio),
+    };
+    let told = |parts: &[(String, Option<Estimate>)], show: &dyn Fn(&Estimate) -> String| {
+        let words: Vec<String> = parts
+            .iter()
+            .map(|(name, found)| {
+                let figure = found.as_ref().map_or_else(|| "–".to_owned(), show);
+                format!("{figure} {name}").trim_end().to_owned()
+            })
+            .collect();
+        words.join(", ")
+    };
+    let own = summary.figures.get(figure);
+    let mut beside: Vec<String> = Vec::new();
+    if let (Some(own), true) = (own, parts.iter().all(|(name, _)| !name.is_empty())) {
+        beside.push(format!("itself {}", interval(own, unit.show)));
+    }
+    let others = ratios(&target.beside);
+    if !others.is_empty() {
+        beside.push(told(&others, &|estimate| interval(estimate, ratio)));
+    }
+    Verdict {
+        row: target.row.clone(),
+        cell: load_title(&summary.key()),
+        figure: figure.to_owned(),
+        wanted: wanted(target, figure),
+        seen: told(&parts, &show),
+        beside: beside.join("; "),
+        outcome: parts
+            .iter()
+            .map(|(_, found)| outcome(target, found.as_ref()))
+            .fold(Reached::Reached, Reached::and),
+    }
+}
+
+fn outcome(target: &Target, found: Option<&Estimate>) -> Reached {
+    let Some(found) = found else {
+        return Reached::NotMeasured;
+    };
+    let (Some(low), Some(high)) = (found.low, found.high) else {
+        return Reached::CannotTell;
+    };
+    if target.within_noise {
+        return if low <= 1.0 {
+            Reached::Reached
+        } else {
+            Reached::Missed
+        };
+    }
+    let (good, bad) = match (target.at_most, target.at_least) {
+        (Some(bound), _) => (high <= bound, low > bound),
+        (None, Some(bound)) => (low >= bound, high < bound),
+        (None, None) => (false, false),
+    };
+    match (good, bad) {
+        (true, _) => Reached::Reached,
+        (_, true) => Reached::Missed,
+        _ => Reached::CannotTell,
+    }
+}
+
+/// What is asked, in words.
+fn wanted(target: &Target, figure: &str) -> String {
+    let Unit { show, words, .. } = unit(figure);
+    let others = target.of.join(" and ");
+    if target.within_noise {
+        return format!("{words} not above {others} beyond the noise");
+    }
+    let (sign, bound) = match (target.at_most, target.at_least) {
+        (Some(bound), _) => ("≤", bound),
+        (None, Some(bound)) => ("≥", bound),
+        (None, None) => return words.to_owned(),
+    };
+    if !target.of.is_empty() {
+        return format!("{words} {sign} {bound} × {others}");
+    }
+    match &target.minus {
+        Some(other) => format!("{words} {sign} {} more than {other}", show(bound)),
+        None => format!("{words} {sign} {}", show(bound)),
+    }
+}
+
+/// Ours minus the other's in the same cell, paired within rounds.
+fn difference(record: &Record, summary: &Summary, other: &str, figure: &str) -> Option<Estimate> {
+    let cells = by_cell(record);
+    let key = summary.key();
+    let theirs = CellKey {
+        contestant: other.to_owned(),
+        ..key.clone()
+    };
+    let (ours, theirs) = (cells.get(&key)?, cells.get(&theirs)?);
+    let differences: Vec<f64> = ours
+        .iter()
+        .filter_map(|(round, figures)| Some(figures.get(figure)? - theirs.get(round)?.get(figure)?))
+        .collect();
+    estimate(&differences, record.experiment.seed)
+}
