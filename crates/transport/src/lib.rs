@@ -14,6 +14,7 @@ mod detect;
 mod handshake;
 mod limits;
 mod listener;
+mod packets;
 mod redirected;
 mod relay;
 mod stream;
@@ -27,6 +28,7 @@ pub use limits::*;
 pub use listener::{
     AcceptFailure, Listener, SpareDescriptor, bind, descriptor_limit, raise_descriptor_limit,
 };
+pub use packets::{AsyncPackets, Packet, PacketListener, Packets};
 pub use redirected::{
     APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_mark, original_destination,
 };

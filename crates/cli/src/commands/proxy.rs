@@ -61,6 +61,15 @@ pub(crate) struct Args {
     /// How long requests in flight may take at shutdown, such as 5s or 500ms.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     drain_timeout: Duration,
+    /// Socket over which a new process takes over from the running one without losing a connection: start the new one
+    /// with the same options while the old one runs. It takes the listening sockets, becomes ready, and the old one
+    /// finishes what it has and exits 0. A new one that is not ready within a minute gives up, and the old one goes on.
+    /// Both must be of the same user; the folder should be that user's own.
+    #[arg(long, value_name = "PATH")]
+    handover: Option<PathBuf>,
+    /// How long requests in flight and tunnels may take after a handover.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    handover_drain_timeout: Duration,
 }
 
 /// How connections get to the proxy.
@@ -93,6 +102,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
         drain_timeout: args.drain_timeout,
         dns: args.dns.0,
         resolver: args.resolver,
+        handover: args.handover,
+        handover_drain_timeout: args.handover_drain_timeout,
         log: Some(log),
         capture: (args.capture == CaptureMode::Redirect).then_some(voile_proxy::Capture {
             outbound: args.capture_outbound,

@@ -4,6 +4,7 @@ mod access_log;
 mod analyze;
 mod bench;
 mod credentials;
+mod handover;
 mod hostile;
 mod impostors;
 mod lifecycle;

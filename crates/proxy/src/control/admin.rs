@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use http::{Method, StatusCode};
 use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
 use voile_telemetry::admin::{Answer, Question, serve as serve_pages};
 use voile_telemetry::logging::Level;
 
@@ -28,12 +29,12 @@ GET  /help               this
 pub(super) fn serve(
     control: &Rc<RefCell<Control>>,
     ending: &Rc<Ending>,
-    log: Option<Level>,
     pages: Pages,
-) -> io::Result<()> {
+) -> io::Result<Vec<AbortHandle>> {
+    let log = control.borrow().log.clone();
     let admin = TcpListener::from_std(pages.admin)?;
     let (shared, ending) = (Rc::clone(control), Rc::clone(ending));
-    tokio::task::spawn_local(serve_pages(admin, move |question| {
+    let admin = tokio::task::spawn_local(serve_pages(admin, move |question| {
         admin_page(
             Rc::clone(&shared),
             Rc::clone(&ending),
@@ -43,18 +44,21 @@ pub(super) fn serve(
     }));
     let metrics = TcpListener::from_std(pages.metrics)?;
     let shared = Rc::clone(control);
-    tokio::task::spawn_local(serve_pages(metrics, move |question| {
+    let metrics = tokio::task::spawn_local(serve_pages(metrics, move |question| {
         metrics_page(Rc::clone(&shared), question)
     }));
     let readiness = TcpListener::from_std(pages.readiness)?;
     let shared = Rc::clone(control);
-    tokio::task::spawn_local(serve_pages(readiness, move |question| {
+    let readiness = tokio::task::spawn_local(serve_pages(readiness, move |question| {
         std::future::ready(match question.path.as_str() {
             "/healthz/ready" => ready(&shared),
             path => Answer::not_found(path),
         })
     }));
-    Ok(())
+    Ok([admin, metrics, readiness]
+        .iter()
+        .map(tokio::task::JoinHandle::abort_handle)
+        .collect())
 }
 
 async fn admin_page(

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ use voile_proto::type_url;
 use voile_telemetry::Family;
 use voile_xds::client::XdsClient;
 
+use super::handover::Inherited;
 use super::state::Shared;
 use super::{Options, RunError};
 use crate::registry::names::{Meaning, is_mesh_name, is_service_name, pod_of_service, search_name};
@@ -49,15 +51,19 @@ pub(super) struct Bound(Vec<(std::net::UdpSocket, std::net::TcpListener)>);
 
 impl Bound {
     /// Binds UDP and TCP at `--dns`. Questions that are `captured` over IPv6 are redirected to IPv6's loopback address.
-    pub(super) fn new(address: SocketAddr, captured: bool) -> Result<Self, RunError> {
+    pub(super) fn new(
+        address: SocketAddr,
+        captured: bool,
+        inherited: &mut Inherited,
+    ) -> Result<Self, RunError> {
         if address.ip().is_unspecified() {
             return Err(RunError::Option(format!(
                 "--dns {address}: would answer the whole network; name a loopback address, or the pod's own"
             )));
         }
-        let bind = |address: SocketAddr| -> io::Result<_> {
-            let udp = std::net::UdpSocket::bind(address)?;
-            let tcp = voile_transport::bind(udp.local_addr()?)?;
+        let mut bind = |address: SocketAddr| -> io::Result<_> {
+            let udp = inherited.bind_udp(ROLES[0], address)?;
+            let tcp = inherited.bind(ROLES[1], udp.local_addr()?)?;
             Ok((udp, tcp))
         };
         let first = bind(address).map_err(|error| RunError::Bind {
@@ -75,7 +81,30 @@ impl Bound {
         }
         Ok(Self(bound))
     }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let both = |(udp, tcp): &(std::net::UdpSocket, std::net::TcpListener)| {
+            Ok((udp.try_clone()?, tcp.try_clone()?))
+        };
+        self.0.iter().map(both).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Each socket, for a successor.
+    pub(super) fn each(&self) -> impl Iterator<Item = Lent> {
+        self.0.iter().flat_map(|(udp, tcp)| {
+            [
+                (ROLES[0], udp.local_addr(), udp.try_clone().map(Into::into)),
+                (ROLES[1], tcp.local_addr(), tcp.try_clone().map(Into::into)),
+            ]
+        })
+    }
 }
+
+/// What a successor is told of a socket: its role, its address, itself.
+pub(super) type Lent = (&'static str, io::Result<SocketAddr>, io::Result<OwnedFd>);
+
+/// The roles of the two sockets.
+const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
 
 /// Servers to ask, as `--resolver` says.
 pub(super) fn upstreams(options: &Options) -> Rc<Upstreams> {

@@ -6,8 +6,10 @@ mod admin;
 mod credentials;
 mod destinations;
 mod dns;
+mod doors;
 mod dump;
 mod footprint;
+mod handover;
 mod metrics;
 mod shutdown;
 mod sockets;
@@ -38,6 +40,8 @@ use voile_xds::client::{ClientConfig, Update, XdsClient};
 use crate::worker::{self, Birth, FromWorker, Tls};
 use accept::{Dispatcher, WorkerHandle};
 use credentials::Credentials;
+use doors::{Doors, StartDns};
+use handover::{Inherited, Predecessor};
 use shutdown::Ending;
 use sockets::Direction;
 use state::{Control, Shared};
@@ -69,6 +73,10 @@ pub struct Options {
     pub dns: Option<SocketAddr>,
     /// The resolver for names outside the mesh; those of `/etc/resolv.conf` if not said.
     pub resolver: Option<SocketAddr>,
+    /// How long they may take when another process serves in our place.
+    pub handover_drain_timeout: Duration,
+    /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
+    pub handover: Option<PathBuf>,
     /// Changes the log's level.
     pub log: Option<Level>,
     /// Where the kernel redirects connections; `None` where it does not.
@@ -100,6 +108,9 @@ pub enum RunError {
     /// The option makes no sense.
     #[error("{0}")]
     Option(String),
+    /// The running proxy did not hand over, or this one was not fit to take over.
+    #[error("handover: {0}")]
+    Handover(String),
     /// Threads, runtimes, descriptors.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
@@ -192,29 +203,46 @@ struct Pages {
     readiness: std::net::TcpListener,
     captured: Vec<(Direction, SocketAddr, std::net::TcpListener)>,
     dns: Option<dns::Bound>,
+    /// The other listening sockets of the process before us.
+    inherited: Inherited,
+    predecessor: Option<Predecessor>,
 }
 
 impl Pages {
     fn bind(options: &Options) -> Result<Self, RunError> {
-        let bind = |address, purpose| {
-            transport::bind(address).map_err(|error| RunError::Bind {
-                address,
-                purpose,
-                error,
-            })
+        let (predecessor, mut inherited) = match &options.handover {
+            Some(path) => handover::take_over(path, &options.workload)?,
+            None => (None, Inherited::default()),
+        };
+        let captured = match options.capture {
+            None => Vec::new(),
+            Some(capture) => bind_captured(capture, &mut inherited)?,
+        };
+        let dns = match options.dns {
+            None => None,
+            Some(at) => Some(dns::Bound::new(
+                at,
+                options.capture.is_some(),
+                &mut inherited,
+            )?),
+        };
+        let mut bind = |address, purpose| {
+            inherited
+                .bind(purpose, address)
+                .map_err(|error| RunError::Bind {
+                    address,
+                    purpose,
+                    error,
+                })
         };
         Ok(Self {
-            captured: match options.capture {
-                None => Vec::new(),
-                Some(capture) => bind_captured(capture)?,
-            },
             admin: bind(options.admin, "admin")?,
             metrics: bind(options.metrics, "metrics")?,
             readiness: bind(options.readiness, "readiness")?,
-            dns: options
-                .dns
-                .map(|at| dns::Bound::new(at, options.capture.is_some()))
-                .transpose()?,
+            dns,
+            captured,
+            inherited,
+            predecessor,
         })
     }
 
@@ -228,6 +256,7 @@ impl Pages {
 /// The sockets to which the kernel redirects, for both families where the machine has both.
 fn bind_captured(
     capture: Capture,
+    inherited: &mut Inherited,
 ) -> Result<Vec<(Direction, SocketAddr, std::net::TcpListener)>, RunError> {
     transport::may_mark().map_err(|error| {
         RunError::Option(format!(
@@ -253,12 +282,14 @@ fn bind_captured(
             purpose,
             error,
         };
-        let socket = transport::bind(address).map_err(|error| failed(address, error))?;
+        let socket = inherited
+            .bind(direction.role(), address)
+            .map_err(|error| failed(address, error))?;
         let address = socket.local_addr()?;
         bound.push((direction, address, socket));
         if address.is_ipv4() && address.ip().is_unspecified() {
             let sixth = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
-            match transport::bind(sixth) {
+            match inherited.bind(direction.role(), sixth) {
                 Ok(socket) => bound.push((direction, sixth, socket)),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                     return Err(failed(sixth, error));
@@ -322,6 +353,8 @@ async fn control(
     mut pages: Pages,
 ) -> Result<Option<Writing>, RunError> {
     let mut shared = Shared::default();
+    shared.sockets.inherited = std::mem::take(&mut pages.inherited);
+    shared.sockets.lends = options.handover.is_some();
     for (direction, address, socket) in pages.captured.drain(..) {
         shared.registry.capturing = true;
         shared.sockets.adopt(direction, address, socket);
@@ -349,7 +382,7 @@ async fn control(
     };
     let heard = Arc::new(Notify::new());
     let client = start_client(begin, &options, node, &store, &shared, (news, &heard));
-    let dns = start_dns(&options, &mut pages, &shared, &client, heard)?;
+    let dns = prepare_dns(&options, &mut pages, &shared, &client, heard)?;
     let ending = Rc::new(Ending::default());
     let control = Rc::new(RefCell::new(Control::new(
         &options,
@@ -358,8 +391,7 @@ async fn control(
         store,
         Rc::clone(&dispatcher),
     )));
-    control.borrow_mut().dns = dns;
-    admin::serve(&control, &ending, options.log.clone(), pages)?;
+    let mut doors = Doors::new(&control, &ending, options.handover, pages, dns)?;
     let mut signals = shutdown::Signals::install()?;
     let mut begun = false;
     loop {
@@ -367,6 +399,7 @@ async fn control(
             begun = true;
             let released = footprint::release_start_up_pages();
             tracing::info!(released, "ready");
+            doors.ready().await;
         }
         let retry = control.borrow().next_bind_attempt();
         let look = control.borrow().destinations.next_look();
@@ -379,29 +412,34 @@ async fn control(
             }
             Ok(()) = renewed.changed() => control.borrow_mut().certificate_changed(),
             () = sockets::until(retry) => control.borrow_mut().bind_again(),
+            () = sockets::until(doors.deadline) => return Err(doors.late()),
             () = signals.next() => break,
             () = ending.asked() => break,
         }
     }
-    shutdown::drain(&control, &dispatcher, &mut signals).await;
+    doors.close();
+    shutdown::drain(&control, &ending, &dispatcher, &mut signals).await;
     Ok(control.borrow_mut().take_writing())
 }
 
-/// The DNS proxy, where it was asked for.
-fn start_dns(
+/// The DNS proxy, where it was asked for, to be started when the doors open.
+fn prepare_dns(
     options: &Options,
     pages: &mut Pages,
     shared: &Arc<Mutex<Shared>>,
     client: &XdsClient,
     heard: Arc<Notify>,
-) -> io::Result<Option<Rc<dns::Dns>>> {
+) -> io::Result<Option<StartDns>> {
     let Some(bound) = pages.dns.take() else {
         return Ok(None);
     };
+    pages.dns = Some(bound.try_clone()?);
     let upstreams = dns::upstreams(options);
     let resolver = dns::resolver(&upstreams);
-    let shared = Arc::clone(shared);
-    dns::Dns::start(bound, shared, client.clone(), upstreams, resolver, heard).map(Some)
+    let (shared, client) = (Arc::clone(shared), client.clone());
+    Ok(Some(Box::new(move || {
+        dns::Dns::start(bound, shared, client, upstreams, resolver, heard)
+    })))
 }
 
 fn start_client(

@@ -1,7 +1,8 @@
 //! Ending in good order: stop accepting, say so on the readiness port, let requests in flight finish within the drain
-//! timeout. A second signal ends at once.
+//! timeout. A second signal ends at once. When another process serves in our place there is no hurry: idle connections
+//! may speak once more, and requests get longer.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,15 +19,24 @@ const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 /// Somebody asked over the admin port to end.
 #[derive(Default)]
-pub(super) struct Ending(Notify);
+pub(super) struct Ending {
+    notify: Notify,
+    handed_over: Cell<bool>,
+}
 
 impl Ending {
     pub(super) fn ask(&self) {
-        self.0.notify_one();
+        self.notify.notify_one();
+    }
+
+    /// Another process serves in our place.
+    pub(super) fn hand_over(&self) {
+        self.handed_over.set(true);
+        self.ask();
     }
 
     pub(super) async fn asked(&self) {
-        self.0.notified().await;
+        self.notify.notified().await;
     }
 }
 
@@ -54,14 +64,15 @@ impl Signals {
 
 pub(super) async fn drain(
     control: &RefCell<Control>,
+    ending: &Ending,
     dispatcher: &Rc<Dispatcher>,
     signals: &mut Signals,
 ) {
     control.borrow_mut().stop_accepting();
+    control.borrow_mut().release();
     // Accepting tasks take what already waits in the kernel before they close their sockets.
     tokio::task::yield_now().await;
-    dispatcher.broadcast(|| ToWorker::Drain);
-    let limit = {
+    let mut limit = {
         let control = control.borrow();
         let shared = control.shared();
         let said = shared
@@ -71,11 +82,19 @@ pub(super) async fn drain(
             .and_then(|held| held.value.connection.drain_timeout);
         said.unwrap_or(control.drain_timeout)
     };
+    let mut gentle = None;
+    if ending.handed_over.get() {
+        gentle = Some(limit);
+        limit = limit.max(control.borrow().handover_drain_timeout);
+    }
     tracing::info!(connections = dispatcher.load(), ?limit, "draining");
     let everybody_left = async {
-        while dispatcher.load() > 0 {
-            tokio::time::sleep(DRAIN_LOOK).await;
+        if let Some(gentle) = gentle {
+            dispatcher.broadcast(|| ToWorker::Drain { gently: true });
+            let _ = tokio::time::timeout(gentle, nobody_is_left(dispatcher)).await;
         }
+        dispatcher.broadcast(|| ToWorker::Drain { gently: false });
+        nobody_is_left(dispatcher).await;
     };
     tokio::select! {
         done = tokio::time::timeout(limit, everybody_left) => {
@@ -86,4 +105,10 @@ pub(super) async fn drain(
         () = signals.next() => tracing::warn!(connections = dispatcher.load(), "second signal: ending at once"),
     }
     dispatcher.dismiss();
+}
+
+async fn nobody_is_left(dispatcher: &Dispatcher) {
+    while dispatcher.load() > 0 {
+        tokio::time::sleep(DRAIN_LOOK).await;
+    }
 }

@@ -6,8 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use voile_transport as transport;
-
+use super::handover::Inherited;
 use crate::plan::ListenerId;
 
 /// Time between attempts at addresses that could not be bound.
@@ -26,6 +25,16 @@ impl Direction {
     /// Whether its sockets are there whatever the configuration says.
     pub(super) fn is_captured(self) -> bool {
         matches!(self, Self::CapturedInbound | Self::CapturedOutbound)
+    }
+
+    /// As a successor is told.
+    pub(super) fn role(self) -> &'static str {
+        match self {
+            Self::Inbound => "inbound",
+            Self::Outbound => "outbound",
+            Self::CapturedInbound => "captured-inbound",
+            Self::CapturedOutbound => "captured-outbound",
+        }
     }
 
     pub(super) fn as_str(self) -> &'static str {
@@ -47,6 +56,8 @@ pub(super) struct Entry {
     pub(super) id: ListenerId,
     pub(super) name: Arc<str>,
     pub(super) socket: Socket,
+    /// The same socket, kept for a successor while a task accepts.
+    pub(super) kept: Option<TcpListener>,
 }
 
 /// How far it has come.
@@ -64,6 +75,10 @@ pub(super) enum Socket {
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     pub(super) entries: BTreeMap<Key, Entry>,
+    /// What a predecessor left us.
+    pub(super) inherited: Inherited,
+    /// Whether a successor may ask for our sockets.
+    pub(super) lends: bool,
     next: u32,
     retry: Option<Instant>,
 }
@@ -79,6 +94,7 @@ impl Sockets {
             id,
             name: name.into(),
             socket: Socket::Bound(socket),
+            kept: None,
         };
         self.entries.insert((direction, address), entry);
     }
@@ -91,12 +107,14 @@ impl Sockets {
         let mut refusals = Vec::new();
         for (direction, address, name) in wanted {
             let id = ListenerId(self.next);
+            let inherited = &mut self.inherited;
             let entry = self.entries.entry((direction, address)).or_insert_with(|| {
                 self.next += 1;
                 Entry {
                     id,
                     name: name.clone(),
-                    socket: bind(address),
+                    socket: bind(inherited, direction, address),
+                    kept: None,
                 }
             });
             entry.name = name;
@@ -114,9 +132,9 @@ impl Sockets {
     /// Tries the failed ones again; says whether anything changed.
     pub(super) fn bind_again(&mut self) -> bool {
         let mut changed = false;
-        for ((_, address), entry) in &mut self.entries {
+        for ((direction, address), entry) in &mut self.entries {
             if matches!(entry.socket, Socket::Failed(_)) {
-                entry.socket = bind(*address);
+                entry.socket = bind(&mut self.inherited, *direction, *address);
                 changed |= matches!(entry.socket, Socket::Bound(_));
             }
         }
@@ -156,8 +174,8 @@ impl Sockets {
     }
 }
 
-fn bind(address: SocketAddr) -> Socket {
-    match transport::bind(address) {
+fn bind(inherited: &mut Inherited, direction: Direction, address: SocketAddr) -> Socket {
+    match inherited.bind(direction.role(), address) {
         Ok(socket) => Socket::Bound(socket),
         Err(error) => Socket::Failed(error.to_string()),
     }

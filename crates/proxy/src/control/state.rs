@@ -2,7 +2,8 @@
 //! workers, which sockets accept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use voile_identity::CertificateStore;
 use voile_proto::type_url;
 use voile_telemetry::Peer;
 use voile_telemetry::access_log::{AccessLog, Encoding, Writing};
+use voile_telemetry::logging::Level;
 use voile_transport::Listener;
 use voile_xds::client::{Rejection, Update, XdsClient};
 use voile_xds::wire::{self, AccessLogEncoding};
@@ -19,7 +21,7 @@ use voile_xds::wire::{self, AccessLogEncoding};
 use super::Options;
 use super::accept::{self, Dispatcher};
 use super::destinations::Destinations;
-use super::sockets::{Direction, Key, Socket, Sockets};
+use super::sockets::{Direction, Entry, Key, Socket, Sockets};
 use crate::plan::{ListenerId, Plan};
 use crate::registry::{Registry, address_name, peer};
 use crate::worker::{FromWorker, ToWorker};
@@ -67,6 +69,8 @@ impl Shared {
 pub(super) struct Control {
     pub(super) workload: String,
     pub(super) drain_timeout: Duration,
+    pub(super) handover_drain_timeout: Duration,
+    pub(super) log: Option<Level>,
     pub(super) shared: Arc<Mutex<Shared>>,
     pub(super) client: XdsClient,
     pub(super) store: Arc<CertificateStore>,
@@ -96,6 +100,8 @@ impl Control {
         Self {
             workload: options.workload.clone(),
             drain_timeout: options.drain_timeout,
+            handover_drain_timeout: options.handover_drain_timeout,
+            log: options.log.clone(),
             shared,
             client,
             store,
@@ -257,6 +263,7 @@ impl Control {
         let keys: BTreeSet<Key> = keys(&plan).collect();
         let shared = Arc::clone(&self.shared);
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let lends = shared.sockets.lends;
         for (key, entry) in &mut shared.sockets.entries {
             let wanted = key.0.is_captured() || keys.contains(key);
             if !wanted || !matches!(entry.socket, Socket::Bound(_)) {
@@ -266,6 +273,8 @@ impl Control {
             else {
                 continue;
             };
+            // Without the copy it cannot be handed over; it serves all the same.
+            entry.kept = lends.then(|| socket.try_clone().ok()).flatten();
             match Listener::new(socket) {
                 Ok(listener) => {
                     let (stop, stopped) = watch::channel(());
@@ -430,6 +439,37 @@ impl Control {
     pub(super) fn stop_accepting(&mut self) {
         self.draining = true;
         self.accepting.clear();
+    }
+
+    /// Lets go of the sockets that were kept for a successor.
+    pub(super) fn release(&mut self) {
+        for entry in self.shared().sockets.entries.values_mut() {
+            entry.kept = None;
+        }
+    }
+
+    /// Copies of the listening sockets, for a successor.
+    pub(super) fn lend(&self) -> io::Result<Vec<(Direction, SocketAddr, TcpListener)>> {
+        let shared = self.shared();
+        let held = |(key, entry): (&Key, &Entry)| {
+            let socket = match (&entry.kept, &entry.socket) {
+                (Some(socket), _) | (None, Socket::Bound(socket)) => socket.try_clone(),
+                (None, Socket::Accepting | Socket::Failed(_)) => return None,
+            };
+            Some(socket.map(|socket| (key.0, key.1, socket)))
+        };
+        shared.sockets.entries.iter().filter_map(held).collect()
+    }
+
+    /// Accepts again after a successor failed.
+    pub(super) fn accept_again(&mut self) {
+        self.draining = false;
+        for entry in self.shared().sockets.entries.values_mut() {
+            if let Some(socket) = entry.kept.take() {
+                entry.socket = Socket::Bound(socket);
+            }
+        }
+        self.accept();
     }
 }
 

@@ -31,12 +31,17 @@ impl Drain {
     /// perhaps on its way, while a response that says `Connection: close` ends it without a race.
     pub fn begin(&self) {
         self.shared.draining.set(true);
+        self.wake();
     }
 
     /// Closes idle connections as well.
     pub fn start(&self) {
         self.shared.draining.set(true);
         self.shared.close_idle.set(true);
+        self.wake();
+    }
+
+    fn wake(&self) {
         for (_, waker) in self.shared.waiting.borrow().iter() {
             waker.wake_by_ref();
         }

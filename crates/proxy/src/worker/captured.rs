@@ -157,15 +157,15 @@ impl Captured {
             .collect()
     }
 
-    pub(crate) fn drain(&self) {
+    pub(crate) fn drain(&self, gently: bool) {
         for held in self.inbound.borrow().values() {
             if let Some(slot) = held.slot() {
-                slot.http.leave();
+                slot.http.drain(gently);
             }
         }
         for destination in self.outbound.borrow().values() {
             if let Destination::Known { slot, .. } = destination {
-                slot.http.leave();
+                slot.http.drain(gently);
             }
         }
     }

@@ -84,8 +84,8 @@ pub(crate) enum ToWorker {
     Identity(String),
     /// Give a copy of the counters.
     Scrape(oneshot::Sender<WorkerFigures>),
-    /// Finish what is in flight.
-    Drain,
+    /// Finish what is in flight; gently, idle connections stay for a last request.
+    Drain { gently: bool },
 }
 
 /// What a worker asks and tells.
@@ -319,9 +319,9 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 // A scraper that went away needs no answer.
                 let _ = answer.send(figures(&worker, &slots));
             }
-            ToWorker::Drain => {
+            ToWorker::Drain { gently } => {
                 worker.draining.set(true);
-                slots.drain();
+                slots.drain(gently);
             }
         }
     }

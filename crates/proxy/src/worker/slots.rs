@@ -77,7 +77,15 @@ impl<R: HttpRole + 'static> Http<R> {
 
     /// The listener is gone: its connections finish.
     pub(crate) fn leave(&self) {
-        self.drain.start();
+        self.drain(false);
+    }
+
+    /// Its connections finish; gently, idle ones may speak once more.
+    pub(crate) fn drain(&self, gently: bool) {
+        match gently {
+            true => self.drain.begin(),
+            false => self.drain.start(),
+        }
     }
 
     /// Ready when connections that carry nothing are to close.
@@ -215,10 +223,14 @@ impl Slots {
         // Otherwise the listener was removed while the connection was handed over; it closes.
     }
 
-    pub(crate) fn drain(&self) {
-        self.inbound.values().for_each(|slot| slot.http.leave());
-        self.outbound.values().for_each(|slot| slot.http.leave());
-        self.captured.drain();
+    pub(crate) fn drain(&self, gently: bool) {
+        self.inbound
+            .values()
+            .for_each(|slot| slot.http.drain(gently));
+        self.outbound
+            .values()
+            .for_each(|slot| slot.http.drain(gently));
+        self.captured.drain(gently);
     }
 
     pub(crate) fn idle_upstreams(&self) -> u64 {

@@ -33,6 +33,10 @@ pub(crate) struct Client {
     pub(crate) state: Option<PathBuf>,
     /// The control plane's `--certificate-ttl`.
     pub(crate) certificate_ttl: Option<&'static str>,
+    /// Both sidecars are started with `--handover`.
+    pub(crate) handover: bool,
+    /// Anything else, for the client's.
+    pub(crate) arguments: Vec<String>,
 }
 
 /// The running mesh. Dropping it ends every process.
@@ -72,7 +76,10 @@ impl Mesh {
         let server_ports = [free_port(), free_port(), free_port()];
         let xds = control_ports[0];
         let client = start_proxy(folder.path(), xds, "client", client_ports, how);
-        let usual = Client::default();
+        let usual = Client {
+            handover: how.handover,
+            ..Client::default()
+        };
         let server = start_proxy(folder.path(), xds, "server", server_ports, &usual);
         let mesh = Mesh {
             folder,
@@ -86,6 +93,21 @@ impl Mesh {
         };
         mesh.wait_ready();
         mesh
+    }
+
+    /// Starts another process in the place of a sidecar that was started with `--handover`; gives the old one.
+    pub(crate) fn replace(&mut self, pod: &str, how: &Client) -> Process {
+        let (ports, process) = match pod {
+            "client" => (self.client_ports, &mut self.client),
+            _ => (self.server_ports, &mut self.server),
+        };
+        let new = start_proxy(self.folder.path(), self.control_ports[0], pod, ports, how);
+        std::mem::replace(process, new)
+    }
+
+    /// The socket of a sidecar started with `--handover`.
+    pub(crate) fn handover_socket(&self, pod: &str) -> PathBuf {
+        self.folder.path().join(format!("{pod}.handover"))
     }
 
     pub(crate) fn config(&self) -> PathBuf {
@@ -307,6 +329,12 @@ fn start_proxy(
         if let Some(drain_timeout) = how.drain_timeout {
             voile.args(["--drain-timeout", drain_timeout]);
         }
+        if how.handover {
+            voile
+                .arg("--handover")
+                .arg(folder.join(format!("{pod}.handover")));
+        }
+        voile.args(&how.arguments);
     })
 }
 

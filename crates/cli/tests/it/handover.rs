@@ -1,0 +1,160 @@
+//! Restarting sidecars under load: the new process takes the listening sockets, the old one finishes what it has, and no
+//! request of a client that keeps sending fails.
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
+
+use crate::mesh::{Client, Mesh, Process, application, get, read_answer, wait_until};
+
+fn lending() -> Client {
+    Client {
+        handover: true,
+        drain_timeout: Some("1s"),
+        ..Client::default()
+    }
+}
+
+/// A thousand requests a second for a few seconds; the generator says what became of them.
+fn load(mesh: &Mesh, extra: &[&str]) -> std::thread::JoinHandle<serde_json::Value> {
+    let url = format!("http://{}/", mesh.http());
+    let extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
+    std::thread::spawn(move || {
+        let output = Process::output(|voile| {
+            voile.args(["load", &url, "--rate", "1000", "--duration", "4s"]);
+            voile.args(["--connections", "16", "--timeout", "20s", "--json"]);
+            voile.args(extra);
+        });
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            panic!("the generator prints JSON: {error}\n{said}")
+        })
+    })
+}
+
+#[test]
+fn no_request_fails_while_both_sidecars_are_restarted_in_turn() {
+    for extra in [
+        &["--method", "POST", "--payload-size", "100"][..],
+        &["--no-keepalive"][..],
+    ] {
+        let mut mesh = Mesh::start_as("STRICT", &lending());
+        application::reflect(mesh.http_app());
+        let loading = load(&mesh, extra);
+        for pod in ["client", "server", "client", "server"] {
+            let mut old = mesh.replace(pod, &lending());
+            let status = old.wait();
+            assert!(status.success(), "{pod}: {status}\n{}", old.log());
+            mesh.wait_ready();
+        }
+        assert!(
+            !loading.is_finished(),
+            "{extra:?}: the load outlasts the restarts"
+        );
+        let result = loading.join().expect("the generator ends");
+        assert_eq!(result["errors_total"], 0, "{extra:?}: {result:#}");
+        assert!(result["status"]["200"].as_u64() > Some(1000), "{result:#}");
+    }
+}
+
+#[test]
+fn a_request_in_flight_outlives_its_process_and_new_ones_go_to_the_next() {
+    let mut mesh = Mesh::start_as("STRICT", &lending());
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    application::serve(mesh.http_app(), move |stream| {
+        let mut reader = BufReader::new(stream);
+        while let Some((head, _)) = application::read_request(&mut reader) {
+            if head.starts_with("GET /slow") {
+                let released = released.lock().expect("one at a time");
+                released.recv().expect("released");
+            }
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone";
+            if reader.get_mut().write_all(answer).is_err() {
+                return;
+            }
+        }
+    });
+    let mut slow = TcpStream::connect(mesh.http()).expect("a connection");
+    slow.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect("sent");
+    let mut old = mesh.replace("client", &lending());
+    wait_until("the new process serves", || {
+        mesh.client.log().contains("listening sockets taken over") && old.log().contains("draining")
+    });
+    assert_eq!(get(mesh.http(), "/fast").expect("served").status, 200);
+    assert!(old.is_running(), "it waits for its request");
+    release.send(()).expect("the application waits");
+    let answer = read_answer(&mut BufReader::new(slow)).expect("the answer");
+    assert_eq!((answer.status, answer.body.as_slice()), (200, &b"done"[..]));
+    assert!(answer.head.contains("Connection: close"), "{}", answer.head);
+    assert!(old.wait().success(), "{}", old.log());
+}
+
+#[test]
+fn a_successor_that_cannot_serve_changes_nothing() {
+    let mut mesh = Mesh::start_as("STRICT", &lending());
+    application::reflect(mesh.http_app());
+    // One of another workload is refused by name, before it gets anything.
+    let socket = mesh.handover_socket("client");
+    let mut stranger = Process::start("stranger", |voile| {
+        voile.args(["proxy", "--workload", "shop/other"]);
+        voile.args(["--control", "https://127.0.0.1:1"]);
+        voile
+            .arg("--root-cert")
+            .arg(mesh.state().join("root-cert.pem"));
+        voile.arg("--token-file").arg("/nowhere");
+        voile.arg("--handover").arg(&socket);
+        voile.args(["--admin", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]);
+        voile.args(["--readiness", "127.0.0.1:0"]);
+    });
+    assert_eq!(stranger.wait().code(), Some(1));
+    let said = stranger.log();
+    assert!(
+        said.contains(
+            "the running proxy refuses: this process speaks `voile-handover/1 shop/client`"
+        ),
+        "{said}"
+    );
+    // One that dies before it is ready leaves everything as it was.
+    mesh.kill_control();
+    let old = mesh.replace("client", &lending());
+    wait_until("it has the sockets", || {
+        mesh.client.log().contains("listening sockets taken over")
+    });
+    let mut failed = std::mem::replace(&mut mesh.client, old);
+    failed.kill();
+    for _ in 0..5 {
+        assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
+    }
+    wait_until("the old one says so", || {
+        mesh.client.log().contains("this process goes on serving")
+    });
+    // And the next one is welcome.
+    mesh.restart_control();
+    let mut old = mesh.replace("client", &lending());
+    assert!(old.wait().success(), "{}", old.log());
+    mesh.wait_ready();
+    assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
+    // What ends in good order leaves no socket behind.
+    mesh.client.terminate();
+    assert!(mesh.client.wait().success());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("socket");
+    // Something that listens and is no proxy: not even the same kind of socket.
+    let _listener = UnixListener::bind(&path).expect("bound");
+    let mut proxy = Process::start("proxy", |voile| {
+        voile.args(["proxy", "--workload", "shop/client"]);
+        voile.args(["--control", "https://127.0.0.1:1"]);
+        voile.arg("--root-cert").arg("/nowhere");
+        voile.arg("--token-file").arg("/nowhere");
+        voile.arg("--handover").arg(&path);
+    });
+    assert_eq!(proxy.wait().code(), Some(1));
+    assert!(proxy.log().contains("handover: "), "{}", proxy.log());
+}

@@ -1,0 +1,292 @@
+//! Handing over: a new process takes the listening sockets of the old one, so that no connection, accepted or waiting in
+//! the kernel, is lost when a proxy is restarted or replaced by another version.
+//!
+//! ```text
+//! new                          old (serving)
+//!  │ voile-handover/1 WORKLOAD ─► refused REASON, or
+//!  │ ◄─ take N, then N sockets    (goes on serving)
+//!  │ configuration, certificate
+//!  │ ready ────────────────────►  stops accepting
+//!  │ ◄──────────────────── yours
+//!  │ opens pages, offers itself
+//!  │ serving ──────────────────►  drains and ends
+//! ```
+//! Whatever goes wrong before `serving` leaves the old process serving.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use voile_transport::{self as transport, AsyncPackets, PacketListener, Packets};
+
+use super::admin;
+use super::shutdown::Ending;
+use super::state::Control;
+use super::{Pages, RunError, dns};
+
+/// What is said first; the number changes with the meaning of anything after it.
+const HELLO: &str = "voile-handover/1";
+
+/// How long each answer of the other process may take; both only look up what they hold.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a successor may take to become ready before it gives up and leaves the old process serving.
+pub(super) const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// Most sockets taken over: more than any Sidecar names.
+const MAX_SOCKETS: usize = 4096;
+
+/// Listening sockets received and not yet asked for.
+#[derive(Debug, Default)]
+pub(super) struct Inherited(VecDeque<(String, SocketAddr, OwnedFd)>);
+
+impl Inherited {
+    /// The socket that listens there already, or a new one. Port 0 means any.
+    pub(super) fn bind(&mut self, role: &str, address: SocketAddr) -> io::Result<TcpListener> {
+        match self.find(role, address) {
+            Some(socket) => Ok(socket.into()),
+            None => transport::bind(address),
+        }
+    }
+
+    /// The same for UDP.
+    pub(super) fn bind_udp(&mut self, role: &str, address: SocketAddr) -> io::Result<UdpSocket> {
+        match self.find(role, address) {
+            Some(socket) => Ok(socket.into()),
+            None => UdpSocket::bind(address),
+        }
+    }
+
+    fn find(&mut self, role: &str, address: SocketAddr) -> Option<OwnedFd> {
+        let fits = |(of, at, _): &(String, SocketAddr, OwnedFd)| {
+            of == role
+                && at.ip() == address.ip()
+                && (at.port() == address.port() || address.port() == 0)
+        };
+        let index = self.0.iter().position(fits)?;
+        self.0.remove(index).map(|(.., socket)| socket)
+    }
+
+    fn take(&mut self, text: &str, descriptor: Option<OwnedFd>) -> Result<(), RunError> {
+        let parsed = text
+            .split_once(' ')
+            .and_then(|(role, address)| Some((role, address.parse().ok()?)));
+        let (Some((role, address)), Some(descriptor)) = (parsed, descriptor) else {
+            return Err(refused(format!("`{text}` is no socket")));
+        };
+        self.0.push_back((role.to_owned(), address, descriptor));
+        Ok(())
+    }
+}
+
+/// The process whose sockets we took; it serves until we say that we do.
+#[derive(Debug)]
+pub(super) struct Predecessor(Packets);
+
+fn refused(reason: impl Into<String>) -> RunError {
+    RunError::Handover(reason.into())
+}
+
+/// Asks the process at `path`, if there is one, for its sockets.
+pub(super) fn take_over(
+    path: &Path,
+    workload: &str,
+) -> Result<(Option<Predecessor>, Inherited), RunError> {
+    let said = |error: io::Error| refused(format!("{}: {error}", path.display()));
+    let mut inherited = Inherited::default();
+    let Some(packets) = Packets::connect(path, ANSWER_LIMIT).map_err(said)? else {
+        return Ok((None, inherited));
+    };
+    packets
+        .send(&format!("{HELLO} {workload}"), None)
+        .map_err(said)?;
+    let next = || match packets.receive().map_err(said)? {
+        Some(packet) => Ok(packet),
+        None => Err(refused(format!(
+            "the process at {} ended the conversation",
+            path.display()
+        ))),
+    };
+    let answer = next()?.text;
+    let count = match answer.split_once(' ') {
+        Some(("take", count)) => count.parse().ok().filter(|count| *count <= MAX_SOCKETS),
+        Some(("refused", reason)) => {
+            return Err(refused(format!("the running proxy refuses: {reason}")));
+        }
+        _ => None,
+    };
+    let Some(count) = count else {
+        return Err(refused(format!(
+            "the running proxy does not speak {HELLO}: it answered `{answer}`"
+        )));
+    };
+    for _ in 0..count {
+        let packet = next()?;
+        inherited.take(&packet.text, packet.descriptor)?;
+    }
+    tracing::info!(sockets = count, "listening sockets taken over");
+    Ok((Some(Predecessor(packets)), inherited))
+}
+
+impl Predecessor {
+    /// Tells the old process to stop accepting. When it is gone already, so much the better.
+    pub(super) async fn relieve(self) -> Option<Relieved> {
+        let packets = self.0.into_async().ok()?;
+        let asked = async {
+            packets.send("ready", None).await?;
+            packets.receive().await
+        };
+        match tokio::time::timeout(ANSWER_LIMIT, asked).await {
+            Ok(Ok(Some(packet))) if packet.text == "yours" => Some(Relieved(packets)),
+            Ok(answer) => {
+                tracing::warn!(?answer, "the old process left without a word");
+                None
+            }
+            Err(_) => {
+                tracing::warn!("the old process does not answer; it may still accept");
+                None
+            }
+        }
+    }
+}
+
+/// A process that stopped accepting and waits to hear that we serve.
+#[derive(Debug)]
+pub(super) struct Relieved(AsyncPackets);
+
+impl Relieved {
+    /// Lets it go.
+    pub(super) async fn dismiss(self) {
+        // Gone is as good.
+        let _ = self.0.send("serving", None).await;
+    }
+}
+
+/// The pages being served, and their sockets for a successor.
+pub(super) struct Served {
+    pub(super) tasks: Vec<AbortHandle>,
+    pub(super) sockets: Pages,
+}
+
+/// What the old process needs to hand over.
+pub(super) struct Holder {
+    pub(super) control: Rc<RefCell<Control>>,
+    pub(super) ending: Rc<Ending>,
+    pub(super) served: RefCell<Served>,
+}
+
+/// Waits for a successor, again after each that failed; returns when one serves.
+pub(super) async fn offer(listener: PacketListener, holder: Rc<Holder>) {
+    loop {
+        let packets = match listener.accept().await {
+            Ok(packets) => packets,
+            Err(error) => {
+                tracing::error!(%error, "no handover from now on");
+                return;
+            }
+        };
+        match converse(&packets, &holder).await {
+            Ok(()) => {
+                tracing::info!("a new process serves in our place");
+                holder.ending.hand_over();
+                return;
+            }
+            Err(reason) => {
+                tracing::warn!(reason, "handover failed; this process goes on serving");
+            }
+        }
+    }
+}
+
+async fn converse(packets: &AsyncPackets, holder: &Holder) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    let hello = within(ANSWER_LIMIT, packets).await?;
+    let ours = format!("{HELLO} {}", holder.control.borrow().workload);
+    if hello != ours {
+        let reason = format!("this process speaks `{ours}`, not `{hello}`");
+        // Whether it hears why does not change that it was refused.
+        let _ = packets.send(&format!("refused {reason}"), None).await;
+        return Err(reason);
+    }
+    let sockets = holder.sockets().map_err(text)?;
+    let count = format!("take {}", sockets.len());
+    packets.send(&count, None).await.map_err(text)?;
+    for (name, socket) in &sockets {
+        let sent = packets.send(name, Some(socket.as_fd())).await;
+        sent.map_err(text)?;
+    }
+    drop(sockets);
+    // The successor bounds its own patience; one that hangs must not keep others from coming.
+    let ready = within(READY_LIMIT + ANSWER_LIMIT, packets).await?;
+    if ready != "ready" {
+        return Err(format!("expected `ready`, heard `{ready}`"));
+    }
+    holder.stop();
+    let over = async {
+        packets.send("yours", None).await.map_err(text)?;
+        match within(ANSWER_LIMIT, packets).await? {
+            word if word == "serving" => Ok(()),
+            word => Err(format!("expected `serving`, heard `{word}`")),
+        }
+    };
+    let over = over.await;
+    if over.is_err() {
+        holder.resume();
+    }
+    over
+}
+
+async fn within(limit: Duration, packets: &AsyncPackets) -> Result<String, String> {
+    match tokio::time::timeout(limit, packets.receive()).await {
+        Ok(Ok(Some(packet))) => Ok(packet.text),
+        Ok(Ok(None)) => Err("the new process ended the conversation".to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the new process says nothing".to_owned()),
+    }
+}
+
+impl Holder {
+    /// Everything that listens, by name.
+    fn sockets(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        let mut all = Vec::new();
+        let served = self.served.borrow();
+        for (role, socket) in served.sockets.each() {
+            let name = named(role, socket.local_addr()?);
+            all.push((name, socket.try_clone()?.into()));
+        }
+        for (role, address, socket) in served.sockets.dns.iter().flat_map(dns::Bound::each) {
+            all.push((named(role, address?), socket?));
+        }
+        for (direction, address, socket) in self.control.borrow().lend()? {
+            all.push((named(direction.role(), address), socket.into()));
+        }
+        Ok(all)
+    }
+
+    fn stop(&self) {
+        self.control.borrow_mut().stop_accepting();
+        for task in self.served.borrow_mut().tasks.drain(..) {
+            task.abort();
+        }
+    }
+
+    fn resume(&self) {
+        self.control.borrow_mut().accept_again();
+        let again = self.served.borrow().sockets.try_clone();
+        let served = again.and_then(|pages| admin::serve(&self.control, &self.ending, pages));
+        match served {
+            Ok(tasks) => self.served.borrow_mut().tasks = tasks,
+            Err(error) => tracing::error!(%error, "the pages stay closed"),
+        }
+    }
+}
+
+fn named(role: &str, address: SocketAddr) -> String {
+    format!("{role} {address}")
+}
