@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-use voile_model::mesh::{CaptureMode, EndpointHost, IngressListener, Mesh, Sidecar, Transport};
+use voile_model::mesh::{
+    CaptureMode, EndpointHost, IngressListener, Mesh, POD_LABEL, Sidecar, Transport,
+};
 use voile_model::{Diagnostic, Port, Source};
 
 use crate::codes;
@@ -94,6 +96,9 @@ fn clashes(sidecar: &Sidecar, found: &mut Vec<Diagnostic>) {
 
 /// On loopback addresses nothing redirects: what is called must have an ingress listener that can be connected to.
 fn loopback(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
+    if subject.labels.get(POD_LABEL).is_some() {
+        return; // it runs already, where it can
+    }
     let sidecar = mesh.sidecar_for_labels(subject.namespace, subject.labels);
     let ingress: &[IngressListener] = sidecar.map_or(&[], |sidecar| &sidecar.ingress);
     for service in mesh

@@ -53,6 +53,8 @@ pub(crate) struct Private {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeshSnapshot {
     pub(crate) version: String,
+    /// Workloads that take no traffic yet.
+    pub(crate) unready: usize,
     /// By every name and alias: the resource, and what it brings along.
     pub(crate) addresses: HashMap<Arc<str>, Vec<Arc<Resource>>>,
     /// Each Address once, by name.

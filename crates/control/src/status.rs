@@ -39,6 +39,7 @@ struct PushTime {
 #[derive(Debug, Default)]
 struct Inner {
     version: String,
+    unready_workloads: usize,
     resources: Vec<(&'static str, usize)>,
     streams: BTreeMap<u64, StreamStatus>,
 }
@@ -66,6 +67,7 @@ struct TypeStatus {
 struct Page<'a> {
     ready: bool,
     version: &'a str,
+    unready_workloads: usize,
     resources: BTreeMap<&'a str, usize>,
     errors: u64,
     reloads: u64,
@@ -88,6 +90,7 @@ impl Status {
     pub(crate) fn published(&self, snapshot: &Arc<MeshSnapshot>) {
         let mut inner = self.inner();
         inner.version = snapshot.version.clone();
+        inner.unready_workloads = snapshot.unready;
         inner.resources = snapshot.counts().to_vec();
     }
 
@@ -103,6 +106,7 @@ impl Status {
         let page = Page {
             ready: self.ready.load(Ordering::Relaxed),
             version: &inner.version,
+            unready_workloads: inner.unready_workloads,
             resources: inner.resources.iter().copied().collect(),
             errors: self.errors.load(Ordering::Relaxed),
             reloads: self.reloads.load(Ordering::Relaxed),

@@ -4,6 +4,8 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::{
@@ -53,9 +55,9 @@ impl Place {
     ///
     /// # Errors
     /// When a path has a NUL in it.
-    pub fn file(mut self, content: &str, target: &str) -> io::Result<Self> {
-        self.files
-            .push((CString::new(content)?, CString::new(target)?));
+    pub fn file(mut self, content: &Path, target: &Path) -> io::Result<Self> {
+        let text = |path: &Path| CString::new(path.as_os_str().as_bytes());
+        self.files.push((text(content)?, text(target)?));
         Ok(self)
     }
 

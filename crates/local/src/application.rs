@@ -16,6 +16,8 @@ use crate::variables::{expand, of_services};
 pub const ADMIN_PORT: u16 = 15000;
 /// Where a sidecar shows its metrics.
 pub const METRICS_PORT: u16 = 15020;
+/// Where a sidecar that captures answers DNS.
+pub const DNS_PORT: u16 = 15053;
 /// Where a sidecar says whether it is ready.
 pub const READINESS_PORT: u16 = 15021;
 
@@ -67,6 +69,7 @@ pub fn sidecar(
         // Istio's own: alone in its namespace, it need not move a port, and administration stays within.
         args.extend([
             ("--capture", "redirect".to_owned()),
+            ("--dns", format!("127.0.0.1:{DNS_PORT}")),
             ("--admin", format!("127.0.0.1:{ADMIN_PORT}")),
             ("--metrics", format!("0.0.0.0:{METRICS_PORT}")),
             ("--readiness", format!("0.0.0.0:{READINESS_PORT}")),

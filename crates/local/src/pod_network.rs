@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
 
 use voile_host::enclosure::Inside;
 use voile_host::netns::Namespace;
@@ -13,13 +14,24 @@ use voile_host::place::{Place, Privileges};
 use voile_model::mesh::{AddressRange, CaptureScope, Transport};
 use voile_model::{Mesh, Port, ResourceName};
 
-use crate::addresses::{GATEWAY, PREFIX_V4, PREFIX_V6, beside};
+use crate::addresses::{GATEWAY, NAME_SERVER, PREFIX_V4, PREFIX_V6, beside};
+use crate::application::DNS_PORT;
 use crate::expand::{Plan, PodPlan, endpoints_of};
 
 /// Istio's port of discovery and certificates.
 const XDS_PORT: u16 = 15012;
 /// Istio's port of a control plane's metrics and readiness.
 const MONITORING_PORT: u16 = 15014;
+
+/// What the C library reads to find a name server.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// The resolv.conf of a pod in this namespace, as Kubernetes writes it.
+pub fn resolver(namespace: &str) -> String {
+    format!(
+        "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\nnameserver {NAME_SERVER}\noptions ndots:5\n"
+    )
+}
 
 /// The mesh's own namespace, which we are in.
 #[derive(Debug)]
@@ -108,6 +120,7 @@ impl MeshNetwork {
             let rules = Rules {
                 capture: Some(Capture {
                     control: Some(self.xds()),
+                    dns: Some(DNS_PORT),
                     ..capture(&plan.template.capture)
                 }),
                 services: Vec::new(),
@@ -125,9 +138,19 @@ impl PodNetwork {
         &self.namespace
     }
 
-    /// Where a process of the pod starts.
-    pub fn place(&self, privileges: Privileges) -> Place {
-        Place::new(self.namespace.clone(), privileges)
+    /// Where the pod's sidecar starts.
+    pub fn sidecar_place(&self) -> Place {
+        Place::new(self.namespace.clone(), Privileges::Sidecar)
+    }
+
+    /// Where an application of the pod starts. Behind a sidecar, which answers DNS, it finds `resolver` as its resolv.conf.
+    pub fn application_place(&self, resolver: &Path) -> io::Result<Place> {
+        let place = Place::new(self.namespace.clone(), Privileges::Application);
+        // Nothing can be shown in place of what is not there; then the C library asks 127.0.0.1, in vain as before.
+        if self.captured && Path::new(RESOLV_CONF).exists() {
+            return place.file(resolver, Path::new(RESOLV_CONF));
+        }
+        Ok(place)
     }
 
     /// Without a sidecar: turns the virtual addresses to the pods that are ready, if that has changed.

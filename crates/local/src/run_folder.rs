@@ -36,7 +36,7 @@ impl RunFolder {
             }
             let lock = lock(&path, true).map_err(at(&path))?;
             let folder = Self { path, _lock: lock };
-            for inner in ["config", "logs", "tokens"] {
+            for inner in ["config", "logs", "resolvers", "tokens"] {
                 let inner = folder.path.join(inner);
                 DirBuilder::new()
                     .mode(0o700)
@@ -71,15 +71,29 @@ impl RunFolder {
         self.path.join("tokens").join(pod)
     }
 
+    /// The resolv.conf of pods of a namespace.
+    pub fn resolver(&self, namespace: &str) -> PathBuf {
+        self.path.join("resolvers").join(namespace)
+    }
+
     /// Replaces a file as a whole, readable by its owner only: a reader sees the old text or the new, never a part.
     pub fn replace(&self, path: &Path, text: &str) -> io::Result<()> {
+        self.replace_with_mode(path, text, 0o600)
+    }
+
+    /// The same, for what an application may read whoever it runs as.
+    pub fn replace_readable(&self, path: &Path, text: &str) -> io::Result<()> {
+        self.replace_with_mode(path, text, 0o644)
+    }
+
+    fn replace_with_mode(&self, path: &Path, text: &str, mode: u32) -> io::Result<()> {
         let draft = self.path.join("draft");
         let write = || {
             let mut file = OpenOptions::new()
                 .write(true)
                 .create(true)
                 .truncate(true)
-                .mode(0o600)
+                .mode(mode)
                 .open(&draft)?;
             file.write_all(text.as_bytes())?;
             fs::rename(&draft, path)

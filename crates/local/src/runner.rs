@@ -15,7 +15,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use voile_host::enclosure::{EnclosureError, Inside};
-use voile_host::place::Privileges;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 use voile_model::{Diagnostic, Mesh, ResourceName};
 
@@ -26,6 +25,7 @@ use crate::documents::render;
 use crate::expand::{Plan, PodPlan};
 use crate::isolation::Ground;
 use crate::observer::{Observation, Observer};
+use crate::pod_network::{PodNetwork, resolver};
 use crate::pod_run::{Leaving, PodRun};
 use crate::process::Process;
 use crate::relay::RelayThread;
@@ -412,17 +412,26 @@ impl Runner {
             Some(network) => Some(network.add_pod(&plan)?),
             None => None,
         };
-        let place = |privileges| network.as_ref().map(|network| network.place(privileges));
+        let place = match &network {
+            Some(network) => {
+                let namespace = plan.name.namespace.as_str();
+                let file = self.run_folder.resolver(namespace);
+                self.run_folder
+                    .replace_readable(&file, &resolver(namespace))?;
+                Some(network.application_place(&file)?)
+            }
+            None => None,
+        };
         let proxy = plan.sidecar.as_ref().map(|_| {
             let recipe = sidecar(&around, &plan, self.ground.xds(), network.is_some());
-            Process::new(recipe.at(place(Privileges::Sidecar)))
+            Process::new(recipe.at(network.as_ref().map(PodNetwork::sidecar_place)))
         });
         let mut apps = Vec::new();
         let mut wrong = Vec::new();
         for one in &plan.template.containers {
             match container(&around, &self.mesh, &plan, one) {
                 Ok(recipe) => {
-                    apps.push(Process::new(recipe.at(place(Privileges::Application))));
+                    apps.push(Process::new(recipe.at(place.clone())));
                 }
                 Err(error) => wrong.push(format!("{}: {error}", plan.name)),
             }

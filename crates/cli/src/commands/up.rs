@@ -25,7 +25,7 @@ pub(crate) struct Args {
     dir: PathBuf,
 
     /// How pods are kept apart.
-    #[arg(long, value_enum, default_value_t = Isolation::Loopback)]
+    #[arg(long, value_enum, default_value_t = Isolation::Auto)]
     isolation: Isolation,
 
     /// Where the control plane keeps its keys (mode 0700). By default they are new in each run and gone after it.

@@ -14,3 +14,4 @@ mod policy;
 mod tidy;
 mod traffic;
 mod up;
+mod up_netns;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -38,20 +39,45 @@ spec: {containers: [{name: app, command: ["$(VOILE)", echo, --listen, "$(POD_IP)
 "#;
 
 /// A running `voile up`, its standard output and error in files, its temporary files in a folder of its own.
-struct Up {
+pub(crate) struct Up {
     folder: tempfile::TempDir,
     child: Child,
 }
 
 impl Up {
+    /// On loopback addresses, which these tests are about.
     fn start(fill: impl FnOnce(&Path), arguments: &[&str]) -> Up {
+        Self::start_as(
+            fill,
+            &[&["--isolation", "loopback"], arguments].concat(),
+            None,
+        )
+    }
+
+    /// As a user, when that is not us.
+    pub(crate) fn start_as(fill: impl FnOnce(&Path), arguments: &[&str], user: Option<u32>) -> Up {
         let folder = tempfile::tempdir().expect("a folder");
         for inner in ["mesh", "tmp"] {
             std::fs::create_dir(folder.path().join(inner)).expect("made");
         }
         fill(&folder.path().join("mesh"));
         let file = |name: &str| std::fs::File::create(folder.path().join(name)).expect("made");
-        let child = Command::new(env!("CARGO_BIN_EXE_voile"))
+        let mut command = match user {
+            None => Command::new(env!("CARGO_BIN_EXE_voile")),
+            Some(user) => {
+                // Where ours is, others may not look.
+                let voile = folder.path().join("voile");
+                std::fs::copy(env!("CARGO_BIN_EXE_voile"), &voile).expect("copied");
+                for path in ["", "tmp"] {
+                    let path = folder.path().join(path);
+                    std::os::unix::fs::chown(path, Some(user), Some(user)).expect("given away");
+                }
+                let mut command = Command::new(voile);
+                command.uid(user).gid(user);
+                command
+            }
+        };
+        let child = command
             .arg("up")
             .arg(folder.path().join("mesh"))
             .args(arguments)
@@ -64,15 +90,15 @@ impl Up {
         Up { folder, child }
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join("mesh").join(name)
     }
 
-    fn edit(&self, name: &str, from: &str, to: &str) {
+    pub(crate) fn edit(&self, name: &str, from: &str, to: &str) {
         let path = self.file(name);
         let text = std::fs::read_to_string(&path).expect("the file is there");
         assert!(text.contains(from), "{name} has no {from:?}");
@@ -80,7 +106,7 @@ impl Up {
     }
 
     /// Waits until all is ready and returns the published addresses by service.
-    fn ready(&mut self) -> BTreeMap<String, SocketAddr> {
+    pub(crate) fn ready(&mut self) -> BTreeMap<String, SocketAddr> {
         let mut ended = None;
         wait_until("all is ready, or it has ended", || {
             ended = self.child.try_wait().expect("it can be waited for");
@@ -116,12 +142,16 @@ impl Up {
             .collect()
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("the signal is sent");
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut ended = None;
         wait_until("voile up ends", || {
             ended = self.child.try_wait().expect("it can be waited for");
@@ -131,7 +161,7 @@ impl Up {
     }
 
     /// Processes that inherited our environment, by pid and command line.
-    fn family(&self) -> Vec<String> {
+    pub(crate) fn family(&self) -> Vec<String> {
         let mark = format!("TMPDIR={}", self.folder.path().join("tmp").display());
         let entries = std::fs::read_dir("/proc").expect("/proc");
         let of_family = |pid: &str| {
@@ -154,7 +184,7 @@ impl Up {
             .collect()
     }
 
-    fn left_behind(&self) -> Vec<PathBuf> {
+    pub(crate) fn left_behind(&self) -> Vec<PathBuf> {
         let entries =
             std::fs::read_dir(self.folder.path().join("tmp")).expect("the folder is there");
         entries.flatten().map(|entry| entry.path()).collect()
@@ -172,7 +202,7 @@ impl Drop for Up {
     }
 }
 
-fn bookstore(folder: &Path) {
+pub(crate) fn bookstore(folder: &Path) {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/bookstore");
     for entry in std::fs::read_dir(example)
         .expect("the example is there")

@@ -63,6 +63,7 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
         );
     }
     snapshot.names = names::Names::new(mesh);
+    snapshot.unready = mesh.workloads.values().filter(|w| !w.ready).count();
     snapshot.seal();
     (snapshot, problems)
 }

@@ -3,3 +3,4 @@
 mod child;
 mod measure;
 mod netns;
+mod rules;

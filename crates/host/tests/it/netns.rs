@@ -99,16 +99,28 @@ fn pods_reach_each_other_and_the_gateway_in_both_families_and_nothing_else() {
     assert_ne!(outside.kind(), std::io::ErrorKind::TimedOut, "{outside}");
 }
 
+/// Each tool that this machine has, with a mesh for it.
+fn with_each_tool(task: impl Fn(&Tool, &Bridge)) {
+    let tools = Tool::all();
+    if tools.is_empty() {
+        eprintln!("skipped: neither nft nor iptables-restore is on this machine");
+    }
+    for tool in tools {
+        let Some((_mesh, bridge)) = mesh() else {
+            return;
+        };
+        eprintln!("by {}", tool.name());
+        task(&tool, &bridge);
+    }
+}
+
 #[test]
 fn a_captured_pod_is_redirected_both_ways_but_for_what_is_excluded() {
-    let Some((_mesh, bridge)) = mesh() else {
-        return;
-    };
-    let tool = match Tool::find() {
-        Ok(tool) => tool,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
-    let (one, two) = (pod(&bridge, 2), pod(&bridge, 3));
+    with_each_tool(captured_pod);
+}
+
+fn captured_pod(tool: &Tool, bridge: &Bridge) {
+    let (one, two) = (pod(bridge, 2), pod(bridge, 3));
     let capture = Capture {
         excluded_outbound_ports: vec![81],
         ..Capture::default()
@@ -117,9 +129,9 @@ fn a_captured_pod_is_redirected_both_ways_but_for_what_is_excluded() {
         capture: Some(capture),
         services: vec![],
     };
-    apply(&tool, &one, &rules, bridge.has_v6()).expect("rules");
+    apply(tool, &one, &rules, bridge.has_v6()).expect("rules");
     // Twice, since they are replaced as a whole.
-    apply(&tool, &one, &rules, bridge.has_v6()).expect("rules again");
+    apply(tool, &one, &rules, bridge.has_v6()).expect("rules again");
     for at in [
         SocketAddr::from(([0, 0, 0, 0], 15001)),
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, 15006)),
@@ -156,14 +168,11 @@ fn a_captured_pod_is_redirected_both_ways_but_for_what_is_excluded() {
 
 #[test]
 fn a_pod_without_a_sidecar_reaches_a_virtual_address_at_every_target() {
-    let Some((_mesh, bridge)) = mesh() else {
-        return;
-    };
-    let tool = match Tool::find() {
-        Ok(tool) => tool,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
-    let (client, a, b) = (pod(&bridge, 2), pod(&bridge, 3), pod(&bridge, 4));
+    with_each_tool(pod_without_sidecar);
+}
+
+fn pod_without_sidecar(tool: &Tool, bridge: &Bridge) {
+    let (client, a, b) = (pod(bridge, 2), pod(bridge, 3), pod(bridge, 4));
     answer(&a, ([0, 0, 0, 0], 8080).into(), "a");
     answer(&b, ([0, 0, 0, 0], 8080).into(), "b");
     let address = Ipv4Addr::new(10, 96, 0, 7).into();
@@ -176,7 +185,7 @@ fn a_pod_without_a_sidecar_reaches_a_virtual_address_at_every_target() {
         capture: None,
         services: vec![service],
     };
-    apply(&tool, &client, &rules, bridge.has_v6()).expect("rules");
+    apply(tool, &client, &rules, bridge.has_v6()).expect("rules");
     let mut heard = std::collections::BTreeSet::new();
     // Each connection falls on either with equal chance; a hundred on one side is not bad luck.
     for _ in 0..100 {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use voile_model::{Diagnostic, Mesh, SourceFile};
 
 use super::{Runner, UpError, same};
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, Layout};
 use crate::expand::{Plan, expand};
 
 /// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.
@@ -16,6 +16,10 @@ pub(super) fn understand(
 ) -> Result<(Mesh, Plan, Vec<Diagnostic>), UpError> {
     let (mesh, mut problems) = voile_model::check(sources, previous);
     problems.extend(voile_analysis::analyze(&mesh));
+    if addresses.layout() == Layout::Namespaces {
+        // Said of the other isolation.
+        problems.retain(|problem| problem.code != voile_analysis::codes::NAMESPACES_ONLY);
+    }
     let plan = expand(&mesh, addresses)?;
     problems.extend(plan.problems.iter().cloned());
     Diagnostic::sort(&mut problems);

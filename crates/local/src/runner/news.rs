@@ -2,27 +2,32 @@
 //! the first request of who reads it finds its way.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::Value;
 use voile_host::ready::http_get;
 use voile_model::ResourceName;
 
 use super::Runner;
+use crate::addresses::Layout;
 use crate::application::ADMIN_PORT;
-use crate::expand::{PodPlan, stands_behind};
+use crate::expand::stands_behind;
 
 impl Runner {
-    /// The first sidecar that does not yet know a pod it may call, in words.
+    /// Who does not yet know a pod that is ready, in words.
     pub(super) fn uninformed(&self) -> Option<String> {
-        if self.ground.network().is_some() {
-            // A sidecar that captures asks when it is called; nobody has to learn beforehand.
-            return None;
+        match self.ground.layout() {
+            Layout::Loopback(_) => self.uninformed_beforehand(),
+            Layout::Namespaces => self.uninformed_on_demand(),
         }
+    }
+
+    /// On loopback every sidecar is told beforehand of every pod that it may call.
+    fn uninformed_beforehand(&self) -> Option<String> {
         let ready = self.ready();
         let sidecars = self.plan.pods.iter().filter(|pod| pod.sidecar.is_some());
         sidecars.into_iter().find_map(|pod| {
-            let known = known_workloads(pod);
+            let known = known_workloads(pod.address).healthy;
             let callable = self.plan.pods.iter().filter(|other| {
                 let behind = |service| stands_behind(service, &other.name, &other.template.labels);
                 ready.contains(&other.name) && pod.reach.iter().any(|service| behind(service))
@@ -33,28 +38,67 @@ impl Runner {
             Some(format!("{} to learn of {missing}", sidecar_name(&pod.name)))
         })
     }
+
+    /// A sidecar that captures asks when it is called: who asked early must have heard the news, who asks later asks a
+    /// control plane that has.
+    fn uninformed_on_demand(&self) -> Option<String> {
+        if unready_workloads(self.ground.monitoring()) != Some(0) {
+            return Some("control to learn that all pods are ready".to_owned());
+        }
+        let ready: BTreeSet<_> = self.ready().iter().map(ToString::to_string).collect();
+        self.pods.iter().find_map(|(name, pod)| {
+            let namespace = pod.namespace().filter(|_| pod.sidecar.is_some())?;
+            let known = namespace
+                .run(|| known_workloads(Ipv4Addr::LOCALHOST))
+                .ok()?;
+            let stale = known
+                .unhealthy
+                .iter()
+                .find(|other| ready.contains(*other))?;
+            Some(format!("{} to learn of {stale}", sidecar_name(name)))
+        })
+    }
 }
 
 fn sidecar_name(pod: &ResourceName) -> String {
     format!("the sidecar of {pod}")
 }
 
-/// `namespace/name` of the workloads that the pod's sidecar would send requests to; none when it does not answer.
-fn known_workloads(pod: &PodPlan) -> BTreeSet<String> {
-    let admin = SocketAddr::from((pod.address, ADMIN_PORT));
+/// `namespace/name` of workloads.
+#[derive(Debug, Default)]
+struct Known {
+    /// Those that a sidecar would send requests to.
+    healthy: BTreeSet<String>,
+    /// Those that it would not.
+    unhealthy: BTreeSet<String>,
+}
+
+/// What the sidecar whose administration is at this address knows; nothing when it does not answer.
+fn known_workloads(address: Ipv4Addr) -> Known {
+    let admin = SocketAddr::from((address, ADMIN_PORT));
     let Ok((200, dump)) = http_get(admin, "/config_dump") else {
-        return BTreeSet::new();
+        return Known::default();
     };
     let dump: Value = serde_json::from_slice(&dump).unwrap_or_default();
-    let workloads = dump["workloads"].as_array().into_iter().flatten();
-    workloads
-        .filter(|workload| workload["healthy"] == true)
-        .filter_map(|workload| {
-            Some(format!(
-                "{}/{}",
-                workload["namespace"].as_str()?,
-                workload["name"].as_str()?
-            ))
-        })
-        .collect()
+    let mut known = Known::default();
+    for workload in dump["workloads"].as_array().into_iter().flatten() {
+        let (Some(namespace), Some(name)) =
+            (workload["namespace"].as_str(), workload["name"].as_str())
+        else {
+            continue;
+        };
+        let name = format!("{namespace}/{name}");
+        match workload["healthy"] == true {
+            true => known.healthy.insert(name),
+            false => known.unhealthy.insert(name),
+        };
+    }
+    known
+}
+
+/// How many workloads the control plane believes to take no traffic.
+fn unready_workloads(monitoring: SocketAddr) -> Option<u64> {
+    let (_, status) = http_get(monitoring, "/debug/status").ok()?;
+    let status: Value = serde_json::from_slice(&status).ok()?;
+    status["unready_workloads"].as_u64()
 }

@@ -56,13 +56,20 @@ impl Tool {
     /// # Errors
     /// When there is none.
     pub fn find() -> Result<Self, ToolError> {
-        if let Some(nft) = program("nft") {
-            return Ok(Self::Nft(nft));
-        }
-        match (program("iptables-restore"), program("ip6tables-restore")) {
-            (Some(v4), Some(v6)) => Ok(Self::Iptables(v4, v6)),
-            _ => Err(ToolError::Missing),
-        }
+        Self::all().into_iter().next().ok_or(ToolError::Missing)
+    }
+
+    /// All there are, the best first.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let nft = program("nft").map(Self::Nft);
+        let iptables = || {
+            Some(Self::Iptables(
+                program("iptables-restore")?,
+                program("ip6tables-restore")?,
+            ))
+        };
+        nft.into_iter().chain(iptables()).collect()
     }
 
     /// Its name, for people.

@@ -1,0 +1,342 @@
+//! `voile up --isolation netns`: the same folders in namespaces, captured by redirection; the host untouched, and nothing
+//! left behind, whoever is killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::mesh::{get, series, wait_until};
+use crate::up::{Up, bookstore};
+
+/// Somebody without privileges.
+const NOBODY: u32 = 65534;
+
+/// A server that wants mutual TLS, and its clients: one captured, one without a sidecar, one whose calls are excluded.
+const COURT: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: court, labels: {istio-injection: enabled}}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: court}
+spec: {selector: {matchLabels: {app: server}}, mtls: {mode: STRICT}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: server, namespace: court}
+spec:
+  selector: {app: server}
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: http-open, port: 81, targetPort: 8081}]
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: server
+  namespace: court
+  labels: {app: server}
+  annotations: {traffic.sidecar.istio.io/excludeInboundPorts: "8081"}
+spec:
+  containers: [{name: app, command: ["$(VOILE)", echo, --listen, "0.0.0.0:8080", "0.0.0.0:8081"]}]
+"#;
+
+/// A client of the court, reached from outside by a service of its own name.
+fn client(name: &str, extra: &str, port: u16) -> String {
+    format!(
+        r#"---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: court}}
+spec: {{type: LoadBalancer, selector: {{app: {name}}}, ports: [{{name: http, port: 9000}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: court, labels: {{app: {name}}}, annotations: {{{extra}}}}}
+spec:
+  containers:
+  - name: app
+    command: ["$(VOILE)", echo, --listen, "0.0.0.0:9000", --call, "http://$(SERVER_SERVICE_HOST):{port}/"]
+"#
+    )
+}
+
+fn court(folder: &Path) {
+    let off = "sidecar.istio.io/inject: \"false\"";
+    let excluded =
+        |what: &str, value: &str| format!("traffic.sidecar.istio.io/{what}: \"{value}\"");
+    let folder_text = [
+        COURT.to_owned(),
+        client("captured", "", 80),
+        client("plain", off, 80),
+        client("plain-open", off, 81),
+        client("port-excluded", &excluded("excludeOutboundPorts", "80"), 80),
+        client(
+            "range-excluded",
+            &excluded("excludeOutboundIPRanges", "10.96.0.0/16"),
+            80,
+        ),
+    ];
+    fs::write(folder.join("court.yaml"), folder_text.concat()).expect("written");
+}
+
+/// Starts it in namespaces; `None`, with the reason printed, where this machine has none.
+fn start(
+    fill: impl FnOnce(&Path),
+    user: Option<u32>,
+) -> Option<(Up, BTreeMap<String, SocketAddr>)> {
+    let mut up = Up::start_as(fill, &["--isolation", "netns", "--quiet"], user);
+    let mut refused = false;
+    wait_until("it is in namespaces, or says why not", || {
+        let said = up.text("err");
+        refused = said.contains("--isolation netns is not possible here");
+        refused || said.contains("isolation netns (")
+    });
+    if refused {
+        eprintln!("skipped: {}", up.text("err"));
+        up.wait();
+        return None;
+    }
+    let published = up.ready();
+    Some((up, published))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Asks from inside the network of a process, on a thread that ends there.
+fn ask_inside(pid: u32, address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let network = fs::File::open(format!("/proc/{pid}/ns/net")).ok()?;
+    let path = path.to_owned();
+    let thread = std::thread::spawn(move || {
+        move_into_link_name_space(
+            std::os::fd::AsFd::as_fd(&network),
+            Some(LinkNameSpaceType::Network),
+        )
+        .ok()?;
+        let answer = get(address, &path).ok()?;
+        Some((
+            answer.status,
+            String::from_utf8_lossy(&answer.body).into_owned(),
+        ))
+    });
+    thread.join().expect("no panic")
+}
+
+/// The sidecars of the mesh: pod and process.
+fn sidecars(up: &Up) -> Vec<(String, u32)> {
+    let family = up.family();
+    let sidecar = |line: &String| {
+        let mut words = line.split(' ');
+        let pid = words.next()?.parse().ok()?;
+        let pod = words.skip_while(|word| *word != "--workload").nth(1)?;
+        Some((pod.to_owned(), pid))
+    };
+    family.iter().filter_map(sidecar).collect()
+}
+
+/// The network namespaces of the family.
+fn networks(up: &Up) -> BTreeSet<PathBuf> {
+    let family = up.family();
+    let pids = family.iter().filter_map(|line| line.split(' ').next());
+    pids.filter_map(|pid| fs::read_link(format!("/proc/{pid}/ns/net")).ok())
+        .collect()
+}
+
+/// Who of all processes is in one of these.
+fn inhabitants(networks: &BTreeSet<PathBuf>) -> Vec<String> {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let ours = fs::read_link("/proc/self/ns/net").expect("ours");
+    processes
+        .filter(|process| {
+            let network = fs::read_link(process.path().join("ns/net"));
+            network.is_ok_and(|network| network != ours && networks.contains(&network))
+        })
+        .map(|process| process.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// The devices of the host's own network.
+fn devices() -> String {
+    fs::read_to_string("/proc/net/dev")
+        .expect("devices")
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name.trim().to_owned() + " ")
+        .collect()
+}
+
+#[test]
+fn the_bookstore_runs_in_namespaces_by_mutual_tls_and_leaves_nothing_behind() {
+    let before = devices();
+    let Some((mut up, published)) = start(bookstore, None) else {
+        return;
+    };
+    let storefront = published["bookstore/storefront"];
+    let answer = get(storefront, "/").expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(devices(), before, "the host's network has changed");
+    if is_root() {
+        every_hop_is_encrypted(&up);
+    } else {
+        eprintln!("skipped: metrics inside: only root enters other processes' namespaces");
+    }
+    up.edit("reviews.yaml", "replicas: 2", "replicas: 3");
+    wait_until("the third replica runs", || {
+        assert_eq!(get(storefront, "/").expect("an answer").status, 200);
+        sidecars(&up).len() == 8
+    });
+    let networks = networks(&up);
+    assert!(networks.len() > 8, "a namespace for each pod: {networks:?}");
+    up.signal(Signal::INT);
+    let status = up.wait();
+    assert!(status.success(), "{status}");
+    assert_eq!(up.family(), Vec::<String>::new());
+    assert_eq!(up.left_behind(), Vec::<PathBuf>::new());
+    assert_eq!(inhabitants(&networks), Vec::<String>::new());
+}
+
+fn every_hop_is_encrypted(up: &Up) {
+    let sidecars = sidecars(up);
+    let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, 15020));
+    for workload in ["books", "reviews", "ratings", "inventory"] {
+        let name = format!("destination_workload=\"{workload}\"");
+        let labels = [
+            "reporter=\"destination\"",
+            "connection_security_policy=\"mutual_tls\"",
+            &name,
+        ];
+        wait_until(&format!("{workload} is called by mutual TLS"), || {
+            let pods = sidecars.iter().filter(|(pod, _)| pod.contains(workload));
+            pods.filter_map(|(_, pid)| ask_inside(*pid, metrics, "/metrics"))
+                .any(|(_, page)| series(&page, "istio_requests_total", &labels) > Some(0.0))
+        });
+    }
+    // By a pod's own address, too: ratings takes mutual TLS only, and an application knows nothing of that.
+    let pid = |name: &str| {
+        let found = sidecars.iter().find(|(pod, _)| pod.contains(name));
+        found.expect("a sidecar").1
+    };
+    let ratings = (2..10)
+        .map(|last| SocketAddr::from((Ipv4Addr::new(10, 244, 0, last), 19080)))
+        .find(|address| ask_inside(pid("ratings"), *address, "/").is_some());
+    let mut ratings = ratings.expect("its own application answers");
+    ratings.set_port(9080);
+    let asked = ask_inside(pid("reviews-0"), ratings, "/");
+    assert_eq!(asked.map(|(status, _)| status), Some(200));
+}
+
+#[test]
+fn who_is_not_captured_is_refused_where_mutual_tls_is_demanded() {
+    let Some((mut up, published)) = start(court, None) else {
+        return;
+    };
+    let status = |name: &str| {
+        get(published[&format!("court/{name}")], "/").map_or(0, |answer| answer.status)
+    };
+    for (name, expected) in [
+        ("captured", 200),
+        ("plain", 502),
+        ("plain-open", 200),
+        ("port-excluded", 502),
+        ("range-excluded", 502),
+    ] {
+        // Virtual addresses of pods without a sidecar follow readiness a moment later.
+        wait_until(&format!("{name} is answered {expected}"), || {
+            status(name) == expected
+        });
+    }
+    up.signal(Signal::TERM);
+    assert!(up.wait().success());
+}
+
+/// A pod that starts a process which leaves its group, its session and its parent.
+fn runaway(folder: &Path) {
+    let text = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: runaway}
+spec:
+  containers: [{name: app, command: [sh, -c, "setsid sh -c 'sleep 1000 & sleep 1001' & exec sleep 1002"]}]
+"#;
+    fs::write(folder.join("runaway.yaml"), text).expect("written");
+}
+
+#[test]
+fn whoever_is_killed_no_process_namespace_or_file_is_left() {
+    for inside in [false, true] {
+        let Some((mut up, _)) = start(runaway, None) else {
+            return;
+        };
+        let sleepers = || {
+            up.family()
+                .iter()
+                .filter(|line| line.contains("sleep 100"))
+                .count()
+        };
+        wait_until("the grandchildren run", || sleepers() >= 3);
+        let networks = networks(&up);
+        if inside {
+            // The runner is the one who started the control plane.
+            let control = up.family();
+            let control = control
+                .iter()
+                .find(|line| line.contains(" control "))
+                .expect("it runs");
+            let pid = control.split(' ').next().expect("a pid");
+            let parent = Command::new("ps").args(["-o", "ppid=", "-p", pid]).output();
+            let parent = String::from_utf8(parent.expect("ps runs").stdout).expect("a number");
+            let parent = parent.trim().parse().expect("a number");
+            kill_process(Pid::from_raw(parent).expect("a pid"), Signal::KILL).expect("sent");
+        } else {
+            up.signal(Signal::KILL);
+        }
+        assert!(!up.wait().success());
+        wait_until("no process is left", || up.family().is_empty());
+        wait_until("no file is left", || up.left_behind().is_empty());
+        assert_eq!(inhabitants(&networks), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn an_ordinary_user_has_the_same_mesh_in_a_user_namespace() {
+    if !is_root() {
+        return eprintln!("skipped: the other tests are run by an ordinary user already");
+    }
+    let Some((mut up, published)) = start(bookstore, Some(NOBODY)) else {
+        return;
+    };
+    let answer = get(published["bookstore/storefront"], "/").expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    up.signal(Signal::INT);
+    let status = up.wait();
+    assert!(status.success(), "{status}");
+    assert_eq!(up.family(), Vec::<String>::new());
+    assert_eq!(up.left_behind(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_command_runs_outside_and_its_code_is_ours() {
+    let arguments = [
+        "--isolation",
+        "netns",
+        "--quiet",
+        "--once-ready",
+        "readlink /proc/self/ns/net; exit 7",
+    ];
+    let mut up = Up::start_as(runaway, &arguments, None);
+    let status = up.wait();
+    if up.text("err").contains("is not possible here") {
+        return eprintln!("skipped: {}", up.text("err"));
+    }
+    assert_eq!(status.code(), Some(7), "{}", up.text("err"));
+    let ours = fs::read_link("/proc/self/ns/net").expect("ours");
+    assert_eq!(up.text("out").trim(), ours.to_string_lossy());
+    assert_eq!((up.family(), up.left_behind()), (vec![], vec![]));
+    let _ = up.pid();
+}
