@@ -3,6 +3,7 @@
 mod access_log;
 mod analyze;
 mod bench;
+mod captured;
 mod credentials;
 mod handover;
 mod hostile;

@@ -40,6 +40,13 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
             .policies
             .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
     }
+    for workload in mesh.workloads.values() {
+        let name = workload.uid.clone();
+        let body = policy::workload_policy(mesh, workload).encode_to_vec();
+        snapshot
+            .policies
+            .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
+    }
     for workload in mesh
         .workloads
         .values()

@@ -1,6 +1,6 @@
 //! How clients must speak to a service: what Istio's workload messages cannot say.
 
-use voile_model::mesh::{Location, Mesh, Service};
+use voile_model::mesh::{Location, Mesh, Service, Workload};
 use voile_policy::{Mode, effective};
 use voile_proto::proxy as wire;
 use voile_xds::wire::protocol_of;
@@ -30,5 +30,24 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
     };
     wire::ServicePolicy {
         ports: service.ports.iter().filter_map(port_policy).collect(),
+        plaintext: false,
+    }
+}
+
+/// The same for a workload that is called by its own address.
+pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::ServicePolicy {
+    let never = !mesh.config.enable_auto_mtls;
+    let uid = || workload.uid.to_string();
+    let captured =
+        super::capture::capture(mesh, workload, mesh.sidecar_for(workload).map(|s| &**s));
+    let disabled = |mode: i32| never || mode == i32::from(wire::MutualTls::Disable);
+    let port_policy = |port: &wire::CapturedPort| wire::PortPolicy {
+        port: port.port,
+        protocol: port.protocol,
+        plaintext_workloads: disabled(port.mutual_tls).then(uid).into_iter().collect(),
+    };
+    wire::ServicePolicy {
+        ports: captured.ports.iter().map(port_policy).collect(),
+        plaintext: disabled(captured.mutual_tls),
     }
 }

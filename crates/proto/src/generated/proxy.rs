@@ -265,11 +265,15 @@ impl ::prost::Name for AccessLog {
         "type.googleapis.com/voile.proxy.v1.AccessLog".into()
     }
 }
-/// How clients must speak to a service. Resource name: `namespace/hostname`.
+/// How clients must speak to a service (resource name `namespace/hostname`), or to a workload called by its own address
+/// (resource name: its uid; ports are its own then).
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServicePolicy {
     #[prost(message, repeated, tag = "1")]
     pub ports: ::prost::alloc::vec::Vec<PortPolicy>,
+    /// Of a workload: whether the ports that are not listed take plaintext only, although it has a sidecar.
+    #[prost(bool, tag = "2")]
+    pub plaintext: bool,
 }
 impl ::prost::Name for ServicePolicy {
     const NAME: &'static str = "ServicePolicy";

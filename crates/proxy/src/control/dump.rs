@@ -5,7 +5,9 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use voile_xds::wire::{InboundListener, OutboundListener, PortPolicy, Service, Workload};
+use voile_xds::wire::{
+    Capture, CapturedPort, InboundListener, OutboundListener, PortPolicy, Service, Workload,
+};
 
 use super::sockets::Socket;
 use super::state::Control;
@@ -26,6 +28,7 @@ pub(super) fn configuration(control: &Control) -> String {
             "access_log": configuration.access_log.as_ref().map(|log| json!({
                 "encoding": format!("{:?}", log.encoding), "path": &*log.path,
             })),
+            "capture": configuration.capture.as_ref().map(capture),
             "inbound": configuration.inbound.iter().map(|l| inbound(control, l)).collect::<Vec<_>>(),
             "outbound": configuration.outbound.iter().map(outbound).collect::<Vec<_>>(),
         })
@@ -100,6 +103,22 @@ fn control_plane(control: &Control) -> Value {
         "connected_since": state.connected_since.map(timestamp),
         "last_error": state.last_error,
         "types": types,
+    })
+}
+
+fn capture(capture: &Capture) -> Value {
+    let port = |(number, port): (&voile_model::Port, &CapturedPort)| {
+        json!({
+            "port": number.get(),
+            "protocol": format!("{:?}", port.protocol),
+            "mutual_tls": format!("{:?}", port.mutual_tls),
+            "endpoint": port.endpoint.map(|endpoint| endpoint.to_string()),
+            "service": port.service.as_ref().map(|(key, port)| format!("{key}:{}", port.get())),
+        })
+    };
+    json!({
+        "mutual_tls": format!("{:?}", capture.mutual_tls),
+        "ports": capture.ports.iter().map(port).collect::<Vec<_>>(),
     })
 }
 

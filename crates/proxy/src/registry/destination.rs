@@ -31,10 +31,7 @@ impl Registry {
             return named.collect();
         }
         let workloads = self.workloads_at(to).into_iter();
-        workloads
-            .flat_map(|workload| services_served(workload, to.port()))
-            .map(|service| service_name(&service))
-            .collect()
+        workloads.map(|workload| workload.uid.clone()).collect()
     }
 
     /// What holds for connections to this address; `None` while answers are missing.
@@ -153,9 +150,8 @@ impl Registry {
         let serves = |workload: &&&Workload| services_served(workload, to.port()).next().is_some();
         let workload = workloads.iter().find(serves).unwrap_or(&workloads[0]);
         let service = services_served(workload, to.port()).next();
-        let protocol = service
-            .as_ref()
-            .and_then(|service| self.policy(service))
+        let protocol = Port::new(to.port())
+            .and_then(|port| self.policies.get(&workload.uid)?.value.ports.get(&port))
             .map_or_else(|| undeclared(to), |policy| policy.protocol);
         let labels = match &service {
             Some(service) => self.service_labels(&service.key),
@@ -231,10 +227,13 @@ impl Registry {
 
     /// Whether PeerAuthentication lets this port of the workload take plaintext only.
     fn spared(&self, workload: &Workload, port: u16) -> bool {
-        services_served(workload, port).any(|service| {
-            self.policy(&service)
-                .is_some_and(|policy| policy.plaintext_workloads.contains(&workload.uid))
-        })
+        let Some(policy) = self.policies.get(&workload.uid).map(|held| &held.value) else {
+            return false;
+        };
+        match Port::new(port).and_then(|port| policy.ports.get(&port)) {
+            Some(port) => port.plaintext_workloads.contains(&workload.uid),
+            None => policy.plaintext,
+        }
     }
 
     fn outbound_policy(&self) -> OutboundPolicy {

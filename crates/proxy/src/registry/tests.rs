@@ -96,12 +96,31 @@ fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaint
             protocol: protocol.into(),
             plaintext_workloads: plaintext.iter().map(ToString::to_string).collect(),
         }],
+        plaintext: false,
     };
     let name = format!("{SHOP}/{name}.test");
     put(
         registry,
         type_url::SERVICE_POLICY,
         &name,
+        &body.encode_to_vec(),
+    );
+}
+
+/// What a workload says of itself: its port 8080 speaks HTTP; whether that and the other ports take plaintext only.
+fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) {
+    let body = proxy::ServicePolicy {
+        ports: vec![proxy::PortPolicy {
+            port: 8080,
+            protocol: proxy::Protocol::Http.into(),
+            plaintext_workloads: declared.then(|| uid.to_owned()).into_iter().collect(),
+        }],
+        plaintext: others,
+    };
+    put(
+        registry,
+        type_url::SERVICE_POLICY,
+        uid,
         &body.encode_to_vec(),
     );
 }
@@ -134,7 +153,12 @@ fn mesh(policy_said: proxy::OutboundPolicy) -> Registry {
     // On one address, one that needs mutual TLS and one that cannot: plaintext for none.
     pod_behind(&mut registry, "shared-a", "10.0.0.5", Plain, "other");
     pod_behind(&mut registry, "shared-b", "10.0.0.5", Mtls, "other");
-    policy(&mut registry, "other", proxy::Protocol::Auto, &[]);
+    for uid in ["one", "two", "waypointed", "shared-a", "shared-b", "next"] {
+        own_policy(&mut registry, uid, false, false);
+    }
+    own_policy(&mut registry, "spared", true, false);
+    pod(&mut registry, "open", "10.0.0.6", Mtls);
+    own_policy(&mut registry, "open", false, true);
     nobody(&mut registry, "203.0.113.9");
     registry
 }
@@ -169,7 +193,8 @@ fn shown(plan: Option<&OutboundPlan>) -> String {
 #[test]
 fn a_destination_leads_to_services_then_workloads_then_nobody() {
     use proxy::OutboundPolicy::{AllowAny, RegistryOnly};
-    let web = "Http web 10.0.0.1:8080=one 10.0.0.3:8080=~ 10.0.0.2:8080=~ 10.0.0.4:8080=!";
+    let web = "Http web 10.0.0.1:8080=one 10.0.0.6:8080=open 10.0.0.3:8080=~ 10.0.0.2:8080=~ \
+               10.0.0.4:8080=!";
     let cases = [
         ("10.96.0.1:80", web, web),
         // A port that no service has there is nobody's.
@@ -211,8 +236,23 @@ fn a_destination_leads_to_services_then_workloads_then_nobody() {
         ),
         (
             "10.0.0.5:8080",
-            "Auto other 10.0.0.5:8080=shared-b",
-            "Auto other 10.0.0.5:8080=shared-b",
+            "Http other 10.0.0.5:8080=shared-b",
+            "Http other 10.0.0.5:8080=shared-b",
+        ),
+        (
+            "10.0.0.3:7000",
+            "Auto PassthroughCluster 10.0.0.3:7000=spared",
+            "Auto PassthroughCluster 10.0.0.3:7000=spared",
+        ),
+        (
+            "10.0.0.6:7000",
+            "Auto PassthroughCluster 10.0.0.6:7000=~",
+            "Auto PassthroughCluster 10.0.0.6:7000=~",
+        ),
+        (
+            "10.0.0.6:8080",
+            "Http web 10.0.0.6:8080=open",
+            "Http web 10.0.0.6:8080=open",
         ),
         // Ports of no service are still their workload's, in mutual TLS.
         (

@@ -9,11 +9,13 @@ use voile_proto::proxy as wire;
 
 use super::{Protocol, WireError, port};
 
-/// How clients must speak to a service, port by port.
+/// How clients must speak to a service, or to a workload called by its own address, port by port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServicePolicy {
-    /// By service port.
+    /// By service port, or by the workload's.
     pub ports: BTreeMap<Port, PortPolicy>,
+    /// Of a workload: whether ports that are not listed take plaintext only.
+    pub plaintext: bool,
 }
 
 /// How clients must speak to one port.
@@ -50,6 +52,9 @@ impl ServicePolicy {
                 return Err(WireError::new(format!("{field}.port"), reason));
             }
         }
-        Ok(Self { ports })
+        Ok(Self {
+            ports,
+            plaintext: message.plaintext,
+        })
     }
 }

@@ -1,0 +1,137 @@
+//! Where captured connections lead: services, pods, the world, ourselves, nowhere.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use voile_host::netns::Namespace;
+
+use super::{CLIENT, Captured, SERVER, VIP, WORLD, beside, connect, hear, listen};
+use crate::mesh::{application, series, wait_until};
+
+const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n";
+
+fn ask(inside: &Namespace, to: impl Into<SocketAddr>) -> String {
+    let mut stream = connect(inside, to);
+    stream.write_all(REQUEST).expect("sent");
+    let mut answer = String::new();
+    // A reset is an answer as well: an empty one.
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn services_pods_and_the_world_are_reached_by_their_addresses() {
+    let Some(mesh) = Captured::start("STRICT", "outboundTrafficPolicy: {mode: ALLOW_ANY}") else {
+        return;
+    };
+    application::reflect(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)));
+    application::reflect(listen(&mesh.world, (WORLD, 8088)));
+    application::reflect(listen(&mesh.client, (CLIENT, 8099)));
+    let mut cases: Vec<(&str, SocketAddr)> = vec![
+        ("the service", (VIP, 80).into()),
+        ("the pod", (SERVER, 8080).into()),
+        ("a stranger", (WORLD, 8088).into()),
+        ("a port of our own", (CLIENT, 8099).into()),
+    ];
+    if mesh.v6 {
+        application::reflect(listen(&mesh.world, (beside(WORLD), 8088)));
+        application::reflect(listen(&mesh.server, (beside(SERVER), 8080)));
+        cases.push(("a stranger by IPv6", (beside(WORLD), 8088).into()));
+        cases.push(("the pod by IPv6", (beside(SERVER), 8080).into()));
+    }
+    for (name, to) in cases {
+        let answer = ask(&mesh.client, to);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{name}: {answer:?}");
+        assert!(answer.contains("GET /hello"), "{name}: {answer:?}");
+    }
+    let passed = [
+        "reporter=\"source\"",
+        "destination_service_name=\"PassthroughCluster\"",
+    ];
+    let metrics = mesh.metrics(&mesh.client);
+    let counted = series(&metrics, "istio_requests_total", &passed);
+    assert!(counted.is_some(), "{metrics}");
+    let secured = [
+        "connection_security_policy=\"mutual_tls\"",
+        "source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"",
+        "destination_service_name=\"server\"",
+    ];
+    let metrics = mesh.metrics(&mesh.server);
+    let counted = series(&metrics, "istio_requests_total", &secured);
+    assert!(counted >= Some(2.0), "{metrics}");
+    // From the world, without a sidecar, STRICT lets nobody in: not by declared ports, not by others.
+    for port in [8080, 9000, 7777] {
+        assert_eq!(ask(&mesh.world, (SERVER, port)), "", "{port}");
+    }
+    wait_until("the log tells where the stranger's request went", || {
+        mesh.client_log()
+            .contains("PassthroughCluster - 10.244.0.1:8088")
+    });
+}
+
+#[test]
+fn a_registry_only_mesh_reaches_what_it_knows_and_nothing_else() {
+    let Some(mesh) = Captured::start("STRICT", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}")
+    else {
+        return;
+    };
+    application::reflect(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)));
+    application::reflect(listen(&mesh.world, (WORLD, 8088)));
+    for to in [(VIP, 80), (SERVER, 8080)] {
+        assert!(ask(&mesh.client, to).starts_with("HTTP/1.1 200"), "{to:?}");
+    }
+    let refused = ask(&mesh.client, (WORLD, 8088));
+    assert!(refused.starts_with("HTTP/1.1 502"), "{refused:?}");
+    let mut opaque = connect(&mesh.client, (WORLD, 8088));
+    opaque.write_all(&[0, 1, 2, 3]).expect("sent");
+    assert!(opaque.read(&mut [0]).is_err(), "a reset, not an end");
+    let metrics = mesh.metrics(&mesh.client);
+    for (name, flag) in [
+        ("istio_requests_total", "NR"),
+        ("istio_tcp_connections_closed_total", "UH"),
+    ] {
+        let flag = format!("response_flags=\"{flag}\"");
+        let labels = ["destination_service_name=\"BlackHoleCluster\"", &flag];
+        assert_eq!(series(&metrics, name, &labels), Some(1.0), "{metrics}");
+    }
+    // The mesh opens up: the next connection hears of it, and nothing is restarted.
+    mesh.write(
+        "sidecar.yaml",
+        "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata:\n  name: open\n  namespace: shop\nspec:\n  \
+         outboundTrafficPolicy:\n    mode: ALLOW_ANY\n  egress:\n  - hosts:\n    - '*/*'\n",
+    );
+    wait_until("the stranger is reached", || {
+        ask(&mesh.client, (WORLD, 8088)).starts_with("HTTP/1.1 200")
+    });
+}
+
+#[test]
+fn what_is_known_is_reached_without_the_control_plane_and_the_proxy_never_calls_itself() {
+    let Some(mut mesh) = Captured::start("STRICT", "outboundTrafficPolicy: {mode: ALLOW_ANY}")
+    else {
+        return;
+    };
+    application::reflect(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)));
+    application::reflect(listen(&mesh.world, (WORLD, 8088)));
+    assert!(ask(&mesh.client, (VIP, 80)).starts_with("HTTP/1.1 200"));
+    // Straight to the capture listeners, by whatever address: nobody redirected that, or it would never end.
+    for to in [
+        (Ipv4Addr::LOCALHOST, 15001),
+        (Ipv4Addr::LOCALHOST, 15006),
+        (CLIENT, 15001),
+        (CLIENT, 15006),
+    ] {
+        assert_eq!(ask(&mesh.client, to), "", "{to:?}");
+    }
+    assert_eq!(ask(&mesh.world, (SERVER, 15006)), "");
+    mesh.control.take().expect("running").kill();
+    wait_until("the sidecar noticed", || {
+        super::config_dump(&mesh.client).contains("\"connected\": false")
+    });
+    assert!(ask(&mesh.client, (VIP, 80)).starts_with("HTTP/1.1 200"));
+    // Nobody can be asked about strangers: the policy that was last heard allows them.
+    assert!(ask(&mesh.client, (WORLD, 8088)).starts_with("HTTP/1.1 200"));
+    let mut late = connect(&mesh.client, (VIP, 80));
+    late.write_all(REQUEST).expect("sent");
+    hear(&mut late, b"HTTP/1.1 200", "the service");
+}
