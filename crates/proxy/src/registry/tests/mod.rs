@@ -190,94 +190,98 @@ fn shown(plan: Option<&OutboundPlan>) -> String {
     text
 }
 
+/// The service itself: endpoints in order of their names.
+const WEB: &str =
+    "Http web 10.0.0.1:8080=one 10.0.0.6:8080=open 10.0.0.3:8080=~ 10.0.0.2:8080=~ 10.0.0.4:8080=!";
+
+/// Called; what it leads to where strangers may be called; and where not.
+const DESTINATIONS: &[(&str, &str, &str)] = &[
+    ("10.96.0.1:80", WEB, WEB),
+    // A port that no service has there is nobody's.
+    (
+        "10.96.0.1:81",
+        "Auto PassthroughCluster 10.96.0.1:81=~",
+        "Auto",
+    ),
+    (
+        "10.96.0.2:80",
+        "Tls left right PassthroughCluster 10.96.0.2:80=~ otherwise 2",
+        "Tls left right",
+    ),
+    (
+        "192.0.2.8:80",
+        "Tcp through 192.0.2.8:80=~",
+        "Tcp through 192.0.2.8:80=~",
+    ),
+    ("[2001:db8::1]:80", "Auto sixth", "Auto sixth"),
+    (
+        "10.0.0.1:8080",
+        "Http web 10.0.0.1:8080=one",
+        "Http web 10.0.0.1:8080=one",
+    ),
+    (
+        "10.0.0.2:8080",
+        "Http web 10.0.0.2:8080=~",
+        "Http web 10.0.0.2:8080=~",
+    ),
+    (
+        "10.0.0.3:8080",
+        "Http web 10.0.0.3:8080=~",
+        "Http web 10.0.0.3:8080=~",
+    ),
+    (
+        "10.0.0.4:8080",
+        "Http web 10.0.0.4:8080=!",
+        "Http web 10.0.0.4:8080=!",
+    ),
+    (
+        "10.0.0.5:8080",
+        "Http other 10.0.0.5:8080=shared-b",
+        "Http other 10.0.0.5:8080=shared-b",
+    ),
+    (
+        "10.0.0.3:7000",
+        "Auto PassthroughCluster 10.0.0.3:7000=spared",
+        "Auto PassthroughCluster 10.0.0.3:7000=spared",
+    ),
+    (
+        "10.0.0.6:7000",
+        "Auto PassthroughCluster 10.0.0.6:7000=~",
+        "Auto PassthroughCluster 10.0.0.6:7000=~",
+    ),
+    (
+        "10.0.0.6:8080",
+        "Http web 10.0.0.6:8080=open",
+        "Http web 10.0.0.6:8080=open",
+    ),
+    // Ports of no service are still their workload's, in mutual TLS.
+    (
+        "10.0.0.1:3306",
+        "Tcp PassthroughCluster 10.0.0.1:3306=one",
+        "Tcp PassthroughCluster 10.0.0.1:3306=one",
+    ),
+    (
+        "203.0.113.9:443",
+        "Auto PassthroughCluster 203.0.113.9:443=~",
+        "Auto",
+    ),
+    (
+        "203.0.113.9:25",
+        "Tcp PassthroughCluster 203.0.113.9:25=~",
+        "Tcp",
+    ),
+    ("203.0.113.10:443", "wait", "wait"),
+];
+
 #[test]
 fn a_destination_leads_to_services_then_workloads_then_nobody() {
     use proxy::OutboundPolicy::{AllowAny, RegistryOnly};
-    let web = "Http web 10.0.0.1:8080=one 10.0.0.6:8080=open 10.0.0.3:8080=~ 10.0.0.2:8080=~ \
-               10.0.0.4:8080=!";
-    let cases = [
-        ("10.96.0.1:80", web, web),
-        // A port that no service has there is nobody's.
-        (
-            "10.96.0.1:81",
-            "Auto PassthroughCluster 10.96.0.1:81=~",
-            "Auto",
-        ),
-        (
-            "10.96.0.2:80",
-            "Tls left right PassthroughCluster 10.96.0.2:80=~ otherwise 2",
-            "Tls left right",
-        ),
-        (
-            "192.0.2.8:80",
-            "Tcp through 192.0.2.8:80=~",
-            "Tcp through 192.0.2.8:80=~",
-        ),
-        ("[2001:db8::1]:80", "Auto sixth", "Auto sixth"),
-        (
-            "10.0.0.1:8080",
-            "Http web 10.0.0.1:8080=one",
-            "Http web 10.0.0.1:8080=one",
-        ),
-        (
-            "10.0.0.2:8080",
-            "Http web 10.0.0.2:8080=~",
-            "Http web 10.0.0.2:8080=~",
-        ),
-        (
-            "10.0.0.3:8080",
-            "Http web 10.0.0.3:8080=~",
-            "Http web 10.0.0.3:8080=~",
-        ),
-        (
-            "10.0.0.4:8080",
-            "Http web 10.0.0.4:8080=!",
-            "Http web 10.0.0.4:8080=!",
-        ),
-        (
-            "10.0.0.5:8080",
-            "Http other 10.0.0.5:8080=shared-b",
-            "Http other 10.0.0.5:8080=shared-b",
-        ),
-        (
-            "10.0.0.3:7000",
-            "Auto PassthroughCluster 10.0.0.3:7000=spared",
-            "Auto PassthroughCluster 10.0.0.3:7000=spared",
-        ),
-        (
-            "10.0.0.6:7000",
-            "Auto PassthroughCluster 10.0.0.6:7000=~",
-            "Auto PassthroughCluster 10.0.0.6:7000=~",
-        ),
-        (
-            "10.0.0.6:8080",
-            "Http web 10.0.0.6:8080=open",
-            "Http web 10.0.0.6:8080=open",
-        ),
-        // Ports of no service are still their workload's, in mutual TLS.
-        (
-            "10.0.0.1:3306",
-            "Tcp PassthroughCluster 10.0.0.1:3306=one",
-            "Tcp PassthroughCluster 10.0.0.1:3306=one",
-        ),
-        (
-            "203.0.113.9:443",
-            "Auto PassthroughCluster 203.0.113.9:443=~",
-            "Auto",
-        ),
-        (
-            "203.0.113.9:25",
-            "Tcp PassthroughCluster 203.0.113.9:25=~",
-            "Tcp",
-        ),
-        ("203.0.113.10:443", "wait", "wait"),
-    ];
     let (any, registered) = (mesh(AllowAny), mesh(RegistryOnly));
-    for (to, with_any, with_registered) in cases {
+    for (to, with_any, with_registered) in DESTINATIONS {
         let to: SocketAddr = to.parse().expect("an address");
-        assert_eq!(shown(any.destination(to).as_ref()), with_any, "{to}");
+        assert_eq!(shown(any.destination(to).as_ref()), *with_any, "{to}");
         let plan = registered.destination(to);
-        assert_eq!(shown(plan.as_ref()), with_registered, "{to}");
+        assert_eq!(shown(plan.as_ref()), *with_registered, "{to}");
     }
 }
 
