@@ -77,6 +77,8 @@ pub struct Variant {
     pub replace: Vec<(String, String)>,
     /// More resources.
     pub append: String,
+    /// Whether it still counts what it carries.
+    pub counts: bool,
 }
 
 impl Variant {
@@ -84,6 +86,7 @@ impl Variant {
     pub(crate) fn plain(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            counts: true,
             ..Self::default()
         }
     }

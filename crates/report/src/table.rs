@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
+use crate::targets::Reached;
 use crate::words::{self, bytes, duration, interval, ratio};
 
 /// Between two columns.
@@ -41,7 +42,53 @@ pub fn render(record: &Record) -> String {
         text.push_str(&aligned(&rows));
     }
     text.push_str(&ratios(record));
+    if !record.verdicts.is_empty() {
+        text.push('\n');
+        text.push_str(&targets(std::slice::from_ref(record)));
+    }
     text
+}
+
+/// Which targets of these records were reached.
+#[must_use]
+pub fn targets(records: &[Record]) -> String {
+    let mut rows = vec![Row::Cells(
+        ["target", "wanted", "seen", "verdict"]
+            .map(str::to_owned)
+            .to_vec(),
+    )];
+    let mut last = String::new();
+    for verdict in records.iter().flat_map(|record| &record.verdicts) {
+        if verdict.row != last {
+            rows.push(Row::Title(verdict.row.clone()));
+            last.clone_from(&verdict.row);
+        }
+        rows.push(Row::Cells(vec![
+            verdict.cell.clone(),
+            verdict.wanted.clone(),
+            verdict.seen.clone(),
+            verdict.outcome.in_words().to_owned(),
+        ]));
+        if !verdict.beside.is_empty() {
+            let beside = format!("beside it: {}", verdict.beside);
+            rows.push(Row::Note(beside));
+        }
+    }
+    let of = |outcome| {
+        let all = records.iter().flat_map(|record| &record.verdicts);
+        all.filter(|verdict| verdict.outcome == outcome).count()
+    };
+    let count: Vec<String> = [
+        Reached::Reached,
+        Reached::Missed,
+        Reached::CannotTell,
+        Reached::NotMeasured,
+    ]
+    .into_iter()
+    .filter(|outcome| of(*outcome) > 0)
+    .map(|outcome| format!("{} {}", of(outcome), outcome.in_words()))
+    .collect();
+    format!("{}Targets: {}.\n", aligned(&rows), count.join(", "))
 }
 
 /// A line of a table.
@@ -50,6 +97,8 @@ pub(crate) enum Row {
     Title(String),
     /// One per column.
     Cells(Vec<String>),
+    /// Across all columns, below a line.
+    Note(String),
 }
 
 pub(crate) fn heading(titles: &[&str]) -> Row {
@@ -71,6 +120,9 @@ pub(crate) fn aligned(rows: &[Row]) -> String {
     for row in rows {
         match row {
             Row::Title(title) => text.push_str(title),
+            Row::Note(note) => {
+                let _ = write!(text, "      {note}");
+            }
             Row::Cells(cells) => {
                 let mut line = String::new();
                 for (at, (cell, width)) in cells.iter().zip(&widths).enumerate() {

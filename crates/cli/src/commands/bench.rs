@@ -20,10 +20,13 @@ pub(crate) struct Args {
 enum Command {
     /// Measure modes baseline, clientonly, serveronly and both: about two minutes, four beside Envoy.
     Quick(Choices),
-    /// Run the experiment that a TOML file defines (see benchmarks/quick.toml).
+    /// Run experiments that TOML files define (see benchmarks/quick.toml), one after the other.
+    ///
+    /// Of those that have targets a last table says which were reached, over all of them.
     Run {
-        /// The experiment.
-        file: PathBuf,
+        /// The experiments.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
         #[command(flatten)]
         run: Choices,
     },
@@ -31,6 +34,12 @@ enum Command {
     Report {
         /// The record folder.
         folder: PathBuf,
+    },
+    /// Print which targets were reached, over several record folders.
+    Targets {
+        /// The record folders.
+        #[arg(required = true)]
+        folders: Vec<PathBuf>,
     },
     /// Divide the figures of one record by those of another, before and after a change, say.
     ///
@@ -109,10 +118,9 @@ const USAGE: u8 = 2;
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
-        Command::Quick(run) => experiment(voile_lab::quick(), &run),
-        Command::Run { file, run } => {
-            read(&file).and_then(|definition| experiment(definition, &run))
-        }
+        Command::Quick(run) => experiment(voile_lab::quick(), &run).map(drop),
+        Command::Run { files, run } => run_all(&files, &run),
+        Command::Targets { folders } => targets(&folders),
         Command::Report { folder } => redraw(&folder),
         Command::Compare { first, second } => compare(&first, &second),
         Command::Agreement(comparison) => agreement(&comparison),
@@ -143,7 +151,56 @@ fn read(file: &Path) -> Result<Definition, (u8, String)> {
     Definition::parse(&file.display().to_string(), &text).map_err(|e| usage(e.to_string()))
 }
 
-fn experiment(definition: Definition, run: &Choices) -> Done {
+/// Runs each, then says of all which targets were reached. What fails is told and does not keep the others from running.
+fn run_all(files: &[PathBuf], run: &Choices) -> Done {
+    let definitions: Vec<Definition> = files
+        .iter()
+        .map(|file| read(file))
+        .collect::<Result<_, _>>()?;
+    if let (Some(out), true) = (&run.out, files.len() > 1) {
+        let why = format!(
+            "--out {} is one record's folder; without it each of several experiments gets its own",
+            out.display()
+        );
+        return Err(usage(why));
+    }
+    let (mut records, mut failure) = (Vec::new(), None);
+    for definition in definitions {
+        let name = definition.name.clone();
+        match experiment(definition, run) {
+            Ok(record) => records.extend(record),
+            Err((code, why)) if files.len() > 1 && !voile_host::interrupt::asked() => {
+                eprintln!("voile bench: {name}: {why}");
+                failure = Some((code, format!("{name} failed")));
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    if records.len() > 1 {
+        println!("\n{}", voile_report::table::targets(&records));
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+fn targets(folders: &[PathBuf]) -> Done {
+    let records = folders
+        .iter()
+        .map(|folder| {
+            let mut record = voile_lab::read(folder)?;
+            voile_report::summarise::summarise(&mut record);
+            Ok(record)
+        })
+        .collect::<Result<Vec<_>, String>>()
+        .map_err(failed)?;
+    print!("{}", voile_report::table::targets(&records));
+    Ok(())
+}
+
+/// Runs one experiment and writes its record, which is returned; none when it was only asked what would run.
+fn experiment(
+    definition: Definition,
+    run: &Choices,
+) -> Result<Option<voile_report::record::Record>, (u8, String)> {
     let only = run
         .only
         .as_ref()
@@ -174,7 +231,7 @@ fn experiment(definition: Definition, run: &Choices) -> Done {
             let all = plan.duration() * run.repeat;
             println!("  {} times, about {} s in all", run.repeat, all.as_secs());
         }
-        return Ok(());
+        return Ok(None);
     }
     let voile = program(run.voile.as_deref())?;
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
@@ -187,7 +244,8 @@ fn experiment(definition: Definition, run: &Choices) -> Done {
         command: command(),
     };
     let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;
-    keep(&outcome, run.out.as_deref(), &text)
+    keep(&outcome, run.out.as_deref(), &text)?;
+    Ok(Some(outcome.record))
 }
 
 /// The program to measure: that one, or this one.

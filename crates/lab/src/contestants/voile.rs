@@ -367,6 +367,9 @@ impl Contestant for Voile {
     }
 
     fn counts(&self, protocol: &str) -> Counts {
+        if !self.variant.counts {
+            return Ok(None);
+        }
         let counter = if protocol == "tcp" {
             CONNECTIONS
         } else {

@@ -30,6 +30,7 @@ pub(super) fn variants(
                 .map(|replace| (replace.from, replace.to))
                 .collect(),
             append: variant.append,
+            counts: variant.counts,
         });
     }
     Ok(variants)

@@ -104,6 +104,12 @@ pub(super) struct WrittenVariant {
     pub(super) replace: Vec<Replace>,
     #[serde(default)]
     pub(super) append: String,
+    #[serde(default = "yes")]
+    pub(super) counts: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Deserialize)]

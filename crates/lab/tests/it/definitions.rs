@@ -201,3 +201,23 @@ fn a_smoke_test_is_planned_under_twenty_seconds() {
         plan.duration()
     );
 }
+
+/// The founders' experiments are run unattended: each must be readable, and end in well under ten minutes.
+#[test]
+fn the_committed_definitions_are_good_and_short() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).expect("the folder") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let name = path.display().to_string();
+        let definition = Definition::parse(&name, &text).unwrap_or_else(|e| panic!("{e}"));
+        let takes = Plan::new(&definition, &|_| true).duration();
+        assert!(takes <= Duration::from_secs(9 * 60), "{name}: {takes:?}");
+        seen += 1;
+    }
+    assert!(seen > 8, "{seen} definitions");
+}
