@@ -7,6 +7,7 @@
 
 mod bulk;
 mod echo;
+mod hostile;
 mod load;
 mod misbehaving;
 mod multiplexed;
