@@ -21,6 +21,7 @@ pub use names::{
     TrustDomain, WorkloadKey,
 };
 pub use source::{Source, SourceFile};
+pub use text::parse_duration;
 
 mod decode;
 mod text;

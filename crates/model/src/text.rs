@@ -73,8 +73,10 @@ pub(crate) fn suggest<'a>(
     }
 }
 
-/// A duration in Go's notation (`10s`, `1h30m`, `1.5s`, `250ms`), as Istio and Kubernetes write it.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+/// A duration in Go's notation (`10s`, `1h30m`, `1.5s`, `250ms`), as Istio and Kubernetes write it; none if it is not
+/// one, or longer than a year.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
     const UNITS: [(&str, f64); 7] = [
         ("ns", 1e-9),
         ("us", 1e-6),

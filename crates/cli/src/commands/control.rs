@@ -84,7 +84,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
         eprintln!("voile control: --log-level {error}");
         return ExitCode::from(2);
     }
-    raise_descriptor_limit();
+    // Each proxy is a descriptor: take as many as the system lets us have.
+    voile_transport::raise_descriptor_limit();
     let options = Options {
         config: args.config,
         state: args.state,
@@ -172,17 +173,4 @@ fn reporter() -> Reporter {
             last = lines;
         }
     })
-}
-
-/// Each proxy is a descriptor: take as many as the system lets us have.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open descriptors cannot be raised");
-    }
 }

@@ -148,20 +148,8 @@ fn resolver_address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53"))
 }
 
-/// A number with its unit: `ms`, `s`, `m` or `h`.
+/// A duration as resources write it: 5s, 1m30s, 250ms.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let split = text
-        .find(|letter: char| !letter.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: u64 = number
-        .parse()
-        .map_err(|_| format!("`{text}`: expected a number with a unit, such as 5s"))?;
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "s" => Ok(Duration::from_secs(number)),
-        "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
-        "h" => Ok(Duration::from_secs(number.saturating_mul(3600))),
-        _ => Err(format!("`{text}`: expected a unit of ms, s, m or h")),
-    }
+    voile_model::parse_duration(text)
+        .ok_or_else(|| format!("`{text}`: expected a number with a unit, such as 5s"))
 }

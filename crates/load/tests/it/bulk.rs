@@ -28,8 +28,10 @@ fn run(options: &LoadOptions) -> BulkResult {
     result
 }
 
+type Play = fn(TcpStream);
+
 /// A server whose connections are played by `play`. Its threads end with the process.
-fn stranger(play: fn(TcpStream)) -> SocketAddr {
+fn stranger(play: Play) -> SocketAddr {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -102,7 +104,7 @@ fn a_silent_sink_is_counted_by_the_kernel() {
 
 #[test]
 fn a_peer_that_stops_or_breaks_off_ends_the_run_in_time() {
-    let plays: [(fn(TcpStream), Option<&str>); 4] = [
+    let plays: [(Play, Option<&str>); 4] = [
         // Never reads: the run ends at its time, with what fits into the buffers.
         (
             |stream| drop(stream.peek(&mut [0; 1]).map(|_| thread::park())),

@@ -49,10 +49,13 @@ fn head(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
+/// The bytes that answer the request on a stream.
+type Answer = fn(u32) -> Vec<u8>;
+
 /// What a server says at first, and to each request by the number of its stream; then whether it closes.
 struct Script {
     opening: Vec<u8>,
-    answer: fn(u32) -> Vec<u8>,
+    answer: Answer,
     /// Goes on writing that until it cannot.
     flood: Vec<u8>,
     close: bool,
@@ -124,7 +127,7 @@ fn check(what: &str, scheme: &str, kind: &str, script: Script) {
 }
 
 /// A server that begins well and answers so.
-fn well(answer: fn(u32) -> Vec<u8>) -> Script {
+fn well(answer: Answer) -> Script {
     Script {
         opening: settings(&[]),
         answer,
@@ -165,7 +168,7 @@ fn servers_that_are_no_http2_are_named_so() {
 
 #[test]
 fn rules_broken_in_an_answer_are_protocol_errors() {
-    let answers: [(&str, fn(u32) -> Vec<u8>); 14] = [
+    let answers: [(&str, Answer); 14] = [
         ("long frame", |id| frame(DATA, 0, id, &[0; 20_000])),
         ("hpack index", |id| {
             frame(HEADERS, END_HEADERS, id, &[0xff, 0xff, 0xff])
@@ -225,7 +228,7 @@ fn rules_broken_in_an_answer_are_protocol_errors() {
 
 #[test]
 fn servers_that_go_away_are_told_from_those_that_reset() {
-    let reset: fn(u32) -> Vec<u8> = |id| frame(3, 0, id, &[0, 0, 0, 7]);
+    let reset: Answer = |id| frame(3, 0, id, &[0, 0, 0, 7]);
     check("every stream reset", "h2c", "stream", well(reset));
     check("turned away", "h2c", "goaway", well(|_| goaway(0)));
     let at_once = Script {
@@ -233,7 +236,7 @@ fn servers_that_go_away_are_told_from_those_that_reset() {
         ..well(|_| Vec::new())
     };
     check("turned away at once", "h2c", "goaway", at_once);
-    let cut: fn(u32) -> Vec<u8> = |id| frame(HEADERS, END_HEADERS, id, &[0x88]);
+    let cut: Answer = |id| frame(HEADERS, END_HEADERS, id, &[0x88]);
     let closing = Script {
         close: true,
         ..well(cut)
@@ -245,7 +248,7 @@ fn servers_that_go_away_are_told_from_those_that_reset() {
 
 #[test]
 fn a_server_that_says_goodbye_after_each_answer_loses_nothing() {
-    let answer: fn(u32) -> Vec<u8> = |id| {
+    let answer: Answer = |id| {
         let good = frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]);
         [good, goaway(id)].concat()
     };
@@ -277,15 +280,15 @@ fn servers_that_stall_cost_a_timeout_and_no_more() {
 
 #[test]
 fn floods_do_not_keep_a_run_from_ending() {
-    let pieces: [(&str, fn() -> Vec<u8>); 4] = [
-        ("pings", || frame(6, 0, 0, &[1; 8])),
-        ("settings", || settings(&[(4, 70_000)])),
-        ("resets of nothing", || frame(3, 0, 1, &[0; 4])),
-        ("frames of no kind", || frame(0xee, 0, 0, &[0; 100])),
+    let pieces = [
+        ("pings", frame(6, 0, 0, &[1; 8])),
+        ("settings", settings(&[(4, 70_000)])),
+        ("resets of nothing", frame(3, 0, 1, &[0; 4])),
+        ("frames of no kind", frame(0xee, 0, 0, &[0; 100])),
     ];
     for (what, piece) in pieces {
         let script = Script {
-            flood: piece().repeat(100),
+            flood: piece.repeat(100),
             ..well(|_| Vec::new())
         };
         let result = run(&load(serve(script), "h2c"));
@@ -299,7 +302,7 @@ fn grpc_answers_must_be_one_message_and_a_status() {
         0x88, 0, 11, b'g', b'r', b'p', b'c', b'-', b's', b't', b'a', b't', b'u', b's', 1, b'0',
     ];
     assert_eq!(head(&[("grpc-status", "0")]), ok);
-    let answers: [(&str, fn(u32) -> Vec<u8>, &str); 5] = [
+    let answers: [(&str, Answer, &str); 5] = [
         (
             "no status",
             |id| frame(HEADERS, END_HEADERS | END_STREAM, id, &[0x88]),
