@@ -124,23 +124,26 @@ pub async fn read_prefix(
     }
 }
 
-/// Which HTTP a client speaks that is known to speak HTTP, by its first bytes; nearly always without taking them or
-/// holding a buffer. Bytes that had to be read are in `prefix`.
+/// What a client says that is expected to speak HTTP; nearly always without taking its bytes or holding a buffer. Bytes
+/// that had to be read are in `prefix`.
 ///
 /// # Errors
 /// When the socket fails.
-pub async fn begins_http2(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<bool> {
+pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<Detected> {
     let mut bytes = [0; HTTP2_PREFACE.len()];
     let count = tcp.peek(&mut bytes).await?;
-    let bytes = &bytes[..count];
-    if bytes.is_empty() || !HTTP2_PREFACE.starts_with(bytes) {
-        return Ok(false);
+    if count == 0 {
+        return Ok(Detected::Silent);
     }
-    if bytes.len() == HTTP2_PREFACE.len() {
-        return Ok(true);
+    match detect(&bytes[..count]) {
+        None if HTTP2_PREFACE.starts_with(&bytes[..count]) => {
+            // A piece of the preface: peeking again would not wait for the rest.
+            read_until_sure(tcp, prefix).await
+        }
+        // The beginning of what is no preface: the engine waits for the rest.
+        None => Ok(Detected::Http1),
+        Some(detected) => Ok(detected),
     }
-    // A piece of the preface: peeking again would not wait for the rest.
-    Ok(read_until_sure(tcp, prefix).await? == Detected::Http2)
 }
 
 /// First byte of a TLS connection: a record of handshake messages.

@@ -8,6 +8,7 @@
 //! ```
 
 mod downgrade;
+mod flight;
 mod grpc;
 mod headers;
 pub mod limits;

@@ -1,61 +1,48 @@
 //! One stream from its head to its record: route, upstream, both bodies at once, landing.
 
 use std::future::{Future as _, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
-use h2::client::ResponseFuture;
+use h2::RecvStream;
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{Method, Request};
+use voile_traffic::Attempt;
 
-use super::grpc::{self, Messages};
-use super::limits::{MAX_ATTEMPTS, MAX_INTERIM_RESPONSES, PREMATURE};
-use super::pump::{Broken, Cause, Pump, Replay};
+use super::flight::{Flight, Landing, client_gone};
+use super::limits::{MAX_ATTEMPTS, PREMATURE};
+use super::pump::{Cause, Pump, Replay};
 use super::server::Live;
 use super::upstream::Lease;
 use super::{downgrade, headers, reply};
-use crate::http::timer::Timer;
 use crate::http::{
     ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, ResponseFlag, Route, UpstreamHttp,
 };
 
 /// What the record will say.
 #[derive(Default)]
-struct Tally {
-    status: u16,
-    flag: ResponseFlag,
-    details: &'static str,
-    request_body: u64,
-    response_head: u64,
-    response_body: u64,
-    reused: bool,
-    grpc: Grpc,
+pub(crate) struct Tally {
+    pub(crate) status: u16,
+    pub(crate) flag: ResponseFlag,
+    pub(crate) details: &'static str,
+    pub(crate) request_body: u64,
+    pub(crate) response_head: u64,
+    pub(crate) response_body: u64,
+    pub(crate) reused: bool,
+    pub(crate) attempts: u32,
+    pub(crate) grpc: Grpc,
 }
 
 /// The client's side of a stream.
-struct Call {
-    respond: SendResponse<Bytes>,
-    is_grpc: bool,
-    is_head: bool,
-}
-
-/// How a stream ended that did not end well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Landing {
-    Done,
-    /// The client gave up, or its request was malformed.
-    Client(Cause),
-    /// The upstream failed; whether the client has the head of an answer.
-    Upstream(Cause),
-    /// More interim responses than [`MAX_INTERIM_RESPONSES`].
-    Interim,
-    /// Nothing moved for too long.
-    Idle,
+pub(crate) struct Call {
+    pub(crate) respond: SendResponse<Bytes>,
+    pub(crate) is_grpc: bool,
+    pub(crate) is_head: bool,
+    idempotent: bool,
 }
 
 /// Serves one stream to its end.
@@ -73,6 +60,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         respond,
         is_grpc: head.is_grpc(),
         is_head: parts.method == Method::HEAD,
+        idempotent: head.is_idempotent(),
     };
     let mut tally = Tally::default();
     let ticket = if let Err(details) = headers::check_request(&parts) {
@@ -91,9 +79,10 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
                     downgrade::serve(&worker, role, route, parts, body, call.respond, live);
                 return Box::pin(serving).await;
             }
-            Ok(route) => {
-                let forwarding =
-                    forward(&worker, &*role, &route, &parts, body, &mut call, &mut tally);
+            Ok(mut route) => {
+                let forwarding = forward(
+                    &worker, &*role, &mut route, &parts, body, &mut call, &mut tally,
+                );
                 forwarding.await;
                 Some(route.ticket)
             }
@@ -121,7 +110,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         started,
         duration,
         upstream_reused: tally.reused,
-        attempts: u32::from(ticket.is_some()),
+        attempts: tally.attempts,
         grpc: call.is_grpc.then_some(tally.grpc),
     });
 }
@@ -137,7 +126,7 @@ fn request_head_bytes(parts: &Parts) -> u64 {
 
 impl Call {
     /// Replies ourselves.
-    fn answer(
+    pub(crate) fn answer(
         &mut self,
         status: u16,
         flag: ResponseFlag,
@@ -161,7 +150,7 @@ impl Call {
     }
 
     /// How the client ended the stream, once it did.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
         match self.respond.poll_reset(cx) {
             Poll::Ready(Ok(reason)) => Poll::Ready(Cause::Reset(reason)),
             Poll::Ready(Err(_)) => Poll::Ready(Cause::Connection),
@@ -170,18 +159,19 @@ impl Call {
     }
 }
 
-/// Sends the request on, elsewhere if the first server says that it did nothing with it.
+/// Sends the request on; again where the first server did nothing with it, or where the role wishes it.
 async fn forward<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
-    route: &Route<R>,
+    route: &mut Route<R>,
     parts: &Parts,
     body: RecvStream,
     call: &mut Call,
     tally: &mut Tally,
 ) {
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
-    for attempt in 1..=MAX_ATTEMPTS {
+    loop {
+        tally.attempts += 1;
         let add = route.add_request_headers.as_deref().unwrap_or_default();
         let request = headers::forwarded_request(parts, add, route.default_authority.as_deref());
         let Ok(request) = request else {
@@ -191,6 +181,11 @@ async fn forward<R: HttpRole + 'static>(
         let mut lease = match acquire(worker, role, route, call).await {
             Ok(lease) => lease,
             Err(Missing::Client(cause)) => return client_gone(cause, tally),
+            Err(Missing::Upstream(_))
+                if again(role, route, Attempt::NotConnected, call, tally).await =>
+            {
+                continue;
+            }
             Err(Missing::Upstream(failure)) => {
                 let flag = ResponseFlag::UpstreamConnectionFailure;
                 let details = "upstream_connection_failure";
@@ -202,7 +197,12 @@ async fn forward<R: HttpRole + 'static>(
         let Ok((response, sink)) = lease.send.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
             lease.spoiled();
-            continue;
+            if tally.attempts < MAX_ATTEMPTS {
+                continue;
+            }
+            let flag = ResponseFlag::UpstreamConnectionFailure;
+            let details = "upstream_connection_closing";
+            return call.answer(503, flag, details, details, tally);
         };
         let up = match (body.take(), &mut upload) {
             (Some(body), _) => {
@@ -218,30 +218,50 @@ async fn forward<R: HttpRole + 'static>(
             }
             (None, None) => return,
         };
-        let mut flight = Flight {
-            up,
-            replay: &mut replay,
-            down: Down::Waiting {
-                response,
-                interim: 0,
-            },
-            idle_since: None,
-            timer: Timer::default(),
-            limit: worker.timeouts.stream_idle,
-        };
+        let mut flight = Flight::new(up, &mut replay, response, worker.timeouts.stream_idle);
         let landing = poll_fn(|cx| flight.poll(cx, call, tally)).await;
-        let again = attempt < MAX_ATTEMPTS && flight.may_repeat(landing);
-        if landing == Landing::Upstream(Cause::Unprocessed) {
-            lease.spoiled();
-        }
-        if again {
-            continue;
+        let failed = match landing {
+            Landing::Upstream(Cause::Unprocessed) => {
+                lease.spoiled();
+                Some(Attempt::Refused)
+            }
+            // A reset is the server's word, the end of an idle connection is not.
+            Landing::Upstream(cause) => Some(Attempt::Unanswered {
+                reused: lease.reused && cause == Cause::Connection,
+            }),
+            _ => None,
+        };
+        if let Some(failed) = failed.filter(|_| flight.is_held()) {
+            let harmless = failed.is_harmless(call.idempotent) && tally.attempts < MAX_ATTEMPTS;
+            // The role is asked first: it may know a better place.
+            if again(role, route, failed, call, tally).await || harmless {
+                continue;
+            }
         }
         return flight.land(landing, call, tally);
     }
-    let flag = ResponseFlag::UpstreamConnectionFailure;
-    let details = "upstream_connection_closing";
-    call.answer(503, flag, details, details, tally);
+}
+
+/// Asks the role for another attempt and waits as it says. False when the client left meanwhile, too.
+async fn again<R: HttpRole>(
+    role: &R,
+    route: &mut Route<R>,
+    last: Attempt,
+    call: &mut Call,
+    tally: &Tally,
+) -> bool {
+    let Some(pause) = role.again(route, last, tally.attempts) else {
+        return false;
+    };
+    if pause.is_zero() {
+        return true;
+    }
+    let mut sleep = Box::pin(tokio::time::sleep(pause));
+    poll_fn(|cx| match sleep.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(true),
+        Poll::Pending => call.poll_gone(cx).map(|_| false),
+    })
+    .await
 }
 
 /// Why there is no upstream.
@@ -264,237 +284,4 @@ async fn acquire<R: HttpRole + 'static>(
         call.poll_gone(cx).map(|cause| Err(Missing::Client(cause)))
     })
     .await
-}
-
-fn client_gone(cause: Cause, tally: &mut Tally) {
-    (tally.flag, tally.details) = match cause {
-        Cause::Reset(_) | Cause::Unprocessed => {
-            (ResponseFlag::DownstreamRemoteReset, "http2.remote_reset")
-        }
-        Cause::Connection => (
-            ResponseFlag::DownstreamConnectionTermination,
-            "downstream_remote_disconnect",
-        ),
-    };
-}
-
-/// The answer's way.
-enum Down {
-    Waiting {
-        response: ResponseFuture,
-        interim: u32,
-    },
-    Body(Box<Pump>),
-    /// A head without a body went on.
-    Over,
-}
-
-/// One request and its answer, both ways at once.
-struct Flight<'a> {
-    up: &'a mut Pump,
-    replay: &'a mut Replay,
-    down: Down,
-    idle_since: Option<(Instant, u64)>,
-    timer: Timer,
-    limit: Duration,
-}
-
-impl Flight<'_> {
-    fn poll(&mut self, cx: &mut Context<'_>, call: &mut Call, tally: &mut Tally) -> Poll<Landing> {
-        match self.up.poll(cx, Some(self.replay)) {
-            Poll::Ready(Err(Broken::Source(cause))) => return Poll::Ready(Landing::Client(cause)),
-            // The upstream takes no more; what it answers decides.
-            Poll::Ready(Err(Broken::Sink(_))) => self.up.finish(),
-            Poll::Ready(Ok(())) | Poll::Pending => {}
-        }
-        if let Down::Waiting { response, interim } = &mut self.down {
-            match poll_head(cx, response, interim, call) {
-                Poll::Ready(Ok(answer)) => {
-                    self.replay.forget();
-                    if let Err(landing) = self.begin(answer, call, tally) {
-                        return Poll::Ready(landing);
-                    }
-                }
-                Poll::Ready(Err(landing)) => return Poll::Ready(landing),
-                Poll::Pending => {
-                    if let Poll::Ready(cause) = call.poll_gone(cx) {
-                        return Poll::Ready(Landing::Client(cause));
-                    }
-                }
-            }
-        }
-        if let Down::Body(pump) = &mut self.down {
-            match pump.poll(cx, None) {
-                Poll::Ready(Ok(())) => return Poll::Ready(Landing::Done),
-                Poll::Ready(Err(Broken::Source(cause))) => {
-                    return Poll::Ready(Landing::Upstream(cause));
-                }
-                Poll::Ready(Err(Broken::Sink(cause))) => {
-                    return Poll::Ready(Landing::Client(cause));
-                }
-                Poll::Pending => match pump.sink().poll_reset(cx) {
-                    Poll::Ready(Ok(reason)) => {
-                        return Poll::Ready(Landing::Client(Cause::Reset(reason)));
-                    }
-                    Poll::Ready(Err(_)) => {
-                        return Poll::Ready(Landing::Client(Cause::Connection));
-                    }
-                    Poll::Pending => {}
-                },
-            }
-        }
-        if matches!(self.down, Down::Over) {
-            return Poll::Ready(Landing::Done);
-        }
-        if self.is_idle_too_long(cx, call.is_grpc) {
-            return Poll::Ready(Landing::Idle);
-        }
-        Poll::Pending
-    }
-
-    /// Passes the head of the answer on.
-    fn begin(
-        &mut self,
-        answer: Response<RecvStream>,
-        call: &mut Call,
-        tally: &mut Tally,
-    ) -> Result<(), Landing> {
-        let (mut parts, body) = answer.into_parts();
-        headers::clean(&mut parts.headers);
-        tally.status = parts.status.as_u16();
-        tally.response_head = headers::size(&parts.headers);
-        let end = body.is_end_stream();
-        if call.is_grpc && end {
-            tally.grpc.status = grpc::status(&parts.headers);
-        }
-        let sent = call
-            .respond
-            .send_response(Response::from_parts(parts, ()), end);
-        let sink = sent.map_err(|error| Landing::Client(Cause::of(&error)))?;
-        self.down = if end {
-            Down::Over
-        } else {
-            Down::Body(Box::new(Pump::new(body, sink, call.is_grpc)))
-        };
-        Ok(())
-    }
-
-    /// Only waiting for the client is bounded, as in HTTP/1.1; a quiet gRPC caller is not late, it has nothing to say.
-    fn is_idle_too_long(&mut self, cx: &mut Context<'_>, is_grpc: bool) -> bool {
-        let (answering, down_stalled, down_bytes) = match &self.down {
-            Down::Body(pump) => (true, pump.stalled, pump.bytes),
-            _ => (false, false, 0),
-        };
-        let sending = !self.up.is_done() && !self.up.stalled && !answering && !is_grpc;
-        if !sending && !down_stalled {
-            self.idle_since = None;
-            return false;
-        }
-        let moved = self.up.bytes + down_bytes;
-        let since = match self.idle_since {
-            Some((since, at)) if at == moved => since,
-            _ => self.idle_since.insert((Instant::now(), moved)).0,
-        };
-        self.timer.passed(cx, since + self.limit)
-    }
-
-    /// Whether the server did nothing with the request and all of it is still at hand.
-    fn may_repeat(&self, landing: Landing) -> bool {
-        landing == Landing::Upstream(Cause::Unprocessed)
-            && matches!(self.down, Down::Waiting { .. })
-            && self.replay.is_whole()
-    }
-
-    /// Turns how the flight ended into what each side is told and what is recorded.
-    fn land(self, landing: Landing, call: &mut Call, tally: &mut Tally) {
-        tally.request_body = self.up.bytes;
-        tally.grpc.request_messages = count(self.up);
-        let answered = !matches!(self.down, Down::Waiting { .. });
-        let mut down = match self.down {
-            Down::Body(pump) => Some(pump),
-            Down::Waiting { .. } | Down::Over => None,
-        };
-        if let Some(pump) = &down {
-            tally.response_body = pump.bytes;
-            tally.grpc.response_messages = count(pump);
-            if call.is_grpc {
-                tally.grpc.status = pump.trailers.as_ref().and_then(grpc::status);
-            }
-        }
-        let mut reset_client = |reason| match &mut down {
-            Some(pump) => pump.sink().send_reset(reason),
-            None => call.respond.send_reset(reason),
-        };
-        match landing {
-            Landing::Done => tally.details = "via_upstream",
-            Landing::Client(cause) => {
-                let reason = match cause {
-                    Cause::Connection => Reason::CANCEL,
-                    cause => cause.reason(),
-                };
-                self.up.sink().send_reset(reason);
-                client_gone(cause, tally);
-            }
-            Landing::Upstream(cause @ (Cause::Reset(_) | Cause::Unprocessed)) => {
-                reset_client(cause.reason());
-                tally.flag = ResponseFlag::UpstreamRemoteReset;
-                tally.details = "upstream_remote_reset";
-            }
-            Landing::Upstream(Cause::Connection) => {
-                let flag = ResponseFlag::UpstreamConnectionTermination;
-                let details = "upstream_connection_termination";
-                if answered {
-                    reset_client(Reason::INTERNAL_ERROR);
-                    (tally.flag, tally.details) = (flag, details);
-                } else {
-                    call.answer(503, flag, details, details, tally);
-                }
-            }
-            Landing::Interim => {
-                self.up.sink().send_reset(Reason::PROTOCOL_ERROR);
-                let flag = ResponseFlag::UpstreamProtocolError;
-                call.answer(502, flag, "interim_responses", "interim_responses", tally);
-            }
-            Landing::Idle => {
-                self.up.sink().send_reset(Reason::CANCEL);
-                (tally.flag, tally.details) =
-                    (ResponseFlag::StreamIdleTimeout, "stream_idle_timeout");
-                if answered {
-                    reset_client(Reason::CANCEL);
-                } else {
-                    let (flag, details) = (tally.flag, tally.details);
-                    call.answer(408, flag, details, details, tally);
-                }
-            }
-        }
-    }
-}
-
-fn count(pump: &Pump) -> u64 {
-    pump.messages
-        .as_ref()
-        .map_or(0, |Messages { count, .. }| *count)
-}
-
-/// Waits for the final head; passes interim ones on.
-fn poll_head(
-    cx: &mut Context<'_>,
-    response: &mut ResponseFuture,
-    interim: &mut u32,
-    call: &mut Call,
-) -> Poll<Result<Response<RecvStream>, Landing>> {
-    while let Poll::Ready(Some(Ok(early))) = response.poll_informational(cx) {
-        *interim += 1;
-        if *interim > MAX_INTERIM_RESPONSES {
-            return Poll::Ready(Err(Landing::Interim));
-        }
-        let (mut parts, ()) = early.into_parts();
-        headers::clean(&mut parts.headers);
-        // A client that has gone is noticed elsewhere.
-        let _ = call
-            .respond
-            .send_informational(Response::from_parts(parts, ()));
-    }
-    let answer = std::task::ready!(Pin::new(response).poll(cx));
-    Poll::Ready(answer.map_err(|error| Landing::Upstream(Cause::of(&error))))
 }

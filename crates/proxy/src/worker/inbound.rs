@@ -131,10 +131,10 @@ async fn identify(
     if mode == MutualTls::Disable && protocol == Protocol::Http {
         let limit = worker.settings.borrow().header_timeout;
         let mut prefix = Vec::new();
-        let spoke = transport::begins_http2(&mut tcp, &mut prefix);
+        let spoke = transport::read_http(&mut tcp, &mut prefix);
         let kind = match tokio::time::timeout(limit, spoke).await.ok()?.ok()? {
-            true => Kind::Http2,
-            false => Kind::Http,
+            Detected::Http2 => Kind::Http2,
+            _ => Kind::Http,
         };
         return Some(plaintext(TcpIo::new(tcp, prefix), remote, kind));
     }
@@ -163,6 +163,8 @@ async fn identify(
         Detected::Http2 if protocol == Protocol::Auto || protocol.is_http() => {
             plaintext(io, remote, Kind::Http2)
         }
+        // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
+        Detected::Opaque if protocol.is_http2() => return None,
         // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
         _ if protocol.is_http() => plaintext(io, remote, Kind::Http),
         _ => plaintext(io, remote, Kind::Opaque),

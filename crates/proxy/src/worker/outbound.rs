@@ -113,15 +113,19 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
 /// Which version a client of declared HTTP speaks. It may have opened its connection long before it uses it.
 async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<Heard> {
     let limit = worker.settings.borrow().idle_timeout;
+    let declared = slot.protocol();
     let mut prefix = Vec::new();
-    let http2 = tokio::select! {
-        http2 = transport::begins_http2(tcp, &mut prefix) => http2.ok()?,
+    let detected = tokio::select! {
+        detected = transport::read_http(tcp, &mut prefix) => detected.ok()?,
         () = tokio::time::sleep(limit) => return None,
         () = slot.http.idle_unwelcome() => return None,
     };
-    let detected = match http2 {
-        true => Detected::Http2,
-        false => Detected::Http1,
+    let detected = match detected {
+        Detected::Http2 => Detected::Http2,
+        // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
+        Detected::Opaque if declared.is_http2() => return None,
+        // What is no HTTP at all gets its 400 from the engine.
+        _ => Detected::Http1,
     };
     Some(Heard {
         detected,

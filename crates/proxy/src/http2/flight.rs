@@ -1,0 +1,290 @@
+//! One request and its answer on one upstream stream, both ways at once.
+//!
+//! A wake-up polls: request body → head of the answer, or its body → is the client still there → idle for too long.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream};
+use http::Response;
+
+use super::grpc::{self, Messages};
+use super::headers;
+use super::limits::MAX_INTERIM_RESPONSES;
+use super::pump::{Broken, Cause, Pump, Replay};
+use super::stream::{Call, Tally};
+use crate::http::ResponseFlag;
+use crate::http::timer::Timer;
+
+/// How a stream ended that did not end well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Landing {
+    Done,
+    /// The client gave up, or its request was malformed.
+    Client(Cause),
+    /// The upstream failed; whether the client has the head of an answer.
+    Upstream(Cause),
+    /// More interim responses than [`MAX_INTERIM_RESPONSES`].
+    Interim,
+    /// Nothing moved for too long.
+    Idle,
+}
+
+pub(crate) fn client_gone(cause: Cause, tally: &mut Tally) {
+    (tally.flag, tally.details) = match cause {
+        Cause::Reset(_) | Cause::Unprocessed => {
+            (ResponseFlag::DownstreamRemoteReset, "http2.remote_reset")
+        }
+        Cause::Connection => (
+            ResponseFlag::DownstreamConnectionTermination,
+            "downstream_remote_disconnect",
+        ),
+    };
+}
+
+/// The answer's way.
+pub(crate) enum Down {
+    Waiting {
+        response: ResponseFuture,
+        interim: u32,
+    },
+    Body(Box<Pump>),
+    /// A head without a body went on.
+    Over,
+}
+
+/// One request and its answer, both ways at once.
+pub(crate) struct Flight<'a> {
+    up: &'a mut Pump,
+    replay: &'a mut Replay,
+    down: Down,
+    idle_since: Option<(Instant, u64)>,
+    timer: Timer,
+    limit: Duration,
+}
+
+impl<'a> Flight<'a> {
+    /// A request that is on its way; nothing waits for the client longer than `limit`.
+    pub(crate) fn new(
+        up: &'a mut Pump,
+        replay: &'a mut Replay,
+        response: ResponseFuture,
+        limit: Duration,
+    ) -> Self {
+        Self {
+            up,
+            replay,
+            down: Down::Waiting {
+                response,
+                interim: 0,
+            },
+            idle_since: None,
+            timer: Timer::default(),
+            limit,
+        }
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: &mut Call,
+        tally: &mut Tally,
+    ) -> Poll<Landing> {
+        match self.up.poll(cx, Some(self.replay)) {
+            Poll::Ready(Err(Broken::Source(cause))) => return Poll::Ready(Landing::Client(cause)),
+            // The upstream takes no more; what it answers decides.
+            Poll::Ready(Err(Broken::Sink(_))) => self.up.finish(),
+            Poll::Ready(Ok(())) | Poll::Pending => {}
+        }
+        if let Down::Waiting { response, interim } = &mut self.down {
+            match poll_head(cx, response, interim, call) {
+                Poll::Ready(Ok(answer)) => {
+                    self.replay.forget();
+                    if let Err(landing) = self.begin(answer, call, tally) {
+                        return Poll::Ready(landing);
+                    }
+                }
+                Poll::Ready(Err(landing)) => return Poll::Ready(landing),
+                Poll::Pending => {
+                    if let Poll::Ready(cause) = call.poll_gone(cx) {
+                        return Poll::Ready(Landing::Client(cause));
+                    }
+                }
+            }
+        }
+        if let Down::Body(pump) = &mut self.down {
+            match pump.poll(cx, None) {
+                Poll::Ready(Ok(())) => return Poll::Ready(Landing::Done),
+                Poll::Ready(Err(Broken::Source(cause))) => {
+                    return Poll::Ready(Landing::Upstream(cause));
+                }
+                Poll::Ready(Err(Broken::Sink(cause))) => {
+                    return Poll::Ready(Landing::Client(cause));
+                }
+                Poll::Pending => match pump.sink().poll_reset(cx) {
+                    Poll::Ready(Ok(reason)) => {
+                        return Poll::Ready(Landing::Client(Cause::Reset(reason)));
+                    }
+                    Poll::Ready(Err(_)) => {
+                        return Poll::Ready(Landing::Client(Cause::Connection));
+                    }
+                    Poll::Pending => {}
+                },
+            }
+        }
+        if matches!(self.down, Down::Over) {
+            return Poll::Ready(Landing::Done);
+        }
+        if self.is_idle_too_long(cx, call.is_grpc) {
+            return Poll::Ready(Landing::Idle);
+        }
+        Poll::Pending
+    }
+
+    /// Passes the head of the answer on.
+    fn begin(
+        &mut self,
+        answer: Response<RecvStream>,
+        call: &mut Call,
+        tally: &mut Tally,
+    ) -> Result<(), Landing> {
+        let (mut parts, body) = answer.into_parts();
+        headers::clean(&mut parts.headers);
+        tally.status = parts.status.as_u16();
+        tally.response_head = headers::size(&parts.headers);
+        let end = body.is_end_stream();
+        if call.is_grpc && end {
+            tally.grpc.status = grpc::status(&parts.headers);
+        }
+        let sent = call
+            .respond
+            .send_response(Response::from_parts(parts, ()), end);
+        let sink = sent.map_err(|error| Landing::Client(Cause::of(&error)))?;
+        self.down = if end {
+            Down::Over
+        } else {
+            Down::Body(Box::new(Pump::new(body, sink, call.is_grpc)))
+        };
+        Ok(())
+    }
+
+    /// Only waiting for the client is bounded, as in HTTP/1.1; a quiet gRPC caller is not late, it has nothing to say.
+    fn is_idle_too_long(&mut self, cx: &mut Context<'_>, is_grpc: bool) -> bool {
+        let (answering, down_stalled, down_bytes) = match &self.down {
+            Down::Body(pump) => (true, pump.stalled, pump.bytes),
+            _ => (false, false, 0),
+        };
+        let sending = !self.up.is_done() && !self.up.stalled && !answering && !is_grpc;
+        if !sending && !down_stalled {
+            self.idle_since = None;
+            return false;
+        }
+        let moved = self.up.bytes + down_bytes;
+        let since = match self.idle_since {
+            Some((since, at)) if at == moved => since,
+            _ => self.idle_since.insert((Instant::now(), moved)).0,
+        };
+        self.timer.passed(cx, since + self.limit)
+    }
+
+    /// Whether the client has nothing of an answer and all of the request is still at hand.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.down, Down::Waiting { .. }) && self.replay.is_whole()
+    }
+
+    /// Turns how the flight ended into what each side is told and what is recorded.
+    pub(crate) fn land(self, landing: Landing, call: &mut Call, tally: &mut Tally) {
+        tally.request_body = self.up.bytes;
+        tally.grpc.request_messages = count(self.up);
+        let answered = !matches!(self.down, Down::Waiting { .. });
+        let mut down = match self.down {
+            Down::Body(pump) => Some(pump),
+            Down::Waiting { .. } | Down::Over => None,
+        };
+        if let Some(pump) = &down {
+            tally.response_body = pump.bytes;
+            tally.grpc.response_messages = count(pump);
+            if call.is_grpc {
+                tally.grpc.status = pump.trailers.as_ref().and_then(grpc::status);
+            }
+        }
+        let mut reset_client = |reason| match &mut down {
+            Some(pump) => pump.sink().send_reset(reason),
+            None => call.respond.send_reset(reason),
+        };
+        match landing {
+            Landing::Done => tally.details = "via_upstream",
+            Landing::Client(cause) => {
+                let reason = match cause {
+                    Cause::Connection => Reason::CANCEL,
+                    cause => cause.reason(),
+                };
+                self.up.sink().send_reset(reason);
+                client_gone(cause, tally);
+            }
+            Landing::Upstream(cause @ (Cause::Reset(_) | Cause::Unprocessed)) => {
+                reset_client(cause.reason());
+                tally.flag = ResponseFlag::UpstreamRemoteReset;
+                tally.details = "upstream_remote_reset";
+            }
+            Landing::Upstream(Cause::Connection) => {
+                let flag = ResponseFlag::UpstreamConnectionTermination;
+                let details = "upstream_connection_termination";
+                if answered {
+                    reset_client(Reason::INTERNAL_ERROR);
+                    (tally.flag, tally.details) = (flag, details);
+                } else {
+                    call.answer(503, flag, details, details, tally);
+                }
+            }
+            Landing::Interim => {
+                self.up.sink().send_reset(Reason::PROTOCOL_ERROR);
+                let flag = ResponseFlag::UpstreamProtocolError;
+                call.answer(502, flag, "interim_responses", "interim_responses", tally);
+            }
+            Landing::Idle => {
+                self.up.sink().send_reset(Reason::CANCEL);
+                (tally.flag, tally.details) =
+                    (ResponseFlag::StreamIdleTimeout, "stream_idle_timeout");
+                if answered {
+                    reset_client(Reason::CANCEL);
+                } else {
+                    let (flag, details) = (tally.flag, tally.details);
+                    call.answer(408, flag, details, details, tally);
+                }
+            }
+        }
+    }
+}
+
+fn count(pump: &Pump) -> u64 {
+    pump.messages
+        .as_ref()
+        .map_or(0, |Messages { count, .. }| *count)
+}
+
+/// Waits for the final head; passes interim ones on.
+fn poll_head(
+    cx: &mut Context<'_>,
+    response: &mut ResponseFuture,
+    interim: &mut u32,
+    call: &mut Call,
+) -> Poll<Result<Response<RecvStream>, Landing>> {
+    while let Poll::Ready(Some(Ok(early))) = response.poll_informational(cx) {
+        *interim += 1;
+        if *interim > MAX_INTERIM_RESPONSES {
+            return Poll::Ready(Err(Landing::Interim));
+        }
+        let (mut parts, ()) = early.into_parts();
+        headers::clean(&mut parts.headers);
+        // A client that has gone is noticed elsewhere.
+        let _ = call
+            .respond
+            .send_informational(Response::from_parts(parts, ()));
+    }
+    let answer = std::task::ready!(Pin::new(response).poll(cx));
+    Poll::Ready(answer.map_err(|error| Landing::Upstream(Cause::of(&error))))
+}
