@@ -6,6 +6,8 @@ mod footprint;
 mod http2;
 mod identity;
 mod late_detection;
+mod server_first;
+mod server_name;
 
 use std::future::Future;
 use std::net::SocketAddr;

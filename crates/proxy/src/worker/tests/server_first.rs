@@ -1,0 +1,117 @@
+//! Servers that speak first, behind explicit listeners that declare nothing: through both roles in every mode, and what
+//! is remembered of them.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use voile_telemetry::Peer;
+use voile_xds::wire::{MutualTls, Protocol};
+
+use super::{Stage, hear, listen, play, say};
+use crate::plan::{EndpointPlan, Settings};
+use crate::worker::server_first::Place;
+
+const MODES: [MutualTls; 3] = [MutualTls::Strict, MutualTls::Permissive, MutualTls::Disable];
+
+fn patient(detection_timeout: Duration) -> Settings {
+    Settings {
+        detection_timeout,
+        ..Settings::default()
+    }
+}
+
+/// Both listeners in front of an application; gives (client's, server's) listener.
+async fn listeners(
+    stage: &Stage,
+    mode: MutualTls,
+    application: &TcpListener,
+) -> (SocketAddr, SocketAddr) {
+    let endpoint = application.local_addr().expect("an address");
+    let inbound = stage.inbound(Protocol::Auto, mode, endpoint).await;
+    let expected = vec![stage.authority.identity("shop", "server")];
+    let to = EndpointPlan {
+        address: inbound,
+        expected: (mode != MutualTls::Disable).then_some(expected),
+        weight: 1,
+        available: true,
+        peer: Peer::default(),
+    };
+    (stage.outbound(Protocol::Auto, to).await, inbound)
+}
+
+/// A greeting, an answer, and the end, through the listener.
+async fn greeted(to: SocketAddr, application: &TcpListener) {
+    let mut client = TcpStream::connect(to).await.expect("connected");
+    let (mut server, _) = application.accept().await.expect("called");
+    say(&mut server, b"220 ready\r\n").await;
+    hear(&mut client, b"220 ready\r\n").await;
+    say(&mut client, b"HELO\r\n").await;
+    hear(&mut server, b"HELO\r\n").await;
+}
+
+#[test]
+fn only_the_first_connection_to_a_server_that_speaks_first_waits() {
+    for mode in MODES {
+        play(|| async {
+            let stage = Stage::new(patient(Duration::from_millis(5)));
+            let application = listen().await;
+            let (outbound, inbound) = listeners(&stage, mode, &application).await;
+            let is_known = |place| stage.worker.servers_first.knows(place);
+            greeted(outbound, &application).await;
+            assert!(is_known(Place::Outbound(outbound)), "{mode:?}");
+            // In mutual TLS the server's side has nothing to find out.
+            assert_eq!(
+                is_known(Place::Inbound(inbound)),
+                mode == MutualTls::Disable
+            );
+            if mode == MutualTls::Permissive {
+                greeted(inbound, &application).await;
+                assert!(is_known(Place::Inbound(inbound)), "without a sidecar");
+            }
+            // Whoever waited now would wait for longer than the test lasts.
+            let hour = Rc::new(patient(Duration::from_hours(1)));
+            *stage.worker.settings.borrow_mut() = hour;
+            greeted(outbound, &application).await;
+            if mode != MutualTls::Strict {
+                greeted(inbound, &application).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_client_that_speaks_first_after_all_is_carried_and_detection_begins_anew() {
+    for mode in MODES {
+        play(|| async {
+            let stage = Stage::new(patient(Duration::from_millis(5)));
+            let application = listen().await;
+            let (outbound, _) = listeners(&stage, mode, &application).await;
+            let place = Place::Outbound(outbound);
+            stage.worker.servers_first.learn(place, true);
+            // HTTP on that memory goes through as bytes, whole and in order.
+            let mut client = TcpStream::connect(outbound).await.expect("connected");
+            say(&mut client, b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n").await;
+            let (mut server, _) = application.accept().await.expect("called");
+            hear(&mut server, b"GET /late HTTP/1.1\r\n").await;
+            say(&mut server, b"HTTP/1.1 204 No Content\r\n\r\n").await;
+            hear(&mut client, b"HTTP/1.1 204 No Content\r\n").await;
+            assert!(!stage.worker.servers_first.knows(place), "{mode:?}");
+        });
+    }
+}
+
+#[test]
+fn an_http_server_that_loses_patience_is_not_taken_for_one_that_speaks_first() {
+    play(|| async {
+        let stage = Stage::new(patient(Duration::from_millis(5)));
+        let application = listen().await;
+        let (outbound, _) = listeners(&stage, MutualTls::Strict, &application).await;
+        let mut client = TcpStream::connect(outbound).await.expect("connected");
+        let (mut server, _) = application.accept().await.expect("called");
+        say(&mut server, b"HTTP/1.1 408 Request Timeout\r\n\r\n").await;
+        hear(&mut client, b"HTTP/1.1 408 Request Timeout\r\n\r\n").await;
+        assert!(!stage.worker.servers_first.knows(Place::Outbound(outbound)));
+    });
+}
