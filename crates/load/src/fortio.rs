@@ -57,8 +57,13 @@ impl LoadResult {
         } else {
             "max".to_owned()
         };
+        let run_type = match options.protocol {
+            "grpc" => "GRPC",
+            "tcp-rr" => "TCP",
+            _ => "HTTP",
+        };
         let value = json!({
-            "RunType": "HTTP",
+            "RunType": run_type,
             "Labels": labels,
             "StartTime": self.start_time,
             "RequestedQPS": requested,

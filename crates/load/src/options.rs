@@ -293,6 +293,10 @@ impl LoadOptions {
             {
                 return Err(format!("header `{name}` is set by the generator"));
             }
+            let hop = ["te", "upgrade", "keep-alive", "proxy-connection"];
+            if self.protocol.multiplexed() && hop.iter().any(|hop| name.eq_ignore_ascii_case(hop)) {
+                return Err(format!("header `{name}` has no place in HTTP/2"));
+            }
         }
         Ok(())
     }

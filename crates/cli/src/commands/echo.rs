@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use voile_load::echo::{Echo, EchoOptions, Stall};
-use voile_load::{Stop, Target, parse_duration};
+use voile_load::{Scheme, Stop, Target, parse_duration};
 
 /// Serve HTTP/1.1, HTTP/2 and gRPC answers of chosen size, delay and status.
 ///
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     name: Option<String>,
     /// URL to call before answering. May be repeated.
-    #[arg(long = "call", value_name = "URL", value_parser = Target::parse)]
+    #[arg(long = "call", value_name = "URL", value_parser = callee)]
     calls: Vec<Target>,
     /// Address to serve raw TCP on: what comes goes back, half-close included.
     #[arg(long, value_name = "ADDR")]
@@ -60,6 +60,14 @@ pub(crate) struct Args {
     /// Address of a source: it sends without end.
     #[arg(long, value_name = "ADDR")]
     tcp_source: Vec<SocketAddr>,
+}
+
+fn callee(url: &str) -> Result<Target, String> {
+    let target = Target::parse(url)?;
+    match target.scheme {
+        Scheme::Http => Ok(target),
+        _ => Err(format!("{url}: services are called by http://")),
+    }
 }
 
 fn parse_name(text: &str) -> Result<String, String> {

@@ -79,8 +79,6 @@ pub(super) struct Core {
     pub(super) window: i64,
     /// The window that new streams have for sending.
     pub(super) initial: i64,
-    /// The longest payload the peer takes.
-    max_payload: usize,
     /// Streams the peer allows at once.
     pub(super) max_streams: usize,
     /// The peer's first SETTINGS have come.
@@ -118,7 +116,6 @@ impl Core {
             encoder: Encoder::new(),
             window: DEFAULT_WINDOW,
             initial: DEFAULT_WINDOW,
-            max_payload: frame::MAX_PAYLOAD_BYTES,
             max_streams: usize::MAX,
             settled: false,
             received: 0,
@@ -271,10 +268,8 @@ impl Core {
                     by += i64::from(value) - self.initial;
                     self.initial = i64::from(value);
                 }
-                MAX_FRAME_SIZE if (16_384..1 << 24).contains(&value) => {
-                    // Longer frames would gain nothing: our own limit is what bounds a write.
-                    self.max_payload = frame::MAX_PAYLOAD_BYTES;
-                }
+                // We send none longer than the least that every peer takes.
+                MAX_FRAME_SIZE if (16_384..1 << 24).contains(&value) => {}
                 INITIAL_WINDOW_SIZE | MAX_FRAME_SIZE => {
                     return Err(Malformed("setting out of range"));
                 }
@@ -355,7 +350,7 @@ impl Core {
         let mut rest = block;
         let mut kind = frame::HEADERS;
         loop {
-            let (piece, after) = rest.split_at(rest.len().min(self.max_payload));
+            let (piece, after) = rest.split_at(rest.len().min(frame::MAX_PAYLOAD_BYTES));
             let mut flags = 0;
             if kind == frame::HEADERS && end {
                 flags |= frame::END_STREAM;
@@ -378,7 +373,7 @@ impl Core {
             return 0;
         }
         let window = usize::try_from(window.min(self.window)).unwrap_or(0);
-        wanted.min(window).min(self.max_payload)
+        wanted.min(window).min(frame::MAX_PAYLOAD_BYTES)
     }
 
     /// Appends a piece of body, for which there is [`Core::room`].

@@ -12,6 +12,8 @@ mod frame;
 mod hpack;
 mod huffman;
 mod server;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use crate::body::Malformed;
 pub(crate) use client::{Answer, Client, Event, Shape};

@@ -392,29 +392,26 @@ impl State {
         stream.sent = 0;
         stream.answering = true;
         self.unsent += 1;
-        let (status, length) = (reply.status.to_string(), length.to_string());
-        let code = early
-            .map(|(status, _)| status.to_string())
-            .unwrap_or_default();
-        let more = lowered(reply.headers);
+        let (mut one, mut two, mut three) =
+            (Decimal::default(), Decimal::default(), Decimal::default());
+        let (status, length) = (one.of(reply.status.into()), two.of(length as u64));
+        let (code, why) = early.unwrap_or_default();
         let framed = reply.grpc.is_none() && !matches!(reply.status, 204 | 304);
+        // A length that is asked for is one of few; one that a client's body has may be any.
+        let known = matches!(reply.content, Content::Pattern(_));
         let fields = [
-            (":status", status.as_str(), true, true),
+            (":status", status, true, true),
             (
                 "content-type",
                 reply.content_type,
                 true,
                 !reply.content_type.is_empty(),
             ),
-            ("content-length", &length, false, framed),
-            ("grpc-status", &code, true, early.is_some()),
-            (
-                "grpc-message",
-                early.map_or("", |(_, why)| why),
-                true,
-                early.is_some_and(|(_, why)| !why.is_empty()),
-            ),
+            ("content-length", length, known, framed),
+            ("grpc-status", three.of(code.into()), true, early.is_some()),
+            ("grpc-message", why, true, !why.is_empty()),
         ];
+        let more = lowered(reply.headers);
         let more = more
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str(), true, true));
@@ -464,7 +461,8 @@ impl State {
             self.core.put_data(piece, id, end);
         }
         if let Some(status) = stream.trailers {
-            let status = status.to_string();
+            let mut text = Decimal::default();
+            let status = text.of(status.into());
             self.core
                 .encode([(&b"grpc-status"[..], status.as_bytes(), true)].into_iter());
             self.core.put_coded(id, true);
@@ -478,6 +476,25 @@ impl State {
             self.core.put_reset(self.ids[lane], 0);
         }
         self.free(lane);
+    }
+}
+
+/// A number as text, without the heap.
+#[derive(Debug, Default)]
+struct Decimal([u8; 20]);
+
+impl Decimal {
+    fn of(&mut self, mut value: u64) -> &str {
+        let mut at = self.0.len();
+        loop {
+            at -= 1;
+            self.0[at] = b'0' + (value % 10) as u8;
+            value /= 10;
+            if value == 0 {
+                break;
+            }
+        }
+        std::str::from_utf8(&self.0[at..]).expect("invariant: digits are ASCII")
     }
 }
 

@@ -188,7 +188,9 @@ impl Worker {
             }
         }
         // The edge is spent: nobody will tell again that there is more.
-        self.unread.push(index);
+        if !self.unread.contains(&index) {
+            self.unread.push(index);
+        }
     }
 
     fn digest(&mut self, index: usize, count: usize) {
@@ -352,5 +354,6 @@ impl Worker {
         let connection = &mut self.connections[index];
         connection.stream = None;
         connection.state = State::Down;
+        self.unread.retain(|unread| *unread != index);
     }
 }

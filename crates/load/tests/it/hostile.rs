@@ -461,6 +461,32 @@ fn requests_that_break_the_rules_of_heads_are_reset_alone() {
     }
 }
 
+#[test]
+fn stopping_answers_the_streams_that_were_begun() {
+    let server = Served::echo(EchoOptions::default());
+    let late = b"/?delay=200ms";
+    let path = [&[0x82, 0x86, 0x04, late.len() as u8], &late[..]].concat();
+    let request = |id, block: &[u8]| frame(HEADERS, END_HEADERS | END_STREAM, id, block);
+    let soon = request(3, &[0x82, 0x86, 0x84]);
+    let mut stream = server.connect();
+    let bytes = [PREFACE.to_vec(), settings(&[]), request(1, &path), soon].concat();
+    stream.write_all(&bytes).unwrap();
+    let mut answer = vec![0; 4096];
+    let mut length = 0;
+    // The second request's answer proves that the first has been read.
+    while !frames(&answer[..length]).contains(&(HEADERS, 3)) {
+        length += stream.read(&mut answer[length..]).unwrap();
+    }
+    server.finish().unwrap();
+    answer.truncate(length);
+    stream.read_to_end(&mut answer).unwrap();
+    let seen = frames(&answer);
+    assert!(
+        seen.contains(&(7, 0)) && seen.ends_with(&[(HEADERS, 1)]),
+        "{seen:?}"
+    );
+}
+
 /// Kind and stream of each frame.
 fn frames(mut bytes: &[u8]) -> Vec<(u8, u32)> {
     let mut seen = Vec::new();
@@ -470,7 +496,7 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, u32)> {
             bytes[3],
             u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]),
         ));
-        bytes = &bytes[9 + length..];
+        bytes = bytes.get(9 + length..).unwrap_or_default();
     }
     seen
 }
