@@ -17,6 +17,8 @@ pub struct RequestEdit<'a> {
     pub default_authority: Option<&'a str>,
     /// Complete field lines, each with its CRLF.
     pub add: &'a [u8],
+    /// Fields left out, in lower case: they are written anew in `add`, or were not to be believed.
+    pub leave_out: &'a [&'a str],
 }
 
 /// What a forwarded response gets that it did not bring.
@@ -103,7 +105,17 @@ impl RequestHead<'_> {
             write(out, &[b"Host: ", authority.as_bytes(), b"\r\n"]);
         }
         for field in index.fields.all() {
-            runs.line(field, self.action(field), out);
+            let left_out = !edit.leave_out.is_empty() && {
+                let name = field.name.of(bytes);
+                let same = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
+                field.known == Known::Other && edit.leave_out.iter().any(same)
+            };
+            let action = if left_out {
+                Line::Drop
+            } else {
+                self.action(field)
+            };
+            runs.line(field, action, out);
         }
         runs.flush(out);
         if self.wants_upgrade() {

@@ -18,6 +18,7 @@ mod security;
 mod service_entry;
 mod shut;
 mod sidecar;
+mod telemetry;
 mod values;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
 use crate::mesh::{
     ConfigMap, Deployment, MeshConfig, NamespaceResource, PeerAuthentication, Pod, ProxyConfig,
-    Secret, Service, ServiceAccount, Sidecar, Workload,
+    Secret, Service, ServiceAccount, Sidecar, Telemetry, Workload,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -68,6 +69,7 @@ pub(crate) enum Checked {
     Deployment(Arc<Deployment>),
     Sidecar(Arc<Sidecar>),
     PeerAuthentication(Arc<PeerAuthentication>),
+    Telemetry(Arc<Telemetry>),
     MeshConfig(Arc<MeshConfig>),
     ConfigMap(Arc<ConfigMap>),
     ProxyConfig(Arc<ProxyConfig>),

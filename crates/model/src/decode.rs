@@ -114,6 +114,20 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// As a number, whole or not.
+    pub(crate) fn number(&self) -> Option<Spanned<f64>> {
+        match self.scalar() {
+            Some(scalar) if scalar.plain => match scalar.text.parse::<f64>() {
+                Ok(number) if number.is_finite() => Some(self.spanned(number)),
+                _ => self.wrong_type("a number", ""),
+            },
+            Some(scalar) if scalar.text.parse::<f64>().is_ok() => {
+                self.wrong_type("a number", "remove the quotes")
+            }
+            Some(_) | None => self.wrong_type("a number", ""),
+        }
+    }
+
     /// As a boolean.
     pub(crate) fn boolean(&self) -> Option<Spanned<bool>> {
         match self.scalar() {

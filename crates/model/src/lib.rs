@@ -9,6 +9,8 @@ pub mod check;
 pub mod codes;
 pub mod diagnostic;
 pub mod files;
+pub mod log_filter;
+pub mod log_format;
 pub mod mesh;
 pub mod names;
 pub mod source;

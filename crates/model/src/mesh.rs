@@ -7,6 +7,7 @@ pub mod peer_authentication;
 mod relations;
 pub mod service;
 pub mod sidecar;
+pub mod telemetry;
 pub mod workload;
 
 use std::collections::BTreeMap;
@@ -14,8 +15,9 @@ use std::sync::Arc;
 
 pub use capture::{CaptureScope, Scope};
 pub use config::{
-    AccessLog, AccessLogEncoding, ExtensionProvider, MeshConfig, OutboundPolicy, ProxyConfig,
-    ProxySettings,
+    AccessLog, AlsProvider, DefaultProviders, ExtensionProvider, FileLogProvider, MeshConfig,
+    OpenTelemetryProvider, OtlpTransport, OutboundPolicy, Provider, ProviderHeader,
+    ProviderService, ProxyConfig, ProxySettings, ProxyTracing,
 };
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
@@ -27,6 +29,7 @@ pub use sidecar::{
     CaptureMode, DefaultEndpoint, EgressHost, EgressListener, EgressNamespace, EndpointHost,
     IngressListener, ListenerPort, Sidecar,
 };
+pub use telemetry::Telemetry;
 pub use workload::{
     Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Workload,
     WorkloadKind, WorkloadType,
@@ -56,6 +59,8 @@ pub struct Mesh {
     pub sidecars: BTreeMap<ResourceName, Arc<Sidecar>>,
     /// PeerAuthentications, oldest first (creation time, then the order of the documents).
     pub peer_authentications: Vec<Arc<PeerAuthentication>>,
+    /// Telemetry resources, oldest first (creation time, then the order of the documents).
+    pub telemetries: Vec<Arc<Telemetry>>,
     /// ProxyConfig resources.
     pub proxy_configs: BTreeMap<ResourceName, Arc<ProxyConfig>>,
     /// Secrets.

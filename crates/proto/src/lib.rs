@@ -6,4 +6,4 @@
 mod generated;
 pub mod type_url;
 
-pub use generated::{certificate, discovery, proxy, workload};
+pub use generated::{access_log, certificate, discovery, proxy, trace, workload};

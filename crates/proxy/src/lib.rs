@@ -14,6 +14,7 @@ mod control;
 pub mod http;
 pub mod http2;
 mod plan;
+mod recording;
 mod registry;
 mod worker;
 

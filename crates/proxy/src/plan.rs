@@ -9,7 +9,7 @@ use std::time::Duration;
 use voile_identity::{Identity, TrustDomain};
 use voile_model::{Port, mesh};
 use voile_telemetry::{Peer, Service};
-use voile_xds::wire::{AccessLog, MutualTls, Protocol, protocol_of};
+use voile_xds::wire::{Collector, MutualTls, Protocol, Telemetry, protocol_of};
 
 use crate::registry::outside;
 
@@ -35,6 +35,14 @@ pub(crate) struct Plan {
     pub(crate) trust_domain: TrustDomain,
     pub(crate) trust_domain_aliases: Vec<TrustDomain>,
     pub(crate) settings: Settings,
+    pub(crate) telemetry: Arc<TelemetryPlan>,
+}
+
+/// What is told about the traffic, and the services that take it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct TelemetryPlan {
+    pub(crate) telemetry: Telemetry,
+    pub(crate) collectors: HashMap<Collector, ServicePlan>,
 }
 
 /// What holds for every connection.
@@ -45,7 +53,6 @@ pub(crate) struct Settings {
     pub(crate) idle_timeout: Duration,
     pub(crate) header_timeout: Duration,
     pub(crate) source_address: Option<IpAddr>,
-    pub(crate) access_log: Option<AccessLog>,
 }
 
 /// One inbound listener.
@@ -153,7 +160,6 @@ impl Default for Settings {
             idle_timeout: voile_transport::IDLE_TIMEOUT,
             header_timeout: crate::http::limits::HEADER_TIMEOUT,
             source_address: None,
-            access_log: None,
         }
     }
 }

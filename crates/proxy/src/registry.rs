@@ -17,14 +17,14 @@ use voile_telemetry as telemetry;
 use voile_transport as transport;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
-    Address, InboundListener, OutboundListener, OutboundService, Protocol, ProxyConfiguration,
-    Service, ServicePolicy, Tunnel, Workload,
+    Address, Collector, InboundListener, OutboundListener, OutboundService, Protocol,
+    ProxyConfiguration, Service, ServicePolicy, Tunnel, Workload,
 };
 
 use crate::http::limits::HEADER_TIMEOUT;
 use crate::plan::{
     CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, Otherwise, OutboundPlan, Plan,
-    ServicePlan, Settings,
+    ServicePlan, Settings, TelemetryPlan,
 };
 pub(crate) use destination::outside;
 use index::Index;
@@ -207,10 +207,31 @@ impl Registry {
             .configuration
             .iter()
             .flat_map(|held| &held.value.outbound);
-        listeners
+        let called = listeners
             .flat_map(|listener| &listener.services)
-            .map(service_name)
+            .map(service_name);
+        let configuration = self.configuration.iter();
+        let telling = configuration.flat_map(|held| held.value.telemetry.collectors());
+        called
+            .chain(telling.map(|collector| collector.service.to_string().into()))
             .collect()
+    }
+
+    /// What is told about the traffic, with the endpoints of those who take it.
+    fn telemetry(&self, configuration: &ProxyConfiguration) -> TelemetryPlan {
+        let telemetry = configuration.telemetry.clone();
+        let reached = |collector: &Collector| {
+            let service = OutboundService {
+                key: collector.service.clone(),
+                port: collector.port,
+                authorities: Vec::new(),
+            };
+            (collector.clone(), self.service(&service))
+        };
+        TelemetryPlan {
+            collectors: telemetry.collectors().map(reached).collect(),
+            telemetry,
+        }
     }
 
     /// What was asked for and is not yet answered, our own workload included: while there is any, no plan is published.
@@ -245,7 +266,8 @@ impl Registry {
         }
         let own = self.workloads.get(&configuration.workload_uid);
         Some(Plan {
-            own: own.map(|held| peer(&held.value)).unwrap_or_default(),
+            own: own_labels(own.map(|held| &held.value), configuration),
+            telemetry: self.telemetry(configuration).into(),
             inbound: self.inbound(configuration),
             capture: self.capture(configuration),
             outbound: configuration
@@ -456,6 +478,16 @@ pub(crate) fn peer(workload: &Workload) -> telemetry::Peer {
     }
 }
 
+/// Our own labels, `app` and `version` as the configuration says.
+fn own_labels(own: Option<&Workload>, configuration: &ProxyConfiguration) -> telemetry::Peer {
+    let mut own = own.map(peer).unwrap_or_default();
+    if let Some((app, version)) = &configuration.telemetry.labels {
+        own.app = app.to_string();
+        own.version = version.to_string();
+    }
+    own
+}
+
 fn settings(configuration: &ProxyConfiguration) -> Settings {
     let said = configuration.connection;
     Settings {
@@ -466,6 +498,5 @@ fn settings(configuration: &ProxyConfiguration) -> Settings {
         idle_timeout: said.idle_timeout.unwrap_or(transport::IDLE_TIMEOUT),
         header_timeout: said.header_timeout.unwrap_or(HEADER_TIMEOUT),
         source_address: configuration.source_address,
-        access_log: configuration.access_log.clone(),
     }
 }

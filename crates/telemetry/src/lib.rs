@@ -7,12 +7,16 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod export;
 mod exposition;
+pub mod generated;
 mod histogram;
 mod labels;
 pub mod logging;
+pub mod outbox;
 mod process;
 mod shard;
+pub mod trace;
 
 pub use exposition::{Family, Scrape, escape_label};
 pub use histogram::Histogram;

@@ -66,6 +66,12 @@ impl ProcessFigures {
     }
 }
 
+/// Name of this machine, empty when the kernel does not say.
+pub(crate) fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
 /// USER_HZ is 100 on every Linux architecture that runs Rust.
 const TICKS_PER_SECOND: f64 = 100.0;
 

@@ -221,6 +221,17 @@ impl Stream {
         }
     }
 
+    /// The cipher suite in use; none without TLS.
+    #[must_use]
+    pub fn cipher_suite(&self) -> Option<rustls::CipherSuite> {
+        let suite = match self {
+            Self::Tcp(_) => None,
+            Self::ServerTls(io) => io.get_ref().1.negotiated_cipher_suite(),
+            Self::ClientTls(io) => io.get_ref().1.negotiated_cipher_suite(),
+        };
+        suite.map(|suite| suite.suite())
+    }
+
     /// The verified certificates of the peer, its own first; empty without TLS.
     #[must_use]
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {

@@ -6,6 +6,7 @@ mod capture;
 mod listeners;
 pub(crate) mod names;
 mod policy;
+mod telemetry;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -121,16 +122,9 @@ fn configuration(
         }
         .into(),
         connection: Some(connection(config)),
-        access_log: config.access_log.as_ref().map(|log| wire::AccessLog {
-            encoding: match log.encoding {
-                voile_model::mesh::AccessLogEncoding::Text => wire::access_log::Encoding::Text,
-                voile_model::mesh::AccessLogEncoding::Json => wire::access_log::Encoding::Json,
-            }
-            .into(),
-            path: log.path.to_string(),
-        }),
         source_address: source_address(workload),
         capture: Some(capture::capture(mesh, workload, sidecar)),
+        telemetry: Some(telemetry::telemetry(mesh, workload, problems)),
     }
 }
 

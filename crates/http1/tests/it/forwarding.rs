@@ -95,6 +95,7 @@ fn requests_lose_what_belongs_to_the_connection_and_nothing_else() {
 #[test]
 fn the_request_line_goes_on_in_origin_form_with_one_true_host() {
     let edit = RequestEdit {
+        leave_out: &[],
         default_authority: Some("fallback:80"),
         add: b"x-added: 1\r\n",
     };

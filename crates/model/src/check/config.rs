@@ -1,14 +1,18 @@
 //! Check of ConfigMaps. The one called `istio` is the mesh's configuration, written as YAML inside `data.mesh`.
 
+mod provider;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::values::{self, Meta};
-use super::{Checked, networking, sidecar};
+use super::{Checked, networking, sidecar, telemetry};
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
+use crate::log_format::LogFormat;
 use crate::mesh::{
-    AccessLog, AccessLogEncoding, ConfigMap, ExtensionProvider, MeshConfig, ProxySettings,
+    AccessLog, ConfigMap, DefaultProviders, ExtensionProvider, MeshConfig, Provider, ProxySettings,
+    ProxyTracing,
 };
 use crate::names::TrustDomain;
 use crate::text::clip;
@@ -179,7 +183,17 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
             "no connection is made in no time",
         );
     }
-    config.access_log = access_log(written, report);
+    access_log(config, written, report);
+    set(
+        &mut config.enable_tracing,
+        written.enable_tracing.as_ref().map(|flag| flag.value),
+    );
+    let names = |texts: &[Text]| texts.iter().map(|text| text.value.clone()).collect();
+    config.default_providers = DefaultProviders {
+        tracing: names(&written.default_providers.tracing),
+        metrics: names(&written.default_providers.metrics),
+        access_logging: names(&written.default_providers.access_logging),
+    };
     if let Some(proxy) = &written.proxy {
         config.proxy = proxy_settings(proxy, report);
     }
@@ -192,26 +206,46 @@ fn set<T>(place: &mut T, value: Option<T>) {
     }
 }
 
-fn access_log(written: &written::MeshConfig, report: &Report) -> Option<AccessLog> {
-    let words = [
-        ("TEXT", AccessLogEncoding::Text),
-        ("JSON", AccessLogEncoding::Json),
-    ];
-    let encoding = written
-        .access_log_encoding
+/// The mesh's log and format. An empty format is the default of its encoding.
+fn access_log(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
+    let words = [("TEXT", false), ("JSON", true)];
+    let encoding = written.access_log_encoding.as_ref();
+    let json = encoding.and_then(|text| report.one_of(text, &words)) == Some(true);
+    let said = written
+        .access_log_format
         .as_ref()
-        .and_then(|text| report.one_of(text, &words));
+        .filter(|text| !text.value.is_empty());
+    let format = match said {
+        None if json => Some(LogFormat::default_json()),
+        None => Some(LogFormat::default_text()),
+        Some(text) if json => provider::format(text, LogFormat::json(&text.value), report),
+        Some(text) => provider::format(text, LogFormat::text(&text.value), report),
+    };
+    set(&mut config.access_log_format, format);
     let path = written
         .access_log_file
         .as_ref()
-        .filter(|path| !path.value.is_empty())?;
-    if !path.value.starts_with('/') {
-        report.bad(path, " for a file", "write /dev/stdout or an absolute path");
+        .filter(|path| !path.value.is_empty());
+    let path = path.and_then(|path| provider::log_path(path, report));
+    config.access_log = path.map(|path| AccessLog {
+        path,
+        format: config.access_log_format.clone(),
+    });
+}
+
+fn proxy_tracing(written: &written::ProxyTracing, report: &Report) -> ProxyTracing {
+    ProxyTracing {
+        sampling: written
+            .sampling
+            .as_ref()
+            .and_then(|number| telemetry::share(number, report)),
+        max_path_tag_length: written
+            .max_path_tag_length
+            .as_ref()
+            .and_then(|number| provider::tag_length(number, report)),
+        custom_tags: telemetry::custom_tags(&written.custom_tags, report),
+        istio_tags: written.istio_tags.as_ref().map(|flag| flag.value),
     }
-    Some(AccessLog {
-        path: path.value.clone(),
-        encoding: encoding.unwrap_or(AccessLogEncoding::Text),
-    })
 }
 
 fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySettings {
@@ -224,6 +258,11 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
             .discovery_address
             .as_ref()
             .map(|text| text.value.clone()),
+        tracing: written
+            .tracing
+            .as_ref()
+            .map(|tracing| proxy_tracing(tracing, report))
+            .unwrap_or_default(),
         ..ProxySettings::default()
     };
     set(
@@ -255,7 +294,7 @@ fn providers(
         names.map(|name| (name.value.clone(), &name.at)),
         report,
     );
-    let provider = |written: &written::ExtensionProvider| {
+    let checked = |written: &written::ExtensionProvider| {
         let name = report
             .required(written.name.as_ref(), &written.at, "name")?
             .value
@@ -276,9 +315,13 @@ fn providers(
             ExtensionProvider {
                 name,
                 kind: kind.into(),
+                provider: match &written.telemetry {
+                    Some(written) => provider::provider(written, report)?,
+                    None => Provider::Other,
+                },
                 source,
             },
         ))
     };
-    written.iter().filter_map(provider).collect()
+    written.iter().filter_map(checked).collect()
 }

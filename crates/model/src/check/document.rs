@@ -6,7 +6,7 @@ use super::kinds::{KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
     Checked, Read, ResourceId, Stored, config, kubernetes, networking, pod, security,
-    service_entry, sidecar,
+    service_entry, sidecar, telemetry,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -248,6 +248,9 @@ fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> 
         )),
         "ServiceEntry" => service_entry::service_entry(meta, fields, report),
         "Sidecar" => sidecar::sidecar(meta, fields, report).map(|s| Checked::Sidecar(s.into())),
+        "Telemetry" => Some(Checked::Telemetry(
+            telemetry::telemetry(meta, fields, report).into(),
+        )),
         "WorkloadEntry" => {
             networking::workload_entry(meta, fields, report).map(|w| Checked::Workload(w.into()))
         }

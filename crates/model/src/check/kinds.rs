@@ -54,6 +54,10 @@ pub(super) const KINDS: &[Kind] = &[
     kind("ServiceAccount", CORE),
     kind("ServiceEntry", NETWORKING),
     kind("Sidecar", NETWORKING),
+    kind(
+        "Telemetry",
+        &["telemetry.istio.io/v1", "telemetry.istio.io/v1alpha1"],
+    ),
     kind("WorkloadEntry", NETWORKING),
 ];
 
@@ -80,7 +84,6 @@ pub(super) const UNREAD: &[(&str, Unread)] = &[
     ("DestinationRule", Unread::NotYet),
     ("Gateway", Unread::NotYet),
     ("WorkloadGroup", Unread::NotYet),
-    ("Telemetry", Unread::NotYet),
     ("TrafficExtension", Unread::NotYet),
     ("GatewayClass", Unread::NotYet),
     ("GRPCRoute", Unread::NotYet),

@@ -65,6 +65,11 @@ impl<'a> Fields<'a> {
         self.get(name)?.integer()
     }
 
+    /// A field that is a number.
+    pub(crate) fn number(&mut self, name: &'static str) -> Option<Spanned<f64>> {
+        self.get(name)?.number()
+    }
+
     /// A field that is a number or text.
     pub(crate) fn integer_or_text(&mut self, name: &'static str) -> Option<Spanned<IntegerOrText>> {
         self.get(name)?.integer_or_text()

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::names::{Labels, Namespace, ResourceName, TrustDomain};
+use crate::log_format::LogFormat;
+use crate::mesh::telemetry::{CustomTag, Share};
+use crate::names::{Hostname, Labels, Namespace, Port, ResourceName, TrustDomain};
 use crate::source::Source;
 
 /// Settings of the whole mesh.
@@ -26,8 +28,14 @@ pub struct MeshConfig {
     pub connect_timeout: Duration,
     /// How long detection may wait for first bytes; zero waits for ever in Istio, and is replaced by a named default in our proxy.
     pub protocol_detection_timeout: Duration,
-    /// Access log of every proxy; `None` is off.
+    /// Access log of every proxy for which no Telemetry says otherwise; `None` is off.
     pub access_log: Option<AccessLog>,
+    /// How lines look where a provider does not say (`accessLogFormat`, `accessLogEncoding`).
+    pub access_log_format: LogFormat,
+    /// Whether spans are made at all.
+    pub enable_tracing: bool,
+    /// Providers where no Telemetry names one.
+    pub default_providers: DefaultProviders,
     /// Settings of every proxy (`defaultConfig`).
     pub proxy: ProxySettings,
     /// Providers by name; named by later resources.
@@ -47,6 +55,9 @@ impl Default for MeshConfig {
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,
             access_log: None,
+            access_log_format: LogFormat::default_text(),
+            enable_tracing: true,
+            default_providers: DefaultProviders::default(),
             proxy: ProxySettings::default(),
             extension_providers: BTreeMap::new(),
         }
@@ -68,16 +79,31 @@ pub struct AccessLog {
     /// `/dev/stdout` or a file.
     pub path: Arc<str>,
     /// How it looks.
-    pub encoding: AccessLogEncoding,
+    pub format: LogFormat,
 }
 
-/// How the access log looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AccessLogEncoding {
-    /// One line of text a request.
-    Text,
-    /// One JSON object a line.
-    Json,
+/// `defaultProviders`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DefaultProviders {
+    /// Of spans; the first counts.
+    pub tracing: Vec<Arc<str>>,
+    /// Of metrics.
+    pub metrics: Vec<Arc<str>>,
+    /// Of access logs.
+    pub access_logging: Vec<Arc<str>>,
+}
+
+/// `defaultConfig.tracing`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProxyTracing {
+    /// Share of requests that are traced where no Telemetry says otherwise.
+    pub sampling: Option<Share>,
+    /// Longest path in a span, in bytes.
+    pub max_path_tag_length: Option<u32>,
+    /// Tags of every span.
+    pub custom_tags: BTreeMap<Arc<str>, CustomTag>,
+    /// Whether spans carry Istio's own tags.
+    pub istio_tags: Option<bool>,
 }
 
 /// Settings of one proxy or of all.
@@ -93,6 +119,8 @@ pub struct ProxySettings {
     pub hold_application_until_proxy_starts: bool,
     /// `host:port` of the control plane, if set.
     pub discovery_address: Option<Arc<str>>,
+    /// Spans.
+    pub tracing: ProxyTracing,
 }
 
 impl Default for ProxySettings {
@@ -103,6 +131,7 @@ impl Default for ProxySettings {
             termination_drain_duration: Duration::from_secs(5),
             hold_application_until_proxy_starts: false,
             discovery_address: None,
+            tracing: ProxyTracing::default(),
         }
     }
 }
@@ -114,8 +143,128 @@ pub struct ExtensionProvider {
     pub name: Arc<str>,
     /// Istio's field that says what it is, such as `envoyExtAuthzHttp`.
     pub kind: Arc<str>,
+    /// What of it is read.
+    pub provider: Provider,
     /// Where it was written.
     pub source: Source,
+}
+
+/// What a provider gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provider {
+    /// `envoyFileAccessLog`.
+    File(FileLogProvider),
+    /// `envoyHttpAls`: requests, to a gRPC service.
+    HttpAls(AlsProvider),
+    /// `envoyTcpAls`: opaque connections, to a gRPC service.
+    TcpAls(AlsProvider),
+    /// `opentelemetry`: spans.
+    OpenTelemetry(OpenTelemetryProvider),
+    /// `prometheus`: metrics, which are scraped.
+    Prometheus,
+    /// Nothing that telemetry can use.
+    Other,
+}
+
+/// A file of access logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileLogProvider {
+    /// `/dev/stdout` or a file.
+    pub path: Arc<str>,
+    /// How lines look; `None` is the mesh's.
+    pub format: Option<LogFormat>,
+    /// Whether values that are not there are left out, not written as `-` or `null`.
+    pub omit_empty: bool,
+}
+
+/// A service of the mesh that takes telemetry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderService {
+    /// Where the service is declared; `None` is anywhere.
+    pub namespace: Option<Namespace>,
+    /// Its name.
+    pub host: Hostname,
+    /// Its port.
+    pub port: Port,
+}
+
+/// A gRPC access log service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AlsProvider {
+    /// Who takes it.
+    pub service: ProviderService,
+    /// `log_name` of the stream.
+    pub log_name: Arc<str>,
+    /// Request headers sent along, in lower case.
+    pub request_headers: Vec<Arc<str>>,
+    /// Response headers sent along, in lower case.
+    pub response_headers: Vec<Arc<str>>,
+    /// Response trailers sent along, in lower case.
+    pub response_trailers: Vec<Arc<str>>,
+}
+
+/// A header sent to a collector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderHeader {
+    /// Its name, in lower case.
+    pub name: Arc<str>,
+    /// Its value.
+    pub value: Arc<str>,
+    /// Whether the value is the name of a variable of the proxy's environment.
+    pub from_environment: bool,
+}
+
+/// How spans travel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OtlpTransport {
+    /// gRPC.
+    Grpc,
+    /// HTTP/1.1 with protobuf.
+    Http {
+        /// Path of the request.
+        path: Arc<str>,
+    },
+}
+
+/// A collector of spans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenTelemetryProvider {
+    /// Who takes them.
+    pub service: ProviderService,
+    /// How.
+    pub transport: OtlpTransport,
+    /// How long one export may take; `None` is the proxy's default.
+    pub timeout: Option<Duration>,
+    /// Sent along.
+    pub headers: Vec<ProviderHeader>,
+    /// Longest path in a span, in bytes.
+    pub max_tag_length: Option<u32>,
+    /// Whether `OTEL_RESOURCE_ATTRIBUTES` of the proxy's environment is part of the resource.
+    pub environment_detector: bool,
+}
+
+impl MeshConfig {
+    /// A provider by name, Istio's built-in ones included.
+    #[must_use]
+    pub fn provider(&self, name: &str) -> Option<Provider> {
+        let folded = |known: &Arc<str>| known.eq_ignore_ascii_case(name);
+        if let Some((_, found)) = self
+            .extension_providers
+            .iter()
+            .find(|(known, _)| folded(known))
+        {
+            return Some(found.provider.clone());
+        }
+        match name {
+            "envoy" => Some(Provider::File(FileLogProvider {
+                path: "/dev/stdout".into(),
+                format: None,
+                omit_empty: false,
+            })),
+            "prometheus" => Some(Provider::Prometheus),
+            _ => None,
+        }
+    }
 }
 
 /// Istio's ProxyConfig resource: settings for the proxies it selects.

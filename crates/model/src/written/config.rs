@@ -1,6 +1,9 @@
 //! MeshConfig: the YAML inside `data.mesh` of the ConfigMap `istio`.
 
+pub(crate) mod provider;
+
 use super::Text;
+use super::telemetry::{CustomTag, custom_tags};
 use crate::decode::{At, Cursor, Fields, Spanned};
 
 /// MeshConfig.
@@ -15,6 +18,9 @@ pub(crate) struct MeshConfig {
     pub(crate) protocol_detection_timeout: Option<Text>,
     pub(crate) access_log_file: Option<Text>,
     pub(crate) access_log_encoding: Option<Text>,
+    pub(crate) access_log_format: Option<Text>,
+    pub(crate) enable_tracing: Option<Spanned<bool>>,
+    pub(crate) default_providers: DefaultProviders,
     pub(crate) proxy: Option<ProxySettings>,
     pub(crate) extension_providers: Vec<ExtensionProvider>,
 }
@@ -27,6 +33,24 @@ pub(crate) struct ProxySettings {
     pub(crate) termination_drain_duration: Option<Text>,
     pub(crate) hold_application: Option<Spanned<bool>>,
     pub(crate) discovery_address: Option<Text>,
+    pub(crate) tracing: Option<ProxyTracing>,
+}
+
+/// `defaultProviders`.
+#[derive(Debug, Default)]
+pub(crate) struct DefaultProviders {
+    pub(crate) tracing: Vec<Text>,
+    pub(crate) metrics: Vec<Text>,
+    pub(crate) access_logging: Vec<Text>,
+}
+
+/// `defaultConfig.tracing`.
+#[derive(Debug)]
+pub(crate) struct ProxyTracing {
+    pub(crate) sampling: Option<Spanned<f64>>,
+    pub(crate) max_path_tag_length: Option<Spanned<i64>>,
+    pub(crate) custom_tags: Vec<CustomTag>,
+    pub(crate) istio_tags: Option<Spanned<bool>>,
 }
 
 /// One of `extensionProviders`.
@@ -35,6 +59,7 @@ pub(crate) struct ExtensionProvider {
     pub(crate) at: At,
     pub(crate) name: Option<Text>,
     pub(crate) kinds: Vec<&'static str>,
+    pub(crate) telemetry: Option<provider::Telemetry>,
 }
 
 /// What a provider can be.
@@ -81,8 +106,7 @@ const IGNORED: [&str; 21] = [
 ];
 
 /// Known, and they would change what is allowed, seen or routed.
-const NOT_YET: [&str; 13] = [
-    "accessLogFormat",
+const NOT_YET: [&str; 11] = [
     "caCertificates",
     "defaultDestinationRuleExportTo",
     "defaultServiceExportTo",
@@ -90,7 +114,6 @@ const NOT_YET: [&str; 13] = [
     "disableEnvoyListenerLog",
     "discoverySelectors",
     "enableEnvoyAccessLogService",
-    "enableTracing",
     "hboneIdleTimeout",
     "meshMTLS",
     "pathNormalization",
@@ -117,17 +140,52 @@ impl MeshConfig {
             protocol_detection_timeout: fields.text("protocolDetectionTimeout"),
             access_log_file: fields.text("accessLogFile"),
             access_log_encoding: fields.text("accessLogEncoding"),
+            access_log_format: fields.text("accessLogFormat"),
+            enable_tracing: fields.boolean("enableTracing"),
+            default_providers: DefaultProviders::read(fields),
             proxy: fields.inner("defaultConfig").map(ProxySettings::read),
             extension_providers: fields.list("extensionProviders", ExtensionProvider::read),
         };
-        if let Some(mut providers) = fields.inner("defaultProviders") {
-            providers.ignore(&["metrics"]);
-            providers.not_yet(&["tracing", "accessLogging"]);
-            providers.finish();
-        }
         fields.ignore(&IGNORED);
         fields.not_yet(&NOT_YET);
         config
+    }
+}
+
+impl DefaultProviders {
+    fn read(fields: &mut Fields<'_>) -> Self {
+        let Some(mut inner) = fields.inner("defaultProviders") else {
+            return Self::default();
+        };
+        let read = Self {
+            tracing: inner.texts("tracing"),
+            metrics: inner.texts("metrics"),
+            access_logging: inner.texts("accessLogging"),
+        };
+        inner.finish();
+        read
+    }
+}
+
+impl ProxyTracing {
+    fn read(mut fields: Fields<'_>) -> Self {
+        let read = Self {
+            sampling: fields.number("sampling"),
+            max_path_tag_length: fields.integer("maxPathTagLength"),
+            custom_tags: custom_tags(&mut fields).unwrap_or_default(),
+            istio_tags: fields.boolean("enableIstioTags"),
+        };
+        // Where spans go is said by providers; these would send them somewhere else.
+        fields.not_yet(&[
+            "datadog",
+            "lightstep",
+            "openCensusAgent",
+            "stackdriver",
+            "tlsSettings",
+            "zipkin",
+        ]);
+        fields.finish();
+        read
     }
 }
 
@@ -139,6 +197,7 @@ impl ProxySettings {
             termination_drain_duration: fields.text("terminationDrainDuration"),
             hold_application: fields.boolean("holdApplicationUntilProxyStarts"),
             discovery_address: fields.text("discoveryAddress"),
+            tracing: fields.inner("tracing").map(ProxyTracing::read),
         };
         fields.ignore(&[
             "binaryPath",
@@ -168,7 +227,6 @@ impl ProxySettings {
             "statNameLength",
             "statsdUdpAddress",
             "statusPort",
-            "tracing",
             "tracingServiceName",
             "zipkinAddress",
         ]);
@@ -185,11 +243,13 @@ impl ExtensionProvider {
             .into_iter()
             .filter(|kind| fields.get(kind).is_some())
             .collect();
+        let telemetry = provider::Telemetry::read(&mut fields);
         fields.finish();
         Some(Self {
             at: cursor.at.clone(),
             name,
             kinds,
+            telemetry,
         })
     }
 }

@@ -21,14 +21,15 @@ pub struct ProxyConfiguration {
     pub outbound_policy: i32,
     #[prost(message, optional, tag = "7")]
     pub connection: ::core::option::Option<ConnectionSettings>,
-    #[prost(message, optional, tag = "8")]
-    pub access_log: ::core::option::Option<AccessLog>,
     /// Address upstream sockets bind (the pod's), 4 or 16 bytes; empty = the kernel chooses.
     #[prost(bytes = "vec", tag = "9")]
     pub source_address: ::prost::alloc::vec::Vec<u8>,
     /// What to do with connections that the kernel redirects here; obeyed by proxies that capture.
     #[prost(message, optional, tag = "10")]
     pub capture: ::core::option::Option<Capture>,
+    /// Absent: metrics, and neither logs nor spans.
+    #[prost(message, optional, tag = "12")]
+    pub telemetry: ::core::option::Option<Telemetry>,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -205,54 +206,74 @@ impl ::prost::Name for ConnectionSettings {
         "type.googleapis.com/voile.proxy.v1.ConnectionSettings".into()
     }
 }
+/// What holds for one workload after Telemetry's inheritance.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Telemetry {
+    #[prost(message, repeated, tag = "1")]
+    pub access_logs: ::prost::alloc::vec::Vec<AccessLog>,
+    /// At most one a side.
+    #[prost(message, repeated, tag = "2")]
+    pub tracing: ::prost::alloc::vec::Vec<Tracing>,
+    /// In order; later ones win.
+    #[prost(message, repeated, tag = "3")]
+    pub metrics: ::prost::alloc::vec::Vec<MetricOverride>,
+    /// Labels `app` and `version` of the workload, where they are not its canonical names.
+    #[prost(string, tag = "4")]
+    pub app: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub version: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Telemetry {
+    const NAME: &'static str = "Telemetry";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Telemetry".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Telemetry".into()
+    }
+}
+/// Labels of a workload that Istio's Workload cannot say: `config` of its extension `voile.labels`, sent only where they
+/// are not the canonical names.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AccessLog {
-    #[prost(enumeration = "access_log::Encoding", tag = "1")]
-    pub encoding: i32,
-    /// `/dev/stdout` or a file.
+pub struct WorkloadLabels {
+    #[prost(string, tag = "1")]
+    pub app: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
-    pub path: ::prost::alloc::string::String,
+    pub version: ::prost::alloc::string::String,
+}
+impl ::prost::Name for WorkloadLabels {
+    const NAME: &'static str = "WorkloadLabels";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.WorkloadLabels".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.WorkloadLabels".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AccessLog {
+    /// Refused when unset.
+    #[prost(enumeration = "Side", tag = "1")]
+    pub side: i32,
+    /// The provider's name, for people.
+    #[prost(string, tag = "2")]
+    pub provider: ::prost::alloc::string::String,
+    /// Expression; empty is everything.
+    #[prost(string, tag = "3")]
+    pub filter: ::prost::alloc::string::String,
+    #[prost(oneof = "access_log::Sink", tags = "4, 5")]
+    pub sink: ::core::option::Option<access_log::Sink>,
 }
 /// Nested message and enum types in `AccessLog`.
 pub mod access_log {
-    #[derive(
-        Clone,
-        Copy,
-        Debug,
-        PartialEq,
-        Eq,
-        Hash,
-        PartialOrd,
-        Ord,
-        ::prost::Enumeration
-    )]
-    #[repr(i32)]
-    pub enum Encoding {
-        Off = 0,
-        Text = 1,
-        Json = 2,
-    }
-    impl Encoding {
-        /// String value of the enum field names used in the ProtoBuf definition.
-        ///
-        /// The values are not transformed in any way and thus are considered stable
-        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-        pub fn as_str_name(&self) -> &'static str {
-            match self {
-                Self::Off => "OFF",
-                Self::Text => "TEXT",
-                Self::Json => "JSON",
-            }
-        }
-        /// Creates an enum from field names used in the ProtoBuf definition.
-        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-            match value {
-                "OFF" => Some(Self::Off),
-                "TEXT" => Some(Self::Text),
-                "JSON" => Some(Self::Json),
-                _ => None,
-            }
-        }
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Sink {
+        #[prost(message, tag = "4")]
+        File(super::FileLog),
+        #[prost(message, tag = "5")]
+        Grpc(super::GrpcLog),
     }
 }
 impl ::prost::Name for AccessLog {
@@ -263,6 +284,218 @@ impl ::prost::Name for AccessLog {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.AccessLog".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FileLog {
+    /// `/dev/stdout` or a file.
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    #[prost(bool, tag = "4")]
+    pub omit_empty: bool,
+    #[prost(oneof = "file_log::Format", tags = "2, 3")]
+    pub format: ::core::option::Option<file_log::Format>,
+}
+/// Nested message and enum types in `FileLog`.
+pub mod file_log {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Format {
+        #[prost(string, tag = "2")]
+        Text(::prost::alloc::string::String),
+        #[prost(string, tag = "3")]
+        Json(::prost::alloc::string::String),
+    }
+}
+impl ::prost::Name for FileLog {
+    const NAME: &'static str = "FileLog";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.FileLog".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.FileLog".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GrpcLog {
+    #[prost(message, optional, tag = "1")]
+    pub collector: ::core::option::Option<Collector>,
+    #[prost(string, tag = "2")]
+    pub log_name: ::prost::alloc::string::String,
+    /// Requests, or else opaque connections.
+    #[prost(bool, tag = "3")]
+    pub requests: bool,
+    #[prost(string, repeated, tag = "4")]
+    pub request_headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "5")]
+    pub response_headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "6")]
+    pub response_trailers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for GrpcLog {
+    const NAME: &'static str = "GrpcLog";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.GrpcLog".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.GrpcLog".into()
+    }
+}
+/// Who takes telemetry: a service of the mesh, reached as the application's own calls are.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Collector {
+    /// `namespace/hostname`.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "2")]
+    pub port: u32,
+    /// Milliseconds; 0 = the named default.
+    #[prost(uint32, tag = "3")]
+    pub timeout_ms: u32,
+    #[prost(message, repeated, tag = "4")]
+    pub headers: ::prost::alloc::vec::Vec<CollectorHeader>,
+}
+impl ::prost::Name for Collector {
+    const NAME: &'static str = "Collector";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Collector".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Collector".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CollectorHeader {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+    /// The value is the name of a variable of the proxy's environment.
+    #[prost(bool, tag = "3")]
+    pub from_environment: bool,
+}
+impl ::prost::Name for CollectorHeader {
+    const NAME: &'static str = "CollectorHeader";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.CollectorHeader".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.CollectorHeader".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Tracing {
+    /// Refused when unset.
+    #[prost(enumeration = "Side", tag = "1")]
+    pub side: i32,
+    #[prost(message, optional, tag = "2")]
+    pub collector: ::core::option::Option<Collector>,
+    /// Path of OTLP over HTTP; empty is gRPC.
+    #[prost(string, tag = "3")]
+    pub http_path: ::prost::alloc::string::String,
+    /// Of requests whose caller decided nothing.
+    #[prost(uint32, tag = "4")]
+    pub sampling_millionths: u32,
+    /// False: trace context is passed on and continued, no span is sent.
+    #[prost(bool, tag = "5")]
+    pub report: bool,
+    #[prost(message, repeated, tag = "6")]
+    pub custom_tags: ::prost::alloc::vec::Vec<CustomTag>,
+    /// `x-request-id` carries the decision, as Envoy's does.
+    #[prost(bool, tag = "7")]
+    pub use_request_id: bool,
+    /// Bytes; 0 = the named default.
+    #[prost(uint32, tag = "8")]
+    pub max_path_length: u32,
+    #[prost(bool, tag = "9")]
+    pub istio_tags: bool,
+    /// `OTEL_RESOURCE_ATTRIBUTES` of the proxy's environment is part of the resource.
+    #[prost(bool, tag = "10")]
+    pub environment_resource: bool,
+}
+impl ::prost::Name for Tracing {
+    const NAME: &'static str = "Tracing";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Tracing".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Tracing".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CustomTag {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Where the source has none; absent: no tag.
+    #[prost(string, optional, tag = "5")]
+    pub default_value: ::core::option::Option<::prost::alloc::string::String>,
+    #[prost(oneof = "custom_tag::Source", tags = "2, 3, 4")]
+    pub source: ::core::option::Option<custom_tag::Source>,
+}
+/// Nested message and enum types in `CustomTag`.
+pub mod custom_tag {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Source {
+        #[prost(string, tag = "2")]
+        Literal(::prost::alloc::string::String),
+        #[prost(string, tag = "3")]
+        Environment(::prost::alloc::string::String),
+        #[prost(string, tag = "4")]
+        Header(::prost::alloc::string::String),
+    }
+}
+impl ::prost::Name for CustomTag {
+    const NAME: &'static str = "CustomTag";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.CustomTag".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.CustomTag".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MetricOverride {
+    /// Exposed name; empty is all.
+    #[prost(string, tag = "1")]
+    pub metric: ::prost::alloc::string::String,
+    #[prost(enumeration = "Side", tag = "2")]
+    pub side: i32,
+    #[prost(bool, optional, tag = "3")]
+    pub disabled: ::core::option::Option<bool>,
+    #[prost(message, repeated, tag = "4")]
+    pub tags: ::prost::alloc::vec::Vec<TagOverride>,
+}
+impl ::prost::Name for MetricOverride {
+    const NAME: &'static str = "MetricOverride";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.MetricOverride".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.MetricOverride".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TagOverride {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Absent: the label goes.
+    #[prost(string, optional, tag = "2")]
+    pub value: ::core::option::Option<::prost::alloc::string::String>,
+}
+impl ::prost::Name for TagOverride {
+    const NAME: &'static str = "TagOverride";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TagOverride".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TagOverride".into()
     }
 }
 /// How clients must speak to a service (resource name `namespace/hostname`), or to a workload called by its own address
@@ -399,6 +632,38 @@ impl OutboundPolicy {
         match value {
             "ALLOW_ANY" => Some(Self::AllowAny),
             "REGISTRY_ONLY" => Some(Self::RegistryOnly),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Side {
+    /// Refused.
+    NoSide = 0,
+    /// Outbound.
+    Client = 1,
+    /// Inbound.
+    Server = 2,
+}
+impl Side {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::NoSide => "NO_SIDE",
+            Self::Client => "CLIENT",
+            Self::Server => "SERVER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "NO_SIDE" => Some(Self::NoSide),
+            "CLIENT" => Some(Self::Client),
+            "SERVER" => Some(Self::Server),
             _ => None,
         }
     }

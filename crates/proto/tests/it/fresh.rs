@@ -14,7 +14,7 @@ struct Source {
     service: Option<(&'static str, &'static str)>,
 }
 
-const SOURCES: [Source; 4] = [
+const SOURCES: [Source; 6] = [
     Source {
         proto: "envoy/discovery.proto",
         package: "envoy.service.discovery.v3",
@@ -26,6 +26,18 @@ const SOURCES: [Source; 4] = [
         package: "istio.v1.auth",
         module: "certificate",
         service: Some(("identity", "certificate_service")),
+    },
+    Source {
+        proto: "envoy/access_log.proto",
+        package: "envoy.service.accesslog.v3",
+        module: "access_log",
+        service: Some(("telemetry", "access_log_service")),
+    },
+    Source {
+        proto: "opentelemetry/trace.proto",
+        package: "opentelemetry.proto.collector.trace.v1",
+        module: "trace",
+        service: Some(("telemetry", "trace_service")),
     },
     Source {
         proto: "istio/workload.proto",

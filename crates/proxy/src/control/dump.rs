@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use voile_xds::wire::{
-    Capture, CapturedPort, InboundListener, OutboundListener, PortPolicy, Service, Workload,
+    AccessLog, Capture, CapturedPort, InboundListener, LogSink, OutboundListener, PortPolicy,
+    Service, Telemetry, Tracing, Workload,
 };
 
 use super::sockets::Socket;
@@ -25,9 +26,7 @@ pub(super) fn configuration(control: &Control) -> String {
             "trust_domain_aliases": texts(&configuration.trust_domain_aliases),
             "outbound_policy": format!("{:?}", configuration.outbound_policy),
             "source_address": configuration.source_address.map(|address| address.to_string()),
-            "access_log": configuration.access_log.as_ref().map(|log| json!({
-                "encoding": format!("{:?}", log.encoding), "path": &*log.path,
-            })),
+            "telemetry": telemetry(&configuration.telemetry),
             "capture": configuration.capture.as_ref().map(capture),
             "inbound": configuration.inbound.iter().map(|l| inbound(control, l)).collect::<Vec<_>>(),
             "outbound": configuration.outbound.iter().map(outbound).collect::<Vec<_>>(),
@@ -224,4 +223,38 @@ fn pretty(value: &Value) -> String {
     let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
     text.push('\n');
     text
+}
+
+fn telemetry(telemetry: &Telemetry) -> Value {
+    let log = |log: &AccessLog| {
+        let to = match &log.sink {
+            LogSink::File { path, format, .. } => {
+                json!({"file": &**path, "format": format.source()})
+            }
+            LogSink::Grpc(log) => json!({
+                "service": format!("{}:{}", log.collector.service, log.collector.port),
+                "log_name": &*log.log_name,
+            }),
+        };
+        json!({
+            "side": format!("{:?}", log.side),
+            "provider": &*log.provider,
+            "filter": log.filter.as_ref().map(voile_model::log_filter::LogFilter::source),
+            "to": to,
+        })
+    };
+    let spans = |tracing: &Tracing| {
+        json!({
+            "service": format!("{}:{}", tracing.collector.service, tracing.collector.port),
+            "http_path": tracing.http_path.as_deref(),
+            "sampling_percent": f64::from(tracing.sampling.millionths()) / 10_000.0,
+            "report": tracing.report,
+        })
+    };
+    json!({
+        "access_logs": telemetry.access_logs.iter().map(log).collect::<Vec<_>>(),
+        "client_tracing": telemetry.client_tracing.as_ref().map(spans),
+        "server_tracing": telemetry.server_tracing.as_ref().map(spans),
+        "metric_overrides": telemetry.metrics.len(),
+    })
 }

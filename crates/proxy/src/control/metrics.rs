@@ -115,14 +115,7 @@ fn own(control: &Control) -> Vec<Family> {
             f64::from(u8::from(connected)),
         ),
     ];
-    if let Some(log) = &control.access_log {
-        families.push(Family::single(
-            "voile_access_log_dropped_total",
-            "counter",
-            "Access log lines dropped because the queue was full.",
-            log.dropped() as f64,
-        ));
-    }
+    families.extend(control.recorders.families());
     families.extend(control.dns.iter().flat_map(|dns| dns.families()));
     families
 }

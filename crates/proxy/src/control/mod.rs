@@ -3,6 +3,7 @@
 
 mod accept;
 mod admin;
+mod collector;
 mod credentials;
 mod destinations;
 mod dns;
@@ -11,6 +12,7 @@ mod dump;
 mod footprint;
 mod handover;
 mod metrics;
+mod recorders;
 mod shutdown;
 mod sockets;
 mod state;
@@ -31,7 +33,6 @@ use voile_identity::{
 };
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
-use voile_telemetry::access_log::Writing;
 use voile_telemetry::logging::Level;
 use voile_transport as transport;
 use voile_transport::alpn;
@@ -42,6 +43,7 @@ use accept::{Dispatcher, WorkerHandle};
 use credentials::Credentials;
 use doors::{Doors, StartDns};
 use handover::{Inherited, Predecessor};
+use recorders::{Recorders, Remains};
 use shutdown::Ending;
 use sockets::Direction;
 use state::{Control, Shared};
@@ -180,19 +182,27 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let writing = LocalSet::new().block_on(
+    let recorders = Recorders::new(Arc::clone(&tls.client_tcp), node.id.as_str().into());
+    let local = LocalSet::new();
+    let remains = local.block_on(
         &runtime,
-        control(options, node, store, handles, from_workers, pages),
+        control(
+            options,
+            node,
+            store,
+            handles,
+            from_workers,
+            pages,
+            recorders,
+        ),
     )?;
     for thread in threads {
         if thread.join().is_err() {
             tracing::error!("a worker ended by a panic");
         }
     }
-    drop(runtime);
-    if writing.is_some_and(|writing| !writing.finish()) {
-        tracing::warn!("the end of the access log is not written");
-    }
+    // The workers are gone, and what they told last is on its way.
+    local.block_on(&runtime, remains.finish());
     Ok(())
 }
 
@@ -351,7 +361,8 @@ async fn control(
     handles: Vec<WorkerHandle>,
     mut from_workers: mpsc::UnboundedReceiver<FromWorker>,
     mut pages: Pages,
-) -> Result<Option<Writing>, RunError> {
+    recorders: Recorders,
+) -> Result<Remains, RunError> {
     let mut shared = Shared::default();
     shared.sockets.inherited = std::mem::take(&mut pages.inherited);
     shared.sockets.lends = options.handover.is_some();
@@ -390,9 +401,11 @@ async fn control(
         client,
         store,
         Rc::clone(&dispatcher),
+        recorders,
     )));
     let mut doors = Doors::new(&control, &ending, options.handover, pages, dns)?;
     let mut signals = shutdown::Signals::install()?;
+    let mut reopen = signals.take_reopen();
     let mut begun = false;
     loop {
         if !begun && control.borrow().unready().is_empty() {
@@ -413,13 +426,14 @@ async fn control(
             Ok(()) = renewed.changed() => control.borrow_mut().certificate_changed(),
             () = sockets::until(retry) => control.borrow_mut().bind_again(),
             () = sockets::until(doors.deadline) => return Err(doors.late()),
+            () = shutdown::asked(&mut reopen) => control.borrow().recorders.reopen(),
             () = signals.next() => break,
             () = ending.asked() => break,
         }
     }
     doors.close();
     shutdown::drain(&control, &ending, &dispatcher, &mut signals).await;
-    Ok(control.borrow_mut().take_writing())
+    Ok(control.borrow_mut().end_recording())
 }
 
 /// The DNS proxy, where it was asked for, to be started when the doors open.

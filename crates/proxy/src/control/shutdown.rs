@@ -44,6 +44,8 @@ impl Ending {
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    /// SIGUSR1: open the access log anew.
+    reopen: Option<Signal>,
 }
 
 impl Signals {
@@ -51,7 +53,13 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            reopen: Some(signal(SignalKind::user_defined1())?),
         })
+    }
+
+    /// The other signal, to be waited for beside [`Self::next`].
+    pub(super) fn take_reopen(&mut self) -> Option<Signal> {
+        self.reopen.take()
     }
 
     pub(super) async fn next(&mut self) {
@@ -59,6 +67,16 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+/// The next signal of one kind.
+pub(super) async fn asked(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
     }
 }
 

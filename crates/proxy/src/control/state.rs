@@ -12,15 +12,14 @@ use tokio::sync::watch;
 use voile_identity::CertificateStore;
 use voile_proto::type_url;
 use voile_telemetry::Peer;
-use voile_telemetry::access_log::{AccessLog, Encoding, Writing};
 use voile_telemetry::logging::Level;
-use voile_transport::Listener;
+use voile_transport::{self as transport, Listener, Origin};
 use voile_xds::client::{Rejection, Update, XdsClient};
-use voile_xds::wire::{self, AccessLogEncoding};
 
 use super::Options;
 use super::accept::{self, Dispatcher};
 use super::destinations::Destinations;
+use super::recorders::{Recorders, Remains};
 use super::sockets::{Direction, Entry, Key, Socket, Sockets};
 use crate::plan::{ListenerId, Plan};
 use crate::registry::{Registry, address_name, peer};
@@ -76,8 +75,8 @@ pub(super) struct Control {
     pub(super) store: Arc<CertificateStore>,
     pub(super) dispatcher: Rc<Dispatcher>,
     pub(super) published: Option<Arc<Plan>>,
-    pub(super) access_log: Option<AccessLog>,
-    writing: Option<Writing>,
+    pub(super) recorders: Recorders,
+    marks: bool,
     pub(super) dns: Option<Rc<super::dns::Dns>>,
     pub(super) draining: bool,
     accepting: BTreeMap<Key, watch::Sender<()>>,
@@ -96,6 +95,7 @@ impl Control {
         client: XdsClient,
         store: Arc<CertificateStore>,
         dispatcher: Rc<Dispatcher>,
+        recorders: Recorders,
     ) -> Self {
         Self {
             workload: options.workload.clone(),
@@ -107,8 +107,8 @@ impl Control {
             store,
             dispatcher,
             published: None,
-            access_log: None,
-            writing: None,
+            recorders,
+            marks: options.capture.is_some(),
             dns: None,
             draining: false,
             accepting: BTreeMap::new(),
@@ -209,14 +209,11 @@ impl Control {
 
     /// Sends a plan to the workers, then lets removed listeners go.
     fn obey(&mut self, plan: Plan) {
-        let before = self
-            .published
-            .as_ref()
-            .map(|plan| plan.settings.access_log.clone());
-        if before.is_none_or(|before| before != plan.settings.access_log) {
-            let opened = plan.settings.access_log.as_ref().and_then(open_log);
-            (self.access_log, self.writing) = opened.unzip();
-        }
+        let origin = Origin {
+            source: plan.settings.source_address,
+            mark: self.marks.then_some(transport::OUTWARD_MARK),
+        };
+        let recording = self.recorders.follow(&plan, origin);
         let keys: BTreeSet<Key> = keys(&plan).collect();
         let (inbound, outbound) = {
             let mut shared = self.shared();
@@ -245,7 +242,7 @@ impl Control {
             plan: Arc::clone(&plan),
             inbound: inbound.clone(),
             outbound: outbound.clone(),
-            access_log: self.access_log.clone(),
+            recording: recording.clone(),
         });
         tracing::info!(
             inbound = plan.inbound.len(),
@@ -291,8 +288,8 @@ impl Control {
     }
 
     /// What is left to wait for when everybody who logs is gone.
-    pub(super) fn take_writing(&mut self) -> Option<Writing> {
-        self.writing.take()
+    pub(super) fn end_recording(&mut self) -> Remains {
+        self.recorders.end()
     }
 
     pub(super) fn next_bind_attempt(&self) -> Option<Instant> {
@@ -483,18 +480,4 @@ fn keys(plan: &Plan) -> impl Iterator<Item = Key> {
             .iter()
             .map(|listener| (Direction::Outbound, listener.bind)),
     )
-}
-
-fn open_log(wanted: &wire::AccessLog) -> Option<(AccessLog, Writing)> {
-    let encoding = match wanted.encoding {
-        AccessLogEncoding::Text => Encoding::Text,
-        AccessLogEncoding::Json => Encoding::Json,
-    };
-    match AccessLog::start(encoding, &wanted.path) {
-        Ok(opened) => Some(opened),
-        Err(error) => {
-            tracing::error!(path = %wanted.path, %error, "the access log cannot be opened; requests go unlogged");
-            None
-        }
-    }
 }

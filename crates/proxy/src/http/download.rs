@@ -11,6 +11,7 @@ use voile_traffic::RetryPolicy;
 
 use super::buffers::{Buffer, Buffers};
 use super::io::Io;
+use super::role::Observe;
 use super::upload::poll_write_two;
 
 /// Most interim responses before a final one; a server that sends more is playing with us.
@@ -50,7 +51,7 @@ enum Phase {
 }
 
 /// What the response depends on besides its own bytes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Terms<'a> {
     pub(crate) asked: Asked,
     pub(crate) client: Version,
@@ -60,6 +61,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) from_sidecar: bool,
     /// Answers with a status it names are held back.
     pub(crate) retry: Option<&'a RetryPolicy>,
+    /// Is shown the final head.
+    pub(crate) observer: Option<&'a dyn Observe>,
 }
 
 impl Terms<'_> {
@@ -245,6 +248,9 @@ impl Download {
             if let Some(held) = terms.hold(&head).filter(|_| !self.accepted) {
                 index.reset();
                 return Err(held);
+            }
+            if let Some(observer) = terms.observer {
+                observer.response(&mut head.headers());
             }
             self.status = head.status();
             self.until_close = head.framing() == voile_http1::Framing::UntilClose;

@@ -183,9 +183,11 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             }
             (Ok(mut upload), Ok(mut route)) => {
                 desk.to_upstream.clear();
+                let observer = route.observer.as_deref();
                 let edit = RequestEdit {
                     default_authority: route.default_authority.as_deref().or(Some(NO_AUTHORITY)),
-                    add: route.add_request_headers.as_deref().unwrap_or_default(),
+                    add: observer.map_or(&[], |observer| observer.adds()),
+                    leave_out: observer.map_or(&[], |observer| observer.leaves_out()),
                 };
                 head.write_forwarded(&edit, &mut desk.to_upstream);
                 let after = self
@@ -296,6 +298,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 tally.reused = stream.is_reused() && !stale;
             }
             let mark = upstream.written();
+            if let Some(observer) = &route.observer {
+                observer.sends(upstream.local_address());
+            }
             let Some(work) = &mut self.work else {
                 return After::Close { linger: false };
             };
@@ -497,6 +502,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             persist: facts.keep_alive,
             from_sidecar: route.to_sidecar,
             retry: route.retry.as_deref(),
+            observer: route.observer.as_deref(),
         };
         let retiring = self.retiring;
         let mut flight = Flight {

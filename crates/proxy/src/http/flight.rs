@@ -118,7 +118,12 @@ impl<U: Io> Flight<'_, U> {
             .poll(cx, head, client.input, client.stream, self.upstream)
         {
             Poll::Pending => {}
-            Poll::Ready(Ok(())) => self.upload.finished = true,
+            Poll::Ready(Ok(())) => {
+                self.upload.finished = true;
+                if let Some(observer) = self.terms.observer {
+                    observer.received();
+                }
+            }
             // The upstream may have answered before it closed: what it said decides.
             Poll::Ready(Err(UploadError::Upstream)) => self.upload.broken = true,
             Poll::Ready(Err(UploadError::Client)) => return Some(Landing::ClientGone),

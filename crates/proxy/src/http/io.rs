@@ -26,6 +26,11 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         News::None
     }
 
+    /// Our end of the connection. What cannot tell has none.
+    fn local_address(&self) -> Option<std::net::SocketAddr> {
+        None
+    }
+
     /// Bytes written so far, as they travel; a mark for [`Io::closed_before`].
     fn written(&self) -> u64 {
         0
@@ -56,6 +61,10 @@ impl Io for voile_transport::Stream {
 
     fn abort(&mut self) {
         voile_transport::reset(self.tcp());
+    }
+
+    fn local_address(&self) -> Option<std::net::SocketAddr> {
+        self.tcp().local_addr().ok()
     }
 
     fn news(&mut self) -> News {

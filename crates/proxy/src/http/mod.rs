@@ -26,6 +26,6 @@ pub use head::{Head, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
 pub use role::{
-    ConnectFailure, Exchange, Grpc, HttpRole, Refusal, ResponseFlag, Route, UpstreamHttp,
+    ConnectFailure, Exchange, Grpc, HttpRole, Observe, Refusal, ResponseFlag, Route, UpstreamHttp,
 };
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::hash::Hash;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -76,10 +77,10 @@ pub struct Route<R: HttpRole> {
     pub connect_timeout: Duration,
     /// What is spoken to the upstream, whatever the client speaks.
     pub upstream: UpstreamHttp,
-    /// Complete field lines (`name: value\r\n` each) to add to the forwarded head.
-    pub add_request_headers: Option<Rc<[u8]>>,
     /// The authority to send when the request names none, which only HTTP/1.0 allows.
     pub default_authority: Option<Rc<str>>,
+    /// Who edits and watches this request for logs and spans; none costs nothing.
+    pub observer: Option<Rc<dyn Observe>>,
     /// Whether a verified sidecar answers, whose word that it did nothing is believed.
     pub to_sidecar: bool,
     /// Answers to be held back because [`HttpRole::again`] may wish for others.
@@ -94,8 +95,8 @@ impl<R: HttpRole> Route<R> {
             ticket,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             upstream: UpstreamHttp::Http1,
-            add_request_headers: None,
             default_authority: None,
+            observer: None,
             to_sidecar: false,
             retry: None,
         }
@@ -109,13 +110,35 @@ impl<R: HttpRole> Route<R> {
             key: self.key.clone(),
             connect_timeout: self.connect_timeout,
             upstream: self.upstream,
-            add_request_headers: self.add_request_headers.clone(),
+            observer: self.observer.clone(),
             default_authority: self.default_authority.clone(),
             to_sidecar: self.to_sidecar,
             retry: self.retry.clone(),
             ticket: self,
         }
     }
+}
+
+/// Edits one request's head, and is told what the record needs and only the engine sees. What is told again, because the
+/// request was sent again, replaces what was told before.
+pub trait Observe {
+    /// Fields of the request that do not go on, in lower case.
+    fn leaves_out(&self) -> &'static [&'static str];
+
+    /// Complete field lines (`name: value\r\n` each) that go on in their place.
+    fn adds(&self) -> &[u8];
+
+    /// The request goes out on this connection of ours.
+    fn sends(&self, from: Option<SocketAddr>);
+
+    /// All of the request was received.
+    fn received(&self);
+
+    /// The final head of the response.
+    fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>);
+
+    /// The response's trailers.
+    fn trailers(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>);
 }
 
 /// A request the role will not forward.

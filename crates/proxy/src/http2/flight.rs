@@ -16,8 +16,8 @@ use super::headers;
 use super::limits::MAX_INTERIM_RESPONSES;
 use super::pump::{Broken, Cause, Pump, Replay};
 use super::stream::{Call, Tally};
-use crate::http::ResponseFlag;
 use crate::http::timer::Timer;
+use crate::http::{Observe, ResponseFlag};
 
 /// How a stream ended that did not end well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub(crate) struct Flight<'a> {
     idle_since: Option<(Instant, u64)>,
     timer: Timer,
     limit: Duration,
+    /// Is told what the record needs.
+    pub(crate) observer: Option<&'a dyn Observe>,
 }
 
 impl<'a> Flight<'a> {
@@ -84,6 +86,7 @@ impl<'a> Flight<'a> {
             idle_since: None,
             timer: Timer::default(),
             limit,
+            observer: None,
         }
     }
 
@@ -97,7 +100,12 @@ impl<'a> Flight<'a> {
             Poll::Ready(Err(Broken::Source(cause))) => return Poll::Ready(Landing::Client(cause)),
             // The upstream takes no more; what it answers decides.
             Poll::Ready(Err(Broken::Sink(_))) => self.up.finish(),
-            Poll::Ready(Ok(())) | Poll::Pending => {}
+            Poll::Ready(Ok(())) => {
+                if let Some(observer) = self.observer {
+                    observer.received();
+                }
+            }
+            Poll::Pending => {}
         }
         if let Down::Waiting { response, interim } = &mut self.down {
             match poll_head(cx, response, interim, call) {
@@ -155,6 +163,9 @@ impl<'a> Flight<'a> {
         headers::clean(&mut parts.headers);
         tally.status = parts.status.as_u16();
         tally.response_head = headers::size(&parts.headers);
+        if let Some(observer) = self.observer {
+            observer.response(&mut headers::fields(&parts.headers));
+        }
         let end = body.is_end_stream();
         if call.is_grpc && end {
             tally.grpc.status = grpc::status(&parts.headers);
@@ -206,6 +217,9 @@ impl<'a> Flight<'a> {
         };
         if let Some(pump) = &down {
             tally.response_body = pump.bytes;
+            if let (Some(observer), Some(trailers)) = (self.observer, &pump.trailers) {
+                observer.trailers(&mut headers::fields(trailers));
+            }
             tally.grpc.response_messages = count(pump);
             if call.is_grpc {
                 tally.grpc.status = pump.trailers.as_ref().and_then(grpc::status);

@@ -6,6 +6,8 @@ use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Uri};
 
+use crate::http::Observe;
+
 /// Fields removed in both directions because a forged one would be believed further on.
 const IDENTITY_FIELDS: [HeaderName; 3] = [
     HeaderName::from_static("x-envoy-peer-metadata"),
@@ -61,10 +63,10 @@ pub(crate) fn check_request(parts: &Parts) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The request that goes on over HTTP/2. `add` are complete field lines, `default_authority` is for a request that names none.
+/// The request that goes on over HTTP/2. `default_authority` is for a request that names none.
 pub(crate) fn forwarded_request(
     parts: &Parts,
-    add: &[u8],
+    observer: Option<&dyn Observe>,
     default_authority: Option<&str>,
 ) -> Result<Request<()>, http::Error> {
     let authority = match parts.uri.authority() {
@@ -90,7 +92,12 @@ pub(crate) fn forwarded_request(
     *headers = parts.headers.clone();
     headers.remove(HOST);
     clean(headers);
-    add_lines(headers, add);
+    if let Some(observer) = observer {
+        for name in observer.leaves_out() {
+            headers.remove(*name);
+        }
+        add_lines(headers, observer.adds());
+    }
     Ok(request)
 }
 
@@ -145,4 +152,11 @@ pub(crate) fn size(headers: &HeaderMap) -> u64 {
         .iter()
         .map(|(name, value)| name.as_str().len() + value.len() + 4);
     fields.sum::<usize>() as u64
+}
+
+/// Every field line, by name.
+pub(crate) fn fields(headers: &HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
+    headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
 }

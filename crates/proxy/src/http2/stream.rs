@@ -172,8 +172,10 @@ async fn forward<R: HttpRole + 'static>(
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
     loop {
         tally.attempts += 1;
-        let add = route.add_request_headers.as_deref().unwrap_or_default();
-        let request = headers::forwarded_request(parts, add, route.default_authority.as_deref());
+        let observer = route.observer.clone();
+        let observer = observer.as_deref();
+        let request =
+            headers::forwarded_request(parts, observer, route.default_authority.as_deref());
         let Ok(request) = request else {
             let flag = ResponseFlag::DownstreamProtocolError;
             return call.answer(400, flag, "http2.authority", "http2.authority", tally);
@@ -193,6 +195,9 @@ async fn forward<R: HttpRole + 'static>(
             }
         };
         tally.reused = lease.reused;
+        if let Some(observer) = observer {
+            observer.sends(lease.local_address());
+        }
         let empty = body.as_ref().is_some_and(RecvStream::is_end_stream);
         let Ok((response, sink)) = lease.send.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
@@ -219,6 +224,7 @@ async fn forward<R: HttpRole + 'static>(
             (None, None) => return,
         };
         let mut flight = Flight::new(up, &mut replay, response, worker.timeouts.stream_idle);
+        flight.observer = observer;
         let landing = poll_fn(|cx| flight.poll(cx, call, tally)).await;
         let failed = match landing {
             Landing::Upstream(Cause::Unprocessed) => {

@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::{Future as _, poll_fn};
 use std::hash::Hash;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -61,6 +62,8 @@ struct Connection {
     streams: Cell<usize>,
     since: Cell<Instant>,
     driver: RefCell<Option<Waker>>,
+    /// Our end of it.
+    local: Option<SocketAddr>,
 }
 
 /// One stream's place on a connection.
@@ -73,6 +76,11 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// Our end of the connection.
+    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
+        self.connection.local
+    }
+
     /// The connection takes no more streams.
     pub(crate) fn spoiled(&self) {
         self.connection.retire();
@@ -247,6 +255,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         let stream = connecting
             .await
             .map_err(|_| ConnectFailure::new("upstream_connect_timeout"))??;
+        let local = stream.local_address();
         let (outlet, io) = Outlet::new(stream, self.buffers.clone());
         // The preface and our settings wait in the outlet and leave with the first request.
         let handshake = builder().handshake::<_, Bytes>(io);
@@ -258,6 +267,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             streams: Cell::new(0),
             since: Cell::new(Instant::now()),
             driver: RefCell::default(),
+            local,
         });
         group.connections.borrow_mut().push(Rc::clone(&connection));
         let lease = connection.lease(group, false);

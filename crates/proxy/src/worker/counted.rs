@@ -1,5 +1,6 @@
 //! Counting a finished request in a worker's series, with what only gRPC has.
 
+use voile_model::mesh::telemetry::Side;
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 
 use super::Worker;
@@ -14,7 +15,15 @@ pub(crate) fn protocol<R: HttpRole>(exchange: &Exchange<'_, R>) -> &'static str 
 }
 
 /// Counts an exchange in its series.
-pub(crate) fn count<R: HttpRole>(worker: &Worker, series: SeriesId, exchange: &Exchange<'_, R>) {
+pub(crate) fn count<R: HttpRole>(
+    worker: &Worker,
+    side: Side,
+    series: SeriesId,
+    exchange: &Exchange<'_, R>,
+) {
+    if !worker.recording.borrow().side(side).metrics {
+        return;
+    }
     let sizes = (
         exchange.request_head_bytes + exchange.request_body_bytes,
         exchange.response_head_bytes + exchange.response_body_bytes,

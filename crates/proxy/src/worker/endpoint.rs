@@ -164,7 +164,11 @@ impl Endpoint {
     }
 }
 
-fn verify(stream: &Stream, expected: &[Identity]) -> Result<(), voile_identity::PeerError> {
+/// Whether whoever answered is one of those expected.
+pub(crate) fn verify(
+    stream: &Stream,
+    expected: &[Identity],
+) -> Result<(), voile_identity::PeerError> {
     let leaf = stream
         .peer_certificates()
         .first()

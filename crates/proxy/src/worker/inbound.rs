@@ -8,8 +8,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
+use rustls::CipherSuite;
 use tokio::net::TcpStream;
 use voile_identity::identity_of;
+use voile_model::mesh::telemetry::Side;
 use voile_policy::Permit;
 use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId};
 use voile_transport::alpn::{self, Inner};
@@ -21,7 +23,7 @@ use voile_xds::wire::{MutualTls, Protocol};
 use super::admission::{Arrival, admit};
 use super::inbound_http::InboundRole;
 use super::late::{self, Ahead};
-use super::logged::{self, TcpRecord};
+use super::logged::{self, Downstream, TcpRecord};
 use super::peers::Known;
 use super::server_first::Place;
 use super::slots::InboundSlot;
@@ -53,7 +55,20 @@ pub(crate) struct Caller {
     pub(crate) arrival: Arrival,
     /// SPIFFE identity, empty in plaintext.
     pub(crate) principal: String,
+    pub(crate) suite: Option<CipherSuite>,
     pub(crate) remote: SocketAddr,
+}
+
+impl Caller {
+    /// As logs tell of it.
+    pub(crate) fn downstream(&self, local: SocketAddr) -> Downstream<'_> {
+        Downstream {
+            local,
+            remote: self.remote,
+            principal: &self.principal,
+            suite: self.suite,
+        }
+    }
 }
 
 /// Serves one connection to its end.
@@ -73,8 +88,13 @@ pub(crate) async fn serve(
         kind,
         ahead,
     } = identified;
-    let Some(permit) = permit(&worker, &slot, &caller.arrival, remote) else {
-        return;
+    let permit = match permit(&worker, &slot, &caller.arrival, remote) {
+        Ok(permit) => permit,
+        Err(denial) => {
+            let local = slot.plan.borrow().bind;
+            refused(&worker, &slot, &denial, caller.downstream(local));
+            return;
+        }
     };
     match kind {
         Kind::Http => {
@@ -98,17 +118,29 @@ fn permit(
     slot: &InboundSlot,
     arrival: &Arrival,
     remote: SocketAddr,
-) -> Option<Permit> {
+) -> Result<Permit, String> {
     let mode = slot.plan.borrow().mutual_tls;
     // A listener without a plan does not exist, nor one without trust.
-    let trust = worker.trust.borrow().clone()?;
-    match admit(mode, arrival, &trust) {
-        Ok(permit) => Some(permit),
-        Err(denial) => {
-            count(&worker.counters.refused);
-            tracing::debug!(%remote, %denial, "connection refused");
-            None
-        }
+    let trust = worker.trust.borrow().clone();
+    let trust = trust.ok_or_else(|| "no trust domain yet".to_owned())?;
+    admit(mode, arrival, &trust).map_err(|denial| {
+        count(&worker.counters.refused);
+        tracing::debug!(%remote, %denial, "connection refused");
+        denial.to_string()
+    })
+}
+
+/// The line of a connection that never got as far as a request.
+fn refused(worker: &Worker, slot: &InboundSlot, why: &str, downstream: Downstream<'_>) {
+    if logged::is_on(worker, Side::Server) {
+        let record = TcpRecord {
+            flags: "UAEX",
+            details: "refused_by_policy",
+            termination: why,
+            cluster: &slot.cluster(),
+            ..TcpRecord::new(Side::Server, downstream)
+        };
+        logged::tcp(worker, &record);
     }
 }
 
@@ -123,7 +155,7 @@ async fn identify(
         (plan.mutual_tls, plan.protocol)
     };
     if mode == MutualTls::Strict {
-        return strict(worker, protocol, tcp, remote).await;
+        return strict(worker, slot, protocol, tcp, remote).await;
     }
     if mode == MutualTls::Disable && matches!(protocol, Protocol::Tcp | Protocol::Tls) {
         return Some(plaintext(tcp.into(), remote, Kind::Opaque));
@@ -146,7 +178,7 @@ async fn identify(
     let mut ahead = None;
     if detected == Detected::Undecided {
         if !protocol.is_http() {
-            let permit = permit(worker, slot, &Arrival::Plaintext, remote)?;
+            let permit = permit(worker, slot, &Arrival::Plaintext, remote).ok()?;
             (detected, ahead) = late::detect(worker, slot, &mut tcp, &mut prefix, &permit).await?;
         } else if prefix.is_empty() {
             return None; // An HTTP client that has nothing to say has no claim to an answer.
@@ -155,7 +187,7 @@ async fn identify(
     let io = TcpIo::new(tcp, prefix);
     let mut identified = match detected {
         Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
-            terminate(worker, protocol, io, remote).await?
+            terminate(worker, slot, protocol, io, remote).await?
         }
         // TLS that is not ours belongs to the application, whatever the port says.
         Detected::Tls(_) => plaintext(io, remote, Kind::Opaque),
@@ -176,6 +208,7 @@ async fn identify(
 /// Takes nothing but TLS. Plaintext is closed in good order, without an alert that its client could not read.
 async fn strict(
     worker: &Worker,
+    slot: &InboundSlot,
     protocol: Protocol,
     mut tcp: TcpStream,
     remote: SocketAddr,
@@ -187,10 +220,25 @@ async fn strict(
     if first != Some(transport::TLS_HANDSHAKE_RECORD) {
         count(&worker.counters.refused);
         tracing::debug!(%remote, "plaintext refused: PeerAuthentication is STRICT");
+        no_chain(worker, slot, remote);
         transport::linger(Stream::Tcp(tcp.into())).await;
         return None;
     }
-    terminate(worker, protocol, TcpIo::new(tcp, prefix), remote).await
+    terminate(worker, slot, protocol, TcpIo::new(tcp, prefix), remote).await
+}
+
+/// Envoy's words for plaintext where only mutual TLS is taken.
+fn no_chain(worker: &Worker, slot: &InboundSlot, remote: SocketAddr) {
+    if logged::is_on(worker, Side::Server) {
+        let record = TcpRecord {
+            flags: "NR",
+            details: "filter_chain_not_found",
+            termination: "plaintext refused: PeerAuthentication is STRICT",
+            cluster: &slot.cluster(),
+            ..TcpRecord::new(Side::Server, slot.stranger(remote))
+        };
+        logged::tcp(worker, &record);
+    }
 }
 
 /// HTTP clients speak first, so there is no hurry to call a silent one opaque.
@@ -209,6 +257,7 @@ fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
     let caller = Caller {
         arrival: Arrival::Plaintext,
         principal: String::new(),
+        suite: None,
         remote,
     };
     Identified {
@@ -222,6 +271,7 @@ fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
 /// Answers the mesh's handshake. ALPN names what travels inside; the bytes themselves are not looked at.
 async fn terminate(
     worker: &Worker,
+    slot: &InboundSlot,
     protocol: Protocol,
     io: TcpIo,
     remote: SocketAddr,
@@ -229,6 +279,15 @@ async fn terminate(
     let refused = |error: &dyn std::fmt::Display| {
         count(&worker.counters.handshake_failures_downstream);
         tracing::debug!(%remote, %error, "handshake failed");
+        if logged::is_on(worker, Side::Server) {
+            let record = TcpRecord {
+                downstream_failure: &error.to_string(),
+                termination: "tls_handshake_failed",
+                cluster: &slot.cluster(),
+                ..TcpRecord::new(Side::Server, slot.stranger(remote))
+            };
+            logged::tcp(worker, &record);
+        }
     };
     let config = worker.tls.server.clone();
     let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
@@ -252,9 +311,11 @@ async fn terminate(
         (Inner::Http2, _) | (Inner::Unnamed, Protocol::Http2 | Protocol::Grpc) => Kind::Http2,
         (Inner::Opaque, _) => Kind::Opaque,
     };
+    let suite = stream.cipher_suite();
     Some(Identified {
         stream,
         caller: Caller {
+            suite,
             principal: identity.to_string(),
             arrival: Arrival::MutualTls(identity),
             remote,
@@ -285,16 +346,26 @@ async fn relay(
             Box::pin(transport::connect(plan.endpoint, worker.homeward(), limit)).await
         }
     };
-    let (received, sent, flags, failure) = match connected {
+    let mut record = TcpRecord {
+        start,
+        upstream: Some(plan.endpoint),
+        ..TcpRecord::new(Side::Server, caller.downstream(plan.bind))
+    };
+    let failure;
+    match connected {
         Err(error) => {
             transport::reset(stream.tcp());
-            (0, 0, "UF", error.to_string())
+            failure = error.to_string();
+            (record.flags, record.failure) = ("UF", &failure);
         }
         Ok(upstream) => {
             let revoked = match caller.arrival {
                 Arrival::Plaintext => slot.no_plaintext.borrow().clone(),
                 Arrival::MutualTls(_) => slot.no_mutual_tls.borrow().clone(),
             };
+            if logged::is_on(worker, Side::Server) {
+                record.upstream_local = upstream.local_addr().ok();
+            }
             let upstream = Stream::Tcp(upstream.into());
             let outcome = transport::relay(
                 stream,
@@ -303,32 +374,20 @@ async fn relay(
                 either(&revoked, &worker.stop),
             )
             .await;
-            (
-                outcome.received,
-                outcome.sent,
-                flags(&outcome.end),
-                String::new(),
-            )
+            (record.received, record.sent) = (outcome.received, outcome.sent);
+            record.flags = flags(&outcome.end);
         }
-    };
+    }
     worker
         .shard
         .borrow_mut()
-        .tcp_closed(series, flags, received, sent);
-    let record = TcpRecord {
-        start,
-        duration: started.elapsed(),
-        flags,
-        failure: &failure,
-        received,
-        sent,
-        upstream: Some(plan.endpoint),
-        cluster: &format!("inbound|{}||", plan.endpoint.port()),
-        local: plan.bind,
-        remote: caller.remote,
-        principal: &caller.principal,
-    };
-    logged::tcp(worker, &record);
+        .tcp_closed(series, record.flags, record.received, record.sent);
+    if logged::is_on(worker, Side::Server) {
+        let cluster = slot.cluster();
+        record.cluster = &cluster;
+        record.duration = started.elapsed();
+        logged::tcp(worker, &record);
+    }
 }
 
 /// Envoy's flag for how a relay ended.

@@ -4,6 +4,7 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
+use voile_model::mesh::telemetry::Side;
 use voile_policy::Permit;
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 use voile_transport::{self as transport, Stream};
@@ -15,9 +16,11 @@ use super::admission::{Admission, Arrival};
 use super::counted;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
+use super::notes::Notes;
+use super::peers::Known;
 use super::slots::InboundSlot;
 use crate::http::{
-    ConnectFailure, Exchange, Head, HttpRole, HttpVersion, Refusal, ResponseFlag, Route,
+    ConnectFailure, Exchange, Head, HttpRole, HttpVersion, Observe, Refusal, ResponseFlag, Route,
     UpstreamHttp,
 };
 
@@ -32,6 +35,13 @@ pub(crate) struct InboundRole {
     grpc: OnceCell<SeriesId>,
     /// For requests of HTTP/1.0 that name none.
     authority: Rc<str>,
+}
+
+/// What a request goes on by, and what is noted of it.
+pub(crate) struct InboundTicket {
+    /// Only a refused request has none.
+    _permit: Option<Rc<Permit>>,
+    notes: Option<Rc<Notes>>,
 }
 
 impl InboundRole {
@@ -62,21 +72,36 @@ pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
 impl HttpRole for InboundRole {
     type Upstream = Stream;
     type Key = u32;
-    type Ticket = Rc<Permit>;
+    type Ticket = InboundTicket;
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let (mode, protocol) = {
             let plan = self.slot.plan.borrow();
             (plan.mutual_tls, plan.protocol)
         };
-        let refused = |reason: String| Refusal::new(403, ResponseFlag::Unauthorized, reason);
+        let notes = Notes::begin(&self.worker, Side::Server, head);
+        let refused = |reason: String| {
+            let mut refusal = Refusal::new(403, ResponseFlag::Unauthorized, reason);
+            let notes = notes.clone();
+            refusal.ticket = notes.map(|notes| InboundTicket {
+                _permit: None,
+                notes: Some(notes),
+            });
+            refusal
+        };
         let trust = self.worker.trust.borrow();
         let Some(trust) = trust.as_ref() else {
             return Err(refused("no trust domain yet".to_owned()));
         };
         let permit = self.admission.permit(mode, trust);
         let permit = permit.map_err(|denial| refused(denial.to_string()))?;
-        let mut route = Route::new(self.slot.endpoint_key.get(), permit);
+        let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
+        let ticket = InboundTicket {
+            _permit: Some(permit),
+            notes,
+        };
+        let mut route = Route::new(self.slot.endpoint_key.get(), ticket);
+        route.observer = observer;
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(protocol, head);
         if head.authority().is_none() && !self.authority.is_empty() {
@@ -109,17 +134,26 @@ impl HttpRole for InboundRole {
                 .grpc
                 .get_or_init(|| inbound_series(&self.worker, &self.slot, &self.caller, GRPC)),
         };
-        counted::count(&self.worker, series, &exchange);
-        if self.worker.access_log.borrow().is_some() {
+        counted::count(&self.worker, Side::Server, series, &exchange);
+        let notes = exchange.ticket.and_then(|ticket| ticket.notes.as_deref());
+        if logged::wants(&self.worker, Side::Server, notes) {
             let plan = self.slot.plan.borrow();
+            let host = match plan.service.host.as_str() {
+                "" => "inbound",
+                host => host,
+            };
+            let peer = self.worker.peers.get(self.caller.remote.ip());
             let context = HttpContext {
                 upstream: Some(plan.endpoint),
-                cluster: &format!("inbound|{}||", plan.endpoint.port()),
-                local: plan.bind,
-                remote: self.caller.remote,
-                principal: &self.caller.principal,
+                cluster: &self.slot.cluster(),
+                operation: &format_args!("{host}:{}", plan.bind.port()),
+                peer: match &peer {
+                    Known::Workload(peer) => Some(peer),
+                    Known::Stranger | Known::Asked => None,
+                },
+                downstream: self.caller.downstream(plan.bind),
             };
-            logged::http(&self.worker, &exchange, &context);
+            logged::http(&self.worker, Side::Server, &exchange, notes, &context);
         }
     }
 }

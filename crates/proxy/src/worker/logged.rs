@@ -1,96 +1,255 @@
-//! Access log entries of one worker: nothing is formatted unless a log is on.
+//! Logs and spans of one worker: told after the response was written. Nothing is put together unless a log or a span
+//! wants it.
 
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use voile_telemetry::access_log::Entry;
+use rustls::CipherSuite;
+use voile_model::log_format::Direction;
+use voile_model::mesh::telemetry::Side;
+use voile_telemetry::Peer;
+use voile_telemetry::access_log::{Entry, Fields, Http, TlsFacts};
+use voile_telemetry::trace::{self, SpanFacts};
 
 use super::Worker;
+use super::notes::{Notes, Seen};
 use crate::http::{Exchange, Head, HttpRole};
 
-/// An opaque connection that ended.
+/// Istio's name of the route that nobody configured.
+const DEFAULT_ROUTE: &str = "default";
+
+/// The caller's side of a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Downstream<'a> {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    /// SPIFFE identity, empty in plaintext.
+    pub(crate) principal: &'a str,
+    /// None in plaintext.
+    pub(crate) suite: Option<CipherSuite>,
+}
+
+impl Downstream<'_> {
+    fn tls<'a>(&'a self, own: &'a str) -> Option<TlsFacts<'a>> {
+        self.suite.map(|suite| {
+            let name = suite.as_str().unwrap_or_default();
+            let (version, cipher) = match suite {
+                CipherSuite::TLS13_AES_128_GCM_SHA256 => ("TLSv1.3", "TLS_AES_128_GCM_SHA256"),
+                CipherSuite::TLS13_AES_256_GCM_SHA384 => ("TLSv1.3", "TLS_AES_256_GCM_SHA384"),
+                CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => {
+                    ("TLSv1.3", "TLS_CHACHA20_POLY1305_SHA256")
+                }
+                _ => ("TLSv1.2", name),
+            };
+            TlsFacts {
+                version,
+                cipher,
+                peer: self.principal,
+                own,
+            }
+        })
+    }
+}
+
+/// An opaque connection that ended, or one that was refused.
 pub(crate) struct TcpRecord<'a> {
+    pub(crate) side: Side,
     pub(crate) start: SystemTime,
     pub(crate) duration: Duration,
-    pub(crate) flags: &'a str,
+    pub(crate) flags: &'static str,
+    pub(crate) details: &'a str,
+    /// Why we ended it.
+    pub(crate) termination: &'a str,
+    /// Why the upstream was not reached.
     pub(crate) failure: &'a str,
+    /// Why the handshake with the caller failed.
+    pub(crate) downstream_failure: &'a str,
     pub(crate) received: u64,
     pub(crate) sent: u64,
     pub(crate) upstream: Option<SocketAddr>,
+    pub(crate) upstream_local: Option<SocketAddr>,
     pub(crate) cluster: &'a str,
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
-    pub(crate) principal: &'a str,
+    /// SNI.
+    pub(crate) server_name: &'a str,
+    pub(crate) downstream: Downstream<'a>,
+}
+
+impl<'a> TcpRecord<'a> {
+    /// A connection of which nothing is known but who called.
+    pub(crate) fn new(side: Side, downstream: Downstream<'a>) -> Self {
+        Self {
+            side,
+            start: SystemTime::now(),
+            duration: Duration::ZERO,
+            flags: "-",
+            details: "",
+            termination: "",
+            failure: "",
+            downstream_failure: "",
+            received: 0,
+            sent: 0,
+            upstream: None,
+            upstream_local: None,
+            cluster: "",
+            server_name: "",
+            downstream,
+        }
+    }
+}
+
+/// Whether anything is logged on a side.
+pub(crate) fn is_on(worker: &Worker, side: Side) -> bool {
+    !worker.recording.borrow().side(side).logs.is_empty()
 }
 
 pub(crate) fn tcp(worker: &Worker, record: &TcpRecord<'_>) {
-    let log = worker.access_log.borrow();
-    let Some(log) = log.as_ref() else { return };
-    let upstream = record
-        .upstream
-        .map(|address| address.to_string())
-        .unwrap_or_default();
-    log.write(&Entry {
-        start: Some(record.start),
+    let recording = worker.recording.borrow();
+    let logs = &recording.side(record.side).logs;
+    if logs.is_empty() {
+        return;
+    }
+    let own = worker.principal.borrow();
+    let entry = Entry {
+        http: None,
+        start: record.start,
+        duration: record.duration,
         flags: record.flags,
-        failure: record.failure,
+        details: record.details,
+        termination: record.termination,
+        upstream_failure: record.failure,
+        downstream_failure: record.downstream_failure,
         received: record.received,
         sent: record.sent,
-        duration: record.duration,
-        upstream_host: &upstream,
-        upstream_cluster: record.cluster,
-        downstream_local: &record.local.to_string(),
-        downstream_remote: &record.remote.to_string(),
-        downstream_principal: record.principal,
-        ..Entry::default()
-    });
+        upstream: record.upstream,
+        upstream_local: record.upstream_local,
+        cluster: record.cluster,
+        local: record.downstream.local,
+        remote: record.downstream.remote,
+        server_name: record.server_name,
+        route: "",
+        tls: record.downstream.tls(&own),
+    };
+    logs.iter().for_each(|log| log.log(&entry));
 }
 
 /// What the engine does not know of a request.
 pub(crate) struct HttpContext<'a> {
     pub(crate) upstream: Option<SocketAddr>,
     pub(crate) cluster: &'a str,
-    pub(crate) local: SocketAddr,
-    pub(crate) remote: SocketAddr,
-    pub(crate) principal: &'a str,
+    /// `host:port` of the service that was meant.
+    pub(crate) operation: &'a dyn std::fmt::Display,
+    pub(crate) peer: Option<&'a Peer>,
+    pub(crate) downstream: Downstream<'a>,
+}
+
+/// Request headers as they went on, and of the response what was remembered.
+struct Told<'a> {
+    head: Option<Head<'a>>,
+    notes: Option<&'a Notes>,
+    seen: Option<&'a Seen>,
+}
+
+impl Fields for Told<'_> {
+    fn field(&self, direction: Direction, name: &str) -> Option<&[u8]> {
+        let remembered = match direction {
+            Direction::Request => {
+                let id = self.notes.and_then(|notes| notes.request_id.as_deref());
+                if let ("x-request-id", Some(id)) = (name, id) {
+                    return Some(id.as_bytes());
+                }
+                return self.head.as_ref()?.header(name);
+            }
+            Direction::Response => &self.seen?.fields,
+            Direction::Trailer => &self.seen?.trailers,
+        };
+        let found = remembered.iter().find(|(known, _)| **known == *name);
+        found.map(|(_, value)| &**value)
+    }
+}
+
+/// Whether a request's record is wanted, so that nobody puts one together for nothing.
+pub(crate) fn wants(worker: &Worker, side: Side, notes: Option<&Notes>) -> bool {
+    let sampled = notes.and_then(|notes| notes.context.as_ref());
+    is_on(worker, side) || sampled.is_some_and(|context| context.sampled)
 }
 
 pub(crate) fn http<R: HttpRole>(
     worker: &Worker,
+    side: Side,
     exchange: &Exchange<'_, R>,
+    notes: Option<&Notes>,
     context: &HttpContext<'_>,
 ) {
-    let log = worker.access_log.borrow();
-    let Some(log) = log.as_ref() else { return };
-    let head = exchange.head.as_ref();
-    let header = |name| {
-        let value = head.and_then(|head| head.header(name)).unwrap_or_default();
-        std::str::from_utf8(value).unwrap_or_default()
+    let recording = worker.recording.borrow();
+    let wanted = recording.side(side);
+    let seen = notes.map(Notes::seen);
+    let seen = seen.as_deref();
+    let told = Told {
+        head: exchange.head,
+        notes,
+        seen,
     };
-    let upstream = context
-        .upstream
-        .map(|address| address.to_string())
-        .unwrap_or_default();
-    log.write(&Entry {
-        start: SystemTime::now().checked_sub(exchange.duration),
+    let after = |moment: Option<Instant>| {
+        moment.map(|moment| moment.saturating_duration_since(exchange.started))
+    };
+    let span_context = notes.and_then(|notes| notes.context.as_ref());
+    let trace_id = span_context.map_or_else(String::new, |context| context.trace.to_string());
+    let head = exchange.head.as_ref();
+    let http = Http {
         method: head.map(Head::method).unwrap_or_default(),
         path: head.map(Head::path_and_query).unwrap_or_default(),
-        protocol: head.map_or("HTTP/1.1", |head| head.version().name()),
+        authority: head.and_then(Head::authority).unwrap_or_default(),
+        version: head.map_or("HTTP/1.1", |head| head.version().name()),
         code: exchange.status,
+        request_head: exchange.request_head_bytes,
+        response_head: exchange.response_head_bytes,
+        grpc_status: exchange.grpc.and_then(|grpc| grpc.status),
+        fields: &told,
+        request_duration: after(seen.and_then(|seen| seen.received)),
+        response_duration: after(seen.and_then(|seen| seen.response)),
+        attempts: exchange.attempts,
+        trace_id: &trace_id,
+    };
+    let own = worker.principal.borrow();
+    let unreached = exchange.details == "upstream_connection_failure";
+    let entry = Entry {
+        http: Some(http),
+        start: SystemTime::now()
+            .checked_sub(exchange.started.elapsed())
+            .unwrap_or(SystemTime::UNIX_EPOCH),
+        duration: exchange.duration,
         flags: exchange.flag.code(),
         details: exchange.details,
-        failure: "",
+        termination: "",
+        upstream_failure: if unreached { exchange.details } else { "" },
+        downstream_failure: "",
         received: exchange.request_body_bytes,
         sent: exchange.response_body_bytes,
-        duration: exchange.duration,
-        forwarded_for: header("x-forwarded-for"),
-        user_agent: header("user-agent"),
-        request_id: header("x-request-id"),
-        authority: head.and_then(Head::authority).unwrap_or_default(),
-        upstream_host: &upstream,
-        upstream_cluster: context.cluster,
-        downstream_local: &context.local.to_string(),
-        downstream_remote: &context.remote.to_string(),
-        downstream_principal: context.principal,
-    });
+        upstream: context.upstream,
+        upstream_local: seen.and_then(|seen| seen.from),
+        cluster: context.cluster,
+        local: context.downstream.local,
+        remote: context.downstream.remote,
+        server_name: "",
+        route: DEFAULT_ROUTE,
+        tls: context.downstream.tls(&own),
+    };
+    wanted.logs.iter().for_each(|log| log.log(&entry));
+    let Some(tracer) = &wanted.tracer else { return };
+    if let (Some(spans), Some(place)) = (&tracer.spans, span_context)
+        && place.sampled
+    {
+        let facts = SpanFacts {
+            entry: &entry,
+            http: &http,
+            context: place,
+            operation: format!("{}/*", context.operation),
+            own: &worker.own.borrow(),
+            node_id: &recording.node_id,
+            peer: context.peer,
+        };
+        let span = trace::span(&facts, &tracer.settings);
+        let bytes = prost::Message::encoded_len(&span);
+        spans.send(span, bytes);
+    }
 }

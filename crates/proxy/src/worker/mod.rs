@@ -9,6 +9,7 @@ mod inbound;
 mod inbound_http;
 mod late;
 mod logged;
+mod notes;
 mod outbound;
 mod outbound_http;
 mod peers;
@@ -28,12 +29,13 @@ use rustls::{ClientConfig, ServerConfig};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use voile_policy::Trust;
-use voile_telemetry::access_log::AccessLog;
 use voile_telemetry::{Peer, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
 use crate::http::Buffers;
 use crate::plan::{ListenerId, OutboundPlan, Plan, Settings};
+use crate::recording::Recording;
+pub(crate) use endpoint::verify;
 use peers::{Peers, Provisional};
 use server_first::ServersFirst;
 use slots::Slots;
@@ -61,7 +63,7 @@ pub(crate) enum ToWorker {
         plan: Arc<Plan>,
         inbound: Vec<ListenerId>,
         outbound: Vec<ListenerId>,
-        access_log: Option<AccessLog>,
+        recording: Recording,
     },
     /// The answer about a stranger's address.
     Peer {
@@ -141,7 +143,7 @@ pub(crate) struct Worker {
     /// None until the first plan, and until then nobody connects.
     pub(crate) trust: RefCell<Option<Rc<Trust>>>,
     pub(crate) principal: RefCell<String>,
-    pub(crate) access_log: RefCell<Option<AccessLog>>,
+    pub(crate) recording: RefCell<Rc<Recording>>,
     pub(crate) random: RefCell<fastrand::Rng>,
     /// Given when the worker drains: listeners close, requests in flight finish.
     pub(crate) draining: Cell<bool>,
@@ -175,7 +177,7 @@ impl Worker {
             own: RefCell::default(),
             trust: RefCell::default(),
             principal: RefCell::default(),
-            access_log: RefCell::default(),
+            recording: RefCell::new(Rc::new(Recording::new("".into()))),
             random: RefCell::new(fastrand::Rng::new()),
             draining: Cell::new(false),
             stop: Stop::default(),
@@ -295,9 +297,9 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 plan,
                 inbound,
                 outbound,
-                access_log,
+                recording,
             } => {
-                *worker.access_log.borrow_mut() = access_log;
+                *worker.recording.borrow_mut() = Rc::new(recording);
                 slots.apply(&worker, &plan, &inbound, &outbound);
             }
             ToWorker::Peer { address, peer } => {

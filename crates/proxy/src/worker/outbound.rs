@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
 use tokio::net::TcpStream;
+use voile_model::mesh::telemetry::Side;
 use voile_telemetry::{SeriesId, Service};
 use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
 use voile_xds::wire::Protocol;
@@ -13,7 +14,7 @@ use voile_xds::wire::Protocol;
 use super::Worker;
 use super::endpoint::{InFlight, Unreachable, outbound_labels};
 use super::inbound::flags;
-use super::logged::{self, TcpRecord};
+use super::logged::{self, Downstream, TcpRecord};
 use super::outbound_http::OutboundRole;
 use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
@@ -149,6 +150,7 @@ struct Relayed {
     received: u64,
     sent: u64,
     upstream: Option<SocketAddr>,
+    upstream_local: Option<SocketAddr>,
 }
 
 async fn relay(worker: &Rc<Worker>, slot: &OutboundSlot, stream: Stream, opaque: Opaque) {
@@ -173,11 +175,18 @@ async fn relay(worker: &Rc<Worker>, slot: &OutboundSlot, stream: Stream, opaque:
         received,
         sent,
         upstream,
+        upstream_local,
     } = relayed;
     worker
         .shard
         .borrow_mut()
         .tcp_closed(series, flags, received, sent);
+    let downstream = Downstream {
+        local,
+        remote: opaque.remote,
+        principal: "",
+        suite: None,
+    };
     let record = TcpRecord {
         start,
         duration: started.elapsed(),
@@ -186,12 +195,12 @@ async fn relay(worker: &Rc<Worker>, slot: &OutboundSlot, stream: Stream, opaque:
         received,
         sent,
         upstream,
+        upstream_local,
+        server_name: opaque.server_name.as_deref().unwrap_or_default(),
         cluster: service
             .as_ref()
             .map_or(BLACK_HOLE, |service| service.cluster.as_str()),
-        local,
-        remote: opaque.remote,
-        principal: "",
+        ..TcpRecord::new(Side::Client, downstream)
     };
     logged::tcp(worker, &record);
 }
@@ -225,10 +234,15 @@ async fn to_service(
                 received: 0,
                 sent: 0,
                 upstream,
+                upstream_local: None,
             }
         }
         Ok(connected) => {
             let idle = worker.settings.borrow().idle_timeout;
+            let upstream_local = match logged::is_on(worker, Side::Client) {
+                true => connected.tcp().local_addr().ok(),
+                false => None,
+            };
             let opened = |opening| {
                 if let Some(place) = place {
                     worker.teach(place, opening);
@@ -244,6 +258,7 @@ async fn to_service(
                 received: outcome.received,
                 sent: outcome.sent,
                 upstream,
+                upstream_local,
             }
         }
     }
@@ -262,6 +277,7 @@ fn refuse(worker: &Worker, service: &Service, stream: &Stream, flags: &'static s
         received: 0,
         sent: 0,
         upstream: None,
+        upstream_local: None,
     }
 }
 

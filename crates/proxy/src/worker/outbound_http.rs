@@ -3,17 +3,19 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use voile_model::mesh::telemetry::Side;
 use voile_transport::Stream;
 
 use super::Worker;
 use super::counted;
 use super::endpoint::{InFlight, outbound_labels};
 use super::inbound_http::upstream;
-use super::logged::{self, HttpContext};
+use super::logged::{self, Downstream, HttpContext};
+use super::notes::Notes;
 use super::outbound::black_hole;
 use super::slots::{OutboundSlot, ServiceState, Table};
 use crate::http::{
-    ConnectFailure, Exchange, Head, HttpRole, Refusal, ResponseFlag, Route, UpstreamHttp,
+    ConnectFailure, Exchange, Head, HttpRole, Observe, Refusal, ResponseFlag, Route, UpstreamHttp,
 };
 use crate::plan::Otherwise;
 
@@ -26,9 +28,11 @@ pub(crate) struct OutboundRole {
 
 /// Where a request went.
 pub(crate) struct OutboundTicket {
-    service: Rc<ServiceState>,
+    /// None when the request named nobody.
+    service: Option<Rc<ServiceState>>,
     /// None when the service has nobody.
     endpoint: Option<InFlight>,
+    notes: Option<Rc<Notes>>,
 }
 
 impl OutboundRole {
@@ -68,20 +72,28 @@ impl HttpRole for OutboundRole {
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let table = self.slot.table.borrow();
+        let notes = Notes::begin(&self.worker, Side::Client, head);
         let Some(service) = choose(&table, head) else {
             let (status, reason) = match table.otherwise {
                 Otherwise::BlackHole => (502, BLACK_HOLE),
                 Otherwise::NoRoute | Otherwise::Service(_) => (404, NO_ROUTE),
             };
-            return Err(Refusal::new(status, ResponseFlag::NoRoute, reason));
+            let mut refusal = Refusal::new(status, ResponseFlag::NoRoute, reason);
+            refusal.ticket = notes.map(|notes| OutboundTicket {
+                service: None,
+                endpoint: None,
+                notes: Some(notes),
+            });
+            return Err(refusal);
         };
         let service = Rc::clone(service);
         let Some(endpoint) = service.pick(&self.worker) else {
             let mut refusal =
                 Refusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
             refusal.ticket = Some(OutboundTicket {
-                service,
+                service: Some(service),
                 endpoint: None,
+                notes,
             });
             return Err(refusal);
         };
@@ -92,7 +104,14 @@ impl HttpRole for OutboundRole {
             .authority()
             .is_none()
             .then(|| Rc::clone(&service.authority));
-        let mut route = Route::new(key, OutboundTicket { service, endpoint });
+        let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
+        let ticket = OutboundTicket {
+            service: Some(service),
+            endpoint,
+            notes,
+        };
+        let mut route = Route::new(key, ticket);
+        route.observer = observer;
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(protocol, head);
         route.default_authority = authority;
@@ -110,7 +129,9 @@ impl HttpRole for OutboundRole {
         };
         let connecting = Box::pin(in_flight.0.connect(&self.worker, tls));
         connecting.await.map_err(|unreachable| {
-            let (service, error) = (&route.ticket.service.cluster, unreachable.detail);
+            let service = route.ticket.service.as_ref();
+            let service = service.map(|service| service.cluster.as_str());
+            let error = unreachable.detail;
             tracing::debug!(service, error, "upstream not reached");
             ConnectFailure::new(unreachable.public)
         })
@@ -119,36 +140,39 @@ impl HttpRole for OutboundRole {
     fn record(&self, exchange: Exchange<'_, Self>) {
         let worker = &*self.worker;
         let protocol = counted::protocol(&exchange);
-        let series = match exchange.ticket {
-            Some(OutboundTicket {
-                service,
-                endpoint: Some(to),
-            }) => to.0.http_series(worker, &service.plan.service, protocol),
-            Some(OutboundTicket {
-                service,
-                endpoint: None,
-            }) => {
+        let ticket = exchange.ticket;
+        let service = ticket.and_then(|ticket| ticket.service.as_ref());
+        let endpoint = ticket.and_then(|ticket| ticket.endpoint.as_ref());
+        let series = match (service, endpoint) {
+            (Some(service), Some(to)) => to.0.http_series(worker, &service.plan.service, protocol),
+            (Some(service), None) => {
                 let labels = outbound_labels(worker, &service.plan.service, None, protocol);
                 worker.shard.borrow_mut().series(&labels)
             }
-            None => {
+            (None, _) => {
                 let labels = outbound_labels(worker, &black_hole(), None, protocol);
                 worker.shard.borrow_mut().series(&labels)
             }
         };
-        counted::count(worker, series, &exchange);
-        let ticket = exchange.ticket;
-        let context = HttpContext {
-            upstream: ticket
-                .and_then(|ticket| ticket.endpoint.as_ref())
-                .map(|to| to.0.plan.address),
-            cluster: ticket
-                .map(|ticket| ticket.service.cluster.as_str())
-                .unwrap_or_default(),
-            local: self.slot.plan.borrow().bind,
-            remote: self.remote,
-            principal: "",
-        };
-        logged::http(worker, &exchange, &context);
+        counted::count(worker, Side::Client, series, &exchange);
+        let notes = ticket.and_then(|ticket| ticket.notes.as_deref());
+        if logged::wants(worker, Side::Client, notes) {
+            let (host, port) = service.map_or(("unknown", 0), |service| {
+                (service.plan.service.host.as_str(), service.plan.port)
+            });
+            let context = HttpContext {
+                upstream: endpoint.map(|to| to.0.plan.address),
+                cluster: service.map_or("", |service| service.cluster.as_str()),
+                operation: &format_args!("{host}:{port}"),
+                peer: endpoint.map(|to| &to.0.plan.peer),
+                downstream: Downstream {
+                    local: self.slot.plan.borrow().bind,
+                    remote: self.remote,
+                    principal: "",
+                    suite: None,
+                },
+            };
+            logged::http(worker, Side::Client, &exchange, notes, &context);
+        }
     }
 }

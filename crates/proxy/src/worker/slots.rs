@@ -14,6 +14,7 @@ use voile_xds::wire::{MutualTls, Protocol};
 use super::captured::{self, Captured};
 use super::endpoint::Endpoint;
 use super::inbound_http::InboundRole;
+use super::logged::Downstream;
 use super::outbound_http::OutboundRole;
 use super::stop::Stop;
 use super::{Place, Worker, inbound, outbound};
@@ -250,6 +251,21 @@ fn leave<R: HttpRole + 'static>(http: &Http<R>) -> bool {
 }
 
 impl InboundSlot {
+    /// Istio's name of the way to the application.
+    pub(crate) fn cluster(&self) -> String {
+        format!("inbound|{}||", self.plan.borrow().endpoint.port())
+    }
+
+    /// Somebody of whom only the address is known.
+    pub(crate) fn stranger(&self, remote: SocketAddr) -> Downstream<'static> {
+        Downstream {
+            local: self.plan.borrow().bind,
+            remote,
+            principal: "",
+            suite: None,
+        }
+    }
+
     pub(crate) fn new(worker: &Worker, plan: &InboundPlan) -> Self {
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),

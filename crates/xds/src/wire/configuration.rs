@@ -9,7 +9,9 @@ use prost::Message;
 use voile_model::{Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
-use super::{Capture, Protocol, WireError, address, port, service_key, socket, trust_domain};
+use super::{
+    Capture, Protocol, Telemetry, WireError, address, port, service_key, socket, trust_domain,
+};
 
 /// The configuration of one sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,12 +30,12 @@ pub struct ProxyConfiguration {
     pub outbound_policy: OutboundPolicy,
     /// Timeouts.
     pub connection: Connection,
-    /// Access log; `None` is off.
-    pub access_log: Option<AccessLog>,
     /// Address upstream sockets bind; `None` lets the kernel choose.
     pub source_address: Option<IpAddr>,
     /// What to do with connections the kernel redirects here; `None` from a control plane that knows no capture.
     pub capture: Option<Capture>,
+    /// What is told about the traffic.
+    pub telemetry: Telemetry,
 }
 
 /// What kind of connection an inbound listener takes.
@@ -114,24 +116,6 @@ pub struct Connection {
     pub drain_timeout: Option<Duration>,
 }
 
-/// Where the access log goes and how it looks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessLog {
-    /// How it looks.
-    pub encoding: AccessLogEncoding,
-    /// `/dev/stdout` or a file.
-    pub path: Arc<str>,
-}
-
-/// How the access log looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AccessLogEncoding {
-    /// A line of text a request.
-    Text,
-    /// A JSON object a line.
-    Json,
-}
-
 impl ProxyConfiguration {
     /// Checks the bytes of a `voile.proxy.v1.ProxyConfiguration`.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
@@ -184,7 +168,6 @@ impl ProxyConfiguration {
                 .as_ref()
                 .map(connection)
                 .unwrap_or_default(),
-            access_log: access_log(message.access_log.as_ref())?,
             source_address,
             capture: match &message.capture {
                 None => None,
@@ -192,6 +175,7 @@ impl ProxyConfiguration {
                     Some(Capture::check(capture).map_err(|error| error.within("capture"))?)
                 }
             },
+            telemetry: Telemetry::check(message.telemetry.as_ref())?,
         })
     }
 }
@@ -308,28 +292,4 @@ fn connection(message: &wire::ConnectionSettings) -> Connection {
         header_timeout: duration(message.header_timeout_ms),
         drain_timeout: duration(message.drain_timeout_ms),
     }
-}
-
-fn access_log(message: Option<&wire::AccessLog>) -> Result<Option<AccessLog>, WireError> {
-    let Some(message) = message else {
-        return Ok(None);
-    };
-    let encoding = match wire::access_log::Encoding::try_from(message.encoding) {
-        Ok(wire::access_log::Encoding::Off) => return Ok(None),
-        Ok(wire::access_log::Encoding::Text) => AccessLogEncoding::Text,
-        Ok(wire::access_log::Encoding::Json) => AccessLogEncoding::Json,
-        Err(_) => {
-            return Err(super::unknown_value(
-                "access_log.encoding",
-                message.encoding,
-            ));
-        }
-    };
-    if message.path.is_empty() {
-        return Err(WireError::new("access_log.path", "missing"));
-    }
-    Ok(Some(AccessLog {
-        encoding,
-        path: message.path.as_str().into(),
-    }))
 }

@@ -7,6 +7,7 @@ mod capture;
 mod configuration;
 mod encode;
 mod policy;
+mod telemetry;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,11 +17,12 @@ pub use address::{
 };
 pub use capture::{Capture, CapturedPort};
 pub use configuration::{
-    AccessLog, AccessLogEncoding, Connection, InboundListener, MutualTls, OutboundListener,
-    OutboundPolicy, OutboundService, ProxyConfiguration,
+    Connection, InboundListener, MutualTls, OutboundListener, OutboundPolicy, OutboundService,
+    ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_service, encode_workload, protocol_of};
 pub use policy::{PortPolicy, ServicePolicy};
+pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 use voile_model::{Hostname, Namespace, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload};
 

@@ -80,6 +80,7 @@ impl Stage {
             trust_domain: self.authority.trust_domain().clone(),
             trust_domain_aliases: Vec::new(),
             settings: self.settings.clone(),
+            telemetry: Arc::default(),
         }
     }
 

@@ -1,0 +1,207 @@
+//! Check of the providers of telemetry.
+
+use std::sync::Arc;
+
+use crate::check::telemetry::header_name;
+use crate::check::values;
+use crate::codes;
+use crate::decode::{Report, Spanned};
+use crate::log_format::{FormatError, LogFormat};
+use crate::mesh::{
+    AlsProvider, FileLogProvider, OpenTelemetryProvider, OtlpTransport, Provider, ProviderHeader,
+    ProviderService,
+};
+use crate::written::Text;
+use crate::written::config::provider as written;
+
+/// Longest path in a span anybody may ask for, in bytes.
+const MAX_TAG_LENGTH: i64 = 64 * 1024;
+/// Where OTLP takes spans over HTTP when nobody says.
+const OTLP_PATH: &str = "/v1/traces";
+
+/// `None` when it cannot be used.
+pub(super) fn provider(written: &written::Telemetry, report: &Report) -> Option<Provider> {
+    match written {
+        written::Telemetry::File(file) => file_log(file, report).map(Provider::File),
+        written::Telemetry::HttpAls(als) => {
+            als_of(als, "http_envoy_accesslog", report).map(Provider::HttpAls)
+        }
+        written::Telemetry::TcpAls(als) => {
+            als_of(als, "tcp_envoy_accesslog", report).map(Provider::TcpAls)
+        }
+        written::Telemetry::OpenTelemetry(otel) => {
+            open_telemetry(otel, report).map(Provider::OpenTelemetry)
+        }
+        written::Telemetry::Prometheus => Some(Provider::Prometheus),
+    }
+}
+
+/// Says what is wrong with a format, at its place.
+pub(super) fn format<T>(
+    text: &Spanned<T>,
+    parsed: Result<LogFormat, FormatError>,
+    report: &Report,
+) -> Option<LogFormat> {
+    parsed
+        .map_err(|error| report.error(codes::BAD_VALUE, &text.at, error.message, error.help))
+        .ok()
+}
+
+/// A file to log to.
+pub(super) fn log_path(path: &Text, report: &Report) -> Option<Arc<str>> {
+    let absolute = |path: &str| path.starts_with('/').then(|| path.into());
+    report.parsed(
+        path,
+        "a file",
+        absolute,
+        "write /dev/stdout or an absolute path",
+    )
+}
+
+fn file_log(written: &written::FileLog, report: &Report) -> Option<FileLogProvider> {
+    let text = written.text.as_ref().filter(|text| !text.value.is_empty());
+    let parsed = match (text, &written.labels) {
+        (Some(_), Some(labels)) => {
+            let message = "`text` and `labels` contradict each other";
+            report.error(codes::CONTRADICTION, &labels.at, message, "keep one");
+            return None;
+        }
+        (Some(text), None) => Some(format(text, LogFormat::text(&text.value), report)?),
+        (None, Some(labels)) => Some(format(labels, LogFormat::json_of(&labels.value), report)?),
+        (None, None) => None,
+    };
+    let path = match written.path.as_ref().filter(|path| !path.value.is_empty()) {
+        Some(path) => log_path(path, report)?,
+        None => "/dev/stdout".into(),
+    };
+    Some(FileLogProvider {
+        path,
+        format: parsed,
+        omit_empty: written.omit_empty.as_ref().is_some_and(|flag| flag.value),
+    })
+}
+
+fn service(written: &written::Service, report: &Report) -> Option<ProviderService> {
+    let name = report.required(written.service.as_ref(), &written.at, "service");
+    let port = report.required(written.port.as_ref(), &written.at, "port");
+    let name = name?;
+    let (namespace, host) = match name.value.split_once('/') {
+        Some((namespace, host)) => (Some(namespace), host),
+        None => (None, &*name.value),
+    };
+    let part = |part: &str| Text {
+        value: part.into(),
+        at: name.at.clone(),
+    };
+    let namespace = match namespace {
+        Some(namespace) => Some(values::namespace(&part(namespace), report)?),
+        None => None,
+    };
+    Some(ProviderService {
+        namespace,
+        host: values::hostname(&part(host), report)?,
+        port: report.port(port?)?,
+    })
+}
+
+fn als_of(written: &written::Als, log_name: &str, report: &Report) -> Option<AlsProvider> {
+    let names = |texts: &[Text]| -> Vec<Arc<str>> {
+        texts
+            .iter()
+            .filter_map(|text| header_name(text, report))
+            .collect()
+    };
+    let said = written
+        .log_name
+        .as_ref()
+        .filter(|name| !name.value.is_empty());
+    Some(AlsProvider {
+        request_headers: names(&written.request_headers),
+        response_headers: names(&written.response_headers),
+        response_trailers: names(&written.response_trailers),
+        log_name: said.map_or_else(|| log_name.into(), |name| name.value.clone()),
+        service: service(&written.service, report)?,
+    })
+}
+
+fn open_telemetry(
+    written: &written::OpenTelemetry,
+    report: &Report,
+) -> Option<OpenTelemetryProvider> {
+    let transport = match &written.path {
+        Some(_) if written.has_grpc => {
+            let message = "`http` and `grpc` contradict each other";
+            report.error(codes::CONTRADICTION, &written.at, message, "keep one");
+            return None;
+        }
+        None => OtlpTransport::Grpc,
+        Some(None) => OtlpTransport::Http {
+            path: OTLP_PATH.into(),
+        },
+        Some(Some(path)) => {
+            let fine = |path: &str| {
+                let printable = path.bytes().all(|b| matches!(b, 0x21..=0x7e));
+                (path.starts_with('/') && printable).then(|| path.into())
+            };
+            OtlpTransport::Http {
+                path: report.parsed(path, "a path", fine, "it begins with / and has no blanks")?,
+            }
+        }
+    };
+    let headers = written.headers.iter().map(|one| header(one, report));
+    Some(OpenTelemetryProvider {
+        transport,
+        timeout: written
+            .timeout
+            .as_ref()
+            .and_then(|text| report.duration(text)),
+        headers: headers.collect::<Option<_>>()?,
+        max_tag_length: written
+            .max_tag_length
+            .as_ref()
+            .and_then(|number| tag_length(number, report)),
+        environment_detector: written.environment_detector,
+        service: service(&written.service, report)?,
+    })
+}
+
+/// A length of tags.
+pub(super) fn tag_length(number: &Spanned<i64>, report: &Report) -> Option<u32> {
+    let length = u32::try_from(number.value).ok();
+    let length = length.filter(|length| (1..=MAX_TAG_LENGTH).contains(&i64::from(*length)));
+    if length.is_none() {
+        let message = format!("{} is not a length", number.value);
+        report.error(
+            codes::BAD_VALUE,
+            &number.at,
+            message,
+            format!("a number of bytes from 1 to {MAX_TAG_LENGTH}"),
+        );
+    }
+    length
+}
+
+fn header(written: &written::Header, report: &Report) -> Option<ProviderHeader> {
+    let name = report.required(written.name.as_ref(), &written.at, "name")?;
+    let name = header_name(name, report)?;
+    let (value, from_environment) = match (&written.value, &written.variable) {
+        (Some(value), None) => (value, false),
+        (None, Some(variable)) => (variable, true),
+        _ => {
+            let message = "a header has one of `value` and `envName`";
+            report.error(codes::CONTRADICTION, &written.at, message, "");
+            return None;
+        }
+    };
+    let visible = |text: &str| {
+        text.bytes()
+            .all(|b| matches!(b, 0x20..=0x7e))
+            .then(|| text.into())
+    };
+    let value = report.parsed(value, "the value of a header", visible, "printable ASCII")?;
+    Some(ProviderHeader {
+        name,
+        value,
+        from_environment,
+    })
+}

@@ -1,0 +1,291 @@
+//! Istio's Telemetry: which metrics, spans and access logs a workload's proxy gives. What holds for a workload is the sum
+//! of up to three resources, from wide to narrow ([`Mesh::telemetry_for`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Mesh, Workload};
+use crate::log_filter::LogFilter;
+use crate::names::{Labels, Namespace, ResourceName};
+use crate::source::Source;
+
+/// One resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Telemetry {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// `metadata.creationTimestamp` in seconds since 1970, if written.
+    pub created: Option<i64>,
+    /// Workloads it is for; `None` is the whole namespace (or mesh, in the root namespace).
+    pub selector: Option<Labels>,
+    /// Metrics, in order.
+    pub metrics: Vec<MetricsRule>,
+    /// Spans, in order.
+    pub tracing: Vec<TracingRule>,
+    /// Access logs, in order.
+    pub access_logging: Vec<LoggingRule>,
+}
+
+/// One side of the traffic, as seen from the proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// Outbound: our application calls.
+    Client,
+    /// Inbound: our application is called.
+    Server,
+}
+
+impl Side {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
+}
+
+/// The sides a rule is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sides {
+    /// Outbound.
+    pub client: bool,
+    /// Inbound.
+    pub server: bool,
+}
+
+impl Sides {
+    /// Both sides.
+    pub const BOTH: Self = Self {
+        client: true,
+        server: true,
+    };
+
+    /// Whether a side is among them.
+    #[must_use]
+    pub fn has(self, side: Side) -> bool {
+        match side {
+            Side::Client => self.client,
+            Side::Server => self.server,
+        }
+    }
+}
+
+/// A provider as a rule names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProviderName {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// A rule for access logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoggingRule {
+    /// Empty is the parent's, and at last MeshConfig's default.
+    pub providers: Vec<ProviderName>,
+    /// The sides it is for.
+    pub sides: Sides,
+    /// Whether these providers are off.
+    pub disabled: bool,
+    /// What is logged; `None` is everything.
+    pub filter: Option<LogFilter>,
+}
+
+/// A share of requests, in millionths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(u32);
+
+impl Share {
+    /// All of them.
+    pub const ALL: Self = Self(1_000_000);
+
+    /// A percentage from 0 to 100.
+    #[must_use]
+    pub fn percent(percent: f64) -> Option<Self> {
+        let fits = (0.0..=100.0).contains(&percent);
+        fits.then(|| Self((percent * 10_000.0).round() as u32))
+    }
+
+    /// So many millionths, at most all.
+    #[must_use]
+    pub fn from_millionths(millionths: u32) -> Option<Self> {
+        (millionths <= Self::ALL.0).then_some(Self(millionths))
+    }
+
+    /// Millionths.
+    #[must_use]
+    pub fn millionths(self) -> u32 {
+        self.0
+    }
+}
+
+/// A rule for spans.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracingRule {
+    /// Empty is the parent's, and at last MeshConfig's default. The first one counts.
+    pub providers: Vec<ProviderName>,
+    /// The sides it is for.
+    pub sides: Sides,
+    /// Of requests whose caller decided nothing.
+    pub sampling: Option<Share>,
+    /// Trace context is passed on, spans are not reported.
+    pub disable_span_reporting: Option<bool>,
+    /// Replaces the parent's.
+    pub custom_tags: Option<BTreeMap<Arc<str>, CustomTag>>,
+    /// Whether `x-request-id` carries the decision, as Envoy's does.
+    pub use_request_id: Option<bool>,
+    /// Whether spans carry Istio's own tags.
+    pub istio_tags: Option<bool>,
+}
+
+/// Where a span's tag comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CustomTag {
+    /// As written.
+    Literal(Arc<str>),
+    /// A variable of the proxy's environment.
+    Environment {
+        /// Its name.
+        name: Arc<str>,
+        /// When there is none.
+        default: Option<Arc<str>>,
+    },
+    /// A header of the request, in lower case.
+    Header {
+        /// Its name.
+        name: Arc<str>,
+        /// When there is none.
+        default: Option<Arc<str>>,
+    },
+}
+
+/// A rule for metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsRule {
+    /// Empty is the parent's, and at last MeshConfig's default.
+    pub providers: Vec<ProviderName>,
+    /// In order; later ones win.
+    pub overrides: Vec<MetricOverride>,
+}
+
+/// Changes one metric or all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricOverride {
+    /// The metric; `None` is all.
+    pub metric: Option<Metric>,
+    /// The sides it is for.
+    pub sides: Sides,
+    /// Whether it is off; `None` leaves it.
+    pub disabled: Option<bool>,
+    /// Labels by name.
+    pub tags: BTreeMap<Arc<str>, TagOverride>,
+}
+
+/// What becomes of a label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TagOverride {
+    /// It goes.
+    Remove,
+    /// It says this, whether it was there or not.
+    Set(Arc<str>),
+}
+
+/// Istio's standard metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Metric {
+    /// `istio_requests_total`.
+    RequestCount,
+    /// `istio_request_duration_milliseconds`.
+    RequestDuration,
+    /// `istio_request_bytes`.
+    RequestSize,
+    /// `istio_response_bytes`.
+    ResponseSize,
+    /// `istio_tcp_connections_opened_total`.
+    TcpOpenedConnections,
+    /// `istio_tcp_connections_closed_total`.
+    TcpClosedConnections,
+    /// `istio_tcp_sent_bytes_total`.
+    TcpSentBytes,
+    /// `istio_tcp_received_bytes_total`.
+    TcpReceivedBytes,
+    /// `istio_request_messages_total`.
+    GrpcRequestMessages,
+    /// `istio_response_messages_total`.
+    GrpcResponseMessages,
+}
+
+impl Metric {
+    /// Istio's word, the metric, and the name it is exposed by.
+    pub const NAMES: [(&'static str, Self, &'static str); 10] = [
+        ("REQUEST_COUNT", Self::RequestCount, "istio_requests_total"),
+        (
+            "REQUEST_DURATION",
+            Self::RequestDuration,
+            "istio_request_duration_milliseconds",
+        ),
+        ("REQUEST_SIZE", Self::RequestSize, "istio_request_bytes"),
+        ("RESPONSE_SIZE", Self::ResponseSize, "istio_response_bytes"),
+        (
+            "TCP_OPENED_CONNECTIONS",
+            Self::TcpOpenedConnections,
+            "istio_tcp_connections_opened_total",
+        ),
+        (
+            "TCP_CLOSED_CONNECTIONS",
+            Self::TcpClosedConnections,
+            "istio_tcp_connections_closed_total",
+        ),
+        (
+            "TCP_SENT_BYTES",
+            Self::TcpSentBytes,
+            "istio_tcp_sent_bytes_total",
+        ),
+        (
+            "TCP_RECEIVED_BYTES",
+            Self::TcpReceivedBytes,
+            "istio_tcp_received_bytes_total",
+        ),
+        (
+            "GRPC_REQUEST_MESSAGES",
+            Self::GrpcRequestMessages,
+            "istio_request_messages_total",
+        ),
+        (
+            "GRPC_RESPONSE_MESSAGES",
+            Self::GrpcResponseMessages,
+            "istio_response_messages_total",
+        ),
+    ];
+
+    /// The name it is exposed by.
+    #[must_use]
+    pub fn exposed(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(_, metric, _)| *metric == self);
+        found.map_or("", |(_, _, name)| name)
+    }
+}
+
+impl Mesh {
+    /// The Telemetry resources that hold for a workload, from wide to narrow: the root namespace's, its namespace's, and
+    /// the one that selects it. In each scope the oldest holds.
+    #[must_use]
+    pub fn telemetry_for(&self, workload: &Workload) -> Vec<&Arc<Telemetry>> {
+        let namespace = &workload.key.namespace;
+        let root = &self.config.root_namespace;
+        let whole = |namespace: &Namespace| {
+            self.telemetries
+                .iter()
+                .find(|one| one.name.namespace == *namespace && one.selector.is_none())
+        };
+        let own = (namespace != root).then(|| whole(namespace)).flatten();
+        let selecting = self.telemetries.iter().find(|one| {
+            let selector = one.selector.as_ref();
+            one.name.namespace == *namespace
+                && selector.is_some_and(|s| s.selects(&workload.labels))
+        });
+        [whole(root), own, selecting]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}

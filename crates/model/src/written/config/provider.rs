@@ -1,0 +1,188 @@
+//! The providers of telemetry, as written. Those of authorization are known by name only.
+
+use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::written::Text;
+use crate::yaml::Node;
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) enum Telemetry {
+    File(FileLog),
+    HttpAls(Als),
+    TcpAls(Als),
+    OpenTelemetry(OpenTelemetry),
+    Prometheus,
+}
+
+/// `envoyFileAccessLog`.
+#[derive(Debug)]
+pub(crate) struct FileLog {
+    pub(crate) path: Option<Text>,
+    pub(crate) text: Option<Text>,
+    pub(crate) labels: Option<Spanned<Node>>,
+    pub(crate) omit_empty: Option<Spanned<bool>>,
+}
+
+/// `service` and `port`.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) at: At,
+    pub(crate) service: Option<Text>,
+    pub(crate) port: Option<Spanned<i64>>,
+}
+
+/// `envoyHttpAls` and `envoyTcpAls`.
+#[derive(Debug)]
+pub(crate) struct Als {
+    pub(crate) service: Service,
+    pub(crate) log_name: Option<Text>,
+    pub(crate) request_headers: Vec<Text>,
+    pub(crate) response_headers: Vec<Text>,
+    pub(crate) response_trailers: Vec<Text>,
+}
+
+/// A header for a collector.
+#[derive(Debug)]
+pub(crate) struct Header {
+    pub(crate) at: At,
+    pub(crate) name: Option<Text>,
+    pub(crate) value: Option<Text>,
+    pub(crate) variable: Option<Text>,
+}
+
+/// `opentelemetry`.
+#[derive(Debug)]
+pub(crate) struct OpenTelemetry {
+    pub(crate) at: At,
+    pub(crate) service: Service,
+    pub(crate) max_tag_length: Option<Spanned<i64>>,
+    /// There when `http` is.
+    pub(crate) path: Option<Option<Text>>,
+    pub(crate) has_grpc: bool,
+    pub(crate) timeout: Option<Text>,
+    pub(crate) headers: Vec<Header>,
+    pub(crate) environment_detector: bool,
+}
+
+impl Telemetry {
+    /// Reads the first that is there.
+    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        if let Some(inner) = fields.inner("envoyFileAccessLog") {
+            return Some(Self::File(FileLog::read(inner)));
+        }
+        if let Some(inner) = fields.inner("envoyHttpAls") {
+            return Some(Self::HttpAls(Als::read(inner)));
+        }
+        if let Some(inner) = fields.inner("envoyTcpAls") {
+            return Some(Self::TcpAls(Als::read(inner)));
+        }
+        if let Some(inner) = fields.inner("opentelemetry") {
+            return Some(Self::OpenTelemetry(OpenTelemetry::read(inner)));
+        }
+        let prometheus = fields.inner("prometheus")?;
+        prometheus.finish();
+        Some(Self::Prometheus)
+    }
+}
+
+impl FileLog {
+    fn read(mut fields: Fields<'_>) -> Self {
+        let (mut text, mut labels) = (None, None);
+        let path = fields.text("path");
+        if let Some(mut format) = fields.inner("logFormat") {
+            text = format.text("text");
+            labels = format.get("labels").map(|cursor| Spanned {
+                value: cursor.node.clone(),
+                at: cursor.at,
+            });
+            format.finish();
+        }
+        let omit_empty = fields.boolean("omitEmptyValues");
+        fields.finish();
+        Self {
+            path,
+            text,
+            labels,
+            omit_empty,
+        }
+    }
+}
+
+impl Service {
+    fn read(fields: &mut Fields<'_>) -> Self {
+        Self {
+            at: fields.at().clone(),
+            service: fields.text("service"),
+            port: fields.integer("port"),
+        }
+    }
+}
+
+impl Als {
+    fn read(mut fields: Fields<'_>) -> Self {
+        let read = Self {
+            service: Service::read(&mut fields),
+            log_name: fields.text("logName"),
+            request_headers: fields.texts("additionalRequestHeadersToLog"),
+            response_headers: fields.texts("additionalResponseHeadersToLog"),
+            response_trailers: fields.texts("additionalResponseTrailersToLog"),
+        };
+        fields.not_yet(&["filterStateObjectsToLog"]);
+        fields.finish();
+        read
+    }
+}
+
+impl Header {
+    fn read(cursor: &Cursor<'_>) -> Option<Self> {
+        let mut fields = cursor.fields()?;
+        let read = Self {
+            at: cursor.at.clone(),
+            name: fields.text("name"),
+            value: fields.text("value"),
+            variable: fields.text("envName"),
+        };
+        fields.finish();
+        Some(read)
+    }
+}
+
+impl OpenTelemetry {
+    fn read(mut fields: Fields<'_>) -> Self {
+        let at = fields.at().clone();
+        let service = Service::read(&mut fields);
+        let max_tag_length = fields.integer("maxTagLength");
+        let (mut path, mut timeout, mut headers, mut has_grpc) = (None, None, Vec::new(), false);
+        if let Some(mut http) = fields.inner("http") {
+            path = Some(http.text("path"));
+            timeout = http.text("timeout");
+            headers = http.list("headers", Header::read);
+            http.finish();
+        }
+        if let Some(mut grpc) = fields.inner("grpc") {
+            has_grpc = true;
+            timeout = timeout.or_else(|| grpc.text("timeout"));
+            headers.extend(grpc.list("initialMetadata", Header::read));
+            grpc.ignore(&["timeout"]);
+            grpc.finish();
+        }
+        let mut environment_detector = false;
+        if let Some(mut detectors) = fields.inner("resourceDetectors") {
+            environment_detector = detectors.get("environment").is_some();
+            detectors.not_yet(&["dynatrace"]);
+            detectors.finish();
+        }
+        fields.not_yet(&["dynatraceSampler", "disableContextPropagation"]);
+        fields.finish();
+        Self {
+            at,
+            service,
+            max_tag_length,
+            path,
+            has_grpc,
+            timeout,
+            headers,
+            environment_detector,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The way to a service that takes telemetry: reached as the application's own calls are, mutual TLS where the endpoint
+//! has a sidecar, and whoever answers is verified before a byte goes out. With mutual TLS the bytes travel as opaque
+//! ones, whatever is spoken inside.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use voile_telemetry::export::{Connection, Dial, Dialing};
+use voile_transport::{self as transport, CONNECT_TIMEOUT, Origin, TLS_HANDSHAKE_TIMEOUT};
+
+use crate::plan::{EndpointPlan, ServicePlan};
+use crate::worker::verify;
+
+/// One collector. The endpoints change under it as the control plane says; locked on the control thread only.
+pub(super) struct Collected {
+    authority: String,
+    service: Mutex<(Arc<ServicePlan>, Origin)>,
+    tls: Arc<ClientConfig>,
+    next: AtomicUsize,
+}
+
+impl Collected {
+    pub(super) fn new(service: &ServicePlan, origin: Origin, tls: Arc<ClientConfig>) -> Self {
+        Self {
+            authority: format!("{}:{}", service.service.host, service.port),
+            service: Mutex::new((Arc::new(service.clone()), origin)),
+            tls,
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// What the control plane says now.
+    pub(super) fn follow(&self, service: &ServicePlan, origin: Origin) {
+        let mut held = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = (Arc::new(service.clone()), origin);
+    }
+
+    /// Endpoints in turn, so that a dead one is left at the next attempt.
+    fn pick(&self) -> Option<(EndpointPlan, Origin)> {
+        let held = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        let (service, origin) = &*held;
+        let alive = service
+            .endpoints
+            .iter()
+            .filter(|endpoint| endpoint.available);
+        let alive: Vec<_> = alive.collect();
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let endpoint = alive.get(turn.checked_rem(alive.len())?)?;
+        Some(((*endpoint).clone(), *origin))
+    }
+}
+
+impl Dial for Collected {
+    fn dial(&self) -> Dialing {
+        let picked = self.pick();
+        let tls = Arc::clone(&self.tls);
+        Box::pin(async move {
+            let Some((endpoint, origin)) = picked else {
+                return Err(io::Error::other("no healthy upstream"));
+            };
+            let tcp = transport::connect(endpoint.address, origin, CONNECT_TIMEOUT);
+            let tcp = tcp.await.map_err(io::Error::other)?;
+            let Some(expected) = &endpoint.expected else {
+                return Ok(Box::new(tcp) as Box<dyn Connection>);
+            };
+            // The name is neither sent nor compared; identities are.
+            let name = ServerName::IpAddress(endpoint.address.ip().into());
+            let shaken = transport::connect_tls(tls, name, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
+            let stream = shaken.await.map_err(io::Error::other)?;
+            verify(&stream, expected).map_err(io::Error::other)?;
+            Ok(Box::new(stream) as Box<dyn Connection>)
+        })
+    }
+
+    fn authority(&self) -> &str {
+        &self.authority
+    }
+}

@@ -1,0 +1,337 @@
+//! Everything that takes logs and spans: files with their threads, and tasks that send to services. What the
+//! configuration still wants stays as it is, so that an edit loses no line.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ClientConfig;
+use tokio::task::JoinHandle;
+use voile_model::mesh::telemetry::Side;
+use voile_proto::trace::Span;
+use voile_telemetry::access_log::als::{AlsHeaders, AlsRecord};
+use voile_telemetry::access_log::{AlsLog, FileLog, Logger, Renderer, Sink, Writing};
+use voile_telemetry::export::{Dial, als, spans};
+use voile_telemetry::outbox::{Outbox, outbox};
+use voile_telemetry::trace::{SpanSettings, resource};
+use voile_telemetry::{Family, Peer};
+use voile_transport::Origin;
+use voile_xds::wire::{AccessLog, Collector, GrpcLog, LogSink, Tracing};
+
+use super::collector::Collected;
+use crate::plan::{Plan, ServicePlan};
+use crate::recording::{Recording, SideRecording, Tracer};
+
+/// How long a process that ends waits for collectors.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
+
+/// What makes two span exporters the same one.
+#[derive(PartialEq, Eq, Hash)]
+struct SpanRoute {
+    collector: Collector,
+    http_path: Option<Arc<str>>,
+    environment_resource: bool,
+    /// Canonical service, namespace and version: they are in the resource.
+    own: (String, String, String),
+}
+
+struct Service<T> {
+    records: Outbox<T>,
+    collected: Arc<Collected>,
+}
+
+/// See the module.
+pub(super) struct Recorders {
+    tls: Arc<ClientConfig>,
+    node_id: Arc<str>,
+    files: HashMap<Arc<str>, FileLog>,
+    logs: HashMap<GrpcLog, Service<AlsRecord>>,
+    spans: HashMap<SpanRoute, Service<Span>>,
+    remains: Remains,
+    /// Dropped by those that are gone: (files, services, spans).
+    dropped: (u64, u64, u64),
+}
+
+/// What is left to wait for when everybody who records is gone.
+#[derive(Default)]
+pub(super) struct Remains {
+    writing: Vec<Writing>,
+    sending: Vec<JoinHandle<()>>,
+}
+
+impl Remains {
+    /// Sends and writes what is queued, within a bound.
+    pub(super) async fn finish(self) {
+        let all = async {
+            for task in self.sending {
+                // A task that panicked has nothing more to send.
+                let _ = task.await;
+            }
+        };
+        if tokio::time::timeout(LAST_RECORDS, all).await.is_err() {
+            tracing::warn!("the last records did not reach their collectors");
+        }
+        if !self.writing.iter().all(Writing::finish) {
+            tracing::warn!("the end of the access log is not written");
+        }
+    }
+}
+
+/// One configuration on its way to be followed.
+struct Following<'a> {
+    plan: &'a Plan,
+    origin: Origin,
+    files: HashMap<Arc<str>, FileLog>,
+    logs: HashMap<GrpcLog, Service<AlsRecord>>,
+    spans: HashMap<SpanRoute, Service<Span>>,
+}
+
+impl Recorders {
+    pub(super) fn new(tls: Arc<ClientConfig>, node_id: Arc<str>) -> Self {
+        Self {
+            tls,
+            node_id,
+            files: HashMap::new(),
+            logs: HashMap::new(),
+            spans: HashMap::new(),
+            remains: Remains::default(),
+            dropped: (0, 0, 0),
+        }
+    }
+
+    /// What workers obey from now on.
+    pub(super) fn follow(&mut self, plan: &Plan, origin: Origin) -> Recording {
+        let mut new = Following {
+            plan,
+            origin,
+            files: HashMap::new(),
+            logs: HashMap::new(),
+            spans: HashMap::new(),
+        };
+        let recording = Recording {
+            client: self.side(Side::Client, &mut new),
+            server: self.side(Side::Server, &mut new),
+            node_id: Arc::clone(&self.node_id),
+        };
+        let gone = std::mem::replace(&mut self.files, new.files);
+        self.dropped.0 += unkept(&gone, &self.files, FileLog::dropped);
+        let gone = std::mem::replace(&mut self.logs, new.logs);
+        self.dropped.1 += unkept(&gone, &self.logs, |service| service.records.dropped());
+        let gone = std::mem::replace(&mut self.spans, new.spans);
+        self.dropped.2 += unkept(&gone, &self.spans, |service| service.records.dropped());
+        self.remains.sending.retain(|task| !task.is_finished());
+        recording
+    }
+
+    fn side(&mut self, side: Side, new: &mut Following<'_>) -> SideRecording {
+        let plan = new.plan;
+        let telemetry = &plan.telemetry.telemetry;
+        let wanted = telemetry.access_logs.iter().filter(|log| log.side == side);
+        let logs = wanted.filter_map(|log| self.logger(log, new)).collect();
+        let tracer = telemetry.tracing(side);
+        let tracer = tracer.map(|tracing| self.tracer(side, tracing, new));
+        let off = telemetry.metrics_are_off(side);
+        SideRecording::of(logs, tracer, !off)
+    }
+
+    fn logger(&mut self, log: &AccessLog, new: &mut Following<'_>) -> Option<Logger> {
+        let sink = match &log.sink {
+            LogSink::File {
+                path,
+                format,
+                omit_empty,
+            } => {
+                let file = self.file(path, new)?;
+                Sink::File(file, Renderer::new(format.clone(), *omit_empty).into())
+            }
+            LogSink::Grpc(wanted) => Sink::Grpc(self.service(wanted, new)?),
+        };
+        Some(Logger::new(log.filter.clone(), sink))
+    }
+
+    fn file(&mut self, path: &Arc<str>, new: &mut Following<'_>) -> Option<FileLog> {
+        let known = new.files.get(path).or_else(|| self.files.get(path));
+        let file = match known {
+            Some(file) => file.clone(),
+            None => match FileLog::start(path) {
+                Ok((file, writing)) => {
+                    self.remains.writing.push(writing);
+                    file
+                }
+                Err(error) => {
+                    tracing::error!(%path, %error, "the access log cannot be opened; requests go unlogged");
+                    return None;
+                }
+            },
+        };
+        new.files.insert(Arc::clone(path), file.clone());
+        Some(file)
+    }
+
+    fn service(&mut self, wanted: &GrpcLog, new: &mut Following<'_>) -> Option<AlsLog> {
+        let reached = new.plan.telemetry.collectors.get(&wanted.collector)?;
+        let records = match (new.logs.get(wanted), self.logs.get(wanted)) {
+            (Some(known), _) => known.records.clone(),
+            (None, Some(known)) => {
+                known.collected.follow(reached, new.origin);
+                let kept = Service {
+                    records: known.records.clone(),
+                    collected: Arc::clone(&known.collected),
+                };
+                new.logs.insert(wanted.clone(), kept);
+                known.records.clone()
+            }
+            (None, None) => {
+                let (records, inbox) = outbox();
+                let collected = self.collected(reached, new.origin);
+                let own = &new.plan.own;
+                let sender = als::Sender {
+                    node_id: self.node_id.to_string(),
+                    cluster: format!("{}.{}", own.canonical_service, own.namespace),
+                    log_name: wanted.log_name.to_string(),
+                };
+                let dial: Arc<dyn Dial> = Arc::<Collected>::clone(&collected);
+                self.start(als::run(inbox, dial, sender));
+                let service = Service {
+                    records: records.clone(),
+                    collected,
+                };
+                new.logs.insert(wanted.clone(), service);
+                records
+            }
+        };
+        let headers = AlsHeaders {
+            request: wanted.request_headers.clone(),
+            response: wanted.response_headers.clone(),
+            trailers: wanted.response_trailers.clone(),
+        };
+        Some(AlsLog::new(records, wanted.requests, headers))
+    }
+
+    fn tracer(&mut self, side: Side, tracing: &Tracing, new: &mut Following<'_>) -> Tracer {
+        let reported = tracing.report.then(|| self.exporter(tracing, new));
+        let tags = tracing.custom_tags.iter();
+        let tags = tags.map(|(name, tag)| (Arc::clone(name), tag.clone()));
+        let settings = SpanSettings::new(side, tags, tracing.max_path_length, tracing.istio_tags);
+        Tracer {
+            sampling: tracing.sampling.millionths(),
+            use_request_id: tracing.use_request_id,
+            spans: reported.flatten(),
+            settings: settings.into(),
+        }
+    }
+
+    fn exporter(&mut self, tracing: &Tracing, new: &mut Following<'_>) -> Option<Outbox<Span>> {
+        let reached = new.plan.telemetry.collectors.get(&tracing.collector)?;
+        let own = &new.plan.own;
+        let route = SpanRoute {
+            collector: tracing.collector.clone(),
+            http_path: tracing.http_path.clone(),
+            environment_resource: tracing.environment_resource,
+            own: (
+                own.canonical_service.clone(),
+                own.namespace.clone(),
+                own.version.clone(),
+            ),
+        };
+        if let Some(known) = new.spans.get(&route) {
+            return Some(known.records.clone());
+        }
+        let service = match self.spans.get(&route) {
+            Some(known) => {
+                known.collected.follow(reached, new.origin);
+                Service {
+                    records: known.records.clone(),
+                    collected: Arc::clone(&known.collected),
+                }
+            }
+            None => {
+                let (records, inbox) = outbox();
+                let collected = self.collected(reached, new.origin);
+                let dial: Arc<dyn Dial> = Arc::<Collected>::clone(&collected);
+                self.start(spans::run(inbox, dial, span_settings(tracing, own)));
+                Service { records, collected }
+            }
+        };
+        let records = service.records.clone();
+        new.spans.insert(route, service);
+        Some(records)
+    }
+
+    fn collected(&self, reached: &ServicePlan, origin: Origin) -> Arc<Collected> {
+        Arc::new(Collected::new(reached, origin, Arc::clone(&self.tls)))
+    }
+
+    fn start(&mut self, task: impl Future<Output = ()> + 'static) {
+        self.remains.sending.push(tokio::task::spawn_local(task));
+    }
+
+    /// The next lines go to newly opened files.
+    pub(super) fn reopen(&self) {
+        self.files.values().for_each(FileLog::reopen);
+    }
+
+    /// Lets everything go; what is left to wait for once the workers did the same.
+    pub(super) fn end(&mut self) -> Remains {
+        self.files.clear();
+        self.logs.clear();
+        self.spans.clear();
+        std::mem::take(&mut self.remains)
+    }
+
+    /// What was dropped.
+    pub(super) fn families(&self) -> Vec<Family> {
+        let files: u64 = self.files.values().map(FileLog::dropped).sum();
+        let logs: u64 = self.logs.values().map(|log| log.records.dropped()).sum();
+        let spans: u64 = self.spans.values().map(|one| one.records.dropped()).sum();
+        let sink = |name: &str| vec![("sink", name.to_owned())];
+        vec![
+            Family {
+                name: "voile_access_log_dropped_total",
+                kind: "counter",
+                help: "Access log entries dropped because the queue was full or nobody took them.",
+                samples: vec![
+                    (sink("file"), (self.dropped.0 + files) as f64),
+                    (sink("grpc"), (self.dropped.1 + logs) as f64),
+                ],
+            },
+            Family::single(
+                "voile_spans_dropped_total",
+                "counter",
+                "Spans dropped because the queue was full or the collector did not take them.",
+                (self.dropped.2 + spans) as f64,
+            ),
+        ]
+    }
+}
+
+/// What those dropped that are no longer wanted.
+fn unkept<K: Eq + std::hash::Hash, V>(
+    before: &HashMap<K, V>,
+    now: &HashMap<K, V>,
+    dropped: impl Fn(&V) -> u64,
+) -> u64 {
+    let gone = before.iter().filter(|(key, _)| !now.contains_key(key));
+    gone.map(|(_, value)| dropped(value)).sum()
+}
+
+fn span_settings(tracing: &Tracing, own: &Peer) -> spans::Settings {
+    let header = |(name, value, from_environment): &(Arc<str>, Arc<str>, bool)| {
+        let value = match from_environment {
+            false => Arc::clone(value),
+            true => std::env::var(&**value).ok()?.into(),
+        };
+        Some((Arc::clone(name), value))
+    };
+    spans::Settings {
+        http_path: tracing.http_path.clone(),
+        timeout: tracing.collector.timeout,
+        headers: tracing
+            .collector
+            .headers
+            .iter()
+            .filter_map(header)
+            .collect(),
+        resource: resource(own, tracing.environment_resource),
+    }
+}

@@ -1,0 +1,83 @@
+//! What is recorded of traffic, as the configuration says: built on the control thread, obeyed by workers. A side on
+//! which nothing is on costs its requests one look.
+
+use std::sync::Arc;
+
+use voile_model::mesh::telemetry::Side;
+use voile_proto::trace::Span;
+use voile_telemetry::access_log::{Logger, Wants};
+use voile_telemetry::outbox::Outbox;
+use voile_telemetry::trace::SpanSettings;
+
+/// Both sides.
+#[derive(Debug, Clone)]
+pub(crate) struct Recording {
+    pub(crate) client: SideRecording,
+    pub(crate) server: SideRecording,
+    /// `sidecar~…`, in spans.
+    pub(crate) node_id: Arc<str>,
+}
+
+/// One side.
+#[derive(Debug, Clone)]
+pub(crate) struct SideRecording {
+    pub(crate) logs: Vec<Logger>,
+    /// What all logs want.
+    pub(crate) wants: Wants,
+    pub(crate) tracer: Option<Tracer>,
+    /// Whether any metric is on.
+    pub(crate) metrics: bool,
+}
+
+/// Trace context, and spans if they are sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Tracer {
+    /// Of requests whose caller decided nothing, in millionths.
+    pub(crate) sampling: u32,
+    pub(crate) use_request_id: bool,
+    pub(crate) spans: Option<Outbox<Span>>,
+    pub(crate) settings: Arc<SpanSettings>,
+}
+
+impl Recording {
+    /// Metrics only.
+    pub(crate) fn new(node_id: Arc<str>) -> Self {
+        Self {
+            client: SideRecording::default(),
+            server: SideRecording::default(),
+            node_id,
+        }
+    }
+
+    pub(crate) fn side(&self, side: Side) -> &SideRecording {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+}
+
+impl Default for SideRecording {
+    fn default() -> Self {
+        Self::of(Vec::new(), None, true)
+    }
+}
+
+impl SideRecording {
+    pub(crate) fn of(logs: Vec<Logger>, tracer: Option<Tracer>, metrics: bool) -> Self {
+        let wants = logs
+            .iter()
+            .fold(Wants::default(), |wants, log| wants.or(log.wants()));
+        Self {
+            logs,
+            wants,
+            tracer,
+            metrics,
+        }
+    }
+
+    /// Whether requests need notes while they are served.
+    pub(crate) fn takes_notes(&self) -> bool {
+        self.tracer.is_some() || !self.wants.is_nothing()
+    }
+}

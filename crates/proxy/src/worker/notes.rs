@@ -1,0 +1,154 @@
+//! Notes on one request while it is served, taken only where a log or a tracer wants them: its place in its trace, what
+//! its head says instead of what came, and what only the engine sees.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use voile_model::mesh::telemetry::Side;
+use voile_telemetry::trace::{CONTEXT_FIELDS, Context, Incoming, context_lines, request_id};
+
+use super::Worker;
+use crate::http::{Head, Observe};
+use crate::recording::{Recording, SideRecording, Tracer};
+
+const REQUEST_ID: &str = "x-request-id";
+
+/// Longest value remembered of one header, in bytes.
+const MAX_VALUE_BYTES: usize = 8 * 1024;
+
+/// See the module.
+pub(crate) struct Notes {
+    recording: Rc<Recording>,
+    side: Side,
+    /// What goes on in place of what is left out.
+    lines: String,
+    leaves_out: &'static [&'static str],
+    pub(crate) context: Option<Context>,
+    /// What goes on, where it is not what came.
+    pub(crate) request_id: Option<String>,
+    seen: RefCell<Seen>,
+}
+
+type Remembered = Vec<(Arc<str>, Box<[u8]>)>;
+
+/// What the engine told.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) received: Option<Instant>,
+    pub(crate) response: Option<Instant>,
+    pub(crate) from: Option<SocketAddr>,
+    pub(crate) fields: Remembered,
+    pub(crate) trailers: Remembered,
+}
+
+impl Notes {
+    /// Notes on a request, if anybody wants them.
+    pub(crate) fn begin(worker: &Worker, side: Side, head: &Head<'_>) -> Option<Rc<Self>> {
+        let recording = worker.recording.borrow();
+        let wanted = recording.side(side);
+        if !wanted.takes_notes() {
+            return None;
+        }
+        let (context, id) = match &wanted.tracer {
+            Some(tracer) => traced(worker, tracer, head),
+            None => (None, untraced(worker, wanted, head)),
+        };
+        let leaves_out: &[&str] = match (&context, &id) {
+            (Some(_), _) => CONTEXT_FIELDS,
+            (None, Some(_)) => &[REQUEST_ID],
+            (None, None) => &[],
+        };
+        Some(Rc::new(Self {
+            recording: Rc::clone(&recording),
+            side,
+            lines: context_lines(context.as_ref(), id.as_deref()),
+            leaves_out,
+            context,
+            request_id: id,
+            seen: RefCell::default(),
+        }))
+    }
+
+    pub(crate) fn seen(&self) -> std::cell::Ref<'_, Seen> {
+        self.seen.borrow()
+    }
+
+    fn wanted(&self) -> &SideRecording {
+        self.recording.side(self.side)
+    }
+}
+
+/// Continues or begins a trace. A caller's decision holds; without one, `x-request-id` may carry it, and at last chance
+/// decides.
+fn traced(worker: &Worker, tracer: &Tracer, head: &Head<'_>) -> (Option<Context>, Option<String>) {
+    const ALL: u64 = 1_000_000;
+    let incoming = Incoming::read(head.headers());
+    let sampled = incoming.decision().is_none()
+        && ((tracer.use_request_id && incoming.request_id_is_traced())
+            || worker.random() % ALL < tracer.sampling.into());
+    let context = Context::follow(&incoming, sampled, || worker.random());
+    let mark = tracer.use_request_id.then_some(context.sampled);
+    let id = request_id(incoming.request_id(), mark, || worker.random());
+    (Some(context), Some(id))
+}
+
+/// Logs that tell the request id want one in every request.
+fn untraced(worker: &Worker, wanted: &SideRecording, head: &Head<'_>) -> Option<String> {
+    let missing = wanted.wants.request_id && head.header(REQUEST_ID).is_none();
+    missing.then(|| request_id(None, None, || worker.random()))
+}
+
+fn remember(wanted: &[Arc<str>], fields: &mut dyn Iterator<Item = (&str, &[u8])>) -> Remembered {
+    let mut found: Remembered = Vec::new();
+    if wanted.is_empty() {
+        return found;
+    }
+    for (name, value) in fields {
+        let known = wanted.iter().find(|known| known.eq_ignore_ascii_case(name));
+        if let Some(known) = known
+            && !found.iter().any(|(name, _)| name == known)
+        {
+            let value = &value[..value.len().min(MAX_VALUE_BYTES)];
+            found.push((Arc::clone(known), value.into()));
+        }
+    }
+    found
+}
+
+impl Observe for Notes {
+    fn leaves_out(&self) -> &'static [&'static str] {
+        self.leaves_out
+    }
+
+    fn adds(&self) -> &[u8] {
+        self.lines.as_bytes()
+    }
+
+    fn sends(&self, from: Option<SocketAddr>) {
+        self.seen.borrow_mut().from = from;
+    }
+
+    fn received(&self) {
+        let mut seen = self.seen.borrow_mut();
+        if self.wanted().wants.response && seen.received.is_none() {
+            seen.received = Some(Instant::now());
+        }
+    }
+
+    fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>) {
+        let wants = &self.wanted().wants;
+        if wants.response {
+            let mut seen = self.seen.borrow_mut();
+            seen.response = Some(Instant::now());
+            seen.fields = remember(&wants.response_fields, fields);
+        }
+    }
+
+    fn trailers(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>) {
+        let wants = &self.wanted().wants;
+        self.seen.borrow_mut().trailers = remember(&wants.trailer_fields, fields);
+    }
+}

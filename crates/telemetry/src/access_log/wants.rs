@@ -1,0 +1,87 @@
+//! What must be remembered of a request while it is served, so that its entry can be told. What no log wants is not
+//! remembered.
+
+use std::sync::Arc;
+
+use voile_model::log_format::{Command, Direction, Fact, LogFormat, What};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wants {
+    /// Times within the request, or anything of the response.
+    pub response: bool,
+    /// Our end of the upstream connection.
+    pub upstream_local: bool,
+    /// An `x-request-id`, even when the client sends none.
+    pub request_id: bool,
+    /// Response headers, in lower case.
+    pub response_fields: Vec<Arc<str>>,
+    /// Response trailers, in lower case.
+    pub trailer_fields: Vec<Arc<str>>,
+}
+
+impl Wants {
+    /// What either wants.
+    #[must_use]
+    pub fn or(mut self, other: &Self) -> Self {
+        let add = |mine: &mut Vec<Arc<str>>, theirs: &[Arc<str>]| {
+            for name in theirs {
+                if !mine.contains(name) {
+                    mine.push(Arc::clone(name));
+                }
+            }
+        };
+        add(&mut self.response_fields, &other.response_fields);
+        add(&mut self.trailer_fields, &other.trailer_fields);
+        self.response |= other.response;
+        self.upstream_local |= other.upstream_local;
+        self.request_id |= other.request_id;
+        self
+    }
+
+    /// Whether nothing is wanted.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        !(self.response || self.upstream_local || self.request_id)
+    }
+
+    pub(super) fn field(&mut self, direction: Direction, name: &Arc<str>) {
+        match direction {
+            Direction::Request => self.request_id |= &**name == "x-request-id",
+            Direction::Response => {
+                self.response = true;
+                self.response_fields.push(Arc::clone(name));
+            }
+            Direction::Trailer => {
+                self.response = true;
+                self.trailer_fields.push(Arc::clone(name));
+            }
+        }
+    }
+
+    pub(super) fn of_format(format: &LogFormat) -> Self {
+        let mut wants = Self::default();
+        for Command { what, .. } in format.commands() {
+            match what {
+                What::Header {
+                    direction,
+                    name,
+                    or,
+                    ..
+                } => {
+                    wants.field(*direction, name);
+                    or.iter().for_each(|name| wants.field(*direction, name));
+                }
+                What::Fact(
+                    Fact::UpstreamLocal | Fact::UpstreamLocalAddress | Fact::UpstreamLocalPort,
+                ) => wants.upstream_local = true,
+                What::Fact(
+                    Fact::ResponseDuration | Fact::ResponseTxDuration | Fact::RequestDuration,
+                ) => wants.response = true,
+                What::Fact(_) | What::StartTime(_) | What::EmitTime(_) => {}
+                What::Environment(_) | What::Query(_) => {}
+            }
+        }
+        wants
+    }
+}

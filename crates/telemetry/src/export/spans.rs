@@ -1,0 +1,224 @@
+//! Spans to an OTLP collector, over gRPC or as protobuf over HTTP/1.1. A batch that a collector refuses for good is
+//! dropped; one that it could not take now is tried again a few times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use prost::Message;
+use tonic::Code;
+use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
+use tonic::transport::Channel;
+use voile_proto::trace as wire;
+
+use super::{CALL_TIMEOUT, Dial, GATHER, MAX_BATCH, channel, pause};
+use crate::generated::trace_service::trace_service_client::TraceServiceClient;
+use crate::outbox::Inbox;
+
+/// Times one batch is sent.
+const MAX_ATTEMPTS: u32 = 3;
+
+/// Largest answer of a collector that is read, in bytes.
+const MAX_ANSWER: usize = 64 * 1024;
+
+/// How spans travel.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Path of OTLP over HTTP; `None` is gRPC.
+    pub http_path: Option<Arc<str>>,
+    /// How long one call may take.
+    pub timeout: Option<Duration>,
+    /// Sent along: name in lower case, value.
+    pub headers: Vec<(Arc<str>, Arc<str>)>,
+    /// What all spans share.
+    pub resource: wire::Resource,
+}
+
+/// Why a batch was not taken.
+enum Refused {
+    /// It may be taken later.
+    Now(String),
+    /// It will never be taken.
+    ForGood(String),
+}
+
+/// Sends until nobody writes any more.
+pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn Dial>, settings: Settings) {
+    let mut client = Client {
+        dial,
+        channel: None,
+        http: None,
+    };
+    let mut failures = 0;
+    while let Some(spans) = inbox.batch(GATHER, MAX_BATCH).await {
+        let count = spans.len() as u64;
+        let request = wire::ExportTraceServiceRequest {
+            resource_spans: vec![wire::ResourceSpans {
+                resource: Some(settings.resource.clone()),
+                scope_spans: vec![wire::ScopeSpans {
+                    scope: Some(wire::InstrumentationScope {
+                        name: "voile".to_owned(),
+                        version: env!("CARGO_PKG_VERSION").to_owned(),
+                    }),
+                    spans,
+                }],
+            }],
+        };
+        let mut attempt = 1;
+        loop {
+            match client.export(&request, &settings).await {
+                Ok(rejected) => {
+                    inbox.lost(rejected);
+                    failures = 0;
+                    break;
+                }
+                Err(Refused::Now(error)) if attempt < MAX_ATTEMPTS => {
+                    tracing::debug!(
+                        collector = client.dial.authority(),
+                        error,
+                        "spans not taken; once more"
+                    );
+                    client.forget();
+                    tokio::time::sleep(pause(failures)).await;
+                    failures += 1;
+                    attempt += 1;
+                }
+                Err(Refused::Now(error) | Refused::ForGood(error)) => {
+                    tracing::debug!(collector = client.dial.authority(), error, "spans dropped");
+                    client.forget();
+                    inbox.lost(count);
+                    failures += 1;
+                    break;
+                }
+            }
+        }
+    }
+}
+
+struct Client {
+    dial: Arc<dyn Dial>,
+    channel: Option<TraceServiceClient<Channel>>,
+    http: Option<SendRequest<Full<Bytes>>>,
+}
+
+impl Client {
+    fn forget(&mut self) {
+        self.channel = None;
+        self.http = None;
+    }
+
+    /// How many of the spans were rejected.
+    async fn export(
+        &mut self,
+        request: &wire::ExportTraceServiceRequest,
+        settings: &Settings,
+    ) -> Result<u64, Refused> {
+        let limit = settings.timeout.unwrap_or(CALL_TIMEOUT);
+        let call = async {
+            match &settings.http_path {
+                None => self.grpc(request, settings).await,
+                Some(path) => self.post(path, request, settings).await,
+            }
+        };
+        tokio::time::timeout(limit, call)
+            .await
+            .unwrap_or_else(|_| Err(Refused::Now(format!("no answer in {limit:?}"))))
+    }
+
+    async fn grpc(
+        &mut self,
+        request: &wire::ExportTraceServiceRequest,
+        settings: &Settings,
+    ) -> Result<u64, Refused> {
+        let client = match &mut self.channel {
+            Some(client) => client,
+            None => {
+                let channel = channel::open(&self.dial).await.map_err(Refused::Now)?;
+                self.channel.insert(TraceServiceClient::new(channel))
+            }
+        };
+        let mut call = tonic::Request::new(request.clone());
+        for (name, value) in &settings.headers {
+            // What cannot be metadata was refused by the control plane; a variable may hold anything.
+            if let (Ok(name), Ok(value)) = (
+                AsciiMetadataKey::from_bytes(name.as_bytes()),
+                AsciiMetadataValue::try_from(&**value),
+            ) {
+                call.metadata_mut().insert(name, value);
+            }
+        }
+        let answer = client.export(call).await.map_err(|status| {
+            let reason = status.to_string();
+            // The codes that OTLP names as worth another try.
+            match status.code() {
+                Code::Cancelled
+                | Code::DeadlineExceeded
+                | Code::Aborted
+                | Code::OutOfRange
+                | Code::Unavailable
+                | Code::DataLoss
+                | Code::Unknown => Refused::Now(reason),
+                _ => Refused::ForGood(reason),
+            }
+        })?;
+        let partial = answer.into_inner().partial_success.unwrap_or_default();
+        Ok(u64::try_from(partial.rejected_spans).unwrap_or_default())
+    }
+
+    async fn post(
+        &mut self,
+        path: &str,
+        request: &wire::ExportTraceServiceRequest,
+        settings: &Settings,
+    ) -> Result<u64, Refused> {
+        let failed = |error: &dyn std::fmt::Display| Refused::Now(error.to_string());
+        if self.http.as_ref().is_none_or(SendRequest::is_closed) {
+            let stream = self.dial.dial().await.map_err(|error| failed(&error))?;
+            let (sender, connection) = http1::handshake(TokioIo::new(stream))
+                .await
+                .map_err(|error| failed(&error))?;
+            tokio::spawn(connection);
+            self.http = Some(sender);
+        }
+        let mut call = Request::post(path)
+            .header("host", self.dial.authority())
+            .header("content-type", "application/x-protobuf");
+        for (name, value) in &settings.headers {
+            if http::HeaderValue::from_str(value).is_ok() {
+                call = call.header(&**name, &**value);
+            }
+        }
+        let call = call
+            .body(Full::new(Bytes::from(request.encode_to_vec())))
+            .map_err(|error| Refused::ForGood(error.to_string()))?;
+        let Some(sender) = &mut self.http else {
+            return Err(Refused::Now("no connection".to_owned()));
+        };
+        sender.ready().await.map_err(|error| failed(&error))?;
+        let answer = sender
+            .send_request(call)
+            .await
+            .map_err(|error| failed(&error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        let body = body
+            .map(http_body_util::Collected::to_bytes)
+            .unwrap_or_default();
+        match status {
+            status if status.is_success() => {
+                let answer = wire::ExportTraceServiceResponse::decode(body).unwrap_or_default();
+                let partial = answer.partial_success.unwrap_or_default();
+                Ok(u64::try_from(partial.rejected_spans).unwrap_or_default())
+            }
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Err(Refused::Now(status.to_string())),
+            status => Err(Refused::ForGood(status.to_string())),
+        }
+    }
+}
