@@ -38,6 +38,7 @@ pub(crate) fn client_gone(cause: Cause, tally: &mut Tally) {
         Cause::Reset(_) | Cause::Unprocessed => {
             (ResponseFlag::DownstreamRemoteReset, "http2.remote_reset")
         }
+        Cause::Violation(_) => (ResponseFlag::DownstreamProtocolError, "http2.violation"),
         Cause::Connection => (
             ResponseFlag::DownstreamConnectionTermination,
             "downstream_remote_disconnect",
@@ -243,6 +244,15 @@ impl<'a> Flight<'a> {
                 reset_client(cause.reason());
                 tally.flag = ResponseFlag::UpstreamRemoteReset;
                 tally.details = "upstream_remote_reset";
+            }
+            Landing::Upstream(Cause::Violation(reason)) => {
+                let flag = ResponseFlag::UpstreamProtocolError;
+                if answered {
+                    reset_client(reason);
+                    (tally.flag, tally.details) = (flag, "http2.violation");
+                } else {
+                    call.answer(502, flag, "http2.violation", "http2.violation", tally);
+                }
             }
             Landing::Upstream(Cause::Connection) => {
                 let flag = ResponseFlag::UpstreamConnectionTermination;

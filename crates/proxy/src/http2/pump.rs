@@ -21,10 +21,12 @@ pub(crate) enum Broken {
 /// How a stream was ended by its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// By RST_STREAM, with this code, or by us for an error of the peer's.
+    /// By RST_STREAM, with this code.
     Reset(Reason),
     /// The peer refused the stream before it did anything.
     Unprocessed,
+    /// By us, for what the peer said: RFC 9113 calls it an error.
+    Violation(Reason),
     /// With its connection.
     Connection,
 }
@@ -41,6 +43,7 @@ impl Cause {
             return Self::Unprocessed;
         }
         match reason {
+            Some(reason) if error.is_library() => Self::Violation(reason),
             Some(reason) if error.is_reset() => Self::Reset(reason),
             _ => Self::Connection,
         }
@@ -49,7 +52,7 @@ impl Cause {
     /// The code the other side is told.
     pub(crate) fn reason(self) -> Reason {
         match self {
-            Self::Reset(reason) => reason,
+            Self::Reset(reason) | Self::Violation(reason) => reason,
             Self::Unprocessed => Reason::REFUSED_STREAM,
             Self::Connection => Reason::INTERNAL_ERROR,
         }

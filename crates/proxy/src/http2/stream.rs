@@ -226,17 +226,7 @@ async fn forward<R: HttpRole + 'static>(
         let mut flight = Flight::new(up, &mut replay, response, worker.timeouts.stream_idle);
         flight.observer = observer;
         let landing = poll_fn(|cx| flight.poll(cx, call, tally)).await;
-        let failed = match landing {
-            Landing::Upstream(Cause::Unprocessed) => {
-                lease.spoiled();
-                Some(Attempt::Refused)
-            }
-            // A reset is the server's word, the end of an idle connection is not.
-            Landing::Upstream(cause) => Some(Attempt::Unanswered {
-                reused: lease.reused && cause == Cause::Connection,
-            }),
-            _ => None,
-        };
+        let failed = failure(landing, &lease);
         if let Some(failed) = failed.filter(|_| flight.is_held()) {
             let harmless = failed.is_harmless(call.idempotent) && tally.attempts < MAX_ATTEMPTS;
             // The role is asked first: it may know a better place.
@@ -245,6 +235,26 @@ async fn forward<R: HttpRole + 'static>(
             }
         }
         return flight.land(landing, call, tally);
+    }
+}
+
+/// What is known of an attempt that failed. A connection that has no future is given up.
+fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
+    match landing {
+        Landing::Upstream(Cause::Unprocessed) => {
+            lease.spoiled();
+            Some(Attempt::Refused)
+        }
+        // A reset is the server's word, the end of an idle connection is not.
+        Landing::Upstream(cause) => Some(Attempt::Unanswered {
+            reused: lease.reused && cause == Cause::Connection,
+        }),
+        Landing::Interim => {
+            // It goes on and on; nobody else shall wait behind it.
+            lease.spoiled();
+            None
+        }
+        Landing::Done | Landing::Client(_) | Landing::Idle => None,
     }
 }
 

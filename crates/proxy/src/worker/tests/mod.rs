@@ -3,6 +3,9 @@
 
 mod conversions;
 mod footprint;
+mod frames;
+mod hostile_clients;
+mod hostile_servers;
 mod http2;
 mod identity;
 mod late_detection;
