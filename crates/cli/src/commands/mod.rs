@@ -24,23 +24,24 @@ pub(crate) struct Voile {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the mesh that a folder of YAML describes, on this machine.
+    // Not doc comments: those would take the place of the long help that each command's `Args` has.
+    #[command(about = "Run the mesh that a folder of YAML describes, on this machine")]
     Up(up::Args),
-    /// Check a folder of YAML and print every problem with its place.
+    #[command(about = "Check a folder of YAML and print every problem with its place")]
     Analyze(analyze::Args),
-    /// Run the control plane.
+    #[command(about = "Run the control plane")]
     Control(control::Args),
-    /// Run a proxy.
+    #[command(about = "Run a proxy")]
     Proxy(proxy::Args),
-    /// Make the tokens by which a proxy proves who it is.
+    #[command(about = "Make the tokens by which a proxy proves who it is")]
     Token(token::Args),
-    /// Measure what a mesh costs on this machine.
+    #[command(about = "Measure what a mesh costs on this machine")]
     Bench(bench::Args),
-    /// Send load to a URL and measure latency.
+    #[command(about = "Send load over HTTP, gRPC or TCP and measure latency")]
     Load(load::Args),
-    /// Serve HTTP answers of chosen size, delay and status.
+    #[command(about = "Serve HTTP, gRPC and TCP answers of chosen size, delay and status")]
     Echo(echo::Args),
-    /// Relay TCP bytes between two addresses: the lab's floor.
+    #[command(about = "Relay TCP bytes between two addresses: the lab's floor")]
     Relay(relay::Args),
 }
 

@@ -286,14 +286,14 @@ impl State {
                 if stream != 0
                     && let Some(lane) = self.lane(stream)?
                 {
-                    core::widen(&mut self.streams[lane].window, by)?;
+                    self.widen(lane, by)?;
                 }
                 self.send_bodies();
                 Ok(None)
             }
             Incoming::Initial { by } => {
-                for stream in &mut self.streams {
-                    core::widen(&mut stream.window, by)?;
+                for lane in 0..self.streams.len() {
+                    self.widen(lane, by)?;
                 }
                 self.send_bodies();
                 Ok(None)
@@ -309,6 +309,13 @@ impl State {
                 Ok(None)
             }
         }
+    }
+
+    fn widen(&mut self, lane: usize, by: i64) -> Result<(), Malformed> {
+        if core::widen(&mut self.streams[lane].window, by) {
+            return Ok(());
+        }
+        Err(Malformed("window larger than 2^31-1"))
     }
 
     fn headers(&mut self, id: u32, end: bool) -> Result<Option<Event>, Malformed> {

@@ -31,6 +31,8 @@ const MAX_HEADER_LIST_SIZE: u16 = 6;
 
 /// RST_STREAM and GOAWAY codes that we send.
 pub(super) const PROTOCOL_ERROR: u32 = 1;
+pub(super) const FLOW_CONTROL_ERROR: u32 = 3;
+pub(super) const STREAM_CLOSED: u32 = 5;
 pub(super) const REFUSED_STREAM: u32 = 7;
 pub(super) const CANCEL: u32 = 8;
 pub(super) const ENHANCE_YOUR_CALM: u32 = 11;
@@ -86,6 +88,8 @@ pub(super) struct Core {
     received: u32,
     block: Vec<u8>,
     unfinished: Option<(u32, bool)>,
+    /// What a GOAWAY says of the peer's mistake.
+    pub(super) fault: u32,
     pieces: usize,
     coded: Vec<u8>,
 }
@@ -121,6 +125,7 @@ impl Core {
             received: 0,
             block: Vec::new(),
             unfinished: None,
+            fault: PROTOCOL_ERROR,
             pieces: 0,
             coded: Vec::new(),
         }
@@ -305,7 +310,10 @@ impl Core {
         }
         if frame.stream == 0 {
             self.window += by;
-            within(self.window)?;
+            if self.window > MAX_WINDOW {
+                self.fault = FLOW_CONTROL_ERROR;
+                return Err(Malformed("window larger than 2^31-1"));
+            }
         }
         Ok(Incoming::Window {
             stream: frame.stream,
@@ -405,17 +413,10 @@ impl Core {
     }
 }
 
-/// Widens a window for sending.
-pub(super) fn widen(window: &mut i64, by: i64) -> Result<(), Malformed> {
+/// Widens a window for sending; false if it is now wider than there may be.
+pub(super) fn widen(window: &mut i64, by: i64) -> bool {
     *window += by;
-    within(*window)
-}
-
-fn within(window: i64) -> Result<(), Malformed> {
-    if window > MAX_WINDOW {
-        return Err(Malformed("window larger than 2^31-1"));
-    }
-    Ok(())
+    *window <= MAX_WINDOW
 }
 
 fn unpadded<'a>(frame: &Frame<'a>) -> Result<&'a [u8], Malformed> {

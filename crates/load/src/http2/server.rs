@@ -95,6 +95,8 @@ struct State {
     kept: usize,
     /// Answers that wait for a window.
     unsent: usize,
+    /// We have reset a stream: its client may not know yet, and is forgiven for what it sends to closed streams.
+    forgiving: bool,
     /// Whole with its head; told after it.
     whole: Option<usize>,
     /// Fields are wanted as text.
@@ -112,6 +114,7 @@ impl Server {
             last: 0,
             kept: 0,
             unsent: 0,
+            forgiving: false,
             whole: None,
             describe,
         };
@@ -139,7 +142,7 @@ impl Server {
 
     /// Tells the client to bring no more.
     pub(crate) fn go_away(&mut self, malformed: bool) {
-        let code = if malformed { core::PROTOCOL_ERROR } else { 0 };
+        let code = if malformed { self.state.core.fault } else { 0 };
         self.state.core.put_goaway(self.state.last, code);
     }
 
@@ -193,7 +196,7 @@ impl State {
                 end,
             } => {
                 let Some(lane) = self.lane(stream)? else {
-                    return Ok(None);
+                    return self.closed();
                 };
                 self.data(lane, bytes, length, end)
             }
@@ -207,14 +210,19 @@ impl State {
                 if stream != 0
                     && let Some(lane) = self.lane(stream)?
                 {
-                    core::widen(&mut self.streams[lane].window, by)?;
+                    if !core::widen(&mut self.streams[lane].window, by) {
+                        self.abort(lane, core::FLOW_CONTROL_ERROR);
+                    }
                 }
                 self.send_all();
                 Ok(None)
             }
             Incoming::Initial { by } => {
                 for stream in &mut self.streams {
-                    core::widen(&mut stream.window, by)?;
+                    if !core::widen(&mut stream.window, by) {
+                        self.core.fault = core::FLOW_CONTROL_ERROR;
+                        return Err(Malformed("window larger than 2^31-1"));
+                    }
                 }
                 self.send_all();
                 Ok(None)
@@ -229,6 +237,15 @@ impl State {
         Ok(self.ids.iter().position(|known| *known == id))
     }
 
+    /// Something has come for a stream that is over.
+    fn closed(&mut self) -> Result<Option<Asked>, Malformed> {
+        if self.forgiving {
+            return Ok(None);
+        }
+        self.core.fault = core::STREAM_CLOSED;
+        Err(Malformed("speaks on a stream that is over"))
+    }
+
     fn headers(&mut self, id: u32, end: bool) -> Result<Option<Asked>, Malformed> {
         if id.is_multiple_of(2) {
             return Err(Malformed("opens a stream with an even number"));
@@ -240,6 +257,7 @@ impl State {
         let Some(lane) = self.take_lane(id) else {
             self.core.fields(&mut |_, _| Ok(()))?;
             self.core.put_reset(id, core::REFUSED_STREAM);
+            self.forgiving = true;
             return Ok(None);
         };
         let stream = &mut self.streams[lane];
@@ -267,9 +285,13 @@ impl State {
     fn trailers(&mut self, id: u32, end: bool) -> Result<Option<Asked>, Malformed> {
         self.core.fields(&mut |_, _| Ok(()))?;
         let Some(lane) = self.lane(id)? else {
-            return Ok(None);
+            return self.closed();
         };
-        if !end || self.streams[lane].ended {
+        if self.streams[lane].ended {
+            self.abort(lane, core::STREAM_CLOSED);
+            return Ok(None);
+        }
+        if !end {
             self.abort(lane, core::PROTOCOL_ERROR);
             return Ok(None);
         }
@@ -285,7 +307,7 @@ impl State {
     ) -> Result<Option<Asked>, Malformed> {
         let stream = &mut self.streams[lane];
         if stream.ended {
-            self.abort(lane, core::PROTOCOL_ERROR);
+            self.abort(lane, core::STREAM_CLOSED);
             return Ok(None);
         }
         stream.length += bytes.len() as u64;
@@ -369,6 +391,7 @@ impl State {
 
     fn abort(&mut self, lane: usize, code: u32) {
         self.core.put_reset(self.ids[lane], code);
+        self.forgiving = true;
         self.free(lane);
     }
 
@@ -474,6 +497,7 @@ impl State {
     fn over(&mut self, lane: usize) {
         if !self.streams[lane].ended {
             self.core.put_reset(self.ids[lane], 0);
+            self.forgiving = true;
         }
         self.free(lane);
     }
@@ -546,6 +570,7 @@ impl Head {
             b":method" => stream.method.extend_from_slice(value),
             b":path" => {
                 stream.target.extend_from_slice(value);
+                self.wrong |= value.is_empty();
                 self.described |= memchr::memmem::find(value, b"/debug").is_some();
             }
             b"content-type" => stream.grpc = value.starts_with(b"application/grpc"),

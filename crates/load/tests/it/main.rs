@@ -15,3 +15,4 @@ mod relay;
 mod responses;
 mod schedules;
 mod server;
+mod strangers;
