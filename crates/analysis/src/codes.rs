@@ -40,6 +40,6 @@ codes! {
     POLICY_SELECTS_NOTHING = "V0314";
     /// Several PeerAuthentications are for the same workloads; only the oldest counts.
     TWO_POLICIES = "V0315";
-    /// A service's endpoints must be asked of DNS, which is not built yet: calls to it are answered 503.
+    /// A service's resolution is DYNAMIC_DNS, which is not built yet: explicit listeners answer calls to it 503.
     DNS_NOT_RESOLVED = "V0316";
 }

@@ -1,6 +1,6 @@
 //! Services: does anybody stand behind them, on the ports they name?
 
-use voile_model::mesh::{EndpointAddress, Mesh, Resolution, Service, TargetPort};
+use voile_model::mesh::{Mesh, Resolution, Service, TargetPort};
 use voile_model::{Diagnostic, Labels};
 
 use crate::codes;
@@ -38,19 +38,14 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
     }
 }
 
-/// Says that nobody will be reached where only DNS knows the endpoints.
+/// Says that nobody will be reached where DNS would have to be asked for each host a client names.
 fn asked_of_dns(service: &Service, found: &mut Vec<Diagnostic>) {
-    let by_resolution = !matches!(
-        service.resolution,
-        Resolution::Static | Resolution::Passthrough
-    );
-    let named = |address: &EndpointAddress| matches!(address, EndpointAddress::Dns(_));
-    if by_resolution || service.endpoints.iter().any(|e| named(&e.address)) {
+    if service.resolution == Resolution::DynamicDns {
         let message = format!(
-            "the endpoints of {} must be asked of DNS, which is not yet supported: calls to them are answered 503",
+            "resolution DYNAMIC_DNS of {} is not yet supported: explicit listeners answer calls to it 503, captured calls go to the address that the application resolved",
             service.key
         );
-        let help = "write endpoints with IP addresses and `resolution: STATIC`";
+        let help = "name the hosts and use `resolution: DNS`";
         let source = service.source.clone();
         found.push(Diagnostic::warning(codes::DNS_NOT_RESOLVED, source, message).help(help));
     }

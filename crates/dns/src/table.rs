@@ -1,7 +1,7 @@
 //! Addresses of names, as last heard. An answer is used until it expires, then asked for anew at the next use while the old
 //! one still serves; a failure leaves it. Pure: time and answers are arguments, so nothing here ever wakes anybody.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,24 +49,24 @@ pub struct Table {
 }
 
 impl Table {
-    /// Knows these names from now on and forgets all others.
-    pub fn want(&mut self, names: &BTreeSet<Arc<str>>) {
-        self.names.retain(|name, _| names.contains(name));
-        for name in names {
-            self.names.entry(name.clone()).or_insert(Entry {
-                state: State::Unknown,
-                asking: false,
-                due: None,
-                failures: 0,
-            });
-        }
+    /// Forgets the names that are not wanted.
+    pub fn retain(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.names.retain(|name, _| wanted(name));
+    }
+
+    /// Whether no name was ever used, or all are forgotten.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
     }
 
     /// The name is used now: whether it must be asked for. Says so once until `settle`.
-    pub fn used(&mut self, name: &str, now: Instant) -> bool {
-        let Some(entry) = self.names.get_mut(name) else {
-            return false;
-        };
+    pub fn used(&mut self, name: &Arc<str>, now: Instant) -> bool {
+        let entry = self.names.entry(name.clone()).or_insert(Entry {
+            state: State::Unknown,
+            asking: false,
+            due: None,
+            failures: 0,
+        });
         let ask = !entry.asking && entry.due.is_none_or(|due| due <= now);
         entry.asking |= ask;
         ask
@@ -114,7 +114,7 @@ impl Table {
         }
     }
 
-    /// What is known of a name; `Unknown` of one that is not wanted.
+    /// What is known of a name; `Unknown` of one that was never used.
     pub fn state(&self, name: &str) -> &State {
         self.names
             .get(name)
@@ -151,30 +151,28 @@ mod tests {
         let mut table = Table::default();
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        assert!(!table.used("a", at(0)), "nobody wants it");
-        table.want(&["a".into()].into());
-        assert!(table.used("a", at(0)));
-        assert!(!table.used("a", at(0)), "it is being asked for");
+        let a: Arc<str> = "a".into();
+        assert!(table.used(&a, at(0)));
+        assert!(!table.used(&a, at(0)), "it is being asked for");
         let fresh = table.settle("a", &found("10.0.0.1", 30), at(1));
         assert!(fresh.changed && !fresh.stale);
-        assert!(!table.used("a", at(30)));
-        assert!(table.used("a", at(31)));
+        assert!(!table.used(&a, at(30)));
+        assert!(table.used(&a, at(31)));
         assert_eq!(shown(&table), "[10.0.0.1]", "while it is asked for anew");
         let failed = table.settle("a", &Err(LookupError::NoSuchName), at(32));
         assert!(!failed.changed && failed.stale);
         assert_eq!(shown(&table), "[10.0.0.1]", "a failure leaves it");
         assert!(
-            !table.used("a", at(32)) && table.used("a", at(33)),
+            !table.used(&a, at(32)) && table.used(&a, at(33)),
             "after a pause"
         );
         assert!(
             !table.settle("a", &found("10.0.0.1", 30), at(34)).changed,
             "the same again"
         );
-        assert!(table.used("a", at(64)));
+        assert!(table.used(&a, at(64)));
         assert!(table.settle("a", &found("10.0.0.2", 30), at(64)).changed);
-        table.want(&["b".into()].into());
-        table.want(&["a".into()].into());
+        table.retain(|name| name != "a");
         assert_eq!(
             shown(&table),
             "unknown",
@@ -186,11 +184,11 @@ mod tests {
     #[test]
     fn pauses_after_failures_grow_to_a_bound() {
         let mut table = Table::default();
-        table.want(&["a".into()].into());
+        let a: Arc<str> = "a".into();
         let mut now = Instant::now();
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            assert!(table.used("a", now));
+            assert!(table.used(&a, now));
             table.settle("a", &Err(LookupError::NoSuchName), now);
             let pause = (0..).find(|s| {
                 let due = now + Duration::from_secs(*s);

@@ -144,12 +144,23 @@ pub(crate) struct ServicePlan {
 /// One workload behind a service port.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct EndpointPlan {
+    /// Where it is; of a name that was never resolved, any address and the port.
     pub(crate) address: SocketAddr,
+    /// The name that leads there, where the control plane knows no address.
+    pub(crate) name: Option<NamePlan>,
     /// Who must answer; `None` is plaintext. Never empty.
     pub(crate) expected: Option<Vec<Identity>>,
     pub(crate) weight: u32,
     pub(crate) available: bool,
     pub(crate) peer: Peer,
+}
+
+/// An endpoint known by a DNS name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamePlan {
+    pub(crate) host: Arc<str>,
+    /// The endpoint is the name: when its address moves, open connections stay. Otherwise it is the address.
+    pub(crate) logical: bool,
 }
 
 impl Default for Settings {

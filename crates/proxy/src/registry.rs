@@ -2,12 +2,13 @@
 
 mod destination;
 mod index;
+mod named;
 pub(crate) mod names;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use voile_identity::Identity;
@@ -42,6 +43,8 @@ pub(crate) struct Registry {
     services_by_address: Index<IpAddr>,
     /// The workloads behind each service.
     members: Index<ServiceKey>,
+    /// Addresses of the names that endpoints are known by.
+    pub(crate) names: voile_dns::Table,
     /// Which resource answers a search (`*/hostname`).
     found: BTreeMap<Arc<str>, Arc<str>>,
     /// Names asked for that the control plane says do not exist, by type.
@@ -374,17 +377,18 @@ impl Registry {
             .map(|service| service.subject_alt_names.as_slice())
             .unwrap_or_default();
         let sans: Vec<Identity> = sans.iter().filter_map(|name| name.parse().ok()).collect();
-        let endpoints = match service {
+        let mut endpoints: Vec<EndpointPlan> = match service {
             // Workloads of a service that is gone are nobody's.
             None => Vec::new(),
             Some(_) => {
                 let workloads = self.members.get(&wanted.key);
                 workloads
                     .filter_map(|uid| self.workloads.get(uid))
-                    .filter_map(|held| self.endpoint(wanted, &held.value, &sans))
+                    .flat_map(|held| self.endpoints(wanted, &held.value, &sans))
                     .collect()
             }
         };
+        named::scale(&mut endpoints);
         ServicePlan {
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
@@ -394,13 +398,17 @@ impl Registry {
         }
     }
 
-    fn endpoint(
+    /// The workload's endpoint; several where a name leads to several addresses.
+    fn endpoints(
         &self,
         wanted: &OutboundService,
         workload: &Workload,
         sans: &[Identity],
-    ) -> Option<EndpointPlan> {
-        let endpoint = workload.endpoint(&wanted.key, wanted.port)?;
+    ) -> Vec<EndpointPlan> {
+        let ports = workload.services.get(&wanted.key);
+        let Some(port) = ports.and_then(|ports| ports.get(&wanted.port)) else {
+            return Vec::new();
+        };
         let spared = self
             .policy(wanted)
             .is_some_and(|policy| policy.plaintext_workloads.contains(&workload.uid));
@@ -418,13 +426,22 @@ impl Registry {
             // What we cannot speak, or whom we cannot verify, is not spoken to in plaintext instead.
             (Tunnel::Mtls, None) | (Tunnel::Hbone, _) => (None, false),
         };
-        Some(EndpointPlan {
-            address: SocketAddr::new(endpoint.address, endpoint.port.get()),
+        let by_address = |address: IpAddr| EndpointPlan {
+            address: SocketAddr::new(address, port.get()),
+            name: None,
             expected,
             weight: workload.weight.max(1),
             available: reachable && workload.healthy,
             peer: peer(workload),
-        })
+        };
+        match (workload.addresses.first(), &workload.hostname) {
+            (Some(address), _) => vec![by_address(*address)],
+            (None, Some(host)) => {
+                let one = by_address(Ipv4Addr::UNSPECIFIED.into());
+                self.named_endpoints(wanted, host, &one)
+            }
+            (None, None) => Vec::new(),
+        }
     }
 
     fn service_labels(&self, key: &ServiceKey) -> telemetry::Service {

@@ -1,6 +1,6 @@
 //! How clients must speak to a service: what Istio's workload messages cannot say.
 
-use voile_model::mesh::{Location, Mesh, Service, Workload};
+use voile_model::mesh::{Location, Mesh, Resolution, Service, Workload};
 use voile_policy::{Mode, effective};
 use voile_proto::proxy as wire;
 use voile_xds::wire::protocol_of;
@@ -31,6 +31,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
     wire::ServicePolicy {
         ports: service.ports.iter().filter_map(port_policy).collect(),
         plaintext: false,
+        first_address_only: service.resolution == Resolution::DnsRoundRobin,
     }
 }
 
@@ -49,5 +50,6 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
     wire::ServicePolicy {
         ports: captured.ports.iter().map(port_policy).collect(),
         plaintext: disabled(captured.mutual_tls),
+        first_address_only: false,
     }
 }

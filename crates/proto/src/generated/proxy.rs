@@ -507,6 +507,9 @@ pub struct ServicePolicy {
     /// Of a workload: whether the ports that are not listed take plaintext only, although it has a sidecar.
     #[prost(bool, tag = "2")]
     pub plaintext: bool,
+    /// Of a DNS name's addresses only the first is used for new connections, and open ones stay (resolution DNS_ROUND_ROBIN).
+    #[prost(bool, tag = "3")]
+    pub first_address_only: bool,
 }
 impl ::prost::Name for ServicePolicy {
     const NAME: &'static str = "ServicePolicy";

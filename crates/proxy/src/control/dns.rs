@@ -142,8 +142,7 @@ impl Dns {
         bound: Bound,
         shared: Arc<Mutex<Shared>>,
         client: XdsClient,
-        upstreams: Rc<Upstreams>,
-        resolver: Rc<Resolver>,
+        (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>),
         heard: Arc<Notify>,
     ) -> io::Result<Rc<Self>> {
         let mut addresses = Vec::new();

@@ -116,6 +116,12 @@ fn own(control: &Control) -> Vec<Family> {
         ),
     ];
     families.extend(control.recorders.families());
+    families.push(Family::single(
+        "istio_on_demand_dns_total",
+        "counter",
+        "Lookups of endpoints that are known by a DNS name.",
+        control.lookups.begun as f64,
+    ));
     families.extend(control.dns.iter().flat_map(|dns| dns.families()));
     families
 }

@@ -12,6 +12,7 @@ mod dump;
 mod footprint;
 mod handover;
 mod metrics;
+mod names;
 mod recorders;
 mod shutdown;
 mod sockets;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
+use voile_dns::{Resolver, Upstreams};
 use voile_identity::{
     CertificateClient, CertificateStore, ClientSettings, mesh_client_config, mesh_server_config,
 };
@@ -373,14 +375,7 @@ async fn control(
     let shared = Arc::new(Mutex::new(shared));
     let (news, mut updates) = mpsc::unbounded_channel();
     let dispatcher = Rc::new(Dispatcher::new(handles)?);
-    let settings = ClientSettings {
-        control: options.control.clone(),
-        root_cert: options.root_cert.clone(),
-        token_file: options.token_file.clone(),
-        join_token_file: options.join_token_file.clone(),
-        ttl: None,
-    };
-    let certificates = CertificateClient::new(settings, Arc::clone(&store));
+    let certificates = CertificateClient::new(client_settings(&options), Arc::clone(&store));
     let mut renewed = certificates.subscribe();
     tokio::task::spawn_local(certificates.run(std::future::pending()));
     let mut first = renewed.clone();
@@ -393,7 +388,10 @@ async fn control(
     };
     let heard = Arc::new(Notify::new());
     let client = start_client(begin, &options, node, &store, &shared, (news, &heard));
-    let dns = prepare_dns(&options, &mut pages, &shared, &client, heard)?;
+    let upstreams = dns::upstreams(&options);
+    let resolver = dns::resolver(&upstreams);
+    let (lookups, mut answers) = names::Lookups::new(Rc::clone(&resolver));
+    let dns = prepare_dns(&mut pages, &shared, &client, (upstreams, resolver), heard)?;
     let ending = Rc::new(Ending::default());
     let control = Rc::new(RefCell::new(Control::new(
         &options,
@@ -402,6 +400,7 @@ async fn control(
         store,
         Rc::clone(&dispatcher),
         recorders,
+        lookups,
     )));
     let mut doors = Doors::new(&control, &ending, options.handover, pages, dns)?;
     let mut signals = shutdown::Signals::install()?;
@@ -418,6 +417,7 @@ async fn control(
         let look = control.borrow().destinations.next_look();
         tokio::select! {
             Some(()) = updates.recv() => control.borrow_mut().publish(),
+            Some(answer) = answers.recv() => control.borrow_mut().name_settled(answer),
             Some(news) = from_workers.recv() => control.borrow_mut().heard(news),
             () = sockets::until(look) => {
                 let asked = control.borrow_mut().ask_for_used();
@@ -436,23 +436,31 @@ async fn control(
     Ok(control.borrow_mut().end_recording())
 }
 
+fn client_settings(options: &Options) -> ClientSettings {
+    ClientSettings {
+        control: options.control.clone(),
+        root_cert: options.root_cert.clone(),
+        token_file: options.token_file.clone(),
+        join_token_file: options.join_token_file.clone(),
+        ttl: None,
+    }
+}
+
 /// The DNS proxy, where it was asked for, to be started when the doors open.
 fn prepare_dns(
-    options: &Options,
     pages: &mut Pages,
     shared: &Arc<Mutex<Shared>>,
     client: &XdsClient,
+    resolving: (Rc<Upstreams>, Rc<Resolver>),
     heard: Arc<Notify>,
 ) -> io::Result<Option<StartDns>> {
     let Some(bound) = pages.dns.take() else {
         return Ok(None);
     };
     pages.dns = Some(bound.try_clone()?);
-    let upstreams = dns::upstreams(options);
-    let resolver = dns::resolver(&upstreams);
     let (shared, client) = (Arc::clone(shared), client.clone());
     Ok(Some(Box::new(move || {
-        dns::Dns::start(bound, shared, client, upstreams, resolver, heard)
+        dns::Dns::start(bound, shared, client, resolving, heard)
     })))
 }
 

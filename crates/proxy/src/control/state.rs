@@ -19,6 +19,8 @@ use voile_xds::client::{Rejection, Update, XdsClient};
 use super::Options;
 use super::accept::{self, Dispatcher};
 use super::destinations::Destinations;
+use super::dns::Dns;
+use super::names::Lookups;
 use super::recorders::{Recorders, Remains};
 use super::sockets::{Direction, Entry, Key, Socket, Sockets};
 use crate::plan::{ListenerId, Plan};
@@ -77,7 +79,8 @@ pub(super) struct Control {
     pub(super) published: Option<Arc<Plan>>,
     pub(super) recorders: Recorders,
     marks: bool,
-    pub(super) dns: Option<Rc<super::dns::Dns>>,
+    pub(super) dns: Option<Rc<Dns>>,
+    pub(super) lookups: Lookups,
     pub(super) draining: bool,
     accepting: BTreeMap<Key, watch::Sender<()>>,
     subscribed: BTreeSet<Arc<str>>,
@@ -96,6 +99,7 @@ impl Control {
         store: Arc<CertificateStore>,
         dispatcher: Rc<Dispatcher>,
         recorders: Recorders,
+        lookups: Lookups,
     ) -> Self {
         Self {
             workload: options.workload.clone(),
@@ -110,6 +114,7 @@ impl Control {
             recorders,
             marks: options.capture.is_some(),
             dns: None,
+            lookups,
             draining: false,
             accepting: BTreeMap::new(),
             subscribed: BTreeSet::new(),
@@ -128,6 +133,7 @@ impl Control {
     /// After a response: asks for what the configuration now speaks of, and publishes if the state is closed and new.
     pub(super) fn publish(&mut self) {
         self.subscribe();
+        self.shared().registry.forget_names();
         self.answer_strangers();
         self.answer_destinations();
         let plan = self.shared().registry.plan();
@@ -318,6 +324,8 @@ impl Control {
             FromWorker::Stranger(address) => self.ask_for(address),
             FromWorker::Destination(to) => self.ask_destination(to),
             FromWorker::Overdue(to) => self.decide_destination(to),
+            FromWorker::Used(host) => self.name_used(&host),
+            FromWorker::Resolve(host, answer) => self.resolve(&host, answer),
             // The worker that says so knows already; hearing it again does no harm.
             FromWorker::ServerFirst {
                 place,

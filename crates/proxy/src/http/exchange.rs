@@ -444,7 +444,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     ) -> After {
         let local = Local {
             status: 503,
-            flag: ResponseFlag::UpstreamConnectionFailure,
+            flag: failure.flag,
             details: "upstream_connection_failure",
             reason: &failure.reason,
             unprocessed: true,

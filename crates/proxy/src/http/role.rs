@@ -165,11 +165,13 @@ impl<R: HttpRole> Refusal<R> {
     }
 }
 
-/// Why no upstream connection could be had. Answered 503 with [`ResponseFlag::UpstreamConnectionFailure`].
+/// Why no upstream connection could be had. Answered 503.
 #[derive(Debug, Clone)]
 pub struct ConnectFailure {
     /// For logs and the local reply: what was tried and what went wrong; no addresses the client should not learn.
     pub reason: Cow<'static, str>,
+    /// For logs and metrics.
+    pub flag: ResponseFlag,
 }
 
 impl ConnectFailure {
@@ -177,6 +179,15 @@ impl ConnectFailure {
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
             reason: reason.into(),
+            flag: ResponseFlag::UpstreamConnectionFailure,
+        }
+    }
+
+    /// There was nobody to connect to.
+    pub fn nobody(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason: reason.into(),
+            flag: ResponseFlag::NoHealthyUpstream,
         }
     }
 }

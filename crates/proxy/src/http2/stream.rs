@@ -189,7 +189,7 @@ async fn forward<R: HttpRole + 'static>(
                 continue;
             }
             Err(Missing::Upstream(failure)) => {
-                let flag = ResponseFlag::UpstreamConnectionFailure;
+                let flag = failure.flag;
                 let details = "upstream_connection_failure";
                 return call.answer(503, flag, details, &failure.reason, tally);
             }

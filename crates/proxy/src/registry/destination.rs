@@ -218,6 +218,7 @@ impl Registry {
         }
         EndpointPlan {
             address: to,
+            name: None,
             expected: (!expected.is_empty()).then_some(expected),
             weight: 1,
             available: reachable,

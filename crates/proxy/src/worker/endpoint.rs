@@ -2,11 +2,13 @@
 //! verifies who answered before a byte of the application goes out.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
 use voile_identity::{Identity, identity_of, verify_expected};
 use voile_telemetry::{GRPC, Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
 use voile_traffic::Candidate;
@@ -81,14 +83,34 @@ pub(crate) struct Unreachable {
     pub(crate) public: &'static str,
     /// For the log.
     pub(crate) detail: String,
+    /// There was nobody to connect to: no address at all.
+    pub(crate) nobody: bool,
 }
+
+impl Unreachable {
+    fn new(public: &'static str, detail: String) -> Self {
+        Self {
+            public,
+            detail,
+            nobody: false,
+        }
+    }
+}
+
+/// Addresses of a name that was just resolved which one connection tries; the next one finds the others.
+const MAX_TRIES: usize = 3;
 
 impl Endpoint {
     /// An endpoint for a plan: the same one if nothing changed, one with the same pool if only its standing did.
     pub(crate) fn follow(worker: &Worker, old: &[Rc<Self>], plan: &EndpointPlan) -> Rc<Self> {
-        let same_way = |other: &&Rc<Self>| {
-            other.plan.address == plan.address && other.plan.expected == plan.expected
+        let same_place = |other: &EndpointPlan| match (&other.name, &plan.name) {
+            (Some(old), Some(new)) if new.logical => {
+                old == new && other.address.port() == plan.address.port()
+            }
+            _ => other.address == plan.address,
         };
+        let same_way =
+            |other: &&Rc<Self>| same_place(&other.plan) && other.plan.expected == plan.expected;
         let before = old.iter().find(same_way);
         if let Some(before) = before.filter(|before| before.plan == *plan) {
             return Rc::clone(before);
@@ -132,13 +154,12 @@ impl Endpoint {
         worker: &Worker,
         tls: &Arc<ClientConfig>,
     ) -> Result<Stream, Unreachable> {
-        let limit = worker.settings.borrow().connect_timeout;
-        let tcp = transport::connect(self.plan.address, worker.outward(), limit)
-            .await
-            .map_err(|error| Unreachable {
-                public: "upstream connect error",
-                detail: error.to_string(),
-            })?;
+        let tcp = match &self.plan.name {
+            Some(name) if self.plan.address.ip().is_unspecified() => {
+                Box::pin(self.connect_by_name(worker, &name.host)).await?
+            }
+            _ => connect_to(worker, self.plan.address).await?,
+        };
         let Some(expected) = &self.plan.expected else {
             return Ok(Stream::Tcp(tcp.into()));
         };
@@ -148,20 +169,51 @@ impl Endpoint {
             transport::connect_tls(Arc::clone(tls), name, tcp.into(), TLS_HANDSHAKE_TIMEOUT);
         let stream = Box::pin(handshake).await.map_err(|error| {
             count(&worker.counters.handshake_failures_upstream);
-            Unreachable {
-                public: "upstream TLS error",
-                detail: format!("{}: {error}", self.plan.address),
-            }
+            Unreachable::new(
+                "upstream TLS error",
+                format!("{}: {error}", self.plan.address),
+            )
         })?;
         verify(&stream, expected).map_err(|error| {
             count(&worker.counters.handshake_failures_upstream);
-            Unreachable {
-                public: "upstream identity refused",
-                detail: format!("{}: {error}", self.plan.address),
-            }
+            Unreachable::new(
+                "upstream identity refused",
+                format!("{}: {error}", self.plan.address),
+            )
         })?;
         Ok(stream)
     }
+
+    /// The first to call a name has it resolved, and takes the first address that answers.
+    async fn connect_by_name(
+        &self,
+        worker: &Worker,
+        host: &Arc<str>,
+    ) -> Result<TcpStream, Unreachable> {
+        let addresses = worker.resolve(host).await.map_err(|why| Unreachable {
+            public: "no healthy upstream",
+            detail: format!("{host}: {why}"),
+            nobody: true,
+        })?;
+        let mut failure = None;
+        for address in addresses.iter().take(MAX_TRIES) {
+            let to = SocketAddr::new(*address, self.plan.address.port());
+            match connect_to(worker, to).await {
+                Ok(tcp) => return Ok(tcp),
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure
+            .unwrap_or_else(|| Unreachable::new("no healthy upstream", format!("{host}: empty"))))
+    }
+}
+
+async fn connect_to(worker: &Worker, to: SocketAddr) -> Result<TcpStream, Unreachable> {
+    let limit = worker.settings.borrow().connect_timeout;
+    let connecting = transport::connect(to, worker.outward(), limit);
+    connecting
+        .await
+        .map_err(|error| Unreachable::new("upstream connect error", error.to_string()))
 }
 
 /// Whether whoever answered is one of those expected.

@@ -99,12 +99,19 @@ pub(crate) enum FromWorker {
     Destination(SocketAddr),
     /// The control plane has not said in time where it leads.
     Overdue(SocketAddr),
+    /// Endpoints of this name are used; what is known of it may have expired.
+    Used(Arc<str>),
+    /// Where does this name lead? Somebody waits.
+    Resolve(Arc<str>, oneshot::Sender<Resolved>),
     /// Who speaks first there; for the other workers.
     ServerFirst {
         place: server_first::Place,
         server_first: bool,
     },
 }
+
+/// The addresses of a name, or why there are none.
+pub(crate) type Resolved = Result<Arc<[IpAddr]>, Arc<str>>;
 
 /// What a worker answers to a scrape.
 pub(crate) struct WorkerFigures {
@@ -188,6 +195,14 @@ impl Worker {
             capture_ports,
             servers_first: ServersFirst::default(),
         })
+    }
+
+    /// Asks the control thread where a name leads.
+    pub(crate) async fn resolve(&self, host: &Arc<str>) -> Resolved {
+        let (answer, answered) = oneshot::channel();
+        self.tell(FromWorker::Resolve(Arc::clone(host), answer));
+        let gone = || Err("the proxy is ending".into());
+        answered.await.unwrap_or_else(|_| gone())
     }
 
     /// Tells the control thread. When nobody listens any more the process is ending.

@@ -220,7 +220,11 @@ async fn to_service(
     worker.shard.borrow_mut().tcp_opened(series);
     let upstream = Some(endpoint.plan.address);
     match Box::pin(endpoint.connect(worker, &worker.tls.client_tcp)).await {
-        Err(Unreachable { public, detail }) => {
+        Err(Unreachable {
+            public,
+            detail,
+            nobody,
+        }) => {
             tracing::debug!(
                 service = service.cluster,
                 error = detail,
@@ -229,7 +233,7 @@ async fn to_service(
             transport::reset(stream.tcp());
             Relayed {
                 series,
-                flags: "UF",
+                flags: if nobody { "UH" } else { "UF" },
                 failure: public.to_owned(),
                 received: 0,
                 sent: 0,

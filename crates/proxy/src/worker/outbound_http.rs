@@ -133,7 +133,10 @@ impl HttpRole for OutboundRole {
             let service = service.map(|service| service.cluster.as_str());
             let error = unreachable.detail;
             tracing::debug!(service, error, "upstream not reached");
-            ConnectFailure::new(unreachable.public)
+            match unreachable.nobody {
+                true => ConnectFailure::nobody(unreachable.public),
+                false => ConnectFailure::new(unreachable.public),
+            }
         })
     }
 

@@ -1,10 +1,12 @@
 //! A worker's listeners: what each obeys now, and how a plan changes them without touching the others. A connection
 //! holds its slot, so a change reaches it at its next request, and a removed listener lets its connections finish.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 use voile_policy::Trust;
@@ -17,7 +19,7 @@ use super::inbound_http::InboundRole;
 use super::logged::Downstream;
 use super::outbound_http::OutboundRole;
 use super::stop::Stop;
-use super::{Place, Worker, inbound, outbound};
+use super::{FromWorker, Place, Worker, inbound, outbound};
 use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
 use crate::plan::{InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, ServicePlan, Settings};
@@ -27,7 +29,7 @@ pub(crate) struct InboundSlot {
     pub(crate) plan: RefCell<Rc<InboundPlan>>,
     pub(crate) http: Http<InboundRole>,
     /// Changes with the application's address, so that its pool does.
-    pub(crate) endpoint_key: std::cell::Cell<u32>,
+    pub(crate) endpoint_key: Cell<u32>,
     /// Told when connections that arrived in plaintext are no longer welcome.
     pub(crate) no_plaintext: RefCell<Stop>,
     /// The same for mutual TLS.
@@ -55,6 +57,10 @@ pub(crate) struct ServiceState {
     /// For requests of HTTP/1.0 that name none.
     pub(crate) authority: Rc<str>,
     pub(crate) endpoints: Vec<Rc<Endpoint>>,
+    /// Names that lead to endpoints, each once.
+    names: Vec<Arc<str>>,
+    /// When the control thread was last told that they are used.
+    names_used: Cell<Option<Instant>>,
 }
 
 /// A listener's HTTP engine: its own pool, so that removing a listener empties it.
@@ -270,7 +276,7 @@ impl InboundSlot {
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),
             http: Http::new(worker, &worker.settings()),
-            endpoint_key: std::cell::Cell::new(worker.fresh_key()),
+            endpoint_key: Cell::new(worker.fresh_key()),
             no_plaintext: RefCell::default(),
             no_mutual_tls: RefCell::default(),
         }
@@ -385,7 +391,29 @@ impl Table {
     }
 }
 
+fn names(plan: &ServicePlan) -> Vec<Arc<str>> {
+    let names = plan.endpoints.iter().filter_map(|to| to.name.as_ref());
+    let each: BTreeSet<Arc<str>> = names.map(|name| Arc::clone(&name.host)).collect();
+    each.into_iter().collect()
+}
+
+/// How often a worker says that a name is used: the grain in which expiry is noticed.
+const NAMES_USED_EVERY: Duration = Duration::from_secs(1);
+
 impl ServiceState {
+    /// Says that the names behind the service are used, so that they are asked for anew when they expired.
+    fn use_names(&self, worker: &Worker) {
+        let now = Instant::now();
+        let recent = |said| now.saturating_duration_since(said) < NAMES_USED_EVERY;
+        if self.names_used.get().is_some_and(recent) {
+            return;
+        }
+        self.names_used.set(Some(now));
+        for name in &self.names {
+            worker.tell(FromWorker::Used(Arc::clone(name)));
+        }
+    }
+
     fn new(worker: &Worker, old: &[Rc<Endpoint>], plan: &ServicePlan) -> Self {
         Self {
             authority: plan.service.host.as_str().into(),
@@ -398,12 +426,17 @@ impl ServiceState {
                 .iter()
                 .map(|endpoint| Endpoint::follow(worker, old, endpoint))
                 .collect(),
+            names: names(plan),
+            names_used: Cell::new(None),
             plan: plan.clone(),
         }
     }
 
     /// Who takes the next request.
     pub(crate) fn pick(&self, worker: &Worker) -> Option<&Rc<Endpoint>> {
+        if !self.names.is_empty() {
+            self.use_names(worker);
+        }
         voile_traffic::pick(&self.endpoints, || worker.random()).map(|index| &self.endpoints[index])
     }
 }

@@ -51,12 +51,10 @@ pub fn encode_service(service: &mesh::Service) -> wire::Service {
             .iter()
             .map(ToString::to_string)
             .collect(),
-        load_balancing: (service.resolution == Resolution::Passthrough && !service.headless).then(
-            || wire::LoadBalancing {
-                mode: wire::load_balancing::Mode::Passthrough.into(),
-                ..wire::LoadBalancing::default()
-            },
-        ),
+        load_balancing: is_passthrough(service).then(|| wire::LoadBalancing {
+            mode: wire::load_balancing::Mode::Passthrough.into(),
+            ..wire::LoadBalancing::default()
+        }),
         canonical: service.origin == mesh::ServiceOrigin::Kubernetes,
         visibility: match service.visibility {
             mesh::Visibility::Public => wire::service::Visibility::Public,
@@ -64,6 +62,15 @@ pub fn encode_service(service: &mesh::Service) -> wire::Service {
         }
         .into(),
         ..wire::Service::default()
+    }
+}
+
+/// Whether traffic goes to the address that the client named; with DYNAMIC_DNS it resolved that itself.
+fn is_passthrough(service: &mesh::Service) -> bool {
+    match service.resolution {
+        Resolution::Passthrough => !service.headless,
+        Resolution::DynamicDns => true,
+        _ => false,
     }
 }
 

@@ -16,6 +16,8 @@ pub struct ServicePolicy {
     pub ports: BTreeMap<Port, PortPolicy>,
     /// Of a workload: whether ports that are not listed take plaintext only.
     pub plaintext: bool,
+    /// Of a DNS name's addresses only the first is used for new connections.
+    pub first_address_only: bool,
 }
 
 /// How clients must speak to one port.
@@ -55,6 +57,7 @@ impl ServicePolicy {
         Ok(Self {
             ports,
             plaintext: message.plaintext,
+            first_address_only: message.first_address_only,
         })
     }
 }

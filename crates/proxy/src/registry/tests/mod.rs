@@ -91,6 +91,7 @@ fn pod_behind(
 
 fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaintext: &[&str]) {
     let body = proxy::ServicePolicy {
+        first_address_only: false,
         ports: vec![proxy::PortPolicy {
             port: 80,
             protocol: protocol.into(),
@@ -116,6 +117,7 @@ fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) 
             plaintext_workloads: declared.then(|| uid.to_owned()).into_iter().collect(),
         }],
         plaintext: others,
+        ..proxy::ServicePolicy::default()
     };
     put(
         registry,

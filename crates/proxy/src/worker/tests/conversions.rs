@@ -19,6 +19,7 @@ async fn two_sidecars(stage: &Stage, protocol: Protocol, application: SocketAddr
         .inbound(protocol, MutualTls::Strict, application)
         .await;
     let to = EndpointPlan {
+        name: None,
         address: inbound,
         expected: Some(vec![stage.authority.identity("shop", "server")]),
         weight: 1,

@@ -108,6 +108,7 @@ fn allocations(mode: MutualTls) -> u64 {
         let inbound = stage.inbound(Protocol::Http, mode, application()).await;
         let expected = vec![stage.authority.identity("shop", "server")];
         let to = EndpointPlan {
+            name: None,
             address: inbound,
             expected: (mode == MutualTls::Strict).then_some(expected),
             weight: 1,

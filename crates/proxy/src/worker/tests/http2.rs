@@ -50,6 +50,7 @@ async fn two_sidecars(stage: &Stage, mode: MutualTls, application: SocketAddr) -
     let inbound = stage.inbound(Protocol::Grpc, mode, application).await;
     let expected = vec![stage.authority.identity("shop", "server")];
     let to = EndpointPlan {
+        name: None,
         address: inbound,
         expected: (mode == MutualTls::Strict).then_some(expected),
         weight: 1,

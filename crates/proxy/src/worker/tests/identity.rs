@@ -14,6 +14,7 @@ use crate::plan::{EndpointPlan, Settings};
 async fn is_spoken_to(stage: &Stage, certificate: &ShownCertificate) -> bool {
     let server = listen().await;
     let to = EndpointPlan {
+        name: None,
         address: server.local_addr().expect("an address"),
         expected: Some(vec![stage.authority.identity("shop", "server")]),
         weight: 1,

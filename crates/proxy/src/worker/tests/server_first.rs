@@ -32,6 +32,7 @@ async fn listeners(
     let inbound = stage.inbound(Protocol::Auto, mode, endpoint).await;
     let expected = vec![stage.authority.identity("shop", "server")];
     let to = EndpointPlan {
+        name: None,
         address: inbound,
         expected: (mode != MutualTls::Disable).then_some(expected),
         weight: 1,

@@ -60,6 +60,7 @@ async fn listener(
             protocol: Protocol::Tls,
             authorities: vec![(*name).into()],
             endpoints: vec![EndpointPlan {
+                name: None,
                 address: application.local_addr().expect("an address"),
                 expected: None,
                 weight: 1,

@@ -1,0 +1,123 @@
+//! Endpoints known by a DNS name: resolved when a worker uses them and what was known has expired. Nothing is asked for
+//! while nobody calls; the last good answer serves while a new one is sought, and goes on serving when none is found.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use voile_dns::{Found, LookupError, Resolver, State};
+
+use super::state::Control;
+use crate::worker::Resolved;
+
+/// Names asked for at once; more wait their turn.
+const MAX_LOOKUPS: usize = 32;
+
+/// An answer to a lookup.
+pub(super) type Answer = (Arc<str>, Result<Found, LookupError>);
+
+/// See the module.
+pub(super) struct Lookups {
+    resolver: Rc<Resolver>,
+    turns: Rc<Semaphore>,
+    answers: mpsc::UnboundedSender<Answer>,
+    /// Connections that wait for a name's first answer.
+    waiting: HashMap<Arc<str>, Vec<oneshot::Sender<Resolved>>>,
+    /// Lookups begun, for the metrics page.
+    pub(super) begun: u64,
+}
+
+impl Lookups {
+    /// Answers come back through the receiver.
+    pub(super) fn new(resolver: Rc<Resolver>) -> (Self, mpsc::UnboundedReceiver<Answer>) {
+        let (answers, heard) = mpsc::unbounded_channel();
+        let lookups = Self {
+            resolver,
+            turns: Rc::new(Semaphore::new(MAX_LOOKUPS)),
+            answers,
+            waiting: HashMap::new(),
+            begun: 0,
+        };
+        (lookups, heard)
+    }
+
+    fn begin(&mut self, host: Arc<str>) {
+        self.begun += 1;
+        let (resolver, turns) = (Rc::clone(&self.resolver), Rc::clone(&self.turns));
+        let answers = self.answers.clone();
+        tokio::task::spawn_local(async move {
+            let _turn = turns.acquire().await;
+            let answer = resolver.lookup(&host).await;
+            // When nobody listens the process is ending.
+            let _ = answers.send((host, answer));
+        });
+    }
+}
+
+impl Control {
+    /// Calls go to endpoints of this name.
+    pub(super) fn name_used(&mut self, host: &Arc<str>) {
+        let ask = self.shared().registry.names.used(host, Instant::now());
+        if ask {
+            self.lookups.begin(Arc::clone(host));
+        }
+    }
+
+    /// A connection waits for the addresses of a name.
+    pub(super) fn resolve(&mut self, host: &Arc<str>, answer: oneshot::Sender<Resolved>) {
+        self.name_used(host);
+        let known = resolved(self.shared().registry.names.state(host));
+        match known {
+            // Whoever asked may have gone meanwhile.
+            Some(known) => drop(answer.send(known)),
+            None => {
+                let waiting = self.lookups.waiting.entry(Arc::clone(host)).or_default();
+                waiting.retain(|other| !other.is_closed());
+                waiting.push(answer);
+            }
+        }
+    }
+
+    /// A lookup ended.
+    pub(super) fn name_settled(&mut self, (host, answer): Answer) {
+        let settled = self
+            .shared()
+            .registry
+            .names
+            .settle(&host, &answer, Instant::now());
+        match &answer {
+            Ok(found) if settled.changed => {
+                tracing::info!(%host, addresses = ?found.addresses, ttl = ?found.ttl, "endpoints resolved");
+            }
+            Ok(_) => {}
+            Err(error) if settled.stale => {
+                tracing::warn!(%host, %error, "cannot be resolved anew; the last good addresses serve");
+            }
+            Err(error) if settled.changed => {
+                tracing::warn!(%host, %error, "cannot be resolved; calls to its services are answered 503 unless they have other endpoints");
+            }
+            Err(error) => tracing::debug!(%host, %error, "still cannot be resolved"),
+        }
+        for waiting in self.lookups.waiting.remove(&host).unwrap_or_default() {
+            let known = match &answer {
+                Ok(found) => Ok(found.addresses.as_slice().into()),
+                Err(error) => Err(error.to_string().into()),
+            };
+            // Whoever asked may have gone meanwhile.
+            let _ = waiting.send(known);
+        }
+        if settled.changed {
+            self.publish();
+        }
+    }
+}
+
+fn resolved(state: &State) -> Option<Resolved> {
+    match state {
+        State::Unknown => None,
+        State::Known(addresses) => Some(Ok(Arc::clone(addresses))),
+        State::Failed(why) => Some(Err(Arc::clone(why))),
+    }
+}
