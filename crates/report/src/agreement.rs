@@ -14,8 +14,6 @@ use crate::words::{duration, interval, ratio};
 pub const BOUND: f64 = 0.10;
 /// The least part of the expected p99 that shows a stall.
 const SHOWN: f64 = 0.8;
-/// Seed of the bootstrap: any, but always the same.
-const SEED: u64 = 20_260_101;
 
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -122,10 +120,9 @@ impl Agreement {
             .iter()
             .filter_map(|(round, ours)| Some((*ours, *fortio.get(round)?)))
             .collect();
-        let over_rounds = |rounds: &BTreeMap<u32, f64>| {
-            estimate(&rounds.values().copied().collect::<Vec<_>>(), SEED)
-        };
-        let (ours, ratio) = (over_rounds(&voile), paired_ratio(&pairs, SEED));
+        let over_rounds =
+            |rounds: &BTreeMap<u32, f64>| estimate(&rounds.values().copied().collect::<Vec<_>>());
+        let (ours, ratio) = (over_rounds(&voile), paired_ratio(&pairs));
         let (asked, pass) = match scene.expected_us {
             None => (
                 format!("within {:.0} % of Fortio's", BOUND * 100.0),
@@ -267,7 +264,7 @@ impl Agreement {
         for line in self.in_words().lines() {
             let _ = writeln!(text, "- {line}");
         }
-        text.push_str("\nMedians over rounds with 95 % bootstrap intervals; ratios paired within rounds. `agreement.json` holds everything, `slices.csv` one line per slice.\n");
+        text.push_str("\nMedians over rounds with 95 % intervals; ratios paired within rounds. `agreement.json` holds everything, `slices.csv` one line per slice.\n");
         for scene in &self.scenes {
             let _ = write!(text, "\n## {}\n\n```text\n{}\n", scene.title, scene.server);
             for command in scene.generators.values() {

@@ -65,7 +65,7 @@ pub struct Experiment {
     pub size_bytes: u64,
     /// Worker threads of each proxy.
     pub workers: u32,
-    /// Seed of the order of slices and of the bootstrap.
+    /// Seed of the order of slices and of bootstraps.
     pub seed: u64,
     /// The bounds of the validity gate, in words.
     pub validity: Vec<String>,

@@ -52,7 +52,7 @@ pub fn summarise(record: &mut Record) {
                 connections: first.connections,
                 runs_valid: valid.len() as u32,
                 runs_invalid: invalid.len() as u32,
-                figures: medians(&rounds, seed),
+                figures: medians(&rounds),
                 ratios: ratios(&key, &rounds, &cells, seed),
             })
         })
@@ -261,7 +261,7 @@ fn add_latency_over_baseline(cells: &mut BTreeMap<CellKey, Rounds>) {
     }
 }
 
-fn medians(rounds: &Rounds, seed: u64) -> BTreeMap<String, Estimate> {
+fn medians(rounds: &Rounds) -> BTreeMap<String, Estimate> {
     names(rounds)
         .into_iter()
         .filter_map(|name| {
@@ -269,7 +269,7 @@ fn medians(rounds: &Rounds, seed: u64) -> BTreeMap<String, Estimate> {
                 .values()
                 .filter_map(|figures| figures.get(&name).copied())
                 .collect();
-            Some((name, estimate(&values, seed)?))
+            Some((name, estimate(&values)?))
         })
         .collect()
 }
@@ -312,7 +312,7 @@ fn ratios_between(ours: &Rounds, theirs: &Rounds, seed: u64) -> BTreeMap<String,
             let ratio = if name.starts_with(ADDED) {
                 ratio_of_medians(&pairs, seed)
             } else {
-                paired_ratio(&pairs, seed)
+                paired_ratio(&pairs)
             };
             Some((name, ratio?))
         })

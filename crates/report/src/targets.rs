@@ -233,5 +233,5 @@ fn difference(record: &Record, summary: &Summary, other: &str, figure: &str) -> 
         .iter()
         .filter_map(|(round, figures)| Some(figures.get(figure)? - theirs.get(round)?.get(figure)?))
         .collect();
-    estimate(&differences, record.experiment.seed)
+    estimate(&differences)
 }
