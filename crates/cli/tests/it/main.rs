@@ -7,6 +7,7 @@ mod captured;
 mod credentials;
 mod handover;
 mod hostile;
+mod http2;
 mod impostors;
 mod lifecycle;
 mod listeners;

@@ -196,7 +196,10 @@ async fn identify(
             plaintext(io, remote, Kind::Http2)
         }
         // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
-        Detected::Opaque if protocol.is_http2() => return None,
+        Detected::Opaque if protocol.is_http2() => {
+            transport::linger(Stream::Tcp(io)).await;
+            return None;
+        }
         // What is declared HTTP and is not gets its 400 from the engine, and a dawdler its 408.
         _ if protocol.is_http() => plaintext(io, remote, Kind::Http),
         _ => plaintext(io, remote, Kind::Opaque),

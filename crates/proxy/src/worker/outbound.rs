@@ -37,6 +37,9 @@ pub(crate) async fn serve(
         let engine = slot.http.engine();
         let role = Rc::new(OutboundRole::new(worker, slot, remote));
         http2::serve_connection(&engine, role, stream).await;
+    } else if heard.detected == Detected::Opaque && slot.protocol().is_http2() {
+        // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
+        transport::linger(stream).await;
     } else if heard.detected == Detected::Http1 {
         let engine = slot.http.engine();
         let role = OutboundRole::new(worker, slot, remote);
@@ -123,8 +126,7 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
     };
     let detected = match detected {
         Detected::Http2 => Detected::Http2,
-        // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
-        Detected::Opaque if declared.is_http2() => return None,
+        Detected::Opaque if declared.is_http2() => Detected::Opaque,
         // What is no HTTP at all gets its 400 from the engine.
         _ => Detected::Http1,
     };

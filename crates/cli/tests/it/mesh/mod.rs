@@ -19,7 +19,10 @@ static MADE: AtomicU16 = AtomicU16::new(0);
 pub(crate) const HTTP_PORT: u16 = 8080;
 /// The same for the opaque TCP service.
 pub(crate) const TCP_PORT: u16 = 9000;
+/// The same for the gRPC service.
+pub(crate) const GRPC_PORT: u16 = 7070;
 const HTTP_APP_PORT: u16 = 18080;
+const GRPC_APP_PORT: u16 = 17070;
 const TCP_APP_PORT: u16 = 19000;
 
 /// How a sidecar is started when it matters.
@@ -155,6 +158,21 @@ impl Mesh {
     /// Where the client's application calls the TCP service.
     pub(crate) fn tcp(&self) -> SocketAddr {
         self.address(100, TCP_PORT)
+    }
+
+    /// Where the client's application calls the gRPC service.
+    pub(crate) fn grpc(&self) -> SocketAddr {
+        self.address(100, GRPC_PORT)
+    }
+
+    /// Where the server pod's application is to listen for its gRPC service.
+    pub(crate) fn grpc_app(&self) -> SocketAddr {
+        self.address(2, GRPC_APP_PORT)
+    }
+
+    /// Where the server pod's application is to listen for its HTTP service.
+    pub(crate) fn http_app_address(&self) -> SocketAddr {
+        self.address(2, HTTP_APP_PORT)
     }
 
     /// Where the client's pod lives.
@@ -356,7 +374,8 @@ fn resources(net: [u8; 3], extra: Option<(u16, &str)>) -> String {
     }
     text += &format!(
         "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: server\n  namespace: shop\nspec:\n  selector:\n    app: server\n  ports:\n\
-         \x20 - name: http\n    port: {HTTP_PORT}\n    targetPort: {HTTP_PORT}\n  - name: tcp\n    port: {TCP_PORT}\n    targetPort: {TCP_PORT}\n"
+         \x20 - name: http\n    port: {HTTP_PORT}\n    targetPort: {HTTP_PORT}\n  - name: tcp\n    port: {TCP_PORT}\n    targetPort: {TCP_PORT}\n\
+         \x20 - name: grpc\n    port: {GRPC_PORT}\n    targetPort: {GRPC_PORT}\n"
     );
     if let Some((port, _)) = extra {
         text += &format!("  - name: http-extra\n    port: {port}\n    targetPort: {HTTP_PORT}\n");
@@ -365,6 +384,7 @@ fn resources(net: [u8; 3], extra: Option<(u16, &str)>) -> String {
     for (port, protocol, app) in [
         (HTTP_PORT, "HTTP", HTTP_APP_PORT),
         (TCP_PORT, "TCP", TCP_APP_PORT),
+        (GRPC_PORT, "GRPC", GRPC_APP_PORT),
     ] {
         text += &format!(
             "  - port:\n      number: {port}\n      protocol: {protocol}\n      name: {}-in\n    captureMode: NONE\n    defaultEndpoint: 0.0.0.0:{app}\n",
@@ -372,7 +392,7 @@ fn resources(net: [u8; 3], extra: Option<(u16, &str)>) -> String {
         );
     }
     text += "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata:\n  name: client\n  namespace: shop\nspec:\n  workloadSelector:\n    labels:\n      app: client\n  egress:\n";
-    let always = [(HTTP_PORT, "HTTP"), (TCP_PORT, "TCP")];
+    let always = [(HTTP_PORT, "HTTP"), (TCP_PORT, "TCP"), (GRPC_PORT, "GRPC")];
     for (port, protocol) in always.into_iter().chain(extra) {
         text += &format!(
             "  - port:\n      number: {port}\n      protocol: {protocol}\n      name: {}-out-{port}\n    bind: {base}.100\n    captureMode: NONE\n    hosts:\n    - shop/server.shop.svc.cluster.local\n",
