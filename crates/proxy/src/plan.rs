@@ -75,6 +75,26 @@ pub(crate) struct OutboundPlan {
     pub(crate) services: Vec<ServicePlan>,
     /// Where requests go that name none of several services, or when there is none.
     pub(crate) otherwise: Otherwise,
+    /// Whether nobody has this address, so that only a name can tell which service is meant: then not even a lone service
+    /// takes what does not name it.
+    pub(crate) by_name: bool,
+}
+
+/// A captured destination that workers ask for: an address, or at an address of nobody's, a host that the client named.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Target {
+    pub(crate) to: SocketAddr,
+    /// Lower case, without port and without the root's dot.
+    pub(crate) host: Option<Arc<str>>,
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.host {
+            None => write!(f, "{}", self.to),
+            Some(host) => write!(f, "{host} at {}", self.to),
+        }
+    }
 }
 
 /// See [`OutboundPlan::otherwise`].

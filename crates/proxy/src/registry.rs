@@ -164,12 +164,6 @@ impl Registry {
         }
     }
 
-    /// Forgets that there was nobody at an address: who asks again wants a new answer.
-    pub(crate) fn forget_address(&mut self, address: IpAddr) {
-        let name = address_name(address).into();
-        self.absent.remove(&(type_url::ADDRESS, name));
-    }
-
     /// Forgets a policy nobody asks for any more.
     pub(crate) fn forget_policy(&mut self, name: &Arc<str>) {
         self.policies.remove(name);
@@ -349,6 +343,7 @@ impl Registry {
                 .map(|service| self.service(service))
                 .collect(),
             otherwise: Otherwise::NoRoute,
+            by_name: false,
         }
     }
 

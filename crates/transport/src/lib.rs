@@ -22,7 +22,9 @@ mod stream;
 pub use client_hello::{ClientHello, HelloError};
 pub use close::{linger, reset};
 pub use connect::{ConnectError, connect};
-pub use detect::{Detected, TLS_HANDSHAKE_RECORD, detect, read_first, read_http, read_prefix};
+pub use detect::{
+    Detected, TLS_HANDSHAKE_RECORD, detect, read_first, read_head, read_http, read_prefix,
+};
 pub use handshake::{HandshakeError, accept_tls, connect_tls};
 pub use limits::*;
 pub use listener::{

@@ -48,13 +48,14 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
             .policies
             .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
     }
+    let ranges = capture::mesh_ranges(mesh);
     for workload in mesh
         .workloads
         .values()
         .filter(|workload| workload.has_sidecar)
     {
         let name: Arc<str> = workload.key.to_string().into();
-        let body = configuration(mesh, workload, &mut problems).encode_to_vec();
+        let body = configuration(mesh, workload, &ranges, &mut problems).encode_to_vec();
         let mut made = Arc::new(resource(name.clone(), Vec::new(), body));
         if let Some(old) = previous.and_then(|p| p.configurations.get(&name))
             && *old.resource == *made
@@ -99,6 +100,7 @@ impl<'a> Kept<'a> {
 fn configuration(
     mesh: &Mesh,
     workload: &Workload,
+    ranges: &[wire::AddressRange],
     problems: &mut Vec<String>,
 ) -> wire::ProxyConfiguration {
     let config = &mesh.config;
@@ -123,7 +125,10 @@ fn configuration(
         .into(),
         connection: Some(connection(config)),
         source_address: source_address(workload),
-        capture: Some(capture::capture(mesh, workload, sidecar)),
+        capture: Some(wire::Capture {
+            mesh_ranges: ranges.to_vec(),
+            ..capture::capture(mesh, workload, sidecar)
+        }),
         telemetry: Some(telemetry::telemetry(mesh, workload, problems)),
     }
 }

@@ -49,6 +49,10 @@ pub struct Capture {
     pub mutual_tls: i32,
     #[prost(message, repeated, tag = "2")]
     pub ports: ::prost::alloc::vec::Vec<CapturedPort>,
+    /// Where workloads with sidecars and virtual addresses are, in broad strokes: what is unknown there while nobody can be
+    /// asked may need mutual TLS, and is not called in plaintext.
+    #[prost(message, repeated, tag = "3")]
+    pub mesh_ranges: ::prost::alloc::vec::Vec<AddressRange>,
 }
 impl ::prost::Name for Capture {
     const NAME: &'static str = "Capture";
@@ -58,6 +62,24 @@ impl ::prost::Name for Capture {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.Capture".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AddressRange {
+    /// 4 or 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub address: ::prost::alloc::vec::Vec<u8>,
+    #[prost(uint32, tag = "2")]
+    pub prefix: u32,
+}
+impl ::prost::Name for AddressRange {
+    const NAME: &'static str = "AddressRange";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AddressRange".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AddressRange".into()
     }
 }
 /// One port of the workload, as callers name it.

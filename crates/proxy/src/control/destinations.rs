@@ -13,8 +13,9 @@ use tokio::sync::oneshot;
 use voile_proto::type_url;
 
 use super::state::Control;
-use crate::plan::OutboundPlan;
+use crate::plan::{OutboundPlan, Target};
 use crate::registry::address_name;
+use crate::registry::names::search_name;
 use crate::worker::ToWorker;
 
 /// Destinations followed at once: above what any application calls but a crawler, and a few megabytes.
@@ -26,21 +27,32 @@ const IDLE: Duration = Duration::from_mins(5);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
-    held: BTreeMap<SocketAddr, Option<Arc<OutboundPlan>>>,
+    held: BTreeMap<Target, Option<Arc<OutboundPlan>>>,
     /// When to look for idle ones.
     look: Option<Instant>,
     is_full: bool,
 }
 
 impl Destinations {
-    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.held.keys().copied()
+    pub(super) fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.held.keys()
     }
 
+    /// Whether the address itself is asked for.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
-        let first = SocketAddr::new(address, 0);
-        let next = self.held.range(first..).next();
-        next.is_some_and(|(to, _)| to.ip() == address)
+        let first = Target {
+            to: SocketAddr::new(address, 0),
+            host: None,
+        };
+        let all = self.held.range(first..).map(|(target, _)| target);
+        all.take_while(|target| target.to.ip() == address)
+            .any(|target| target.host.is_none())
+    }
+
+    /// Whether somebody is asked for by this name.
+    fn has_name(&self, host: &str) -> bool {
+        let mut all = self.held.keys();
+        all.any(|target| target.host.as_deref() == Some(host))
     }
 
     pub(super) fn next_look(&self) -> Option<Instant> {
@@ -48,7 +60,7 @@ impl Destinations {
     }
 
     pub(super) fn dump(&self) -> Value {
-        let one = |(to, plan): (&SocketAddr, &Option<Arc<OutboundPlan>>)| {
+        let one = |(to, plan): (&Target, &Option<Arc<OutboundPlan>>)| {
             let services = plan.as_ref().map(|plan| {
                 let name = |service: &crate::plan::ServicePlan| match service.service.host.as_str()
                 {
@@ -69,11 +81,11 @@ impl Destinations {
 
 impl Control {
     /// A worker has a connection to somewhere it does not know.
-    pub(super) fn ask_destination(&mut self, to: SocketAddr) {
+    pub(super) fn ask_destination(&mut self, to: Target) {
         if let Some(known) = self.destinations.held.get(&to) {
             // Asked by another worker before.
             if let Some(plan) = known.clone() {
-                self.tell_destination(to, Some(plan));
+                self.tell_destination(&to, Some(plan));
             }
             return;
         }
@@ -82,22 +94,21 @@ impl Control {
                 tracing::warn!(
                     "more than {MAX_DESTINATIONS} destinations are called at once; new ones wait"
                 );
+                self.destinations.look = Some(Instant::now());
             }
-            self.destinations.look = Some(Instant::now());
             return;
         }
-        let is_new = !self.destinations.has_address(to.ip()) && !self.is_stranger(to.ip());
-        self.destinations.held.insert(to, None);
+        let is_new = !self.is_asked(&to);
+        self.destinations.held.insert(to.clone(), None);
         if self.destinations.look.is_none() {
             self.destinations.look = Some(Instant::now() + IDLE);
         }
         if is_new {
+            let name = resource_name(&to);
             // What was said long ago may hold no more.
-            self.shared().registry.forget_address(to.ip());
-            let asked = self
-                .client
-                .subscribe(type_url::ADDRESS, [address_name(to.ip())]);
-            if asked.is_err() {
+            let kind = type_url::ADDRESS;
+            self.shared().registry.forget_absent(kind, &name);
+            if self.client.subscribe(kind, [name]).is_err() {
                 tracing::warn!(%to, "too many names are asked for; the destination is not known");
             }
         }
@@ -109,22 +120,33 @@ impl Control {
     }
 
     /// The control plane says nothing: what is known must do.
-    pub(super) fn decide_destination(&mut self, to: SocketAddr) {
+    pub(super) fn decide_destination(&mut self, to: Target) {
         match self.destinations.held.get(&to) {
             None => return self.ask_destination_again(to),
             Some(Some(_)) => return,
             Some(None) => {}
         }
-        let plan = self.shared().registry.destination_unasked(to);
+        let plan = self.shared().registry.destination_unasked(&to);
         if let Some(plan) = plan {
             tracing::debug!(%to, "destination decided without the control plane");
             let plan = Arc::new(plan);
-            self.destinations.held.insert(to, Some(Arc::clone(&plan)));
-            self.tell_destination(to, Some(plan));
+            self.tell_destination(&to, Some(Arc::clone(&plan)));
+            self.destinations.held.insert(to, Some(plan));
         }
     }
 
-    fn ask_destination_again(&mut self, to: SocketAddr) {
+    /// Whether the control plane is being asked already.
+    fn is_asked(&self, target: &Target) -> bool {
+        match &target.host {
+            Some(host) => self.destinations.has_name(host),
+            None => {
+                let address = target.to.ip();
+                self.destinations.has_address(address) || self.is_stranger(address)
+            }
+        }
+    }
+
+    fn ask_destination_again(&mut self, to: Target) {
         if self.destinations.held.len() < MAX_DESTINATIONS {
             self.ask_destination(to);
         }
@@ -136,47 +158,47 @@ impl Control {
         {
             let shared = self.shared();
             for (to, told) in &self.destinations.held {
-                if let Some(plan) = shared.registry.destination(*to)
+                if let Some(plan) = shared.registry.destination(to)
                     && told.as_deref() != Some(&plan)
                 {
-                    news.push((*to, Arc::new(plan)));
+                    news.push((to.clone(), Arc::new(plan)));
                 }
             }
         }
         for (to, plan) in news {
-            self.destinations.held.insert(to, Some(Arc::clone(&plan)));
-            self.tell_destination(to, Some(plan));
+            self.tell_destination(&to, Some(Arc::clone(&plan)));
+            self.destinations.held.insert(to, Some(plan));
         }
     }
 
-    fn tell_destination(&self, to: SocketAddr, plan: Option<Arc<OutboundPlan>>) {
+    fn tell_destination(&self, to: &Target, plan: Option<Arc<OutboundPlan>>) {
         self.dispatcher.broadcast(|| ToWorker::Destination {
-            to,
+            to: to.clone(),
             plan: plan.clone(),
         });
     }
 
     /// Asks the workers which destinations they use.
-    pub(super) fn ask_for_used(&mut self) -> Vec<oneshot::Receiver<Vec<SocketAddr>>> {
+    pub(super) fn ask_for_used(&mut self) -> Vec<oneshot::Receiver<Vec<Target>>> {
         let held = !self.destinations.held.is_empty();
         self.destinations.look = held.then(|| Instant::now() + IDLE);
         self.dispatcher.ask(ToWorker::Used)
     }
 
     /// Lets go of what no worker uses. A worker that begins to use one just now asks again.
-    pub(super) fn release_destinations(&mut self, used: &BTreeSet<SocketAddr>) {
+    pub(super) fn release_destinations(&mut self, used: &BTreeSet<Target>) {
         let all = std::mem::take(&mut self.destinations.held);
         let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
             all.into_iter().partition(|(to, _)| used.contains(to));
         self.destinations.held = kept;
         self.destinations.is_full = false;
         for to in gone.keys() {
-            self.tell_destination(*to, None);
-            let address = to.ip();
-            if !self.destinations.has_address(address) && !self.is_stranger(address) {
-                self.client
-                    .unsubscribe(type_url::ADDRESS, [address_name(address)]);
-                self.shared().registry.forget_address(address);
+            self.tell_destination(to, None);
+            if !self.is_asked(to) {
+                let name = resource_name(to);
+                let kind = type_url::ADDRESS;
+                self.shared().registry.forget_absent(kind, &name);
+                self.client.unsubscribe(kind, [name]);
             }
         }
         if self.destinations.held.is_empty() {
@@ -188,10 +210,17 @@ impl Control {
     }
 }
 
+fn resource_name(target: &Target) -> Arc<str> {
+    match &target.host {
+        None => address_name(target.to.ip()).into(),
+        Some(host) => search_name(host),
+    }
+}
+
 /// Gathers what the workers use and lets go of the rest.
 pub(super) async fn look(
     control: Rc<RefCell<Control>>,
-    asked: Vec<oneshot::Receiver<Vec<SocketAddr>>>,
+    asked: Vec<oneshot::Receiver<Vec<Target>>>,
 ) {
     let mut used = BTreeSet::new();
     for answer in asked {

@@ -156,7 +156,7 @@ impl Control {
         };
         let policies: BTreeSet<Arc<str>> = {
             let shared = self.shared();
-            let captured = self.destinations.addresses();
+            let captured = self.destinations.targets();
             captured
                 .flat_map(|to| shared.registry.policies_wanted(to))
                 .chain(wanted.iter().cloned())

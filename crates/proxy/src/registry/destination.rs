@@ -16,15 +16,24 @@ use voile_proto::type_url;
 use voile_telemetry as telemetry;
 use voile_xds::wire::{OutboundPolicy, OutboundService, Protocol, Service, Tunnel, Workload};
 
+use super::names::search_name;
 use super::{Registry, address_name, peer, service_name};
-use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan};
+use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan, Target};
 
 /// Istio's name for traffic to where nobody of the mesh is.
 const PASSTHROUGH: &str = "PassthroughCluster";
 
 impl Registry {
     /// The names whose ServicePolicy must be known before connections to this address can be served.
-    pub(crate) fn policies_wanted(&self, to: SocketAddr) -> Vec<Arc<str>> {
+    pub(crate) fn policies_wanted(&self, target: &Target) -> Vec<Arc<str>> {
+        let to = target.to;
+        if let Some(host) = &target.host {
+            let named = self.service_called(host, to.port());
+            return named
+                .map(|(wanted, _)| service_name(&wanted))
+                .into_iter()
+                .collect();
+        }
         let services = self.services_at(to);
         let named = services.iter().map(|(service, _)| service_name(service));
         if !services.is_empty() {
@@ -35,12 +44,22 @@ impl Registry {
     }
 
     /// What holds for connections to this address; `None` while answers are missing.
-    pub(crate) fn destination(&self, to: SocketAddr) -> Option<OutboundPlan> {
+    pub(crate) fn destination(&self, target: &Target) -> Option<OutboundPlan> {
         self.configuration.as_ref()?;
-        let known = self.addresses_known(to);
-        let policies = self.policies_wanted(to);
+        let to = target.to;
+        let known = match &target.host {
+            None => self.addresses_known(to),
+            Some(host) => self.meaning(&search_name(host)).is_some(),
+        };
+        let policies = self.policies_wanted(target);
         if !known || !policies.iter().all(|name| self.policy_answered(name)) {
             return None;
+        }
+        if let Some(host) = &target.host {
+            return Some(match self.service_called(host, to.port()) {
+                Some((wanted, service)) => self.to_name(to, &wanted, service),
+                None => self.to_nobody(to),
+            });
         }
         let services = self.services_at(to);
         if !services.is_empty() {
@@ -53,10 +72,52 @@ impl Registry {
         }
     }
 
-    /// What holds while nobody can be asked.
-    pub(crate) fn destination_unasked(&self, to: SocketAddr) -> Option<OutboundPlan> {
-        self.configuration.as_ref()?;
-        Some(self.to_nobody(to))
+    /// What holds while nobody can be asked. Among the mesh's own addresses somebody may be who needs mutual TLS, so
+    /// nothing goes there.
+    pub(crate) fn destination_unasked(&self, target: &Target) -> Option<OutboundPlan> {
+        let configuration = &self.configuration.as_ref()?.value;
+        let mut ranges = configuration
+            .capture
+            .iter()
+            .flat_map(|capture| &capture.mesh_ranges);
+        let mut plan = self.to_nobody(target.to);
+        if ranges.any(|range| range.contains(target.to.ip())) {
+            plan.services.clear();
+            plan.otherwise = Otherwise::BlackHole;
+        }
+        Some(plan)
+    }
+
+    /// The service that our pod means by a host name, if it has the port.
+    fn service_called(&self, host: &str, port: u16) -> Option<(OutboundService, &Service)> {
+        let service = self.service_named(&search_name(host))?;
+        let port = Port::new(port).filter(|port| service.port(*port).is_some())?;
+        let wanted = OutboundService {
+            key: service.key.clone(),
+            port,
+            authorities: vec![host.into()],
+        };
+        Some((wanted, service))
+    }
+
+    /// At an address of nobody's, to the service that was named; what else comes on the connection goes where it was going.
+    fn to_name(&self, to: SocketAddr, wanted: &OutboundService, service: &Service) -> OutboundPlan {
+        let mut named = self.service(wanted);
+        // The client resolved the name itself, and that is all anybody knows of where it is.
+        if service.passthrough || (named.endpoints.is_empty() && self.is_unresolved(service)) {
+            named.endpoints = vec![self.endpoint_called(to, None)];
+        }
+        let protocol = match named.protocol {
+            Protocol::Auto => undeclared(to),
+            said => said,
+        };
+        let mut plan = self.to_nobody(to);
+        plan.protocol = protocol;
+        plan.services.insert(0, named);
+        if let Otherwise::Service(index) = &mut plan.otherwise {
+            *index += 1;
+        }
+        plan
     }
 
     fn addresses_known(&self, to: SocketAddr) -> bool {
@@ -141,6 +202,7 @@ impl Registry {
             protocol: if alike { protocol } else { Protocol::Auto },
             services: plans,
             otherwise,
+            by_name: false,
         }
     }
 
@@ -169,20 +231,22 @@ impl Registry {
                 endpoints: vec![self.endpoint_called(to, Some((workload, workloads)))],
             }],
             otherwise: Otherwise::BlackHole,
+            by_name: false,
         }
     }
 
     fn to_nobody(&self, to: SocketAddr) -> OutboundPlan {
-        let services = match self.outbound_policy() {
-            OutboundPolicy::AllowAny => vec![self.passthrough(to)],
-            OutboundPolicy::RegistryOnly => Vec::new(),
+        let (services, otherwise) = match self.outbound_policy() {
+            OutboundPolicy::AllowAny => (vec![self.passthrough(to)], Otherwise::Service(0)),
+            OutboundPolicy::RegistryOnly => (Vec::new(), Otherwise::BlackHole),
         };
         OutboundPlan {
             name: format!("captured/{to}").into(),
             bind: to,
             protocol: undeclared(to),
             services,
-            otherwise: Otherwise::BlackHole,
+            otherwise,
+            by_name: true,
         }
     }
 

@@ -90,6 +90,17 @@ impl Registry {
         Some(found.addresses.clone())
     }
 
+    /// The service that the name asked for by [`search_name`] stands for.
+    pub(super) fn service_named(&self, name: &Arc<str>) -> Option<&Service> {
+        Some(&self.services.get(self.found.get(name)?)?.value)
+    }
+
+    /// Whether its endpoints are known by their names only.
+    pub(super) fn is_unresolved(&self, service: &Service) -> bool {
+        self.behind(&service.key)
+            .any(|workload| workload.addresses.is_empty())
+    }
+
     fn headless(&self, service: &Service) -> Meaning {
         let alias = self.behind(&service.key).find_map(|workload| {
             workload

@@ -19,7 +19,7 @@ use voile_transport as transport;
 
 use super::slots::{InboundSlot, OutboundSlot};
 use super::{FromWorker, Worker, count, inbound, outbound};
-use crate::plan::{CapturePlan, OutboundPlan};
+use crate::plan::{CapturePlan, OutboundPlan, Target};
 
 /// Connections of one worker that may wait to learn where their destination leads; a control plane that is slow must not
 /// fill the memory.
@@ -36,7 +36,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Captured {
     plan: RefCell<Option<CapturePlan>>,
     inbound: RefCell<HashMap<SocketAddr, Held>>,
-    outbound: RefCell<HashMap<SocketAddr, Destination>>,
+    outbound: RefCell<HashMap<Target, Destination>>,
     parked: Cell<usize>,
 }
 
@@ -109,7 +109,7 @@ impl Captured {
     }
 
     /// The answer about a destination; `None` lets it go, unless it is in use after all, and then it is asked for again.
-    pub(crate) fn learn(&self, worker: &Worker, to: SocketAddr, plan: Option<&OutboundPlan>) {
+    pub(crate) fn learn(&self, worker: &Worker, to: Target, plan: Option<&OutboundPlan>) {
         let mut all = self.outbound.borrow_mut();
         let Some(plan) = plan else {
             match all.get(&to) {
@@ -144,7 +144,7 @@ impl Captured {
     }
 
     /// The destinations that were called since the last time, or are being served.
-    pub(crate) fn used(&self) -> Vec<SocketAddr> {
+    pub(crate) fn used(&self) -> Vec<Target> {
         let all = self.outbound.borrow();
         all.iter()
             .filter(|(_, destination)| match destination {
@@ -153,7 +153,7 @@ impl Captured {
                     used.replace(false) || Rc::strong_count(slot) > 1
                 }
             })
-            .map(|(to, _)| *to)
+            .map(|(to, _)| to.clone())
             .collect()
     }
 
@@ -205,7 +205,11 @@ impl Captured {
     }
 
     /// The slot for calls to an address, asking and waiting if nothing is known; `None` when nobody says in time.
-    async fn destination(&self, worker: &Worker, to: SocketAddr) -> Option<Rc<OutboundSlot>> {
+    pub(crate) async fn destination(
+        &self,
+        worker: &Worker,
+        to: Target,
+    ) -> Option<Rc<OutboundSlot>> {
         let (parked, mut answer) = {
             let mut all = self.outbound.borrow_mut();
             if let Some(Destination::Known { slot, used }) = all.get(&to) {
@@ -220,8 +224,8 @@ impl Captured {
                     waiting.push(sender);
                 }
                 _ => {
-                    all.insert(to, Destination::Asked(vec![sender]));
-                    worker.tell(FromWorker::Destination(to));
+                    all.insert(to.clone(), Destination::Asked(vec![sender]));
+                    worker.tell(FromWorker::Destination(to.clone()));
                 }
             }
             (parked, answer)
@@ -289,10 +293,11 @@ pub(crate) async fn serve_outbound(
     let Some(to) = to else {
         return refuse(&worker, &stream, remote, "nobody redirected it");
     };
-    let slot = Box::pin(captured.destination(&worker, to)).await;
+    let target = Target { to, host: None };
+    let slot = Box::pin(captured.destination(&worker, target)).await;
     let Some(slot) = slot else {
         return refuse(&worker, &stream, remote, "nobody says where it leads");
     };
-    drop(captured);
-    outbound::serve(worker, slot, stream, remote).await;
+    let names = slot.plan.borrow().by_name.then_some(captured);
+    outbound::serve(worker, slot, names, stream, remote).await;
 }

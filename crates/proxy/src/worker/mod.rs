@@ -9,6 +9,7 @@ mod inbound;
 mod inbound_http;
 mod late;
 mod logged;
+mod names;
 mod notes;
 mod outbound;
 mod outbound_http;
@@ -33,7 +34,7 @@ use voile_telemetry::{Peer, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
 use crate::http::Buffers;
-use crate::plan::{ListenerId, OutboundPlan, Plan, Settings};
+use crate::plan::{ListenerId, OutboundPlan, Plan, Settings, Target};
 use crate::recording::Recording;
 pub(crate) use endpoint::verify;
 use peers::{Peers, Provisional};
@@ -72,7 +73,7 @@ pub(crate) enum ToWorker {
     },
     /// What holds for a captured destination; `None` when it is let go.
     Destination {
-        to: SocketAddr,
+        to: Target,
         plan: Option<Arc<OutboundPlan>>,
     },
     /// What another worker learned about who speaks first there.
@@ -81,7 +82,7 @@ pub(crate) enum ToWorker {
         server_first: bool,
     },
     /// Say which captured destinations were called since the last time.
-    Used(oneshot::Sender<Vec<SocketAddr>>),
+    Used(oneshot::Sender<Vec<Target>>),
     /// Our certificate changed: this is who we are now.
     Identity(String),
     /// Give a copy of the counters.
@@ -96,9 +97,9 @@ pub(crate) enum FromWorker {
     /// Who is at this address? For labels.
     Stranger(IpAddr),
     /// Where does this captured destination lead?
-    Destination(SocketAddr),
+    Destination(Target),
     /// The control plane has not said in time where it leads.
-    Overdue(SocketAddr),
+    Overdue(Target),
     /// Endpoints of this name are used; what is known of it may have expired.
     Used(Arc<str>),
     /// Where does this name lead? Somebody waits.

@@ -12,26 +12,35 @@ use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT
 use voile_xds::wire::Protocol;
 
 use super::Worker;
+use super::captured::Captured;
 use super::endpoint::{InFlight, Unreachable, outbound_labels};
 use super::inbound::flags;
 use super::logged::{self, Downstream, TcpRecord};
+use super::names::{host_in, host_name};
 use super::outbound_http::OutboundRole;
 use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
 use crate::http::serve_connection;
 use crate::http2;
-use crate::plan::Otherwise;
+use crate::plan::{Otherwise, Target};
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
-    slot: Rc<OutboundSlot>,
+    mut slot: Rc<OutboundSlot>,
+    names: Option<Rc<Captured>>,
     mut tcp: TcpStream,
     remote: SocketAddr,
 ) {
-    let Some(heard) = hear(&worker, &slot, &mut tcp).await else {
+    let Some(mut heard) = hear(&worker, &slot, &mut tcp).await else {
         return;
     };
+    if let Some(names) = names {
+        let named = Box::pin(named(&worker, &slot, &names, &mut heard, &mut tcp)).await;
+        if let Some(named) = named {
+            slot = named;
+        }
+    }
     let stream = Stream::Tcp(TcpIo::new(tcp, heard.prefix));
     if heard.detected == Detected::Http2 {
         let engine = slot.http.engine();
@@ -135,6 +144,32 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
         prefix,
         watched: false,
     })
+}
+
+/// At an address of nobody's: the service that the client names, if it names any. A name that cannot be asked for in time
+/// is none.
+async fn named(
+    worker: &Worker,
+    slot: &OutboundSlot,
+    names: &Captured,
+    heard: &mut Heard,
+    tcp: &mut TcpStream,
+) -> Option<Rc<OutboundSlot>> {
+    let host = match &heard.detected {
+        Detected::Tls(hello) => hello.server_name.as_deref().and_then(host_name),
+        Detected::Http1 => {
+            let limit = worker.settings.borrow().header_timeout;
+            let head = transport::read_head(tcp, &mut heard.prefix, limit).await;
+            head.ok()?;
+            host_in(&heard.prefix)
+        }
+        _ => None,
+    };
+    let target = Target {
+        to: slot.plan.borrow().bind,
+        host: Some(host?.into()),
+    };
+    names.destination(worker, target).await
 }
 
 /// What is known of an opaque connection.

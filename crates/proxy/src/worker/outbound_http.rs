@@ -47,16 +47,14 @@ impl OutboundRole {
 
 /// A lone service takes everything; several share a listener by authority.
 fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<ServiceState>> {
-    match table.services.as_slice() {
-        [only] => Some(only),
-        services => {
-            let named = head.authority().and_then(|authority| {
-                let index = table.by_authority.get(authority.as_bytes())?;
-                services.get(*index)
-            });
-            named.or_else(|| table.otherwise())
-        }
+    if let Some(only) = table.lone() {
+        return Some(only);
     }
+    let named = head.authority().and_then(|authority| {
+        let index = table.by_authority.get(authority.as_bytes())?;
+        table.services.get(*index)
+    });
+    named.or_else(|| table.otherwise())
 }
 
 const NO_ROUTE: &str = "no service of this listener has this authority (an explicit listener knows no original \

@@ -22,7 +22,9 @@ use super::stop::Stop;
 use super::{FromWorker, Place, Worker, inbound, outbound};
 use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
-use crate::plan::{InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, ServicePlan, Settings};
+use crate::plan::{
+    InboundPlan, ListenerId, Otherwise, OutboundPlan, Plan, ServicePlan, Settings, Target,
+};
 
 /// An inbound listener in force.
 pub(crate) struct InboundSlot {
@@ -48,6 +50,7 @@ pub(crate) struct Table {
     pub(crate) services: Vec<Rc<ServiceState>>,
     pub(crate) by_authority: AuthorityTable<usize>,
     pub(crate) otherwise: Otherwise,
+    by_name: bool,
 }
 
 /// One service port.
@@ -178,7 +181,7 @@ impl Slots {
     }
 
     /// Takes the answer about a captured destination.
-    pub(crate) fn learn(&self, worker: &Worker, to: SocketAddr, plan: Option<&OutboundPlan>) {
+    pub(crate) fn learn(&self, worker: &Worker, to: Target, plan: Option<&OutboundPlan>) {
         self.captured.learn(worker, to, plan);
     }
 
@@ -223,7 +226,7 @@ impl Slots {
             });
         } else if let Some(slot) = self.outbound.get(&id).cloned() {
             tokio::task::spawn_local(async move {
-                outbound::serve(worker, slot, stream, peer).await;
+                outbound::serve(worker, slot, None, stream, peer).await;
                 drop(place);
             });
         }
@@ -341,21 +344,34 @@ impl Table {
             services: Vec::new(),
             by_authority: AuthorityTable::default(),
             otherwise,
+            by_name: false,
         }
     }
 
     /// Where an opaque connection goes: a lone service takes everything; of several the one whose name the client said,
     /// and the first if it said none.
     pub(crate) fn opaque(&self, server_name: Option<&str>) -> Option<&Rc<ServiceState>> {
-        if let [only] = self.services.as_slice() {
+        if let Some(only) = self.lone() {
             return Some(only);
         }
         let Some(name) = server_name else {
-            return self.services.first();
+            return if self.by_name {
+                self.otherwise()
+            } else {
+                self.services.first()
+            };
         };
         match self.by_authority.get(name.as_bytes()) {
             Some(index) => self.services.get(*index),
             None => self.otherwise(),
+        }
+    }
+
+    /// The only service, where that needs no naming.
+    pub(crate) fn lone(&self) -> Option<&Rc<ServiceState>> {
+        match self.services.as_slice() {
+            [only] if !self.by_name => Some(only),
+            _ => None,
         }
     }
 
@@ -368,7 +384,10 @@ impl Table {
     }
 
     fn follow(worker: &Worker, old: &Self, plan: &OutboundPlan) -> Self {
-        let mut table = Self::empty(plan.otherwise);
+        let mut table = Self {
+            by_name: plan.by_name,
+            ..Self::empty(plan.otherwise)
+        };
         for service in &plan.services {
             let before = old.services.iter().find(|before| {
                 before.plan.service.host == service.service.host && before.plan.port == service.port

@@ -1,13 +1,13 @@
 //! What a sidecar does with connections that the kernel redirects to it, checked from `voile.proxy.v1.Capture`.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use voile_model::{Port, ServiceKey};
 use voile_proto::proxy as wire;
 
 use super::configuration::MutualTls;
-use super::{Protocol, WireError, port, service_key, socket};
+use super::{Protocol, WireError, address, port, service_key, socket};
 
 /// The inbound half of transparent capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,46 @@ pub struct Capture {
     pub mutual_tls: MutualTls,
     /// By workload port.
     pub ports: BTreeMap<Port, CapturedPort>,
+    /// Where the mesh's own addresses are.
+    pub mesh_ranges: Vec<AddressRange>,
+}
+
+/// A range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    /// Its first address.
+    pub address: IpAddr,
+    /// Bits that are fixed.
+    pub prefix: u8,
+}
+
+impl AddressRange {
+    /// Whether an address lies in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let same = |ours: u128, theirs: u128, bits: u8| {
+            let free = u32::from(bits.saturating_sub(self.prefix));
+            ours.checked_shr(free) == theirs.checked_shr(free)
+        };
+        match (self.address, address) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                same(ours.to_bits().into(), theirs.to_bits().into(), 32)
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.to_bits(), theirs.to_bits(), 128),
+            _ => false,
+        }
+    }
+
+    fn check(message: &wire::AddressRange) -> Result<Self, WireError> {
+        let address = address("address", &message.address)?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        match u8::try_from(message.prefix) {
+            Ok(prefix) if prefix <= most => Ok(Self { address, prefix }),
+            _ => Err(WireError::new(
+                "prefix",
+                format!("{} is more than {most}", message.prefix),
+            )),
+        }
+    }
 }
 
 /// One port of the workload, as callers name it.
@@ -43,9 +83,15 @@ impl Capture {
                 return Err(WireError::new(format!("{field}.port"), reason));
             }
         }
+        let mut mesh_ranges = Vec::with_capacity(message.mesh_ranges.len());
+        for (index, range) in message.mesh_ranges.iter().enumerate() {
+            let field = format!("mesh_ranges[{index}]");
+            mesh_ranges.push(AddressRange::check(range).map_err(|error| error.within(&field))?);
+        }
         Ok(Self {
             mutual_tls: MutualTls::check("mutual_tls", message.mutual_tls)?,
             ports,
+            mesh_ranges,
         })
     }
 }

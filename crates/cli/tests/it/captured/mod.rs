@@ -17,7 +17,8 @@ use crate::mesh::{Process, get, peer_authentication, wait_until};
 
 /// The world's own address, where the control plane is too.
 pub(crate) const WORLD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
-/// An address of the world that nobody declared: routed through it, on its loopback device.
+/// Another, far from any pod's.
+pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 2);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 3);
 /// The service's virtual address.
@@ -59,7 +60,9 @@ impl Captured {
             }
         };
         let both = |address| [Prefixed::v4(address, 16), Prefixed::v6(beside(address), 64)];
-        let bridge = world.run(|| Bridge::create(&both(WORLD)));
+        let mut addresses = both(WORLD).to_vec();
+        addresses.push(Prefixed::v4(FAR, 32));
+        let bridge = world.run(|| Bridge::create(&addresses));
         let bridge = bridge.expect("entered").expect("a bridge");
         let pod = |address| {
             let gateways: [IpAddr; 2] = [WORLD.into(), beside(WORLD).into()];

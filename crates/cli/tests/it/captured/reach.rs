@@ -5,14 +5,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use voile_host::netns::Namespace;
 
-use super::{CLIENT, Captured, SERVER, VIP, WORLD, beside, connect, hear, listen};
+use super::{CLIENT, Captured, FAR, SERVER, VIP, WORLD, beside, connect, hear, listen};
 use crate::mesh::{application, series, wait_until};
 
-const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n";
+const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: 192.0.2.1\r\nConnection: close\r\n\r\n";
 
 fn ask(inside: &Namespace, to: impl Into<SocketAddr>) -> String {
+    ask_for(inside, to, REQUEST)
+}
+
+fn ask_for(inside: &Namespace, to: impl Into<SocketAddr>, request: &[u8]) -> String {
     let mut stream = connect(inside, to);
-    stream.write_all(REQUEST).expect("sent");
+    stream.write_all(request).expect("sent");
     let mut answer = String::new();
     // A reset is an answer as well: an empty one.
     let _ = stream.read_to_string(&mut answer);
@@ -113,6 +117,7 @@ fn what_is_known_is_reached_without_the_control_plane_and_the_proxy_never_calls_
     };
     application::reflect(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)));
     application::reflect(listen(&mesh.world, (WORLD, 8088)));
+    application::reflect(listen(&mesh.world, (FAR, 8089)));
     assert!(ask(&mesh.client, (VIP, 80)).starts_with("HTTP/1.1 200"));
     // Straight to the capture listeners, by whatever address: nobody redirected that, or it would never end.
     for to in [
@@ -129,9 +134,75 @@ fn what_is_known_is_reached_without_the_control_plane_and_the_proxy_never_calls_
         super::config_dump(&mesh.client).contains("\"connected\": false")
     });
     assert!(ask(&mesh.client, (VIP, 80)).starts_with("HTTP/1.1 200"));
-    // Nobody can be asked about strangers: the policy that was last heard allows them.
-    assert!(ask(&mesh.client, (WORLD, 8088)).starts_with("HTTP/1.1 200"));
+    // Nobody can be asked about strangers. The policy that was last heard allows them; but next to the pods anybody may
+    // be one that needs mutual TLS.
+    assert!(ask(&mesh.client, (FAR, 8089)).starts_with("HTTP/1.1 200"));
+    let refused = ask(&mesh.client, (WORLD, 8088));
+    assert!(refused.starts_with("HTTP/1.1 502"), "{refused:?}");
+    mesh.start_control();
+    wait_until("the stranger is known for what it is", || {
+        ask(&mesh.client, (WORLD, 8088)).starts_with("HTTP/1.1 200")
+    });
     let mut late = connect(&mesh.client, (VIP, 80));
     late.write_all(REQUEST).expect("sent");
     hear(&mut late, b"HTTP/1.1 200", "the service");
+}
+
+#[test]
+fn a_registered_host_is_reached_at_whatever_address_the_client_found_for_it() {
+    let Some(mesh) = Captured::start("STRICT", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}")
+    else {
+        return;
+    };
+    application::reflect(listen(&mesh.world, (FAR, 8089)));
+    application::reflect(listen(&mesh.world, (FAR, 8090)));
+    mesh.write(
+        "entry.yaml",
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata:\n  name: outside\n  namespace: shop\nspec:\n  \
+         hosts:\n  - outside.test\n  - '*.wild.test'\n  location: MESH_EXTERNAL\n  resolution: NONE\n  ports:\n  \
+         - number: 8089\n    name: http\n    protocol: HTTP\n",
+    );
+    let status = |host: &str, port: u16| {
+        let request = format!("GET /hello HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let answer = ask_for(&mesh.client, (FAR, port), request.as_bytes());
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    wait_until("the host is known", || {
+        status("outside.test", 8089) == "200"
+    });
+    let cases = [
+        ("OUTSIDE.test.:8089", 8089, "200"),
+        ("a.wild.test", 8089, "200"),
+        ("a.b.wild.test", 8089, "200"),
+        ("wild.test", 8089, "502"),
+        ("elsewhere.test", 8089, "502"),
+        ("192.0.2.77", 8089, "502"),
+        // Known, but not at this port.
+        ("outside.test", 8090, "502"),
+    ];
+    for (host, port, expected) in cases {
+        assert_eq!(status(host, port), expected, "{host} at {port}");
+    }
+    // On one connection each request is judged by its own name.
+    let mut stream = connect(&mesh.client, (FAR, 8089));
+    for (host, expected) in [
+        ("outside.test", "HTTP/1.1 200"),
+        ("elsewhere.test", "HTTP/1.1 502"),
+    ] {
+        let request = format!("GET /hello HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).expect("an answer");
+        assert_eq!(String::from_utf8_lossy(&answer), expected, "{host}");
+        if expected.ends_with("200") {
+            let rest = format!("GET /hello HTTP/1.1\r\nHost: {host}\r\n");
+            let mut seen = Vec::new();
+            while !String::from_utf8_lossy(&seen).contains(&rest) || !seen.ends_with(b"\r\n\r\n") {
+                let mut more = [0; 1024];
+                let count = stream.read(&mut more).expect("the rest");
+                assert!(count > 0, "the answer ended early");
+                seen.extend(&more[..count]);
+            }
+        }
+    }
 }

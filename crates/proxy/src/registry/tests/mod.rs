@@ -7,8 +7,9 @@ use prost::Message;
 use voile_proto::{proxy, type_url, workload};
 use voile_xds::wire::{Protocol, address_bytes};
 
+use super::names::search_name;
 use super::{Registry, address_name};
-use crate::plan::{Otherwise, OutboundPlan};
+use crate::plan::{Otherwise, OutboundPlan, Target};
 
 const SHOP: &str = "shop";
 
@@ -127,6 +128,11 @@ fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) 
     );
 }
 
+/// The address itself, whatever the client names.
+fn at(to: SocketAddr) -> Target {
+    Target { to, host: None }
+}
+
 fn nobody(registry: &mut Registry, address: &str) {
     let name = address_name(address.parse().expect("an address"));
     registry.absent.insert((type_url::ADDRESS, name.into()));
@@ -186,7 +192,7 @@ fn shown(plan: Option<&OutboundPlan>) -> String {
             text += &format!(" {}={whom}", endpoint.address);
         }
     }
-    if let Otherwise::Service(index) = plan.otherwise {
+    if let Otherwise::Service(index @ 1..) = plan.otherwise {
         text += &format!(" otherwise {index}");
     }
     text
@@ -281,8 +287,8 @@ fn a_destination_leads_to_services_then_workloads_then_nobody() {
     let (any, registered) = (mesh(AllowAny), mesh(RegistryOnly));
     for (to, with_any, with_registered) in DESTINATIONS {
         let to: SocketAddr = to.parse().expect("an address");
-        assert_eq!(shown(any.destination(to).as_ref()), *with_any, "{to}");
-        let plan = registered.destination(to);
+        assert_eq!(shown(any.destination(&at(to)).as_ref()), *with_any, "{to}");
+        let plan = registered.destination(&at(to));
         assert_eq!(shown(plan.as_ref()), *with_registered, "{to}");
     }
 }
@@ -293,17 +299,104 @@ fn an_answer_waits_for_the_policy_of_its_service_and_for_a_configuration() {
     let mut registry = Registry::default();
     service(&mut registry, "web", "10.96.0.1", 80, false);
     policy(&mut registry, "web", proxy::Protocol::Http, &[]);
-    assert_eq!(shown(registry.destination(to).as_ref()), "wait");
-    assert_eq!(shown(registry.destination_unasked(to).as_ref()), "wait");
+    assert_eq!(shown(registry.destination(&at(to)).as_ref()), "wait");
+    assert_eq!(
+        shown(registry.destination_unasked(&at(to)).as_ref()),
+        "wait"
+    );
     configure(&mut registry, proxy::OutboundPolicy::AllowAny);
-    assert_eq!(shown(registry.destination(to).as_ref()), "Http web");
+    assert_eq!(shown(registry.destination(&at(to)).as_ref()), "Http web");
     let name: std::sync::Arc<str> = "shop/web.test".into();
     registry.forget_policy(&name);
-    assert_eq!(shown(registry.destination(to).as_ref()), "wait");
-    assert_eq!(registry.policies_wanted(to), std::slice::from_ref(&name));
+    assert_eq!(shown(registry.destination(&at(to)).as_ref()), "wait");
+    assert_eq!(
+        registry.policies_wanted(&at(to)),
+        std::slice::from_ref(&name)
+    );
     registry.absent.insert((type_url::SERVICE_POLICY, name));
-    let protocol = registry.destination(to).map(|plan| plan.protocol);
+    let protocol = registry.destination(&at(to)).map(|plan| plan.protocol);
     assert_eq!(protocol, Some(Protocol::Auto), "what the service says");
+}
+
+#[test]
+fn a_name_leads_to_its_service_at_an_address_of_nobodys() {
+    use proxy::OutboundPolicy::{AllowAny, RegistryOnly};
+    let passed = "PassthroughCluster 203.0.113.9:80=~ otherwise 1";
+    let cases = [
+        ("web.test", "Http web 10.0.0.1:8080=one", "", true),
+        ("through.test", "Tcp through 203.0.113.9:80=~", "", true),
+        ("silent.test", "wait", "wait", false),
+        (
+            "unknown.test",
+            "Auto PassthroughCluster 203.0.113.9:80=~",
+            "Auto",
+            false,
+        ),
+    ];
+    for (host, with_any, with_registered, named) in cases {
+        for (policy_said, expected) in [(AllowAny, with_any), (RegistryOnly, with_registered)] {
+            let mut registry = mesh(policy_said);
+            for known in ["web.test", "through.test"] {
+                registry.answers(&format!("{SHOP}/{known}").into(), &[search_name(known)]);
+            }
+            let unknown = search_name("unknown.test");
+            registry.absent.insert((type_url::ADDRESS, unknown));
+            let target = Target {
+                to: "203.0.113.9:80".parse().expect("an address"),
+                host: Some(host.into()),
+            };
+            let got = shown(registry.destination(&target).as_ref());
+            if named {
+                assert!(got.starts_with(with_any), "{host}: {got}");
+                assert_eq!(
+                    got.ends_with(passed),
+                    policy_said == AllowAny,
+                    "{host}: {got}"
+                );
+            } else {
+                assert_eq!(got, expected, "{host}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_the_control_plane_nothing_unknown_is_called_among_the_meshs_own_addresses() {
+    let mut registry = Registry::default();
+    let configuration = proxy::ProxyConfiguration {
+        workload_uid: "own".to_owned(),
+        trust_domain: "cluster.local".to_owned(),
+        capture: Some(proxy::Capture {
+            mutual_tls: proxy::MutualTls::Strict.into(),
+            ports: Vec::new(),
+            mesh_ranges: [("10.0.0.0", 24), ("2001:db8::", 64)]
+                .map(|(address, prefix)| proxy::AddressRange {
+                    address: address_bytes(address.parse().expect("an address")),
+                    prefix,
+                })
+                .into(),
+        }),
+        ..proxy::ProxyConfiguration::default()
+    };
+    let body = configuration.encode_to_vec();
+    put(
+        &mut registry,
+        type_url::PROXY_CONFIGURATION,
+        "shop/own",
+        &body,
+    );
+    for (to, expected) in [
+        ("10.0.0.255:80", "Auto"),
+        ("10.0.1.0:80", "Auto PassthroughCluster 10.0.1.0:80=~"),
+        ("[2001:db8::ffff]:80", "Auto"),
+        (
+            "[2001:db8:0:1::]:80",
+            "Auto PassthroughCluster [2001:db8:0:1::]:80=~",
+        ),
+    ] {
+        let plan = registry.destination_unasked(&at(to.parse().expect("an address")));
+        assert_eq!(shown(plan.as_ref()), expected, "{to}");
+    }
 }
 
 #[test]
@@ -314,10 +407,10 @@ fn an_address_that_moved_leads_to_its_new_workload_only() {
     pod(&mut registry, "one", "10.0.0.77", Mtls);
     nobody(&mut registry, "10.0.0.1");
     let expected = "Auto PassthroughCluster 10.0.0.1:8080=~";
-    assert_eq!(shown(registry.destination(to).as_ref()), expected);
+    assert_eq!(shown(registry.destination(&at(to)).as_ref()), expected);
     pod(&mut registry, "next", "10.0.0.1", Mtls);
     let expected = "Http web 10.0.0.1:8080=next";
-    assert_eq!(shown(registry.destination(to).as_ref()), expected);
+    assert_eq!(shown(registry.destination(&at(to)).as_ref()), expected);
     registry.remove(type_url::ADDRESS, &"next".into());
-    assert!(shown(registry.destination(to).as_ref()).contains("PassthroughCluster"));
+    assert!(shown(registry.destination(&at(to)).as_ref()).contains("PassthroughCluster"));
 }

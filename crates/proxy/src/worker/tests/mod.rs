@@ -126,6 +126,7 @@ impl Stage {
                 endpoints: vec![to],
             }],
             otherwise: crate::plan::Otherwise::NoRoute,
+            by_name: false,
         });
         self.serve(listener, &plan, &[], &[ListenerId(1)]);
         bind

@@ -79,6 +79,7 @@ async fn listener(
         protocol: Protocol::Tls,
         services,
         otherwise,
+        by_name: false,
     });
     stage.serve(listener, &plan, &[], &[ListenerId(1)]);
     (bind, applications)
