@@ -7,4 +7,4 @@ mod span;
 pub use context::{
     CONTEXT_FIELDS, Context, Decision, Incoming, SpanId, TraceId, context_lines, request_id,
 };
-pub use span::{SpanFacts, SpanSettings, resource, span};
+pub use span::{HeaderTag, SpanFacts, SpanSettings, resource, span};

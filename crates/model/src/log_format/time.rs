@@ -69,7 +69,8 @@ impl TimeLayout {
             // One letter, with digits (`%3f`) or Envoy's `E` (`%E3S`) before it.
             for letter in letters.by_ref() {
                 specifier.push(letter);
-                if !letter.is_ascii_digit() && !(letter == 'E' && specifier.len() == 1) {
+                let before = letter.is_ascii_digit() || (letter == 'E' && specifier.len() == 1);
+                if !before {
                     break;
                 }
             }

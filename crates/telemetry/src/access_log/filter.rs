@@ -46,7 +46,9 @@ fn truth(expression: &Expression, entry: &Entry<'_>) -> Option<bool> {
         }
         Expression::In(operand, list) => {
             let value = value(operand, entry)?;
-            let same = |item: &Literal| compare(&value, &literal(item)).is_some_and(|o| o.is_eq());
+            let same = |item: &Literal| {
+                compare(&value, &literal(item)).is_some_and(std::cmp::Ordering::is_eq)
+            };
             Some(list.iter().any(same))
         }
         Expression::Search(search, operand, text) => {

@@ -20,6 +20,9 @@ const MAX_PATH_BYTES: usize = 256;
 /// Longest value of any other tag, in bytes.
 const MAX_TAG_BYTES: usize = 1024;
 
+/// Tag, header, and what it says where there is none.
+pub type HeaderTag = (Arc<str>, Arc<str>, Option<Arc<str>>);
+
 /// What the spans of one side say, besides what is of the request.
 #[derive(Debug, Clone)]
 pub struct SpanSettings {
@@ -30,7 +33,7 @@ pub struct SpanSettings {
     /// Tags of the environment, resolved, and of literals.
     pub fixed: Vec<(Arc<str>, Arc<str>)>,
     /// Tag, header, default.
-    pub headers: Vec<(Arc<str>, Arc<str>, Option<Arc<str>>)>,
+    pub headers: Vec<HeaderTag>,
     /// Whether Istio's tags are among them.
     pub istio_tags: bool,
 }

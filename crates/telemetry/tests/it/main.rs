@@ -1,5 +1,9 @@
 //! What a scraper reads, from what workers counted.
 
+mod collectors;
+mod contexts;
+mod lines;
+
 use std::time::Duration;
 
 use voile_telemetry::{Labels, Peer, Reporter, Scrape, Security, Service, Shard};
