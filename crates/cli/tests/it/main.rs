@@ -13,6 +13,7 @@ mod lifecycle;
 mod listeners;
 mod mesh;
 mod policy;
+mod telemetry;
 mod tidy;
 mod traffic;
 mod up;

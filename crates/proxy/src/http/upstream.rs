@@ -78,6 +78,10 @@ impl<U: Io> Io for Upstream<U> {
         each!(self, io => io.abort());
     }
 
+    fn local_address(&self) -> Option<std::net::SocketAddr> {
+        each!(self, io => io.local_address())
+    }
+
     fn news(&mut self) -> News {
         each!(self, io => io.news())
     }

@@ -402,6 +402,10 @@ impl AsyncWrite for Upgraded {
 }
 
 impl Io for Upgraded {
+    fn local_address(&self) -> Option<std::net::SocketAddr> {
+        self.lease.local_address()
+    }
+
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_fill(cx)
     }
