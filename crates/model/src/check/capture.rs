@@ -32,6 +32,9 @@ const MEANINGLESS: [&str; 3] = [
     "rerouteVirtualInterfaces",
 ];
 
+/// How the kernel hands connections over.
+const INTERCEPTION_MODE: &str = "sidecar.istio.io/interceptionMode";
+
 /// Reads them; what is wrong is reported, and the Pod is then not in force.
 pub(super) fn scope(annotations: &Labels, at: &At, report: &Report) -> CaptureScope {
     let reader = Reader {
@@ -40,6 +43,7 @@ pub(super) fn scope(annotations: &Labels, at: &At, report: &Report) -> CaptureSc
         report,
     };
     reader.refuse_others();
+    reader.refuse_interception();
     let exclude = |name| reader.list(name, "*", port).unwrap_or_default();
     CaptureScope {
         inbound_ports: reader.scope(INCLUDE_INBOUND_PORTS, EXCLUDE_INBOUND_PORTS, port),
@@ -56,6 +60,28 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// Keeping the caller's address at the application (TPROXY) is not built; a Pod that counts on it must not start.
+    fn refuse_interception(&self) {
+        let Some(mode) = self.annotations.get(INTERCEPTION_MODE) else {
+            return;
+        };
+        match mode.trim() {
+            "REDIRECT" => {}
+            "TPROXY" | "NONE" => self.wrong_at(
+                codes::NOT_YET,
+                INTERCEPTION_MODE,
+                format!("{INTERCEPTION_MODE}: {} is not yet supported", mode.trim()),
+                "remove it, or write REDIRECT: the application then sees its own pod's address as the caller's",
+            ),
+            other => self.wrong_at(
+                codes::BAD_VALUE,
+                INTERCEPTION_MODE,
+                format!("`{}` is not allowed for {INTERCEPTION_MODE}", clip(other)),
+                "write REDIRECT",
+            ),
+        }
+    }
+
     fn refuse_others(&self) {
         for (key, _) in self.annotations.iter() {
             let Some(name) = key.strip_prefix(PREFIX) else {
@@ -133,12 +159,13 @@ impl Reader<'_> {
     }
 
     fn wrong(&self, code: &'static str, name: &str, message: String, help: &str) {
+        self.wrong_at(code, &format!("{PREFIX}{name}"), message, help);
+    }
+
+    fn wrong_at(&self, code: &'static str, key: &str, message: String, help: &str) {
         let at = At {
             place: self.at.place,
-            path: join(
-                &self.at.path,
-                &format!("metadata.annotations[{PREFIX}{name}]"),
-            ),
+            path: join(&self.at.path, &format!("metadata.annotations[{key}]")),
         };
         self.report.error(code, &at, message, help);
     }
