@@ -19,3 +19,4 @@ mod registry;
 mod worker;
 
 pub use control::{Capture, Options, RunError, run};
+pub use worker::Limits;

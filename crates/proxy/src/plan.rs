@@ -9,6 +9,7 @@ use std::time::Duration;
 use voile_identity::{Identity, TrustDomain};
 use voile_model::{Port, mesh};
 use voile_telemetry::{Peer, Service};
+use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_xds::wire::{Collector, MutualTls, Protocol, Telemetry, protocol_of};
 
 use crate::registry::outside;
@@ -159,6 +160,8 @@ pub(crate) struct ServicePlan {
     pub(crate) protocol: Protocol,
     pub(crate) authorities: Vec<Arc<str>>,
     pub(crate) endpoints: Vec<EndpointPlan>,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) retry_budget: RetryBudget,
 }
 
 /// One workload behind a service port.

@@ -10,6 +10,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use voile_traffic::{RetryBudget, RetryPolicy};
 
 use voile_identity::Identity;
 use voile_model::{Port, ServiceKey};
@@ -385,6 +386,8 @@ impl Registry {
         };
         named::scale(&mut endpoints);
         ServicePlan {
+            retry: RetryPolicy::default(),
+            retry_budget: RetryBudget::default(),
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
             protocol: self.spoken(wanted),

@@ -70,6 +70,26 @@ pub(crate) struct Args {
     /// How long requests in flight and tunnels may take after a handover.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     handover_drain_timeout: Duration,
+    /// Most downstream connections; more are closed at once. 0: as many as there are descriptors.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_connections: u32,
+    /// Most requests in flight; more are answered 503 at once (flag UO). 0: any number.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_requests: u32,
+    /// Most requests in flight to one port of one service; more are answered 503 at once (flag UO). 0: any number.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    max_requests_per_destination: u32,
+    /// Resident memory the proxy stays below, such as 50M or 1G; `auto` is the cgroup's limit, if there is one, and `off`
+    /// is none. At 80 % idle connections are closed; at 90 % new requests are answered 503 (flag OM) and new connections
+    /// closed, until there is room again.
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
+    memory_limit: u64,
+    /// How long a request may wait for the head of its answer before it is answered 504 (flag UT); 0s: for ever.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    request_timeout: Duration,
+    /// Bytes a second that a request body must bring once it has taken five minutes; slower ones are answered 408. 0: any.
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    min_body_rate: u32,
 }
 
 /// How connections get to the proxy.
@@ -79,6 +99,26 @@ enum CaptureMode {
     None,
     /// The kernel redirects them.
     Redirect,
+}
+
+/// A size in bytes with an optional unit of K, M or G (powers of 1024); `auto` and `off`.
+fn memory(text: &str) -> Result<u64, String> {
+    match text {
+        "auto" => return Ok(u64::MAX),
+        "off" => return Ok(0),
+        _ => {}
+    }
+    let (number, shift) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let bytes = number.parse::<u64>().ok();
+    bytes
+        .and_then(|number| number.checked_mul(1 << shift))
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| format!("`{text}`: expected a size such as 50M or 1G, `auto` or `off`"))
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -104,6 +144,14 @@ pub(crate) fn run(args: Args) -> ExitCode {
         resolver: args.resolver,
         handover: args.handover,
         handover_drain_timeout: args.handover_drain_timeout,
+        limits: voile_proxy::Limits {
+            connections: args.max_connections,
+            requests: args.max_requests,
+            requests_per_destination: args.max_requests_per_destination,
+            memory: args.memory_limit,
+            request_timeout: (!args.request_timeout.is_zero()).then_some(args.request_timeout),
+            min_body_rate: args.min_body_rate,
+        },
         log: Some(log),
         capture: (args.capture == CaptureMode::Redirect).then_some(voile_proxy::Capture {
             outbound: args.capture_outbound,

@@ -12,6 +12,7 @@ mod impostors;
 mod lifecycle;
 mod listeners;
 mod mesh;
+mod overload;
 mod policy;
 mod telemetry;
 mod tidy;

@@ -15,7 +15,7 @@ use voile_transport::{
 };
 
 use crate::plan::ListenerId;
-use crate::worker::ToWorker;
+use crate::worker::{Ledger, Level, ToWorker};
 
 /// The way to a worker.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(super) struct WorkerHandle {
 /// See the module.
 pub(super) struct Dispatcher {
     workers: RefCell<Vec<WorkerHandle>>,
+    ledger: Arc<Ledger>,
     first: Cell<usize>,
     spare: RefCell<SpareDescriptor>,
     shed: Cell<u64>,
@@ -35,8 +36,9 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(super) fn new(workers: Vec<WorkerHandle>) -> io::Result<Self> {
+    pub(super) fn new(workers: Vec<WorkerHandle>, ledger: Arc<Ledger>) -> io::Result<Self> {
         Ok(Self {
+            ledger,
             workers: RefCell::new(workers),
             first: Cell::new(0),
             spare: RefCell::new(SpareDescriptor::reserve()?),
@@ -67,6 +69,20 @@ impl Dispatcher {
         workers.iter().map(ask).collect()
     }
 
+    /// What the workers count together.
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Why a connection has no place here, if it has none.
+    fn full(&self) -> Option<&'static str> {
+        let most = self.ledger.limits.connections;
+        if self.ledger.ceiling.arrived() == Some(Level::Closed) || self.ledger.ceiling.is_closed() {
+            return Some("the memory limit is near");
+        }
+        (most > 0 && self.load() >= most as usize).then_some("the proxy holds --max-connections")
+    }
+
     /// Connections of all workers.
     pub(super) fn load(&self) -> usize {
         self.workers
@@ -87,6 +103,11 @@ impl Dispatcher {
     }
 
     fn hand_over(&self, listener: ListenerId, stream: TcpStream, peer: SocketAddr) {
+        if let Some(reason) = self.full() {
+            drop(stream);
+            self.count_shed(reason);
+            return;
+        }
         let workers = self.workers.borrow();
         let count = workers.len();
         // Equals take turns.

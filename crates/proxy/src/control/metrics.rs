@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
 
 use super::state::Control;
-use crate::worker::{ToWorker, WorkerFigures};
+use crate::worker::{Overload, ToWorker, WorkerFigures};
 
 /// How long a worker may take to answer a scrape before the page goes out without it.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -46,6 +46,8 @@ struct Totals {
     upstream: u64,
     refused: u64,
     idle: u64,
+    retries: u64,
+    retries_over_budget: u64,
 }
 
 impl Totals {
@@ -56,6 +58,8 @@ impl Totals {
         self.upstream += figures.handshake_failures_upstream;
         self.refused += figures.refused;
         self.idle += figures.idle_upstreams;
+        self.retries += figures.retries;
+        self.retries_over_budget += figures.retries_over_budget;
     }
 
     fn families(&self, scrape: &mut Scrape) {
@@ -96,12 +100,35 @@ impl Totals {
             "Upstream connections kept for reuse.",
             self.idle,
         );
+        single(
+            "voile_retries_total",
+            "counter",
+            "Requests sent once more, elsewhere if there was anybody else.",
+            self.retries,
+        );
+        single(
+            "voile_retries_over_budget_total",
+            "counter",
+            "Retries not made because the destination's retry budget was used up.",
+            self.retries_over_budget,
+        );
     }
 }
 
 fn own(control: &Control) -> Vec<Family> {
     let connected = control.client.state().borrow().connected;
+    let ledger = control.dispatcher.ledger();
+    let refused = |why: Overload| {
+        let reason = vec![("reason", why.name().to_owned())];
+        (reason, ledger.refused(why) as f64)
+    };
     let mut families = vec![
+        Family {
+            name: "voile_requests_overload_total",
+            kind: "counter",
+            help: "Requests refused because a limit was reached, by limit.",
+            samples: Overload::ALL.map(refused).to_vec(),
+        },
         Family::single(
             "voile_connections_shed_total",
             "counter",

@@ -11,6 +11,7 @@ mod doors;
 mod dump;
 mod footprint;
 mod handover;
+mod memory;
 mod metrics;
 mod names;
 mod recorders;
@@ -40,7 +41,7 @@ use voile_transport as transport;
 use voile_transport::alpn;
 use voile_xds::client::{ClientConfig, Update, XdsClient};
 
-use crate::worker::{self, Birth, FromWorker, Tls};
+use crate::worker::{self, Birth, FromWorker, Ledger, Limits, Seat, Tls};
 use accept::{Dispatcher, WorkerHandle};
 use credentials::Credentials;
 use doors::{Doors, StartDns};
@@ -81,6 +82,8 @@ pub struct Options {
     pub handover_drain_timeout: Duration,
     /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
     pub handover: Option<PathBuf>,
+    /// What the proxy carries at most. A memory limit of `u64::MAX` is the cgroup's, if it has one.
+    pub limits: Limits,
     /// Changes the log's level.
     pub log: Option<Level>,
     /// Where the kernel redirects connections; `None` where it does not.
@@ -159,26 +162,11 @@ pub fn run(options: Options) -> Result<(), RunError> {
     );
     let pages = Pages::bind(&options)?;
     let store = Arc::new(CertificateStore::new());
-    let tls = Tls {
-        server: mesh_server_config(
-            &store,
-            &[
-                alpn::HTTP11,
-                alpn::HTTP2,
-                alpn::TCP,
-                alpn::HTTP10,
-                alpn::PLAIN_HTTP2,
-                alpn::PLAIN_HTTP11,
-            ],
-        )?,
-        client_http: mesh_client_config(&store, &[alpn::HTTP11])?,
-        // The mesh's name first, then what a server that only knows one of Istio's other names can pick.
-        client_http2: mesh_client_config(&store, &[alpn::HTTP2, alpn::TCP, alpn::PLAIN_HTTP2])?,
-        client_tcp: mesh_client_config(&store, &[alpn::TCP])?,
-    };
+    let tls = mesh_tls(&store)?;
     let (to_control, from_workers) = mpsc::unbounded_channel();
     let ports = pages.capture_ports();
-    let (handles, threads) = start_workers(options.workers, &tls, &to_control, &ports)?;
+    let ledger = Ledger::new(limits(options.limits), options.workers);
+    let (handles, threads) = start_workers(&ledger, &tls, &to_control, &ports, options.workers)?;
     drop(to_control);
     let node = node(namespace, name);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -192,7 +180,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
             options,
             node,
             store,
-            handles,
+            (handles, ledger),
             from_workers,
             pages,
             recorders,
@@ -316,11 +304,44 @@ fn bind_captured(
 
 type Threads = Vec<std::thread::JoinHandle<()>>;
 
+/// TLS of both sides, with the protocols that each may name.
+fn mesh_tls(store: &Arc<CertificateStore>) -> Result<Tls, RunError> {
+    Ok(Tls {
+        server: mesh_server_config(
+            store,
+            &[
+                alpn::HTTP11,
+                alpn::HTTP2,
+                alpn::TCP,
+                alpn::HTTP10,
+                alpn::PLAIN_HTTP2,
+                alpn::PLAIN_HTTP11,
+            ],
+        )?,
+        client_http: mesh_client_config(store, &[alpn::HTTP11])?,
+        // The mesh's name first, then what a server that only knows one of Istio's other names can pick.
+        client_http2: mesh_client_config(store, &[alpn::HTTP2, alpn::TCP, alpn::PLAIN_HTTP2])?,
+        client_tcp: mesh_client_config(store, &[alpn::TCP])?,
+    })
+}
+
+/// The limits in force.
+fn limits(mut limits: Limits) -> Limits {
+    if limits.memory == u64::MAX {
+        limits.memory = memory::cgroup_limit().unwrap_or(0);
+    }
+    if limits.memory > 0 {
+        tracing::info!(bytes = limits.memory, "memory limit");
+    }
+    limits
+}
+
 fn start_workers(
-    count: usize,
+    ledger: &Arc<Ledger>,
     tls: &Tls,
     to_control: &mpsc::UnboundedSender<FromWorker>,
     capture_ports: &[u16],
+    count: usize,
 ) -> Result<(Vec<WorkerHandle>, Threads), RunError> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
     for index in 0..count {
@@ -332,6 +353,10 @@ fn start_workers(
             control: to_control.clone(),
             capture_ports: capture_ports.to_vec(),
             load: Arc::clone(&load),
+            seat: Seat {
+                ledger: Arc::clone(ledger),
+                lane: index,
+            },
         };
         let body = move || {
             if let Err(error) = worker::run(birth) {
@@ -360,21 +385,14 @@ async fn control(
     options: Options,
     node: Node,
     store: Arc<CertificateStore>,
-    handles: Vec<WorkerHandle>,
+    (handles, ledger): (Vec<WorkerHandle>, Arc<Ledger>),
     mut from_workers: mpsc::UnboundedReceiver<FromWorker>,
     mut pages: Pages,
     recorders: Recorders,
 ) -> Result<Remains, RunError> {
-    let mut shared = Shared::default();
-    shared.sockets.inherited = std::mem::take(&mut pages.inherited);
-    shared.sockets.lends = options.handover.is_some();
-    for (direction, address, socket) in pages.captured.drain(..) {
-        shared.registry.capturing = true;
-        shared.sockets.adopt(direction, address, socket);
-    }
-    let shared = Arc::new(Mutex::new(shared));
+    let shared = Arc::new(Mutex::new(sockets_at_hand(&mut pages, &options)));
     let (news, mut updates) = mpsc::unbounded_channel();
-    let dispatcher = Rc::new(Dispatcher::new(handles)?);
+    let dispatcher = Rc::new(Dispatcher::new(handles, ledger)?);
     let certificates = CertificateClient::new(client_settings(&options), Arc::clone(&store));
     let mut renewed = certificates.subscribe();
     tokio::task::spawn_local(certificates.run(std::future::pending()));
@@ -418,7 +436,11 @@ async fn control(
         tokio::select! {
             Some(()) = updates.recv() => control.borrow_mut().publish(),
             Some(answer) = answers.recv() => control.borrow_mut().name_settled(answer),
-            Some(news) = from_workers.recv() => control.borrow_mut().heard(news),
+            Some(news) = from_workers.recv() => match news {
+                FromWorker::MemoryShort => memory::relieve(&control),
+                FromWorker::Emptied => memory::give_back_soon(&control),
+                news => control.borrow_mut().heard(news),
+            },
             () = sockets::until(look) => {
                 let asked = control.borrow_mut().ask_for_used();
                 tokio::task::spawn_local(destinations::look(Rc::clone(&control), asked));
@@ -444,6 +466,18 @@ fn client_settings(options: &Options) -> ClientSettings {
         join_token_file: options.join_token_file.clone(),
         ttl: None,
     }
+}
+
+/// What listens already, or was inherited.
+fn sockets_at_hand(pages: &mut Pages, options: &Options) -> Shared {
+    let mut shared = Shared::default();
+    shared.sockets.inherited = std::mem::take(&mut pages.inherited);
+    shared.sockets.lends = options.handover.is_some();
+    for (direction, address, socket) in pages.captured.drain(..) {
+        shared.registry.capturing = true;
+        shared.sockets.adopt(direction, address, socket);
+    }
+    shared
 }
 
 /// The DNS proxy, where it was asked for, to be started when the doors open.

@@ -82,6 +82,8 @@ pub(super) struct Control {
     pub(super) dns: Option<Rc<Dns>>,
     pub(super) lookups: Lookups,
     pub(super) draining: bool,
+    /// Memory is about to be given back.
+    pub(super) giving_back: bool,
     accepting: BTreeMap<Key, watch::Sender<()>>,
     subscribed: BTreeSet<Arc<str>>,
     workload_uid: Option<Arc<str>>,
@@ -116,6 +118,7 @@ impl Control {
             dns: None,
             lookups,
             draining: false,
+            giving_back: false,
             accepting: BTreeMap::new(),
             subscribed: BTreeSet::new(),
             workload_uid: None,
@@ -323,6 +326,8 @@ impl Control {
         match news {
             FromWorker::Stranger(address) => self.ask_for(address),
             FromWorker::Destination(to) => self.ask_destination(to),
+            // What takes time is not for here.
+            FromWorker::MemoryShort | FromWorker::Emptied => {}
             FromWorker::Overdue(to) => self.decide_destination(to),
             FromWorker::Used(host) => self.name_used(&host),
             FromWorker::Resolve(host, answer) => self.resolve(&host, answer),

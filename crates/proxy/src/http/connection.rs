@@ -62,12 +62,16 @@ pub(crate) struct Connection<'a, S, R: HttpRole> {
     pub(crate) stream: S,
     pub(crate) work: Option<Work>,
     pub(crate) timer: Timer,
+    /// When the last request's head was complete.
+    pub(crate) started: Instant,
     /// When the last exchange ended, or the connection began.
     pub(crate) rested: Instant,
     header_began: Option<Instant>,
     /// The beginning of a head whose client dawdles.
     parked: Vec<u8>,
     listening: Option<Listening>,
+    /// The drain's retirements when it last did something.
+    retirements: u32,
     /// Its time was over when one more request came: that is the last.
     pub(crate) retiring: bool,
 }
@@ -114,10 +118,12 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             stream,
             work,
             timer: Timer::default(),
+            started: Instant::now(),
             rested: Instant::now(),
             header_began: None,
             parked: Vec::new(),
             listening: None,
+            retirements: worker.drain.retirements(),
             retiring: false,
         }
     }
@@ -227,8 +233,9 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                     None => self.rested + self.worker.timeouts.downstream_idle,
                 };
                 let idle = self.parked.is_empty();
-                let over =
-                    (idle && self.worker.drain.closes_idle()) || self.timer.passed(cx, deadline);
+                let drain = &self.worker.drain;
+                let asked = drain.closes_idle() || drain.retirements() != self.retirements;
+                let over = (idle && asked) || self.timer.passed(cx, deadline);
                 if !over {
                     return Poll::Pending;
                 }
@@ -261,6 +268,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
 
     /// Makes ready for the next request, which may have come already.
     pub(crate) fn advance(&mut self, to: usize) {
+        self.retirements = self.worker.drain.retirements();
         if let Some(work) = &mut self.work {
             work.input.start = to;
             work.desk.request.reset();

@@ -18,6 +18,8 @@ pub struct Drain {
 struct Shared {
     draining: Cell<bool>,
     close_idle: Cell<bool>,
+    /// How often idle connections were asked to leave although nothing drains.
+    retired: Cell<u32>,
     waiting: RefCell<Slab<Waker>>,
 }
 
@@ -45,6 +47,19 @@ impl Drain {
         for (_, waker) in self.shared.waiting.borrow().iter() {
             waker.wake_by_ref();
         }
+    }
+
+    /// Idle connections close, others stay, and new ones are welcome.
+    pub fn retire_idle(&self) {
+        self.shared
+            .retired
+            .set(self.shared.retired.get().wrapping_add(1));
+        self.wake();
+    }
+
+    /// Changes when idle connections are asked to leave.
+    pub(crate) fn retirements(&self) -> u32 {
+        self.shared.retired.get()
     }
 
     /// Whether idle connections close.

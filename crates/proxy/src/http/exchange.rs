@@ -139,6 +139,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     /// Serves the request whose head is complete in `self.work`.
     pub(crate) async fn exchange(&mut self) -> After {
         let started = Instant::now();
+        self.started = started;
         let Some(Work { input, desk }) = &mut self.work else {
             return After::Close { linger: false };
         };
@@ -163,7 +164,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                     flag: refusal.flag,
                     details: "refused_by_role",
                     reason: &refusal.reason,
-                    unprocessed: refusal.flag == ResponseFlag::UpstreamOverflow,
+                    unprocessed: refusal.flag.is_overload(),
                 };
                 let end = Upload::new(head.framing(), body_at, input)
                     .ok()
@@ -511,6 +512,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             upstream,
             terms,
             idle_since: None,
+            started: self.started,
+            waiting_since: None,
         };
         poll_fn(|cx| {
             let last = retiring || worker.drain.is_draining();
@@ -550,6 +553,11 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             Landing::RequestBody(error) => {
                 Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason())
             }
+            Landing::Timeout => Local::new(
+                504,
+                ResponseFlag::UpstreamRequestTimeout,
+                "response_timeout",
+            ),
             Landing::Idle => {
                 Local::new(408, ResponseFlag::StreamIdleTimeout, "stream_idle_timeout")
             }

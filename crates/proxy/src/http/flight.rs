@@ -3,7 +3,7 @@
 //! A wake-up polls: upload → download → is the client still there → has it been idle too long.
 
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use voile_http1::BodyError;
 
@@ -25,8 +25,10 @@ pub(crate) enum Landing {
     ClientGone,
     /// The client's body was refused.
     RequestBody(BodyError),
-    /// Nothing moved for too long.
+    /// Nothing moved for too long, or too slowly.
     Idle,
+    /// The upstream did not begin its answer in time.
+    Timeout,
 }
 
 /// The client's side of an exchange, which outlives a retry on another upstream connection.
@@ -63,6 +65,10 @@ pub(crate) struct Flight<'a, U> {
     pub(crate) upstream: &'a mut U,
     pub(crate) terms: Terms<'a>,
     pub(crate) idle_since: Option<(Instant, u64)>,
+    /// When the request's head was complete.
+    pub(crate) started: Instant,
+    /// When the whole request was sent, if anybody asks.
+    pub(crate) waiting_since: Option<Instant>,
 }
 
 impl<U: Io> Flight<'_, U> {
@@ -98,10 +104,10 @@ impl<U: Io> Flight<'_, U> {
         if self.upload.received() && client.is_gone(cx) {
             return Poll::Ready(Landing::ClientGone);
         }
-        if self.is_idle_too_long(cx, client.timer, timeouts) {
-            return Poll::Ready(Landing::Idle);
+        match self.overdue(cx, client.timer, timeouts) {
+            Some(landing) => Poll::Ready(landing),
+            None => Poll::Pending,
         }
-        Poll::Pending
     }
 
     fn poll_upload<S: Io>(
@@ -132,23 +138,33 @@ impl<U: Io> Flight<'_, U> {
         None
     }
 
-    /// Only waiting for the client is bounded; the clock is read when a wait begins, not per read.
-    fn is_idle_too_long(
+    /// Waiting for the client is bounded, and waiting for the server where somebody wishes it; the clock is read when a
+    /// wait begins, not per read.
+    fn overdue(
         &mut self,
         cx: &mut Context<'_>,
         timer: &mut Timer,
         timeouts: &HttpTimeouts,
-    ) -> bool {
-        let waiting = self.download.stalled || !(self.upload.received() || self.upload.broken);
-        if !waiting {
+    ) -> Option<Landing> {
+        let sending = !(self.upload.received() || self.upload.broken);
+        if !(self.download.stalled || sending) {
             self.idle_since = None;
-            return false;
+            let limit = timeouts.request.filter(|_| self.download.status == 0)?;
+            let since = *self.waiting_since.get_or_insert_with(Instant::now);
+            return timer.passed(cx, since + limit).then_some(Landing::Timeout);
         }
         let moved = self.upload.body_bytes + self.download.body_bytes;
         let since = match self.idle_since {
             Some((since, at)) if at == moved => since,
             _ => self.idle_since.insert((Instant::now(), moved)).0,
         };
-        timer.passed(cx, since + timeouts.stream_idle)
+        let mut deadline = since + timeouts.stream_idle;
+        // Once an answer has begun it is a conversation, whose pace is its own.
+        if sending && timeouts.min_body_rate > 0 && self.download.status == 0 {
+            let earned = self.upload.body_bytes / u64::from(timeouts.min_body_rate);
+            let whole = self.started + timeouts.body_grace + Duration::from_secs(earned);
+            deadline = deadline.min(whole);
+        }
+        timer.passed(cx, deadline).then_some(Landing::Idle)
     }
 }

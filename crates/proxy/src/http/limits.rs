@@ -25,6 +25,14 @@ pub const DOWNSTREAM_IDLE: Duration = Duration::from_secs(3600);
 /// Waiting for the server has no limit, as in Istio.
 pub const STREAM_IDLE: Duration = Duration::from_secs(300);
 
+/// How long a request body may take at any speed. From then on it must have come at [`MIN_BODY_RATE`] on average: a client
+/// that sends a byte now and then would otherwise hold a connection on both sides for ever.
+pub const BODY_GRACE: Duration = Duration::from_secs(300);
+
+/// Bytes a second, on average, of a request body that takes longer than [`BODY_GRACE`], until its answer begins: a tenth of
+/// what the slowest modem brought, and a hundred times less than what Apache asks for.
+pub const MIN_BODY_RATE: u32 = 16;
+
 /// Longest time a tunnel may be silent in both directions. Envoy's default for TCP.
 pub const TUNNEL_IDLE: Duration = Duration::from_secs(3600);
 
@@ -59,6 +67,12 @@ pub struct HttpTimeouts {
     pub stream_idle: Duration,
     /// See [`UPSTREAM_IDLE`].
     pub upstream_idle: Duration,
+    /// How long a request that came whole may wait for the head of its answer.
+    pub request: Option<Duration>,
+    /// See [`BODY_GRACE`].
+    pub body_grace: Duration,
+    /// See [`MIN_BODY_RATE`]; 0 is any.
+    pub min_body_rate: u32,
     /// See [`TUNNEL_IDLE`].
     pub tunnel_idle: Duration,
     /// See [`LINGER`].
@@ -72,6 +86,9 @@ impl Default for HttpTimeouts {
             downstream_idle: DOWNSTREAM_IDLE,
             stream_idle: STREAM_IDLE,
             upstream_idle: UPSTREAM_IDLE,
+            request: None,
+            body_grace: BODY_GRACE,
+            min_body_rate: MIN_BODY_RATE,
             tunnel_idle: TUNNEL_IDLE,
             linger: LINGER,
         }

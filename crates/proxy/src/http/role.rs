@@ -226,9 +226,16 @@ pub enum ResponseFlag {
     Unauthorized,
     /// `RL`: rate limited.
     RateLimited,
+    /// `OM`: refused because memory is short.
+    OverloadManager,
 }
 
 impl ResponseFlag {
+    /// Whether we refused for want of room, so that another endpoint may do.
+    pub fn is_overload(self) -> bool {
+        matches!(self, Self::UpstreamOverflow | Self::OverloadManager)
+    }
+
     /// Envoy's short code, `-` for none.
     pub fn code(self) -> &'static str {
         match self {
@@ -247,6 +254,7 @@ impl ResponseFlag {
             Self::StreamIdleTimeout => "SI",
             Self::Unauthorized => "UAEX",
             Self::RateLimited => "RL",
+            Self::OverloadManager => "OM",
         }
     }
 }

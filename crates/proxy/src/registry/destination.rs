@@ -9,6 +9,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use voile_traffic::{RetryBudget, RetryPolicy};
 
 use voile_identity::Identity;
 use voile_model::{Port, ServiceKey, mesh};
@@ -224,6 +225,8 @@ impl Registry {
             bind: to,
             protocol,
             services: vec![ServicePlan {
+                retry: RetryPolicy::default(),
+                retry_budget: RetryBudget::default(),
                 service: labels,
                 port: service.map_or(to.port(), |service| service.port.get()),
                 protocol,
@@ -252,6 +255,8 @@ impl Registry {
 
     fn passthrough(&self, to: SocketAddr) -> ServicePlan {
         ServicePlan {
+            retry: RetryPolicy::default(),
+            retry_budget: RetryBudget::default(),
             service: outside(PASSTHROUGH),
             port: to.port(),
             protocol: undeclared(to),

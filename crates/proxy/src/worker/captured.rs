@@ -157,6 +157,19 @@ impl Captured {
             .collect()
     }
 
+    pub(crate) fn relieve(&self) {
+        for held in self.inbound.borrow().values() {
+            if let Some(slot) = held.slot() {
+                slot.http.relieve();
+            }
+        }
+        for destination in self.outbound.borrow().values() {
+            if let Destination::Known { slot, .. } = destination {
+                slot.http.relieve();
+            }
+        }
+    }
+
     pub(crate) fn drain(&self, gently: bool) {
         for held in self.inbound.borrow().values() {
             if let Some(slot) = held.slot() {

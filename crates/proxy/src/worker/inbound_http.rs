@@ -3,15 +3,16 @@
 
 use std::cell::OnceCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
 use voile_policy::Permit;
 use voile_telemetry::{GRPC, HTTP, SeriesId};
+use voile_traffic::Attempt;
 use voile_transport::{self as transport, Stream};
 
 use voile_xds::wire::Protocol;
 
-use super::Worker;
 use super::admission::{Admission, Arrival};
 use super::counted;
 use super::inbound::{Caller, inbound_series};
@@ -19,6 +20,7 @@ use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::peers::Known;
 use super::slots::InboundSlot;
+use super::{Admitted, Worker};
 use crate::http::{
     ConnectFailure, Exchange, Head, HttpRole, HttpVersion, Observe, Refusal, ResponseFlag, Route,
     UpstreamHttp,
@@ -39,6 +41,7 @@ pub(crate) struct InboundRole {
 
 /// What a request goes on by, and what is noted of it.
 pub(crate) struct InboundTicket {
+    _admitted: Option<Admitted>,
     /// Only a refused request has none.
     _permit: Option<Rc<Permit>>,
     notes: Option<Rc<Notes>>,
@@ -69,6 +72,9 @@ pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
     }
 }
 
+/// Most attempts to hand a request to an application that closes connections before it takes anything: Istio's for inbound.
+const MAX_INBOUND_ATTEMPTS: u32 = 3;
+
 impl HttpRole for InboundRole {
     type Upstream = Stream;
     type Key = u32;
@@ -85,6 +91,7 @@ impl HttpRole for InboundRole {
             let notes = notes.clone();
             refusal.ticket = notes.map(|notes| InboundTicket {
                 _permit: None,
+                _admitted: None,
                 notes: Some(notes),
             });
             refusal
@@ -95,9 +102,22 @@ impl HttpRole for InboundRole {
         };
         let permit = self.admission.permit(mode, trust);
         let permit = permit.map_err(|denial| refused(denial.to_string()))?;
+        let admitted = self
+            .worker
+            .admit(None)
+            .map_err(|mut refusal: Refusal<Self>| {
+                let notes = notes.clone();
+                refusal.ticket = notes.map(|notes| InboundTicket {
+                    _permit: None,
+                    _admitted: None,
+                    notes: Some(notes),
+                });
+                refusal
+            })?;
         let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
         let ticket = InboundTicket {
             _permit: Some(permit),
+            _admitted: Some(admitted),
             notes,
         };
         let mut route = Route::new(self.slot.endpoint_key.get(), ticket);
@@ -121,6 +141,12 @@ impl HttpRole for InboundRole {
                 ))
             }
         }
+    }
+
+    /// The same application again, if it provably took nothing of the request.
+    fn again(&self, _: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+        let closed = matches!(last, Attempt::NotSent | Attempt::NotReceived);
+        (closed && made < MAX_INBOUND_ATTEMPTS).then_some(Duration::ZERO)
     }
 
     fn serves_sidecar(&self) -> bool {

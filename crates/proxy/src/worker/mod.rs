@@ -3,11 +3,13 @@
 
 mod admission;
 mod captured;
+mod ceiling;
 mod counted;
 mod endpoint;
 mod inbound;
 mod inbound_http;
 mod late;
+mod ledger;
 mod logged;
 mod names;
 mod notes;
@@ -25,6 +27,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ServerConfig};
 use tokio::runtime::LocalOptions;
@@ -33,10 +36,14 @@ use voile_policy::Trust;
 use voile_telemetry::{Peer, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
-use crate::http::Buffers;
+use crate::http::{Buffers, HttpRole, Refusal};
 use crate::plan::{ListenerId, OutboundPlan, Plan, Settings, Target};
 use crate::recording::Recording;
+pub(crate) use ceiling::Level;
 pub(crate) use endpoint::verify;
+pub use ledger::Limits;
+use ledger::{Account, Begun};
+pub(crate) use ledger::{Ledger, Overload, Seat};
 use peers::{Peers, Provisional};
 use server_first::ServersFirst;
 use slots::Slots;
@@ -85,6 +92,8 @@ pub(crate) enum ToWorker {
     Used(oneshot::Sender<Vec<Target>>),
     /// Our certificate changed: this is who we are now.
     Identity(String),
+    /// Memory is short: close what is idle.
+    Relieve,
     /// Give a copy of the counters.
     Scrape(oneshot::Sender<WorkerFigures>),
     /// Finish what is in flight; gently, idle connections stay for a last request.
@@ -98,6 +107,10 @@ pub(crate) enum FromWorker {
     Stranger(IpAddr),
     /// Where does this captured destination lead?
     Destination(Target),
+    /// Idle connections should make room.
+    MemoryShort,
+    /// Most connections ended: what they used can go back to the kernel.
+    Emptied,
     /// The control plane has not said in time where it leads.
     Overdue(Target),
     /// Endpoints of this name are used; what is known of it may have expired.
@@ -123,6 +136,8 @@ pub(crate) struct WorkerFigures {
     pub(crate) handshake_failures_upstream: u64,
     pub(crate) refused: u64,
     pub(crate) idle_upstreams: u64,
+    pub(crate) retries: u64,
+    pub(crate) retries_over_budget: u64,
 }
 
 /// Plain counters of one worker.
@@ -132,6 +147,8 @@ pub(crate) struct Counters {
     pub(crate) handshake_failures_downstream: Cell<u64>,
     pub(crate) handshake_failures_upstream: Cell<u64>,
     pub(crate) refused: Cell<u64>,
+    pub(crate) retries: Cell<u64>,
+    pub(crate) retries_over_budget: Cell<u64>,
 }
 
 pub(crate) fn count(counter: &Cell<u64>) {
@@ -158,6 +175,14 @@ pub(crate) struct Worker {
     /// Given when patience is over.
     pub(crate) stop: Stop,
     load: Arc<AtomicUsize>,
+    /// Our place at what all workers count together.
+    pub(crate) seat: Seat,
+    /// Requests in flight through this proxy.
+    all: Rc<Account>,
+    /// Most connections held since the last time that most of them ended.
+    peak: Cell<usize>,
+    /// When we last said that memory is short.
+    short_since: Cell<Option<Instant>>,
     pub(crate) next_key: Cell<u32>,
     /// Changes whenever our own labels do.
     pub(crate) epoch: Cell<u32>,
@@ -173,6 +198,7 @@ impl Worker {
         control: mpsc::UnboundedSender<FromWorker>,
         load: Arc<AtomicUsize>,
         capture_ports: Vec<u16>,
+        seat: Seat,
     ) -> Rc<Self> {
         Rc::new(Self {
             tls,
@@ -190,6 +216,10 @@ impl Worker {
             draining: Cell::new(false),
             stop: Stop::default(),
             load,
+            all: seat.all(),
+            seat,
+            peak: Cell::new(0),
+            short_since: Cell::new(None),
             next_key: Cell::new(0),
             epoch: Cell::new(0),
             control,
@@ -204,6 +234,33 @@ impl Worker {
         self.tell(FromWorker::Resolve(Arc::clone(host), answer));
         let gone = || Err("the proxy is ending".into());
         answered.await.unwrap_or_else(|_| gone())
+    }
+
+    /// Whether one more request may begin; counts it if so.
+    pub(crate) fn admit<R: HttpRole>(
+        &self,
+        destination: Option<&Rc<Account>>,
+    ) -> Result<Admitted, Refusal<R>> {
+        if self.seat.ledger.ceiling.arrived().is_some() {
+            self.memory_is_short();
+        }
+        match self.seat.admit(&self.all, destination) {
+            Ok(()) => Ok(Admitted {
+                _all: self.all.begin(),
+                _destination: destination.map(Account::begin),
+            }),
+            Err(why) => Err(Refusal::new(503, why.flag(), why.reason())),
+        }
+    }
+
+    /// Says so, though not more often than anybody can act on it.
+    fn memory_is_short(&self) {
+        let now = Instant::now();
+        let recent = |then: Instant| now.duration_since(then) < RELIEF_INTERVAL;
+        if !self.short_since.get().is_some_and(recent) {
+            self.short_since.set(Some(now));
+            self.tell(FromWorker::MemoryShort);
+        }
     }
 
     /// Tells the control thread. When nobody listens any more the process is ending.
@@ -267,12 +324,33 @@ impl Worker {
     }
 }
 
+/// A request that was let in, counted until it is dropped.
+pub(crate) struct Admitted {
+    _all: Begun,
+    _destination: Option<Begun>,
+}
+
+/// So many connections of one worker hold memory worth giving back when three quarters of them have ended.
+const MANY_CONNECTIONS: usize = 256;
+
+/// Time between two words of one worker that memory is short.
+const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A connection's place in the worker's load; dropping it gives the place back.
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place(Rc<Worker>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let left = self
+            .0
+            .load
+            .fetch_sub(1, Ordering::Relaxed)
+            .saturating_sub(1);
+        let peak = self.0.peak.get();
+        if peak >= MANY_CONNECTIONS && left < peak / 4 {
+            self.0.peak.set(left);
+            self.0.tell(FromWorker::Emptied);
+        }
     }
 }
 
@@ -285,6 +363,7 @@ pub(crate) struct Birth {
     pub(crate) capture_ports: Vec<u16>,
     /// Connections handed over and not yet ended; the accepting thread counts up, we count down.
     pub(crate) load: Arc<AtomicUsize>,
+    pub(crate) seat: Seat,
 }
 
 /// Runs a worker on this thread until it has drained.
@@ -294,7 +373,13 @@ pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
         .enable_io()
         .enable_time()
         .build_local(LocalOptions::default())?;
-    let worker = Worker::new(birth.tls, birth.control, birth.load, birth.capture_ports);
+    let worker = Worker::new(
+        birth.tls,
+        birth.control,
+        birth.load,
+        birth.capture_ports,
+        birth.seat,
+    );
     runtime.block_on(serve(worker, birth.inbox));
     Ok(())
 }
@@ -337,6 +422,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 // A scraper that went away needs no answer.
                 let _ = answer.send(figures(&worker, &slots));
             }
+            ToWorker::Relieve => slots.relieve(),
             ToWorker::Drain { gently } => {
                 worker.draining.set(true);
                 slots.drain(gently);
@@ -362,6 +448,8 @@ fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
         handshake_failures_upstream: worker.counters.handshake_failures_upstream.get(),
         refused: worker.counters.refused.get(),
         idle_upstreams: slots.idle_upstreams(),
+        retries: worker.counters.retries.get(),
+        retries_over_budget: worker.counters.retries_over_budget.get(),
     }
 }
 
@@ -372,7 +460,9 @@ fn accepted(
     stream: TcpStream,
     peer: SocketAddr,
 ) {
-    let place = Place(Arc::clone(&worker.load));
+    let place = Place(Rc::clone(worker));
+    let held = worker.load.load(Ordering::Relaxed);
+    worker.peak.set(worker.peak.get().max(held));
     count(&worker.counters.accepted);
     let captured = [ListenerId::CAPTURED_OUTBOUND, ListenerId::CAPTURED_INBOUND];
     let redirected = captured

@@ -2,18 +2,20 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
+use voile_traffic::Attempt;
 use voile_transport::Stream;
 
-use super::Worker;
-use super::counted;
 use super::endpoint::{InFlight, outbound_labels};
 use super::inbound_http::upstream;
+use super::ledger::Begun;
 use super::logged::{self, Downstream, HttpContext};
 use super::notes::Notes;
 use super::outbound::black_hole;
 use super::slots::{OutboundSlot, ServiceState, Table};
+use super::{Admitted, Worker, count, counted};
 use crate::http::{
     ConnectFailure, Exchange, Head, HttpRole, Observe, Refusal, ResponseFlag, Route, UpstreamHttp,
 };
@@ -33,6 +35,23 @@ pub(crate) struct OutboundTicket {
     /// None when the service has nobody.
     endpoint: Option<InFlight>,
     notes: Option<Rc<Notes>>,
+    _admitted: Option<Admitted>,
+    retrying: Option<Begun>,
+    /// Keys of the endpoints that failed before.
+    tried: Vec<u32>,
+}
+
+impl OutboundTicket {
+    fn new(service: Option<Rc<ServiceState>>, notes: Option<Rc<Notes>>) -> Self {
+        Self {
+            service,
+            endpoint: None,
+            notes,
+            _admitted: None,
+            retrying: None,
+            tried: Vec::new(),
+        }
+    }
 }
 
 impl OutboundRole {
@@ -77,22 +96,21 @@ impl HttpRole for OutboundRole {
                 Otherwise::NoRoute | Otherwise::Service(_) => (404, NO_ROUTE),
             };
             let mut refusal = Refusal::new(status, ResponseFlag::NoRoute, reason);
-            refusal.ticket = notes.map(|notes| OutboundTicket {
-                service: None,
-                endpoint: None,
-                notes: Some(notes),
-            });
+            refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
             return Err(refusal);
         };
         let service = Rc::clone(service);
+        let admitted = match self.worker.admit(Some(&service.account)) {
+            Ok(admitted) => admitted,
+            Err(mut refusal) => {
+                refusal.ticket = Some(OutboundTicket::new(Some(service), notes));
+                return Err(refusal);
+            }
+        };
         let Some(endpoint) = service.pick(&self.worker) else {
             let mut refusal =
                 Refusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
-            refusal.ticket = Some(OutboundTicket {
-                service: Some(service),
-                endpoint: None,
-                notes,
-            });
+            refusal.ticket = Some(OutboundTicket::new(Some(service), notes));
             return Err(refusal);
         };
         let (key, protocol) = (endpoint.key, service.plan.protocol);
@@ -103,18 +121,49 @@ impl HttpRole for OutboundRole {
             .is_none()
             .then(|| Rc::clone(&service.authority));
         let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
+        let retry = Rc::clone(&service.retry);
         let ticket = OutboundTicket {
-            service: Some(service),
             endpoint,
-            notes,
+            _admitted: Some(admitted),
+            ..OutboundTicket::new(Some(service), notes)
         };
         let mut route = Route::new(key, ticket);
         route.observer = observer;
+        route.retry = Some(retry);
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(protocol, head);
         route.default_authority = authority;
         route.to_sidecar = to_sidecar;
         Ok(route)
+    }
+
+    /// Elsewhere if the policy wishes it and the destination's budget allows it; the endpoint that failed comes last.
+    fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+        let ticket = &mut route.ticket;
+        let service = Rc::clone(ticket.service.as_ref()?);
+        if !service.retry.wishes(last, made) {
+            return None;
+        }
+        // The retry before this one is over; it does not count against its successor.
+        ticket.retrying = None;
+        let account = &service.account;
+        let budget = service.plan.retry_budget;
+        if !budget.allows(account.active(), account.retrying()) {
+            count(&self.worker.counters.retries_over_budget);
+            return None;
+        }
+        ticket.tried.push(route.key);
+        let (endpoint, untried) = service.pick_other(&self.worker, &ticket.tried)?;
+        route.key = endpoint.key;
+        route.to_sidecar = endpoint.plan.expected.is_some();
+        ticket.endpoint = Some(InFlight::begin(endpoint));
+        ticket.retrying = Some(account.retry());
+        count(&self.worker.counters.retries);
+        // Whoever was not asked yet need not be waited for.
+        Some(match untried {
+            true => Duration::ZERO,
+            false => service.retry.backoff(made, self.worker.random()),
+        })
     }
 
     async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {

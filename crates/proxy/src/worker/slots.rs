@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 use voile_policy::Trust;
-use voile_traffic::AuthorityTable;
+use voile_traffic::{AuthorityTable, RetryPolicy};
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::captured::{self, Captured};
 use super::endpoint::Endpoint;
 use super::inbound_http::InboundRole;
+use super::ledger::Account;
 use super::logged::Downstream;
 use super::outbound_http::OutboundRole;
 use super::stop::Stop;
@@ -64,6 +65,9 @@ pub(crate) struct ServiceState {
     names: Vec<Arc<str>>,
     /// When the control thread was last told that they are used.
     names_used: Cell<Option<Instant>>,
+    /// What is in flight to it, of all workers.
+    pub(crate) account: Rc<Account>,
+    pub(crate) retry: Rc<RetryPolicy>,
 }
 
 /// A listener's HTTP engine: its own pool, so that removing a listener empties it.
@@ -88,6 +92,12 @@ impl<R: HttpRole + 'static> Http<R> {
     /// The listener is gone: its connections finish.
     pub(crate) fn leave(&self) {
         self.drain(false);
+    }
+
+    /// Closes idle connections of clients and to upstreams.
+    pub(crate) fn relieve(&self) {
+        self.engine.borrow().close_idle_upstreams();
+        self.drain.retire_idle();
     }
 
     /// Its connections finish; gently, idle ones may speak once more.
@@ -120,6 +130,8 @@ fn engine<R: HttpRole + 'static>(
     let timeouts = HttpTimeouts {
         header: settings.header_timeout,
         downstream_idle: settings.idle_timeout,
+        request: worker.seat.ledger.limits.request_timeout,
+        min_body_rate: worker.seat.ledger.limits.min_body_rate,
         // A mesh's sidecars have one idle timeout: ours as a client is well within that of the other as a server.
         upstream_idle: UPSTREAM_IDLE.min(settings.idle_timeout / 2),
         ..HttpTimeouts::default()
@@ -231,6 +243,13 @@ impl Slots {
             });
         }
         // Otherwise the listener was removed while the connection was handed over; it closes.
+    }
+
+    /// Closes what is idle, on both sides.
+    pub(crate) fn relieve(&self) {
+        self.inbound.values().for_each(|slot| slot.http.relieve());
+        self.outbound.values().for_each(|slot| slot.http.relieve());
+        self.captured.relieve();
     }
 
     pub(crate) fn drain(&self, gently: bool) {
@@ -435,6 +454,8 @@ impl ServiceState {
 
     fn new(worker: &Worker, old: &[Rc<Endpoint>], plan: &ServicePlan) -> Self {
         Self {
+            account: worker.seat.destination(&plan.service.host, plan.port),
+            retry: Rc::new(plan.retry.clone()),
             authority: plan.service.host.as_str().into(),
             cluster: match plan.service.host.as_str() {
                 "" => plan.service.name.clone(),
@@ -448,6 +469,28 @@ impl ServiceState {
             names: names(plan),
             names_used: Cell::new(None),
             plan: plan.clone(),
+        }
+    }
+
+    /// Who takes a request that these did not: somebody else if there is anybody; says whether it is.
+    pub(crate) fn pick_other(
+        &self,
+        worker: &Worker,
+        tried: &[u32],
+    ) -> Option<(&Rc<Endpoint>, bool)> {
+        let untried: Vec<Rc<Endpoint>> = self
+            .endpoints
+            .iter()
+            .filter(|endpoint| !tried.contains(&endpoint.key))
+            .cloned()
+            .collect();
+        match voile_traffic::pick(&untried, || worker.random()) {
+            Some(index) => {
+                let key = untried[index].key;
+                let found = self.endpoints.iter().find(|endpoint| endpoint.key == key);
+                found.map(|endpoint| (endpoint, true))
+            }
+            None => self.pick(worker).map(|endpoint| (endpoint, false)),
         }
     }
 

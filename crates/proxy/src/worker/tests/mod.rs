@@ -65,7 +65,13 @@ impl Stage {
         let authority = TestAuthority::new();
         let store = authority.store("shop", "server");
         let (unknown_peers, _) = mpsc::unbounded_channel();
-        let worker = Worker::new(tls(&store), unknown_peers, Arc::default(), Vec::new());
+        let worker = Worker::new(
+            tls(&store),
+            unknown_peers,
+            Arc::default(),
+            Vec::new(),
+            super::Seat::default(),
+        );
         Self {
             authority,
             worker,
@@ -119,6 +125,8 @@ impl Stage {
             bind,
             protocol,
             services: vec![ServicePlan {
+                retry: Default::default(),
+                retry_budget: Default::default(),
                 service: Service::default(),
                 port: bind.port(),
                 protocol,
@@ -145,7 +153,7 @@ impl Stage {
         tokio::task::spawn_local(async move {
             while let Ok((stream, peer)) = listener.accept().await {
                 stream.set_nodelay(true).expect("an open socket");
-                let place = Place(Arc::clone(&worker.load));
+                let place = Place(Rc::clone(&worker));
                 slots.serve(&worker, ListenerId(1), stream, peer, place);
             }
         });

@@ -416,3 +416,64 @@ fn heads_beyond_the_limits_get_their_status() {
         });
     }
 }
+
+#[test]
+fn a_body_that_trickles_is_bounded_in_all_and_a_faster_one_is_not() {
+    play(|| async {
+        let timeouts = HttpTimeouts {
+            body_grace: Duration::from_millis(100),
+            min_body_rate: 1,
+            ..HttpTimeouts::default()
+        };
+        let script = vec![Step::Head, Step::Eof];
+        let stage = Stage::with(vec![script], timeouts).await;
+        let mut slow = stage.client().await;
+        // Eleven bytes at one a second earn eleven seconds; none earn nothing.
+        slow.write_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+            .await
+            .unwrap();
+        let mut fast = stage.client().await;
+        fast.write_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nhello world")
+            .await
+            .unwrap();
+        assert!(
+            read_all(&mut slow).await.starts_with("HTTP/1.1 408 "),
+            "too slow"
+        );
+        assert_eq!(stage.last().flag, ResponseFlag::StreamIdleTimeout);
+        assert_eq!(stage.role.records.borrow().len(), 1, "the other goes on");
+    });
+}
+
+#[test]
+fn a_server_that_does_not_begin_to_answer_in_time_is_504_where_a_limit_is_set() {
+    play(|| async {
+        let timeouts = HttpTimeouts {
+            request: Some(Duration::from_millis(50)),
+            ..HttpTimeouts::default()
+        };
+        let begun = vec![
+            Step::Head,
+            say(&OK[..OK.len() - 1]),
+            Step::Wait,
+            say("k"),
+            Step::Eof,
+        ];
+        let silent = vec![Step::Head, Step::Eof];
+        let stage = Stage::with(vec![begun, silent], timeouts).await;
+        // One that has begun may take its time.
+        let mut first = stage.client().await;
+        first.write_all(GET.as_bytes()).await.unwrap();
+        read_until(&mut first, "\r\n\r\no").await;
+        let got = stage
+            .exchange(GET.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"))
+            .await;
+        assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
+        let last = stage.last();
+        let expected = (ResponseFlag::UpstreamRequestTimeout, "response_timeout");
+        assert_eq!((last.flag, last.details), expected);
+        assert_eq!(stage.worker.idle_upstreams(), 0);
+        stage.go.notify_one();
+        read_until(&mut first, "k").await;
+    });
+}

@@ -1,0 +1,121 @@
+//! More than a sidecar will carry: it refuses the surplus at once, serves what it took, and is itself again afterwards.
+
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+
+use crate::mesh::{Client, Mesh, application, get, read_answer, series, wait_until};
+
+fn limited(arguments: &[&str]) -> Client {
+    Client {
+        arguments: arguments.iter().map(ToString::to_string).collect(),
+        ..Client::default()
+    }
+}
+
+/// An application that answers when it is told to.
+fn waits(mesh: &Mesh) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (reached, arrivals) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    application::serve(mesh.http_app(), move |stream| {
+        let mut reader = BufReader::new(stream);
+        while application::read_request(&mut reader).is_some() {
+            reached.send(()).expect("the test waits");
+            let wait = || released.lock().expect("one at a time").recv();
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone";
+            if wait().is_err() || reader.get_mut().write_all(answer).is_err() {
+                return;
+            }
+        }
+    });
+    (arrivals, release)
+}
+
+#[test]
+fn requests_beyond_the_limits_are_refused_at_once_and_counted() {
+    for (flag, reason) in [
+        ("--max-requests", "requests"),
+        ("--max-requests-per-destination", "requests_per_destination"),
+    ] {
+        let mesh = Mesh::start_as("STRICT", &limited(&[flag, "2"]));
+        let (arrivals, release) = waits(&mesh);
+        let mut waiting: Vec<TcpStream> = (0..2)
+            .map(|_| {
+                let mut stream = TcpStream::connect(mesh.http()).expect("a connection");
+                stream
+                    .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                    .expect("sent");
+                arrivals.recv().expect("it reaches the application");
+                stream
+            })
+            .collect();
+        for _ in 0..3 {
+            let refused = get(mesh.http(), "/").expect("an answer");
+            assert_eq!(refused.status, 503);
+            let body = String::from_utf8_lossy(&refused.body);
+            assert!(body.starts_with("overload: "), "{body}");
+        }
+        for _ in 0..3 {
+            release.send(()).expect("the application waits");
+        }
+        for stream in waiting.drain(..) {
+            let answer = read_answer(&mut BufReader::new(stream)).expect("served");
+            assert_eq!(answer.status, 200, "what was taken is finished");
+        }
+        assert_eq!(get(mesh.http(), "/").expect("room again").status, 200);
+        let page = mesh.client_metrics();
+        let label = format!("reason=\"{reason}\"");
+        assert_eq!(
+            series(&page, "voile_requests_overload_total", &[&label]),
+            Some(3.0)
+        );
+        let flagged = [r#"response_flags="UO""#, r#"response_code="503""#];
+        assert_eq!(series(&page, "istio_requests_total", &flagged), Some(3.0));
+    }
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_at_once() {
+    let mesh = Mesh::start_as("STRICT", &limited(&["--max-connections", "3"]));
+    application::reflect(mesh.http_app());
+    let held: Vec<TcpStream> = (0..3)
+        .map(|_| {
+            let mut stream = TcpStream::connect(mesh.http()).expect("a connection");
+            stream
+                .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                .expect("sent");
+            let answer = read_answer(&mut BufReader::new(&stream)).expect("served");
+            assert_eq!(answer.status, 200);
+            stream
+        })
+        .collect();
+    assert!(get(mesh.http(), "/").is_err(), "closed without an answer");
+    drop(held);
+    wait_until("there is room again", || {
+        get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
+    });
+    assert!(
+        mesh.client_metrics()
+            .contains("voile_connections_shed_total")
+    );
+}
+
+#[test]
+fn at_the_memory_limit_new_work_is_refused_until_there_is_room_again() {
+    // Far below what it uses: everything is refused, yet it lives and says why.
+    let tight = Mesh::start_as("STRICT", &limited(&["--memory-limit", "1M"]));
+    application::reflect(tight.http_app());
+    wait_until("it looks at its memory", || get(tight.http(), "/").is_err());
+    let answer = get(tight.client_admin(), "/ready").expect("its pages are there");
+    assert_eq!(answer.status, 200);
+    // Enough: nothing is refused.
+    let roomy = Mesh::start_as("STRICT", &limited(&["--memory-limit", "2G"]));
+    application::reflect(roomy.http_app());
+    for _ in 0..200 {
+        assert_eq!(get(roomy.http(), "/").expect("served").status, 200);
+    }
+    let page = roomy.client_metrics();
+    let refused = series(&page, "voile_requests_overload_total", &["memory"]);
+    assert_eq!(refused, Some(0.0));
+}

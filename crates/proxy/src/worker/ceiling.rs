@@ -1,0 +1,132 @@
+//! The memory ceiling: near it idle connections are given up, at it new work is refused, so that the kernel never has to
+//! kill a proxy. Looked at when work arrives, in one system call every so often; an idle proxy looks at nothing.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// From this share of the limit on idle connections are closed, in percent.
+const RELIEVE_PERCENT: u64 = 80;
+
+/// From this share on new work is refused, in percent: the rest is for what is in flight.
+const CLOSE_PERCENT: u64 = 90;
+
+/// Arrivals between two looks: what so many requests can add is well below the tenth that is left.
+const ARRIVALS_PER_LOOK: u32 = 64;
+
+/// How near the ceiling is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// Far.
+    Free = 0,
+    /// Idle connections are given up.
+    Relieve = 1,
+    /// New work is refused.
+    Closed = 2,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Ceiling {
+    limit: u64,
+    statm: Option<File>,
+    level: AtomicU8,
+    arrivals: AtomicU32,
+}
+
+impl Ceiling {
+    /// A ceiling at `limit` bytes of resident memory; 0 is none.
+    pub(crate) fn new(limit: u64) -> Self {
+        let statm = (limit > 0).then(|| File::open("/proc/self/statm").ok());
+        Self {
+            limit,
+            statm: statm.flatten(),
+            level: AtomicU8::new(0),
+            arrivals: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        match self.level.load(Ordering::Relaxed) {
+            0 => Level::Free,
+            1 => Level::Relieve,
+            _ => Level::Closed,
+        }
+    }
+
+    /// Whether new work is refused at this moment.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.level() == Level::Closed
+    }
+
+    /// Something arrived: looks every so often, always while work is refused. Gives the level if it looked and found
+    /// memory short.
+    pub(crate) fn arrived(&self) -> Option<Level> {
+        self.statm.as_ref()?;
+        // A number lost between two workers only delays a look.
+        let arrivals = self.arrivals.load(Ordering::Relaxed).wrapping_add(1);
+        self.arrivals.store(arrivals, Ordering::Relaxed);
+        if !arrivals.is_multiple_of(ARRIVALS_PER_LOOK) && !self.is_closed() {
+            return None;
+        }
+        Some(self.look()).filter(|level| *level > Level::Free)
+    }
+
+    /// Asks the kernel now.
+    pub(crate) fn look(&self) -> Level {
+        let level = level(self.resident().unwrap_or(0), self.limit);
+        self.level.store(level as u8, Ordering::Relaxed);
+        level
+    }
+
+    fn resident(&self) -> Option<u64> {
+        let mut room = [0; 128];
+        let read = self.statm.as_ref()?.read_at(&mut room, 0).ok()?;
+        let text = std::str::from_utf8(&room[..read]).ok()?;
+        let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        Some(pages * rustix::param::page_size() as u64)
+    }
+}
+
+fn level(resident: u64, limit: u64) -> Level {
+    let reached = |percent| resident >= limit / 100 * percent;
+    match limit {
+        0 => Level::Free,
+        _ if reached(CLOSE_PERCENT) => Level::Closed,
+        _ if reached(RELIEVE_PERCENT) => Level::Relieve,
+        _ => Level::Free,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_follow_the_share_of_the_limit() {
+        for (resident, limit, expected) in [
+            (u64::MAX, 0, Level::Free),
+            (0, 1000, Level::Free),
+            (799, 1000, Level::Free),
+            (800, 1000, Level::Relieve),
+            (899, 1000, Level::Relieve),
+            (900, 1000, Level::Closed),
+            (5000, 1000, Level::Closed),
+        ] {
+            assert_eq!(level(resident, limit), expected, "{resident} of {limit}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_asked_every_so_often_and_always_while_closed() {
+        let none = Ceiling::new(0);
+        assert_eq!((none.arrived(), none.is_closed()), (None, false));
+        let tiny = Ceiling::new(1000);
+        let looks = (0..ARRIVALS_PER_LOOK).filter_map(|_| tiny.arrived());
+        assert_eq!(looks.collect::<Vec<_>>(), [Level::Closed]);
+        assert_eq!(tiny.arrived(), Some(Level::Closed));
+        let roomy = Ceiling::new(u64::MAX);
+        let looks = (0..1000).filter_map(|_| roomy.arrived());
+        assert_eq!(looks.count(), 0);
+    }
+}

@@ -1,0 +1,297 @@
+//! Work in flight over all workers of a proxy, in all and by destination: what limits and retry budgets are measured by.
+//!
+//! Each worker counts in a cache line of its own, with plain stores, so that counting costs nothing that is shared; whoever
+//! needs a sum reads all lines. The table of destinations is locked only when a plan is obeyed.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::ceiling::Ceiling;
+use crate::http::ResponseFlag;
+
+/// What a proxy carries at most; 0 is no limit.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// Downstream connections.
+    pub connections: u32,
+    /// Requests in flight, of all clients to all destinations.
+    pub requests: u32,
+    /// Requests in flight to one port of one service.
+    pub requests_per_destination: u32,
+    /// Resident memory in bytes.
+    pub memory: u64,
+    /// How long a request that came whole may wait for the head of its answer; none: for ever, as in Istio.
+    pub request_timeout: Option<Duration>,
+    /// Bytes a second that a request body must bring once it has taken [`crate::http::limits::BODY_GRACE`].
+    pub min_body_rate: u32,
+}
+
+/// One worker's counts of one destination, alone in its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Lane {
+    active: AtomicU32,
+    retrying: AtomicU32,
+}
+
+/// One destination's counts.
+#[derive(Debug)]
+struct Tally(Box<[Lane]>);
+
+impl Tally {
+    fn new(lanes: usize) -> Arc<Self> {
+        Arc::new(Self((0..lanes).map(|_| Lane::default()).collect()))
+    }
+}
+
+/// What the workers of a proxy share.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) limits: Limits,
+    pub(crate) ceiling: Ceiling,
+    lanes: usize,
+    all: Arc<Tally>,
+    destinations: Mutex<HashMap<(String, u16), Weak<Tally>>>,
+    /// Requests refused, by [`Overload`].
+    refused: [AtomicU64; 3],
+}
+
+/// Why work is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Overload {
+    Memory,
+    Requests,
+    Destination,
+}
+
+impl Overload {
+    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Requests, Self::Destination];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Requests => "requests",
+            Self::Destination => "requests_per_destination",
+        }
+    }
+
+    pub(crate) fn flag(self) -> ResponseFlag {
+        match self {
+            Self::Memory => ResponseFlag::OverloadManager,
+            Self::Requests | Self::Destination => ResponseFlag::UpstreamOverflow,
+        }
+    }
+
+    /// For the client, in one line.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Memory => "overload: the proxy is near its memory limit",
+            Self::Requests => "overload: too many requests in flight through this proxy",
+            Self::Destination => "overload: too many requests in flight to this destination",
+        }
+    }
+}
+
+impl Ledger {
+    pub(crate) fn new(limits: Limits, workers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            ceiling: Ceiling::new(limits.memory),
+            lanes: workers,
+            all: Tally::new(workers),
+            destinations: Mutex::default(),
+            refused: Default::default(),
+        })
+    }
+
+    fn destination(&self, host: &str, port: u16) -> Arc<Tally> {
+        let mut all = self
+            .destinations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let key = (host.to_owned(), port);
+        if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        all.retain(|_, tally| tally.strong_count() > 0);
+        let fresh = Tally::new(self.lanes);
+        all.insert(key, Arc::downgrade(&fresh));
+        fresh
+    }
+
+    pub(crate) fn refused(&self, why: Overload) -> u64 {
+        self.refused[why as usize].load(Ordering::Relaxed)
+    }
+
+    fn count_refused(&self, why: Overload) {
+        self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A worker's place at the ledger.
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) lane: usize,
+}
+
+impl Default for Seat {
+    /// The only worker of a proxy without limits.
+    fn default() -> Self {
+        Self {
+            ledger: Ledger::new(Limits::default(), 1),
+            lane: 0,
+        }
+    }
+}
+
+impl Seat {
+    /// The account of everything this proxy does.
+    pub(crate) fn all(&self) -> Rc<Account> {
+        Rc::new(Account {
+            tally: Arc::clone(&self.ledger.all),
+            lane: self.lane,
+        })
+    }
+
+    /// The account of one destination.
+    pub(crate) fn destination(&self, host: &str, port: u16) -> Rc<Account> {
+        Rc::new(Account {
+            tally: self.ledger.destination(host, port),
+            lane: self.lane,
+        })
+    }
+
+    /// Whether one more request may begin.
+    pub(crate) fn admit(
+        &self,
+        all: &Rc<Account>,
+        destination: Option<&Rc<Account>>,
+    ) -> Result<(), Overload> {
+        let limits = &self.ledger.limits;
+        let over = |account: &Account, limit| limit > 0 && account.active() >= limit;
+        let why = if self.ledger.ceiling.is_closed() {
+            Overload::Memory
+        } else if over(all, limits.requests) {
+            Overload::Requests
+        } else if destination.is_some_and(|to| over(to, limits.requests_per_destination)) {
+            Overload::Destination
+        } else {
+            return Ok(());
+        };
+        self.ledger.count_refused(why);
+        Err(why)
+    }
+}
+
+/// One worker's hand on a destination's counts.
+#[derive(Debug)]
+pub(crate) struct Account {
+    tally: Arc<Tally>,
+    lane: usize,
+}
+
+impl Account {
+    /// Requests in flight, of all workers.
+    pub(crate) fn active(&self) -> u32 {
+        self.sum(|lane| &lane.active)
+    }
+
+    /// Retries in flight, of all workers.
+    pub(crate) fn retrying(&self) -> u32 {
+        self.sum(|lane| &lane.retrying)
+    }
+
+    fn sum(&self, counter: impl Fn(&Lane) -> &AtomicU32) -> u32 {
+        let lanes = self.tally.0.iter();
+        lanes
+            .map(|lane| counter(lane).load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Counts a request until what it gives is dropped.
+    pub(crate) fn begin(self: &Rc<Self>) -> Begun {
+        add(&self.tally.0[self.lane].active, 1);
+        Begun {
+            account: Rc::clone(self),
+            retry: false,
+        }
+    }
+
+    /// Counts a retry until what it gives is dropped.
+    pub(crate) fn retry(self: &Rc<Self>) -> Begun {
+        add(&self.tally.0[self.lane].retrying, 1);
+        Begun {
+            account: Rc::clone(self),
+            retry: true,
+        }
+    }
+}
+
+/// Only one thread writes a lane, so nothing needs to be exchanged.
+fn add(counter: &AtomicU32, by: u32) {
+    let value = counter.load(Ordering::Relaxed).wrapping_add(by);
+    counter.store(value, Ordering::Relaxed);
+}
+
+/// Something in flight.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    account: Rc<Account>,
+    retry: bool,
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let lane = &self.account.tally.0[self.account.lane];
+        let counter = match self.retry {
+            true => &lane.retrying,
+            false => &lane.active,
+        };
+        add(counter, u32::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_share_what_they_count_of_a_destination() {
+        let ledger = Ledger::new(
+            Limits {
+                requests: 3,
+                requests_per_destination: 2,
+                ..Limits::default()
+            },
+            2,
+        );
+        let seat = |lane| Seat {
+            ledger: Arc::clone(&ledger),
+            lane,
+        };
+        let (one, two) = (seat(0), seat(1));
+        let (mine, theirs) = (one.destination("a", 80), two.destination("a", 80));
+        let other = two.destination("a", 81);
+        let (all_mine, all_theirs) = (one.all(), two.all());
+        let first = (mine.begin(), all_mine.begin());
+        assert_eq!(two.admit(&all_theirs, Some(&theirs)), Ok(()));
+        let _second = (theirs.begin(), all_theirs.begin());
+        assert_eq!((mine.active(), theirs.active(), other.active()), (2, 2, 0));
+        let refused = one.admit(&all_mine, Some(&mine));
+        assert_eq!(refused, Err(Overload::Destination));
+        assert_eq!(two.admit(&all_theirs, Some(&other)), Ok(()));
+        let _third = (other.begin(), all_theirs.begin());
+        assert_eq!(one.admit(&all_mine, None), Err(Overload::Requests));
+        drop(first);
+        assert_eq!(one.admit(&all_mine, Some(&mine)), Ok(()));
+        assert_eq!(ledger.refused(Overload::Destination), 1);
+        let retry = mine.retry();
+        assert_eq!((theirs.retrying(), theirs.active()), (1, 1));
+        drop(retry);
+        assert_eq!(theirs.retrying(), 0);
+    }
+}
