@@ -71,12 +71,5 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Bul
             .unwrap_or_else(|_| Err(io::Error::other("a bulk thread panicked")))?;
         total.merge(&count);
     }
-    let interrupted = total.end < timeline.end;
-    Ok(BulkResult::new(
-        &options,
-        &total,
-        timeline,
-        start_unix,
-        interrupted,
-    ))
+    Ok(BulkResult::new(&options, &total, timeline, start_unix))
 }

@@ -89,7 +89,6 @@ impl BulkResult {
         count: &Count,
         planned: Timeline,
         start_unix_ns: u64,
-        interrupted: bool,
     ) -> Self {
         let span = count.end.saturating_sub(planned.measure);
         let duration_s = span as f64 / SECOND as f64;
@@ -130,10 +129,13 @@ impl BulkResult {
                 .map(|(kind, count)| (kind.name(), *count))
                 .collect(),
             errors_total,
-            cpu_us_per_megabyte: count.cpu_ns as f64 / 1e3 / (count.arrived.max(1) as f64 / 1e6),
+            cpu_us_per_megabyte: match count.arrived {
+                0 => 0.0,
+                bytes => count.cpu_ns as f64 / 1e3 / (bytes as f64 / 1e6),
+            },
             valid: true,
             invalid_reasons: Vec::new(),
-            interrupted,
+            interrupted: count.interrupted,
         };
         result.judge(count);
         result

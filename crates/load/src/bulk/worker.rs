@@ -47,6 +47,8 @@ pub(crate) struct Count {
     pub(super) errors: BTreeMap<Outcome, u64>,
     pub(super) cpu_ns: u64,
     pub(super) end: u64,
+    /// Somebody asked to end before that.
+    pub(super) interrupted: bool,
 }
 
 impl Count {
@@ -57,6 +59,7 @@ impl Count {
         self.by_sink += other.by_sink;
         self.cpu_ns += other.cpu_ns;
         self.end = self.end.max(other.end);
+        self.interrupted |= other.interrupted;
         self.each.extend_from_slice(&other.each);
         if self.seconds.len() < other.seconds.len() {
             self.seconds.resize(other.seconds.len(), 0);
@@ -220,6 +223,7 @@ impl Worker {
                 .set(Some(self.next_books.min(self.timeline.end)))?;
             self.take_events(stop)?;
         }
+        self.count.interrupted = stop.raised() && now() < self.timeline.end;
         self.timeline.end = self.timeline.end.min(now()).max(self.timeline.measure);
         let cpu = thread_cpu();
         self.count.cpu_ns = cpu - self.cpu_from.unwrap_or(cpu);
@@ -278,6 +282,9 @@ impl Worker {
         match moved {
             Ok(true) => self.queue(slot),
             Ok(false) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                self.lose(slot, Outcome::Protocol);
+            }
             Err(_) => self.lose(slot, Outcome::Reset),
         }
     }

@@ -25,6 +25,8 @@ const MAX_ECHO_BYTES: u64 = 16 * 1024 * 1024;
 const MAX_PLANS: usize = 256;
 /// Memory that a connection may keep between requests.
 const KEPT_BYTES: usize = 64 * 1024;
+/// Answers that may wait for their time; beyond that they go out at once. A client that resets streams leaves theirs behind.
+const MAX_DELAYED: usize = 1_000_000;
 /// After a stop, how long requests begun may still be answered.
 const DRAIN_NS: u64 = 2 * SECOND;
 
@@ -425,7 +427,8 @@ impl Worker {
         let delay = plan
             .map_or(0, |plan| plan.delay.pick(fastrand::f64))
             .max(least.min(MAX_DELAY));
-        if delay == 0 && self.options.stall.is_none() {
+        let full = self.delayed.len() >= MAX_DELAYED;
+        if full || (delay == 0 && self.options.stall.is_none()) {
             return None;
         }
         let at = now();
