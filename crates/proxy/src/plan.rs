@@ -158,6 +158,8 @@ pub(crate) struct ServicePlan {
     pub(crate) port: u16,
     /// What its servers speak.
     pub(crate) protocol: Protocol,
+    /// HTTP/1.1 travels to its sidecars as HTTP/2.
+    pub(crate) http2_upgrade: bool,
     pub(crate) authorities: Vec<Arc<str>>,
     pub(crate) endpoints: Vec<EndpointPlan>,
     pub(crate) retry: RetryPolicy,

@@ -391,6 +391,9 @@ impl Registry {
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
             protocol: self.spoken(wanted),
+            http2_upgrade: self
+                .policy(wanted)
+                .is_some_and(|policy| policy.http2_upgrade),
             authorities: wanted.authorities.clone(),
             endpoints,
         }

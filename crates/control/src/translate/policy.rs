@@ -26,6 +26,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
             plaintext_workloads: plaintext
                 .map(|member| member.workload.uid.to_string())
                 .collect(),
+            http2_upgrade: upgrades(mesh, protocol.to_proxy()),
         })
     };
     wire::ServicePolicy {
@@ -33,6 +34,11 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
         plaintext: false,
         first_address_only: service.resolution == Resolution::DnsRoundRobin,
     }
+}
+
+/// Whether HTTP/1.1 to a port travels as HTTP/2: only ports that are known to speak it, as in Istio.
+fn upgrades(mesh: &Mesh, protocol: wire::Protocol) -> bool {
+    mesh.config.http2_upgrade && protocol == wire::Protocol::Http
 }
 
 /// The same for a workload that is called by its own address.
@@ -46,6 +52,7 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
         port: port.port,
         protocol: port.protocol,
         plaintext_workloads: disabled(port.mutual_tls).then(uid).into_iter().collect(),
+        http2_upgrade: upgrades(mesh, port.protocol()),
     };
     wire::ServicePolicy {
         ports: captured.ports.iter().map(port_policy).collect(),

@@ -19,6 +19,9 @@ use crate::text::clip;
 use crate::written::{Text, config as written, kubernetes};
 use crate::yaml::{self, Place, Value};
 
+/// `h2UpgradePolicy`.
+const H2_UPGRADE_POLICIES: [(&str, bool); 2] = [("DO_NOT_UPGRADE", false), ("UPGRADE", true)];
+
 /// Name of the ConfigMap that configures the mesh.
 const MESH_CONFIG_MAP: &str = "istio";
 /// Key of the mesh configuration inside it.
@@ -174,6 +177,11 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
         .as_ref()
         .and_then(|text| report.duration(text));
     set(&mut config.protocol_detection_timeout, detection);
+    let upgrade = written
+        .h2_upgrade_policy
+        .as_ref()
+        .and_then(|text| report.one_of(text, &H2_UPGRADE_POLICIES));
+    set(&mut config.http2_upgrade, upgrade);
     if let Some(timeout) = &written.connect_timeout
         && config.connect_timeout.is_zero()
     {

@@ -28,6 +28,8 @@ pub struct MeshConfig {
     pub connect_timeout: Duration,
     /// How long detection may wait for first bytes; zero waits for ever in Istio, and is replaced by a named default in our proxy.
     pub protocol_detection_timeout: Duration,
+    /// Whether HTTP/1.1 travels as HTTP/2 between sidecars (`h2UpgradePolicy`).
+    pub http2_upgrade: bool,
     /// Access log of every proxy for which no Telemetry says otherwise; `None` is off.
     pub access_log: Option<AccessLog>,
     /// How lines look where a provider does not say (`accessLogFormat`, `accessLogEncoding`).
@@ -54,6 +56,7 @@ impl Default for MeshConfig {
             outbound_policy: OutboundPolicy::AllowAny,
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,
+            http2_upgrade: false,
             access_log: None,
             access_log_format: LogFormat::default_text(),
             enable_tracing: true,

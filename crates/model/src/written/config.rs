@@ -16,6 +16,7 @@ pub(crate) struct MeshConfig {
     pub(crate) outbound_mode: Option<Text>,
     pub(crate) connect_timeout: Option<Text>,
     pub(crate) protocol_detection_timeout: Option<Text>,
+    pub(crate) h2_upgrade_policy: Option<Text>,
     pub(crate) access_log_file: Option<Text>,
     pub(crate) access_log_encoding: Option<Text>,
     pub(crate) access_log_format: Option<Text>,
@@ -81,14 +82,13 @@ const PROVIDER_KINDS: [&str; 14] = [
 ];
 
 /// Known, and without meaning for a mesh on one machine.
-const IGNORED: [&str; 21] = [
+const IGNORED: [&str; 20] = [
     "ca",
     "certificates",
     "configSources",
     "defaultHttpRetryPolicy",
     "dnsRefreshRate",
     "enablePrometheusMerge",
-    "h2UpgradePolicy",
     "inboundClusterStatName",
     "outboundClusterStatName",
     "ingressClass",
@@ -138,6 +138,7 @@ impl MeshConfig {
             outbound_mode,
             connect_timeout: fields.text("connectTimeout"),
             protocol_detection_timeout: fields.text("protocolDetectionTimeout"),
+            h2_upgrade_policy: fields.text("h2UpgradePolicy"),
             access_log_file: fields.text("accessLogFile"),
             access_log_encoding: fields.text("accessLogEncoding"),
             access_log_format: fields.text("accessLogFormat"),

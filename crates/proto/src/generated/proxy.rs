@@ -553,6 +553,9 @@ pub struct PortPolicy {
     /// because PeerAuthentication disables mutual TLS there. Everything else follows the Workload's tunnel_protocol.
     #[prost(string, repeated, tag = "3")]
     pub plaintext_workloads: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// HTTP/1.1 travels to this port's sidecars as HTTP/2 (h2UpgradePolicy), and comes out as HTTP/1.1. Only of HTTP ports.
+    #[prost(bool, tag = "4")]
+    pub http2_upgrade: bool,
 }
 impl ::prost::Name for PortPolicy {
     const NAME: &'static str = "PortPolicy";

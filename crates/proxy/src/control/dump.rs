@@ -183,6 +183,7 @@ fn port_policy(port: u16, policy: &PortPolicy) -> Value {
         "port": port,
         "protocol": format!("{:?}", policy.protocol),
         "plaintext_workloads": texts(&policy.plaintext_workloads),
+        "http2_upgrade": policy.http2_upgrade,
     })
 }
 

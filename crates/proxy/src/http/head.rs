@@ -89,6 +89,14 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// Whether another protocol is asked for on the connection or stream.
+    pub fn wants_upgrade(&self) -> bool {
+        match self {
+            Self::Http1(head) => head.wants_upgrade(),
+            Self::Http2(parts) => parts.method == http::Method::CONNECT,
+        }
+    }
+
     /// Whether this is a gRPC call, by its content type. Only HTTP/2 carries gRPC, so HTTP/1.1 pays nothing for the question.
     pub fn is_grpc(&self) -> bool {
         match self {

@@ -228,8 +228,14 @@ impl Registry {
                 retry: RetryPolicy::default(),
                 retry_budget: RetryBudget::default(),
                 service: labels,
-                port: service.map_or(to.port(), |service| service.port.get()),
+                port: service
+                    .as_ref()
+                    .map_or(to.port(), |service| service.port.get()),
                 protocol,
+                http2_upgrade: service
+                    .as_ref()
+                    .and_then(|service| self.policy(service))
+                    .is_some_and(|policy| policy.http2_upgrade),
                 authorities: Vec::new(),
                 endpoints: vec![self.endpoint_called(to, Some((workload, workloads)))],
             }],
@@ -260,6 +266,7 @@ impl Registry {
             service: outside(PASSTHROUGH),
             port: to.port(),
             protocol: undeclared(to),
+            http2_upgrade: false,
             authorities: Vec::new(),
             endpoints: vec![self.endpoint_called(to, None)],
         }

@@ -115,6 +115,7 @@ impl HttpRole for OutboundRole {
         };
         let (key, protocol) = (endpoint.key, service.plan.protocol);
         let to_sidecar = endpoint.plan.expected.is_some();
+        let service_upgrades = service.plan.http2_upgrade;
         let endpoint = Some(InFlight::begin(endpoint));
         let authority = head
             .authority()
@@ -132,6 +133,10 @@ impl HttpRole for OutboundRole {
         route.retry = Some(retry);
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(protocol, head);
+        // What upgrades to another protocol stays HTTP/1.1: not every server knows the HTTP/2 way.
+        if service_upgrades && to_sidecar && !head.wants_upgrade() {
+            route.upstream = UpstreamHttp::Http2;
+        }
         route.default_authority = authority;
         route.to_sidecar = to_sidecar;
         Ok(route)

@@ -27,6 +27,8 @@ pub struct PortPolicy {
     pub protocol: Protocol,
     /// Workloads (uid) to be spoken to in plaintext although they have a sidecar.
     pub plaintext_workloads: BTreeSet<Arc<str>>,
+    /// HTTP/1.1 travels to this port's sidecars as HTTP/2.
+    pub http2_upgrade: bool,
 }
 
 impl ServicePolicy {
@@ -48,6 +50,7 @@ impl ServicePolicy {
                     .iter()
                     .map(|uid| uid.as_str().into())
                     .collect(),
+                http2_upgrade: entry.http2_upgrade,
             };
             if ports.insert(number, policy).is_some() {
                 let reason = format!("port {number} is there twice");

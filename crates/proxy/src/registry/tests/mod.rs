@@ -97,6 +97,7 @@ fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaint
             port: 80,
             protocol: protocol.into(),
             plaintext_workloads: plaintext.iter().map(ToString::to_string).collect(),
+            http2_upgrade: false,
         }],
         plaintext: false,
     };
@@ -116,6 +117,7 @@ fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) 
             port: 8080,
             protocol: proxy::Protocol::Http.into(),
             plaintext_workloads: declared.then(|| uid.to_owned()).into_iter().collect(),
+            http2_upgrade: false,
         }],
         plaintext: others,
         ..proxy::ServicePolicy::default()

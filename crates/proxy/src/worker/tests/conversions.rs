@@ -212,6 +212,28 @@ fn an_http1_client_of_an_http2_port_is_served_by_an_http2_server() {
 }
 
 #[test]
+fn http1_travels_as_http2_where_the_policy_says_so_and_comes_out_as_it_went_in() {
+    play(|| async {
+        let application = old_application(
+            "GET /a HTTP/1.1\r\nhost: server\r\nx-one: 1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Two: 2\r\n\r\nhello",
+        )
+        .await;
+        let stage = Stage::new(Settings::default());
+        stage.http2_upgrade.set(true);
+        let address = two_sidecars(&stage, Protocol::Http, application).await;
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        for _ in 0..3 {
+            let request = "GET /a HTTP/1.1\r\nHost: server\r\nX-One: 1\r\n\r\n";
+            say(&mut stream, request.as_bytes()).await;
+            // Names in lower case: they crossed HTTP/2.
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nx-two: 2\r\n\r\nhello";
+            hear(&mut stream, answer.as_bytes()).await;
+        }
+    });
+}
+
+#[test]
 fn a_websocket_crosses_from_http1_over_http2_streams() {
     play(|| async {
         let listener = listen().await;

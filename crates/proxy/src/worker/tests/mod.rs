@@ -58,6 +58,8 @@ pub(super) struct Stage {
     pub(super) worker: Rc<Worker>,
     pub(super) store: Arc<CertificateStore>,
     settings: Settings,
+    /// Whether HTTP/1.1 travels as HTTP/2 from the listeners made from now on.
+    pub(super) http2_upgrade: std::cell::Cell<bool>,
 }
 
 impl Stage {
@@ -77,6 +79,7 @@ impl Stage {
             worker,
             store,
             settings,
+            http2_upgrade: std::cell::Cell::new(false),
         }
     }
 
@@ -130,6 +133,7 @@ impl Stage {
                 service: Service::default(),
                 port: bind.port(),
                 protocol,
+                http2_upgrade: self.http2_upgrade.get(),
                 authorities: vec!["server".into()],
                 endpoints: vec![to],
             }],

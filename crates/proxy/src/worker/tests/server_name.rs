@@ -60,6 +60,7 @@ async fn listener(
             },
             port: 443,
             protocol: Protocol::Tls,
+            http2_upgrade: false,
             authorities: vec![(*name).into()],
             endpoints: vec![EndpointPlan {
                 name: None,
