@@ -264,7 +264,7 @@ impl Registry {
         }
         let own = self.workloads.get(&configuration.workload_uid);
         Some(Plan {
-            own: own_labels(own.map(|held| &held.value), configuration),
+            own: own.map(|held| peer(&held.value)).unwrap_or_default(),
             telemetry: self.telemetry(configuration).into(),
             inbound: self.inbound(configuration),
             capture: self.capture(configuration),
@@ -480,30 +480,27 @@ fn known_type(url: &str) -> Option<&'static str> {
     .find(|known| *known == url)
 }
 
-/// The labels of a workload. Istio's wire carries neither `app` nor `version`; as in ztunnel the canonical names stand
-/// for them.
+/// The labels of a workload. Istio's wire carries neither `app` nor `version`; our control plane's says where they are not
+/// the canonical names, which stand for them otherwise, as in ztunnel.
 pub(crate) fn peer(workload: &Workload) -> telemetry::Peer {
     let labels = &workload.labels;
+    let canonical = || {
+        (
+            labels.canonical_name.clone(),
+            labels.canonical_revision.clone(),
+        )
+    };
+    let (app, version) = labels.app_and_version.clone().unwrap_or_else(canonical);
     telemetry::Peer {
         workload: labels.workload_name.to_string(),
         namespace: labels.namespace.to_string(),
         principal: String::new(),
-        app: labels.canonical_name.to_string(),
-        version: labels.canonical_revision.to_string(),
+        app: app.to_string(),
+        version: version.to_string(),
         canonical_service: labels.canonical_name.to_string(),
         canonical_revision: labels.canonical_revision.to_string(),
         cluster: labels.cluster.to_string(),
     }
-}
-
-/// Our own labels, `app` and `version` as the configuration says.
-fn own_labels(own: Option<&Workload>, configuration: &ProxyConfiguration) -> telemetry::Peer {
-    let mut own = own.map(peer).unwrap_or_default();
-    if let Some((app, version)) = &configuration.telemetry.labels {
-        own.app = app.to_string();
-        own.version = version.to_string();
-    }
-    own
 }
 
 fn settings(configuration: &ProxyConfiguration) -> Settings {

@@ -36,6 +36,8 @@ pub struct Question {
     pub path: String,
     /// The raw query, empty when there is none.
     pub query: String,
+    /// Whether the asker prefers OpenMetrics.
+    pub open_metrics: bool,
 }
 
 impl Question {
@@ -62,6 +64,8 @@ pub struct Answer {
 
 /// Prometheus' text format.
 pub const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// OpenMetrics' text format.
+pub const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 impl Answer {
@@ -85,12 +89,16 @@ impl Answer {
         }
     }
 
-    /// A page of metrics.
+    /// A page of metrics, in the words the asker prefers.
     #[must_use]
-    pub fn metrics(body: String) -> Self {
+    pub fn metrics(page: String, question: &Question) -> Self {
+        let (content_type, body) = match question.open_metrics {
+            true => (OPEN_METRICS_TYPE, crate::open_metrics(&page)),
+            false => (METRICS_TYPE, page),
+        };
         Self {
             status: StatusCode::OK,
-            content_type: METRICS_TYPE,
+            content_type,
             body,
         }
     }
@@ -153,6 +161,7 @@ where
         method: if head_only { Method::GET } else { parts.method },
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
+        open_metrics: prefers_open_metrics(&parts.headers),
     };
     let answer = match Limited::new(body, MAX_ADMIN_BODY).collect().await {
         Ok(_) => handler(question).await,
@@ -168,6 +177,29 @@ where
         .headers_mut()
         .insert(http::header::CONTENT_TYPE, content_type);
     Ok(response)
+}
+
+/// Whether `Accept` names OpenMetrics, and ranks nothing above it.
+fn prefers_open_metrics(headers: &http::HeaderMap) -> bool {
+    let accepted = headers.get_all(http::header::ACCEPT).iter();
+    let texts = accepted.filter_map(|value| value.to_str().ok());
+    let weight = |range: &str| {
+        let weight = range
+            .split(';')
+            .find_map(|part| part.trim().strip_prefix("q="));
+        weight
+            .and_then(|weight| weight.parse::<f32>().ok())
+            .unwrap_or(1.0)
+    };
+    let (mut open, mut plain) = (0.0_f32, 0.0_f32);
+    for range in texts.flat_map(|text| text.split(',')) {
+        match range.split(';').next().unwrap_or_default().trim() {
+            "application/openmetrics-text" => open = open.max(weight(range)),
+            "text/plain" | "text/*" => plain = plain.max(weight(range)),
+            _ => {}
+        }
+    }
+    open > 0.0 && open >= plain
 }
 
 /// A semaphore's permit on one thread: tokio's owned permit wants an `Arc`.

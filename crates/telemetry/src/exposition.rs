@@ -1,8 +1,13 @@
 //! Merging the workers' shards and writing Prometheus' text format (version 0.0.4).
 
+mod projection;
+
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+
+pub use projection::{Projection, Shape};
 
 use crate::histogram::Histogram;
 use crate::labels::{GRPC, Labels};
@@ -40,12 +45,15 @@ pub struct Scrape {
     series: BTreeMap<Arc<Labels>, Series>,
     overflowed: u64,
     families: Vec<Family>,
+    projection: Projection,
+    expired: u64,
 }
 
 impl Scrape {
     /// Adds a worker's answer.
     pub fn add(&mut self, snapshot: Snapshot) {
         self.overflowed += snapshot.overflowed;
+        self.expired += snapshot.expired;
         for series in snapshot.series {
             match self.series.get_mut(&series.labels) {
                 None => {
@@ -54,6 +62,11 @@ impl Scrape {
                 Some(mine) => merge(mine, &series),
             }
         }
+    }
+
+    /// Shows series in these shapes.
+    pub fn project(&mut self, projection: Projection) {
+        self.projection = projection;
     }
 
     /// Adds a metric of our own.
@@ -87,6 +100,15 @@ impl Scrape {
                 "counter",
                 "Connections and routes counted under the labels `other`, because the worker had no room for theirs.",
                 self.overflowed as f64,
+            ),
+        );
+        family(
+            &mut page,
+            &Family::single(
+                "voile_metric_series_expired_total",
+                "counter",
+                "Series dropped because nothing was counted in them for half an hour.",
+                self.expired as f64,
             ),
         );
         for own in &self.families {
@@ -157,32 +179,26 @@ impl Scrape {
     }
 
     fn requests(&self, page: &mut String) {
+        let name = "istio_requests_total";
         let mut headed = false;
-        for (series, outcome) in self.outcomes() {
-            head_once(
-                page,
-                &mut headed,
-                "istio_requests_total",
-                "counter",
-                "Requests by how they ended.",
-            );
-            let labels = http_labels(&series.labels, outcome);
-            let _ = writeln!(page, "istio_requests_total{{{labels}}} {}", outcome.count);
+        for (labels, outcome) in self.projection.outcomes(name, self.outcomes()) {
+            let help = "Requests by how they ended.";
+            head_once(page, &mut headed, name, "counter", help);
+            let _ = writeln!(page, "{name}{{{labels}}} {}", outcome.count);
         }
     }
 
     fn histogram(
         &self,
         page: &mut String,
-        name: &str,
+        name: &'static str,
         help: &str,
         of: impl Fn(&Outcome) -> &Histogram,
     ) {
         let mut headed = false;
-        for (series, outcome) in self.outcomes() {
+        for (labels, outcome) in self.projection.outcomes(name, self.outcomes()) {
             head_once(page, &mut headed, name, "histogram", help);
-            let labels = http_labels(&series.labels, outcome);
-            let histogram = of(outcome);
+            let histogram = of(&outcome);
             for (bound, count) in histogram.cumulative() {
                 let _ = writeln!(page, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
             }
@@ -193,30 +209,37 @@ impl Scrape {
         }
     }
 
-    fn messages(&self, page: &mut String, name: &str, help: &str, of: impl Fn((u64, u64)) -> u64) {
+    fn messages(
+        &self,
+        page: &mut String,
+        name: &'static str,
+        help: &str,
+        of: impl Fn((u64, u64)) -> u64,
+    ) {
         let mut headed = false;
         let calls = |(series, _): &(&Series, &Outcome)| series.labels.protocol == GRPC;
-        for (series, outcome) in self.outcomes().filter(calls) {
+        let calls = self.outcomes().filter(calls);
+        for (labels, outcome) in self.projection.outcomes(name, calls) {
             head_once(page, &mut headed, name, "counter", help);
-            let labels = http_labels(&series.labels, outcome);
             let _ = writeln!(page, "{name}{{{labels}}} {}", of(outcome.messages));
         }
     }
 
-    fn tcp(&self, page: &mut String, name: &str, help: &str, of: impl Fn(&TcpOutcome) -> u64) {
+    fn tcp(
+        &self,
+        page: &mut String,
+        name: &'static str,
+        help: &str,
+        of: impl Fn(&TcpOutcome) -> u64,
+    ) {
         let mut headed = false;
-        for series in self.series.values() {
-            for outcome in &series.tcp {
-                head_once(page, &mut headed, name, "counter", help);
-                let labels = label_text(
-                    series
-                        .labels
-                        .pairs()
-                        .into_iter()
-                        .chain([("response_flags", outcome.flags)]),
-                );
-                let _ = writeln!(page, "{name}{{{labels}}} {}", of(outcome));
-            }
+        let all = self
+            .series
+            .values()
+            .flat_map(|series| series.tcp.iter().map(move |outcome| (series, outcome)));
+        for (labels, value) in self.projection.connections(name, all, of) {
+            head_once(page, &mut headed, name, "counter", help);
+            let _ = writeln!(page, "{name}{{{labels}}} {value}");
         }
     }
 
@@ -231,14 +254,7 @@ fn merge(mine: &mut Series, theirs: &Series) {
     for outcome in &theirs.http {
         match mine.http.iter_mut().find(|own| own.is_like(outcome)) {
             None => mine.http.push(outcome.clone()),
-            Some(own) => {
-                own.count += outcome.count;
-                own.messages.0 += outcome.messages.0;
-                own.messages.1 += outcome.messages.1;
-                own.duration.merge(&outcome.duration);
-                own.request_bytes.merge(&outcome.request_bytes);
-                own.response_bytes.merge(&outcome.response_bytes);
-            }
+            Some(own) => own.add(outcome),
         }
     }
     for outcome in &theirs.tcp {
@@ -254,21 +270,24 @@ fn merge(mine: &mut Series, theirs: &Series) {
     }
 }
 
-fn http_labels(labels: &Labels, outcome: &Outcome) -> String {
-    let code = outcome.code.to_string();
-    let grpc_status = outcome.grpc_status.map(|status| status.to_string());
+fn outcome_labels<'a>(labels: &'a Labels, outcome: &Outcome) -> Vec<(&'static str, Cow<'a, str>)> {
+    let status = outcome.grpc_status.map(|status| status.to_string());
     let own = [
-        ("response_code", code.as_str()),
+        ("response_code", Cow::Owned(outcome.code.to_string())),
         (
             "grpc_response_status",
-            grpc_status.as_deref().unwrap_or_default(),
+            Cow::Owned(status.unwrap_or_default()),
         ),
-        ("response_flags", outcome.flags),
+        ("response_flags", Cow::Borrowed(outcome.flags)),
     ];
-    label_text(labels.pairs().into_iter().chain(own))
+    let common = labels.pairs().into_iter();
+    common
+        .map(|(name, value)| (name, Cow::Borrowed(value)))
+        .chain(own)
+        .collect()
 }
 
-fn label_text<'a>(pairs: impl Iterator<Item = (&'static str, &'a str)>) -> String {
+fn label_text<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut text = String::with_capacity(768);
     for (name, value) in pairs {
         if !text.is_empty() {
@@ -311,4 +330,25 @@ fn family(page: &mut String, family: &Family) {
             labels => writeln!(page, "{}{{{labels}}} {value}", family.name),
         };
     }
+}
+
+/// The same page in OpenMetrics' words: counters' families are named without `_total`, and the page says that it is whole.
+#[must_use]
+pub fn open_metrics(page: &str) -> String {
+    let mut out = String::with_capacity(page.len() + 16);
+    for line in page.lines() {
+        let head = line.strip_prefix("# HELP ").map(|rest| ("# HELP ", rest));
+        let head = head.or_else(|| line.strip_prefix("# TYPE ").map(|rest| ("# TYPE ", rest)));
+        match head.and_then(|(word, rest)| Some((word, rest.split_once(' ')?))) {
+            Some((word, (name, rest))) => {
+                let name = name.strip_suffix("_total").unwrap_or(name);
+                let _ = writeln!(out, "{word}{name} {rest}");
+            }
+            None => {
+                let _ = writeln!(out, "{line}");
+            }
+        }
+    }
+    out.push_str("# EOF\n");
+    out
 }

@@ -18,8 +18,8 @@ mod process;
 mod shard;
 pub mod trace;
 
-pub use exposition::{Family, Scrape, escape_label};
+pub use exposition::{Family, Projection, Scrape, Shape, escape_label, open_metrics};
 pub use histogram::Histogram;
 pub use labels::{GRPC, HTTP, Labels, Peer, Reporter, Security, Service, TCP, UNKNOWN};
 pub use process::ProcessFigures;
-pub use shard::{MAX_OUTCOMES, MAX_SERIES, SeriesId, Shard, Snapshot};
+pub use shard::{IDLE_SERIES, MAX_OUTCOMES, MAX_SERIES, SeriesId, Shard, Snapshot};

@@ -1,9 +1,10 @@
 //! One worker's counters. No atomics, no locks: only the worker touches them, and a scrape is a message that it
-//! answers with a copy. The number of series is bounded; what comes later is counted in one series named `other`.
+//! answers with a copy. The number of series is bounded; what comes later is counted in one series named `other`. A scrape
+//! also drops series in which nothing was counted for long, so that strangers who left make room; no timer does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::histogram::Histogram;
 use crate::labels::Labels;
@@ -11,12 +12,20 @@ use crate::labels::Labels;
 /// Label sets one worker keeps. A sidecar has tens; thousands mean that strangers choose them.
 pub const MAX_SERIES: usize = 2_000;
 
+/// How long a series in which nothing is counted is still shown: longer than any usual scrape interval, and than a pause
+/// for lunch. Prometheus takes what comes back later for a counter that began anew.
+pub const IDLE_SERIES: Duration = Duration::from_secs(30 * 60);
+
 /// Different (code, flags) of one label set; an upstream that invents codes stays bounded.
 pub const MAX_OUTCOMES: usize = 48;
 
 /// The number by which a connection or route remembers its series. Valid for the shard that gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeriesId(u32);
+pub struct SeriesId {
+    place: u32,
+    /// Which of the series that were at this place.
+    age: u32,
+}
 
 /// How requests of one series ended in one way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +43,16 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// Adds what another counted.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.messages.0 += other.messages.0;
+        self.messages.1 += other.messages.1;
+        self.duration.merge(&other.duration);
+        self.request_bytes.merge(&other.request_bytes);
+        self.response_bytes.merge(&other.response_bytes);
+    }
+
     /// Whether both are counted under the same labels.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.code == other.code
@@ -57,6 +76,33 @@ pub(crate) struct Series {
     pub(crate) labels: Arc<Labels>,
     pub(crate) http: Vec<Outcome>,
     pub(crate) tcp: Vec<TcpOutcome>,
+    age: u32,
+    /// Something was counted since the last scrape.
+    touched: bool,
+    /// The last scrape at which something had been; none before the first.
+    seen: Option<Instant>,
+    /// Nobody is here.
+    vacant: bool,
+}
+
+impl Series {
+    fn new(labels: Arc<Labels>, age: u32) -> Self {
+        Self {
+            labels,
+            http: Vec::new(),
+            tcp: Vec::new(),
+            age,
+            touched: true,
+            seen: None,
+            vacant: false,
+        }
+    }
+
+    /// Opaque connections that have not ended.
+    fn open(&self) -> u64 {
+        let sum = |of: fn(&TcpOutcome) -> u64| self.tcp.iter().map(of).sum::<u64>();
+        sum(|outcome| outcome.opened).saturating_sub(sum(|outcome| outcome.closed))
+    }
 }
 
 /// One worker's series.
@@ -65,6 +111,8 @@ pub struct Shard {
     series: Vec<Series>,
     index: HashMap<Arc<Labels>, SeriesId>,
     overflowed: u64,
+    expired: u64,
+    vacant: Vec<u32>,
     limit: usize,
 }
 
@@ -73,10 +121,11 @@ pub struct Shard {
 pub struct Snapshot {
     pub(crate) series: Vec<Series>,
     pub(crate) overflowed: u64,
+    pub(crate) expired: u64,
 }
 
 /// Where `other` stands.
-const OTHER: SeriesId = SeriesId(0);
+const OTHER: SeriesId = SeriesId { place: 0, age: 0 };
 
 impl Default for Shard {
     fn default() -> Self {
@@ -88,15 +137,12 @@ impl Shard {
     /// A shard that keeps at most `limit` label sets.
     #[must_use]
     pub fn with_limit(limit: usize) -> Self {
-        let other = Series {
-            labels: Arc::new(Labels::other()),
-            http: Vec::new(),
-            tcp: Vec::new(),
-        };
         Self {
-            series: vec![other],
+            series: vec![Series::new(Arc::new(Labels::other()), 0)],
             index: HashMap::new(),
             overflowed: 0,
+            expired: 0,
+            vacant: Vec::new(),
             limit,
         }
     }
@@ -106,7 +152,7 @@ impl Shard {
         if let Some(id) = self.index.get(labels) {
             return *id;
         }
-        if self.series.len() > self.limit {
+        if self.is_full() {
             self.overflowed += 1;
             return OTHER;
         }
@@ -118,7 +164,7 @@ impl Shard {
 
     /// A series of its own whose labels are not final. Several may have the same labels; a scrape adds them up.
     pub fn provisional(&mut self, labels: &Labels) -> SeriesId {
-        if self.series.len() > self.limit {
+        if self.is_full() {
             self.overflowed += 1;
             return OTHER;
         }
@@ -127,10 +173,10 @@ impl Shard {
 
     /// Gives a provisional series its final labels; later series with these labels are the same one.
     pub fn settle(&mut self, id: SeriesId, change: impl FnOnce(&mut Labels)) {
-        if id == OTHER {
+        if id == OTHER || !self.is_current(id) {
             return;
         }
-        let series = &mut self.series[id.0 as usize];
+        let series = &mut self.series[id.place as usize];
         let mut labels = Labels::clone(&series.labels);
         change(&mut labels);
         series.labels = Arc::new(labels);
@@ -140,17 +186,61 @@ impl Shard {
     /// The labels of a series.
     #[must_use]
     pub fn labels(&self, id: SeriesId) -> &Labels {
-        &self.series[id.0 as usize].labels
+        &self.series[id.place as usize].labels
+    }
+
+    /// Whether a series is still there. One that expired is looked up anew by who remembers it.
+    #[must_use]
+    pub fn is_current(&self, id: SeriesId) -> bool {
+        self.series[id.place as usize].age == id.age
+    }
+
+    fn is_full(&self) -> bool {
+        self.vacant.is_empty() && self.series.len() > self.limit
+    }
+
+    /// What is counted for one who did not look its series up anew is counted as `other`.
+    fn counted(&mut self, id: SeriesId) -> &mut Series {
+        let place = if self.is_current(id) { id.place } else { 0 };
+        let series = &mut self.series[place as usize];
+        series.touched = true;
+        series
     }
 
     fn push(&mut self, labels: Arc<Labels>) -> SeriesId {
-        let id = u32::try_from(self.series.len()).expect("invariant: bounded by MAX_SERIES");
-        self.series.push(Series {
-            labels,
-            http: Vec::new(),
-            tcp: Vec::new(),
-        });
-        SeriesId(id)
+        if let Some(place) = self.vacant.pop() {
+            let series = &mut self.series[place as usize];
+            let age = series.age;
+            *series = Series::new(labels, age);
+            return SeriesId { place, age };
+        }
+        let place = u32::try_from(self.series.len()).expect("invariant: bounded by MAX_SERIES");
+        self.series.push(Series::new(labels, 0));
+        SeriesId { place, age: 0 }
+    }
+
+    /// Drops the series in which nothing was counted for [`IDLE_SERIES`], as of a scrape at this moment.
+    pub fn expire(&mut self, now: Instant) {
+        for (place, series) in self.series.iter_mut().enumerate().skip(1) {
+            if std::mem::take(&mut series.touched) || series.open() > 0 {
+                series.seen = Some(now);
+            }
+            let seen = *series.seen.get_or_insert(now);
+            if series.vacant || now.saturating_duration_since(seen) < IDLE_SERIES {
+                continue;
+            }
+            let place = u32::try_from(place).expect("invariant: bounded by MAX_SERIES");
+            let here = |id: &SeriesId| id.place == place;
+            if self.index.get(&series.labels).is_some_and(here) {
+                self.index.remove(&series.labels);
+            }
+            series.http = Vec::new();
+            series.tcp = Vec::new();
+            series.vacant = true;
+            series.age = series.age.wrapping_add(1);
+            self.vacant.push(place);
+            self.expired += 1;
+        }
     }
 
     /// Counts one finished request.
@@ -186,7 +276,7 @@ impl Shard {
         duration: Duration,
         (request_bytes, response_bytes): (u64, u64),
     ) -> &mut Outcome {
-        let outcomes = &mut self.series[id.0 as usize].http;
+        let outcomes = &mut self.counted(id).http;
         let found = outcomes.iter().position(|outcome| {
             outcome.code == code && outcome.flags == flags && outcome.grpc_status == grpc_status
         });
@@ -215,7 +305,7 @@ impl Shard {
     }
 
     fn tcp(&mut self, id: SeriesId, flags: &'static str) -> &mut TcpOutcome {
-        let outcomes = &mut self.series[id.0 as usize].tcp;
+        let outcomes = &mut self.counted(id).tcp;
         let found = outcomes.iter().position(|outcome| outcome.flags == flags);
         let index = found.unwrap_or_else(|| {
             outcomes.push(TcpOutcome {
@@ -233,6 +323,7 @@ impl Shard {
         Snapshot {
             series: self.series.clone(),
             overflowed: self.overflowed,
+            expired: self.expired,
         }
     }
 }

@@ -87,7 +87,7 @@ async fn answer(status: Arc<Status>, question: Question) -> Answer {
             true => Answer::text(StatusCode::OK, "ready\n"),
             false => Answer::text(StatusCode::SERVICE_UNAVAILABLE, "no configuration yet\n"),
         },
-        "/metrics" => Answer::metrics(status.metrics()),
+        "/metrics" => Answer::metrics(status.metrics(), &question),
         "/debug/status" => Answer::json(status.json()),
         "/help" | "/" => Answer::text(StatusCode::OK, HELP),
         path => Answer::not_found(path),

@@ -34,18 +34,7 @@ pub(super) fn telemetry(
             .extend(tracing(mesh, &resources, side, problems));
     }
     made.metrics = metrics(mesh, &resources);
-    if let Some((app, version)) = labels(workload) {
-        (made.app, made.version) = (app, version);
-    }
     made
-}
-
-/// Labels `app` and `version` where they are not the canonical names, which proxies know already.
-pub(super) fn labels(workload: &Workload) -> Option<(String, String)> {
-    let label = |name| workload.labels.get(name).map_or("", |value| value);
-    let (app, version) = (label("app"), label("version"));
-    let canonical = app == &*workload.canonical_name && version == &*workload.canonical_revision;
-    (!canonical).then(|| (app.to_owned(), version.to_owned()))
 }
 
 fn wire_side(side: Side) -> i32 {

@@ -239,11 +239,6 @@ pub struct Telemetry {
     /// In order; later ones win.
     #[prost(message, repeated, tag = "3")]
     pub metrics: ::prost::alloc::vec::Vec<MetricOverride>,
-    /// Labels `app` and `version` of the workload, where they are not its canonical names.
-    #[prost(string, tag = "4")]
-    pub app: ::prost::alloc::string::String,
-    #[prost(string, tag = "5")]
-    pub version: ::prost::alloc::string::String,
 }
 impl ::prost::Name for Telemetry {
     const NAME: &'static str = "Telemetry";

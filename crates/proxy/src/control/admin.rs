@@ -72,7 +72,7 @@ async fn admin_page(
         (&Method::GET, "/certs") => Answer::json(dump::certificates(&control.borrow())),
         (&Method::GET, "/ready") => ready(&control),
         (&Method::GET, "/stats/prometheus" | "/metrics") => {
-            Answer::metrics(metrics::page(&control).await)
+            Answer::metrics(metrics::page(&control).await, &question)
         }
         (&Method::GET | &Method::PUT | &Method::POST, "/logging") => {
             logging(log.as_ref(), &question)
@@ -96,7 +96,9 @@ async fn admin_page(
 
 async fn metrics_page(control: Rc<RefCell<Control>>, question: Question) -> Answer {
     match question.path.as_str() {
-        "/metrics" | "/stats/prometheus" => Answer::metrics(metrics::page(&control).await),
+        "/metrics" | "/stats/prometheus" => {
+            Answer::metrics(metrics::page(&control).await, &question)
+        }
         path => Answer::not_found(path),
     }
 }

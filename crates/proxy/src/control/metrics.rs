@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use voile_telemetry::{Family, ProcessFigures, Scrape};
+use voile_model::mesh::telemetry::{Metric, Side, TagOverride};
+use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shape};
 
 use super::state::Control;
 use crate::worker::{Overload, ToWorker, WorkerFigures};
@@ -20,6 +21,7 @@ pub(super) async fn page(control: &RefCell<Control>) -> String {
         ToWorker::Scrape(answer)
     });
     let mut scrape = Scrape::default();
+    scrape.project(projection(&control.borrow()));
     let mut total = Totals::default();
     for receiver in asked.into_inner() {
         if let Ok(Ok(figures)) = tokio::time::timeout(SCRAPE_TIMEOUT, receiver).await {
@@ -36,6 +38,30 @@ pub(super) async fn page(control: &RefCell<Control>) -> String {
         .into_iter()
         .for_each(|family| scrape.family(family));
     scrape.render()
+}
+
+/// What Telemetry's overrides make of Istio's metrics.
+fn projection(control: &Control) -> Projection {
+    let mut projection = Projection::default();
+    let Some(plan) = &control.published else {
+        return projection;
+    };
+    let sides = [
+        (Side::Client, Reporter::Source),
+        (Side::Server, Reporter::Destination),
+    ];
+    for (side, reporter) in sides {
+        for (.., exposed) in Metric::NAMES {
+            let (off, tags) = plan.telemetry.telemetry.metric(side, exposed);
+            let label = |(name, change)| match change {
+                TagOverride::Remove => (name, None),
+                TagOverride::Set(value) => (name, Some(value)),
+            };
+            let labels = tags.into_iter().map(label).collect();
+            projection.set(reporter, exposed, Shape { off, labels });
+        }
+    }
+    projection
 }
 
 #[derive(Default)]

@@ -37,6 +37,7 @@ impl CachedSeries {
         let epoch = worker.epoch.get();
         if let Some((then, id)) = self.0.get()
             && then == epoch
+            && worker.shard.borrow().is_current(id)
         {
             return id;
         }

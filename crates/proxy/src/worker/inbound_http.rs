@@ -1,7 +1,7 @@
 //! Inbound's part of HTTP: every request asks the policy anew, goes to the one application behind the listener, and is
 //! counted with the caller's identity.
 
-use std::cell::OnceCell;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -32,9 +32,9 @@ pub(crate) struct InboundRole {
     slot: Rc<InboundSlot>,
     caller: Caller,
     admission: Admission,
-    series: SeriesId,
+    series: Cell<SeriesId>,
     /// The same for gRPC calls, from the first one on.
-    grpc: OnceCell<SeriesId>,
+    grpc: Cell<Option<SeriesId>>,
     /// For requests of HTTP/1.0 that name none.
     authority: Rc<str>,
 }
@@ -56,10 +56,28 @@ impl InboundRole {
             slot,
             admission: Admission::new(caller.arrival.clone()),
             caller,
-            series,
-            grpc: OnceCell::new(),
+            series: Cell::new(series),
+            grpc: Cell::new(None),
             authority,
         }
+    }
+
+    /// Where this caller's requests are counted; looked up anew when the series expired meanwhile.
+    fn series(&self, grpc: bool) -> SeriesId {
+        let known = match grpc {
+            true => self.grpc.get(),
+            false => Some(self.series.get()),
+        };
+        if let Some(id) = known.filter(|id| self.worker.shard.borrow().is_current(*id)) {
+            return id;
+        }
+        let protocol = if grpc { GRPC } else { HTTP };
+        let id = inbound_series(&self.worker, &self.slot, &self.caller, protocol);
+        match grpc {
+            true => self.grpc.set(Some(id)),
+            false => self.series.set(id),
+        }
+        id
     }
 }
 
@@ -154,12 +172,7 @@ impl HttpRole for InboundRole {
     }
 
     fn record(&self, exchange: Exchange<'_, Self>) {
-        let series = match exchange.grpc {
-            None => self.series,
-            Some(_) => *self
-                .grpc
-                .get_or_init(|| inbound_series(&self.worker, &self.slot, &self.caller, GRPC)),
-        };
+        let series = self.series(exchange.grpc.is_some());
         counted::count(&self.worker, Side::Server, series, &exchange);
         let notes = exchange.ticket.and_then(|ticket| ticket.notes.as_deref());
         if logged::wants(&self.worker, Side::Server, notes) {

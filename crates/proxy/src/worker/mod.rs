@@ -440,6 +440,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
 const LAST_TURNS: usize = 16;
 
 fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
+    worker.shard.borrow_mut().expire(Instant::now());
     WorkerFigures {
         snapshot: worker.shard.borrow().snapshot(),
         connections: worker.load.load(Ordering::Relaxed) as u64,

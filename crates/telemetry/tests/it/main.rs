@@ -4,9 +4,11 @@ mod collectors;
 mod contexts;
 mod lines;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use voile_telemetry::{Labels, Peer, Reporter, Scrape, Security, Service, Shard};
+use voile_telemetry::{
+    IDLE_SERIES, Labels, Peer, Projection, Reporter, Scrape, Security, Service, Shape, Shard,
+};
 
 fn labels(client: &str) -> Labels {
     Labels {
@@ -191,4 +193,107 @@ fn what_was_counted_before_the_caller_was_known_gets_the_callers_labels() {
         "{line}"
     );
     assert_eq!(lines.next(), None);
+}
+
+#[test]
+fn series_that_nobody_counts_in_expire_at_a_scrape_and_make_room() {
+    let mut shard = Shard::with_limit(2);
+    let begin = Instant::now();
+    let (busy, idle) = (shard.series(&labels("busy")), shard.series(&labels("idle")));
+    let count = |shard: &mut Shard, id| shard.request(id, (200, "-"), Duration::ZERO, (1, 1));
+    count(&mut shard, busy);
+    count(&mut shard, idle);
+    shard.expire(begin);
+    count(&mut shard, busy);
+    shard.expire(begin + IDLE_SERIES - Duration::from_secs(1));
+    assert!(shard.is_current(idle));
+    shard.expire(begin + IDLE_SERIES);
+    assert!(shard.is_current(busy) && !shard.is_current(idle));
+    let page_of = page(&[&shard]);
+    assert!(!page_of.contains("source_workload=\"idle\""), "{page_of}");
+    assert!(
+        page_of.contains("voile_metric_series_expired_total 1\n"),
+        "{page_of}"
+    );
+    // The place is somebody else's now; who still holds the old number does not count in it.
+    let new = shard.series(&labels("new"));
+    assert!(shard.is_current(new) && !shard.is_current(idle));
+    count(&mut shard, idle);
+    let page_of = page(&[&shard]);
+    assert!(!page_of.contains("source_workload=\"new\""), "{page_of}");
+    assert!(page_of.contains("source_workload=\"other\""), "{page_of}");
+    // An opaque connection that is still open keeps its series.
+    let mut shard = Shard::default();
+    let open = shard.series(&labels("open"));
+    shard.tcp_opened(open);
+    for hours in 0..5 {
+        shard.expire(begin + Duration::from_secs(3600 * hours));
+    }
+    assert!(shard.is_current(open));
+    shard.tcp_closed(open, "-", 1, 1);
+    shard.expire(begin + Duration::from_secs(3600 * 6));
+    shard.expire(begin + Duration::from_secs(3600 * 7));
+    assert!(!shard.is_current(open));
+}
+
+#[test]
+fn overrides_change_what_is_shown_and_series_that_become_the_same_are_added_up() {
+    let mut shard = Shard::default();
+    count(&mut shard, &labels("a"), 200, 1);
+    count(&mut shard, &labels("b"), 200, 1);
+    let mut scrape = Scrape::default();
+    scrape.add(shard.snapshot());
+    let mut projection = Projection::default();
+    let changes = [
+        ("source_workload", None),
+        ("destination_workload", Some("it")),
+        ("region", Some("eu\"1")),
+    ];
+    let changed = |(name, value): (&str, Option<&str>)| (name.into(), value.map(Into::into));
+    let shape = Shape {
+        off: false,
+        labels: changes.map(changed).into(),
+    };
+    projection.set(Reporter::Destination, "istio_requests_total", shape);
+    let off = Shape {
+        off: true,
+        ..Shape::default()
+    };
+    projection.set(Reporter::Destination, "istio_request_bytes", off);
+    scrape.project(projection);
+    let page = scrape.render();
+    let lines: Vec<_> = page
+        .lines()
+        .filter(|line| line.starts_with("istio_requests_total"))
+        .collect();
+    let [line] = lines[..] else {
+        panic!("{lines:#?}");
+    };
+    assert!(
+        line.ends_with("response_flags=\"-\",region=\"eu\\\"1\"} 2"),
+        "{line}"
+    );
+    assert!(
+        line.contains("destination_workload=\"it\"") && !line.contains("source_workload="),
+        "{line}"
+    );
+    assert!(!page.contains("istio_request_bytes"), "{page}");
+    let seconds = page
+        .lines()
+        .filter(|line| line.starts_with("istio_response_bytes_count"));
+    assert_eq!(seconds.count(), 2, "others are as they were");
+}
+
+#[test]
+fn open_metrics_names_counters_by_their_family_and_says_that_the_page_is_whole() {
+    let mut shard = Shard::default();
+    count(&mut shard, &labels("a"), 200, 1);
+    let page = voile_telemetry::open_metrics(&page(&[&shard]));
+    assert!(page.contains("# TYPE istio_requests counter\n"), "{page}");
+    assert!(page.contains("\nistio_requests_total{"), "{page}");
+    assert!(
+        page.contains("# TYPE istio_request_bytes histogram\n"),
+        "{page}"
+    );
+    assert!(page.ends_with("\n# EOF\n"), "{page}");
 }

@@ -58,7 +58,12 @@ pub struct TelemetryLabels {
     pub namespace: Arc<str>,
     /// Its cluster.
     pub cluster: Arc<str>,
+    /// Labels `app` and `version`, where the control plane says that they are not the canonical names.
+    pub app_and_version: Option<(Arc<str>, Arc<str>)>,
 }
+
+/// Name of the extension that carries [`TelemetryLabels::app_and_version`].
+pub(crate) const LABELS_EXTENSION: &str = "voile.labels";
 
 /// Something that runs at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,7 +248,16 @@ fn labels(message: &wire::Workload) -> Result<TelemetryLabels, WireError> {
         workload_type,
         namespace: message.namespace.as_str().into(),
         cluster: message.cluster_id.as_str().into(),
+        app_and_version: app_and_version(message),
     })
+}
+
+/// Voile's own extension; Istio's control plane does not send it, and what cannot be read is as good as not sent.
+fn app_and_version(message: &wire::Workload) -> Option<(Arc<str>, Arc<str>)> {
+    let ours = |extension: &&wire::Extension| extension.name == LABELS_EXTENSION;
+    let config = message.extensions.iter().find(ours)?.config.as_ref()?;
+    let labels = voile_proto::proxy::WorkloadLabels::decode(&*config.value).ok()?;
+    Some((labels.app.into(), labels.version.into()))
 }
 
 fn port_list(field: &str, list: &wire::PortList) -> Result<BTreeMap<Port, Port>, WireError> {

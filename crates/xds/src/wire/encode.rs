@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use prost::{Message as _, Name as _};
 use voile_model::mesh::{self, Resolution, TargetPort, Transport};
 use voile_model::{Port, ServiceKey, TrustDomain};
-use voile_proto::workload as wire;
+use voile_proto::{proxy, workload as wire};
 
+use super::address::LABELS_EXTENSION;
 use super::{Protocol, address_bytes};
 
 /// What the proxy knows of a model protocol; `None` for UDP, which no proxy touches.
@@ -132,8 +134,29 @@ pub fn encode_workload(
             .collect(),
         locality: locality(&workload.locality),
         capacity: workload.weight,
+        extensions: labels(workload).into_iter().collect(),
         ..wire::Workload::default()
     }
+}
+
+/// Labels `app` and `version` where they are not the canonical names, so that metrics say what the resource says.
+fn labels(workload: &mesh::Workload) -> Option<wire::Extension> {
+    let label = |name| workload.labels.get(name).map_or("", |value| value);
+    let (app, version) = (label("app"), label("version"));
+    if app == &*workload.canonical_name && version == &*workload.canonical_revision {
+        return None;
+    }
+    let labels = proxy::WorkloadLabels {
+        app: app.to_owned(),
+        version: version.to_owned(),
+    };
+    Some(wire::Extension {
+        name: LABELS_EXTENSION.to_owned(),
+        config: Some(prost_types::Any {
+            type_url: proxy::WorkloadLabels::type_url(),
+            value: labels.encode_to_vec(),
+        }),
+    })
 }
 
 /// The one cluster of a mesh without Kubernetes; the name Istio gives a cluster nobody named.

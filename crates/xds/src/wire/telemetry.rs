@@ -25,8 +25,6 @@ pub struct Telemetry {
     pub server_tracing: Option<Tracing>,
     /// In order; later ones win.
     pub metrics: Vec<MetricOverride>,
-    /// Labels of the workload where they are not its canonical names.
-    pub labels: Option<(Arc<str>, Arc<str>)>,
 }
 
 /// One access log of one side.
@@ -153,9 +151,6 @@ impl Telemetry {
             let one = metric_override(one).map_err(|error| error.within(&field))?;
             telemetry.metrics.push(one);
         }
-        let any = !message.app.is_empty() || !message.version.is_empty();
-        telemetry.labels =
-            any.then(|| (message.app.as_str().into(), message.version.as_str().into()));
         Ok(telemetry)
     }
 
