@@ -209,10 +209,9 @@ impl State {
             Incoming::Window { stream, by } => {
                 if stream != 0
                     && let Some(lane) = self.lane(stream)?
+                    && !core::widen(&mut self.streams[lane].window, by)
                 {
-                    if !core::widen(&mut self.streams[lane].window, by) {
-                        self.abort(lane, core::FLOW_CONTROL_ERROR);
-                    }
+                    self.abort(lane, core::FLOW_CONTROL_ERROR);
                 }
                 self.send_all();
                 Ok(None)

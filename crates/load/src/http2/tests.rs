@@ -67,7 +67,10 @@ impl Pair {
                 let skipped = self.preface.min(there);
                 self.preface -= skipped;
                 let mut bytes = &self.client.unsent()[skipped..there];
-                while let Some(asked) = self.server.next(&mut bytes).expect("the client is honest")
+                while let Some(asked) = self
+                    .server
+                    .next(&mut bytes)
+                    .expect("invariant: the client is honest")
                 {
                     match asked {
                         Asked::Head(lane) => self.server.stream(lane).keep = true,
@@ -79,7 +82,10 @@ impl Pair {
             let back = self.server.unsent().len().min(self.piece);
             if back > 0 {
                 let mut bytes = &self.server.unsent()[..back];
-                while let Some(event) = self.client.next(&mut bytes).expect("the server is honest")
+                while let Some(event) = self
+                    .client
+                    .next(&mut bytes)
+                    .expect("invariant: the server is honest")
                 {
                     match event {
                         Event::Answered(_, answer) => self.answered.push(answer),
