@@ -19,7 +19,7 @@ use crate::contestants::{Hop, Route};
 use crate::environment::{environment, now, warnings};
 use crate::find::Peer;
 use crate::generator::{Broken, Order, finish_load, start_load};
-use crate::target::{Echo, Lab, start_echo};
+use crate::target::{Echo, HTTP, Lab, start_echo};
 
 /// Of both generators: what istio/tools and the quick experiment use.
 const RATE: u32 = 1000;
@@ -106,7 +106,8 @@ pub fn agree(
     let began = Instant::now();
     let mut record = new_record(settings);
     let size = SIZE.to_string();
-    let start = |arguments: &[&str]| start_echo(&settings.voile, folder.path(), arguments, stopped);
+    let start =
+        |arguments: &[&str]| start_echo(&settings.voile, folder.path(), HTTP, arguments, stopped);
     let delay = format!("{DELAY_MS}ms");
     let stall = format!("{}ms:{}ms", STALL_EVERY.as_millis(), STALL.as_millis());
     let (slow, slow_at) = start(&["--size", &size, "--delay", &delay])?;

@@ -16,7 +16,7 @@ use crate::find::Found;
 use crate::gate;
 use crate::idle::possible;
 use crate::slice::merge_histogram;
-use crate::target::{Echo, Lab, start_echo};
+use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo};
 
 /// What to run and with what.
 pub struct Settings {
@@ -112,13 +112,9 @@ fn run_once(
         seed: settings.definition.seed + u64::from(repeat - 1),
         ..settings.definition.clone()
     };
-    let (echo, http) = start_echo(&settings.voile, folder.path(), &[], stopped)?;
-    let tcp_server = if definition.is_bulk() {
-        "--tcp-sink"
-    } else {
-        "--tcp"
-    };
-    let (tcp_echo, tcp) = start_echo(&settings.voile, folder.path(), &[tcp_server], stopped)?;
+    let (echo, http) = start_echo(&settings.voile, folder.path(), HTTP, &[], stopped)?;
+    let tcp_server = if definition.is_bulk() { TCP_SINK } else { TCP };
+    let (tcp_echo, tcp) = start_echo(&settings.voile, folder.path(), tcp_server, &[], stopped)?;
     let lab = Lab {
         voile: settings.voile.clone(),
         folder: folder.path(),

@@ -16,6 +16,7 @@ mod folder;
 mod gate;
 mod generator;
 mod idle;
+mod impostor;
 mod plan;
 mod proof;
 mod slice;

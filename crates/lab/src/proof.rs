@@ -11,6 +11,7 @@ use voile_report::record::{Check, Proof, Verdict};
 
 use crate::contestants::{Contestant, Counts, Hop, Instance, Route};
 use crate::generator::{Broken, Generated, Order, finish_load, start_load};
+use crate::impostor::impostor;
 use crate::plan::Way;
 use crate::target::Lab;
 use crate::wire::{Capture, Hello, Seen};
@@ -89,6 +90,13 @@ pub(crate) fn prove(
             .filter(|hop| hop.tls)
             .flat_map(|hop| strangers(hop, lab.folder)),
     );
+    if way.tls && way.mode == "both" {
+        match contestant.stage(lab, &way.protocol) {
+            Ok(Some(stage)) => checks.push(impostor(&stage, lab.folder)),
+            Ok(None) => {}
+            Err(why) => return Err(Broken::Failed(why)),
+        }
+    }
     let proof = Proof {
         contestant: contestant.name().to_owned(),
         mode: way.mode.clone(),
@@ -229,7 +237,7 @@ fn owned(hop: &Hop, owners: &[Instance]) -> Check {
     }
 }
 
-fn listener_owner(address: SocketAddr, pids: &[u32]) -> io::Result<Option<u32>> {
+pub(crate) fn listener_owner(address: SocketAddr, pids: &[u32]) -> io::Result<Option<u32>> {
     let SocketAddr::V4(v4) = address else {
         return Ok(None);
     };
@@ -439,6 +447,6 @@ fn tls_stranger(claim: &str, address: SocketAddr, arguments: &[String]) -> Check
     clippy::disallowed_methods,
     reason = "paces a loop with a deadline: a process cannot be waited for with one"
 )]
-fn pace() {
+pub(crate) fn pace() {
     std::thread::sleep(Duration::from_millis(5));
 }

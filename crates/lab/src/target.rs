@@ -93,10 +93,16 @@ impl Lab<'_> {
     }
 }
 
+/// What an echo server serves; the options that name its address.
+pub(crate) const HTTP: &str = "--listen";
+pub(crate) const TCP: &str = "--tcp";
+pub(crate) const TCP_SINK: &str = "--tcp-sink";
+
 /// Starts an echo server (all contestants lead to the same one) with these arguments beside its address.
 pub(crate) fn start_echo(
     voile: &Path,
     folder: &Path,
+    serves: &str,
     arguments: &[&str],
     stopped: &dyn Fn() -> bool,
 ) -> Result<(Supervised, SocketAddr), String> {
@@ -112,16 +118,11 @@ pub(crate) fn start_echo(
         workers: 1,
         stopped,
     };
-    let sink = arguments.contains(&"--tcp-sink");
-    let tcp = sink || arguments.contains(&"--tcp");
-    let spec = lab.process(if tcp { "echo-tcp" } else { "echo" }, voile);
-    let listen = address.to_string();
-    // The sink's option is its address.
-    let spec = if sink {
-        spec.args(["echo", "--tcp-sink", &listen])
-    } else {
-        spec.args(["echo", "--listen", &listen]).args(arguments)
-    };
+    let tcp = serves != HTTP;
+    let spec = lab
+        .process(if tcp { "echo-tcp" } else { "echo" }, voile)
+        .args(["echo", serves, &address.to_string()])
+        .args(arguments);
     let mut child = spec.start().map_err(|e| e.to_string())?;
     let probe = if tcp {
         Probe::Tcp(address)

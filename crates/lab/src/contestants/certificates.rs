@@ -1,19 +1,19 @@
 //! Certificates for contestants that have no authority of their own: one root, a leaf for each side, SPIFFE URIs as names,
-//! P-256 as in the mesh, made anew for each run and removed with its folder.
+//! P-256 as in the mesh, made anew for each run and removed with its folder. Also leaves below the mesh's own root.
 
 use std::path::{Path, PathBuf};
 
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, SanType, SigningKey,
 };
 
 /// Paths of what was written.
 #[derive(Debug, Clone)]
-pub(super) struct Leaf {
-    pub(super) certificate: PathBuf,
-    pub(super) key: PathBuf,
+pub(crate) struct Leaf {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
     /// Both in one file, as HAProxy wants them.
     pub(super) both: PathBuf,
 }
@@ -23,10 +23,6 @@ pub(super) fn write(
     folder: &Path,
     leaves: &[(&str, &str)],
 ) -> Result<(PathBuf, Vec<Leaf>), String> {
-    let failed = |e: rcgen::Error| format!("making certificates: {e}");
-    let write = |path: &Path, text: &str| {
-        std::fs::write(path, text).map_err(|e| format!("writing {}: {e}", path.display()))
-    };
     let mut params = CertificateParams::default();
     params
         .distinguished_name
@@ -39,28 +35,63 @@ pub(super) fn write(
     let root = CertifiedIssuer::self_signed(params, KeyPair::generate().map_err(failed)?)
         .map_err(failed)?;
     let root_path = folder.join("root.pem");
-    write(&root_path, &root.pem())?;
-    let mut written = Vec::new();
-    for (name, id) in leaves {
-        let key = KeyPair::generate().map_err(failed)?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, *name);
-        params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(*id).map_err(failed)?)];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        let certificate = params.signed_by(&key, &root).map_err(failed)?;
-        let leaf = Leaf {
-            certificate: folder.join(format!("{name}.pem")),
-            key: folder.join(format!("{name}-key.pem")),
-            both: folder.join(format!("{name}-both.pem")),
-        };
-        write(&leaf.certificate, &certificate.pem())?;
-        write(&leaf.both, &(certificate.pem() + &key.serialize_pem()))?;
-        write(&leaf.key, &key.serialize_pem())?;
-        written.push(leaf);
-    }
+    write_file(&root_path, &root.pem())?;
+    let written = leaves
+        .iter()
+        .map(|(name, id)| leaf(folder, name, id, &root))
+        .collect::<Result<_, _>>()?;
     Ok((root_path, written))
+}
+
+/// Writes leaves below a root whose key lies in files, as the mesh's does.
+pub(super) fn below(
+    root: &Path,
+    root_key: &Path,
+    folder: &Path,
+    leaves: &[(&str, &str)],
+) -> Result<Vec<Leaf>, String> {
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).map_err(|e| format!("reading {}: {e}", path.display()))
+    };
+    let key = KeyPair::from_pem(&read(root_key)?).map_err(failed)?;
+    let issuer = Issuer::from_ca_cert_pem(&read(root)?, key).map_err(failed)?;
+    leaves
+        .iter()
+        .map(|(name, id)| leaf(folder, name, id, &issuer))
+        .collect()
+}
+
+fn failed(e: rcgen::Error) -> String {
+    format!("making certificates: {e}")
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|e| format!("writing {}: {e}", path.display()))
+}
+
+fn leaf(
+    folder: &Path,
+    name: &str,
+    id: &str,
+    issuer: &Issuer<'_, impl SigningKey>,
+) -> Result<Leaf, String> {
+    let key = KeyPair::generate().map_err(failed)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(id).map_err(failed)?)];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    let certificate = params.signed_by(&key, issuer).map_err(failed)?;
+    let leaf = Leaf {
+        certificate: folder.join(format!("{name}.pem")),
+        key: folder.join(format!("{name}-key.pem")),
+        both: folder.join(format!("{name}-both.pem")),
+    };
+    write_file(&leaf.certificate, &certificate.pem())?;
+    write_file(&leaf.both, &(certificate.pem() + &key.serialize_pem()))?;
+    write_file(&leaf.key, &key.serialize_pem())?;
+    Ok(leaf)
 }

@@ -9,7 +9,7 @@ use voile_host::ready::{Probe, http_get};
 
 use super::listeners::{Listeners, fill};
 use super::pair::Pair;
-use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, peers_folder};
+use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
 use crate::find::Peer;
 use crate::plan::Way;
 use crate::target::Lab;
@@ -97,7 +97,7 @@ impl Contestant for Envoy {
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let folder = peers_folder(lab, "envoy")?;
-        let listeners = Listeners::choose(NET)?;
+        let mut listeners = Listeners::choose(NET)?;
         let values = listeners.values(lab, &folder)?;
         let (client, client_admin) = self.launch(lab, "envoy-client", CLIENT_TEMPLATE, &values)?;
         let (server, server_admin) = self.launch(lab, "envoy-server", SERVER_TEMPLATE, &values)?;
@@ -160,6 +160,11 @@ impl Contestant for Envoy {
             counts.insert(role, count);
         }
         Ok(Some(counts))
+    }
+
+    fn stage(&self, _lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
+        let running = self.running.as_ref();
+        Ok(running.and_then(|running| running.pair.listeners.stage(protocol)))
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {

@@ -10,7 +10,7 @@ use voile_host::ready::Probe;
 
 use super::listeners::{Listeners, fill};
 use super::pair::Pair;
-use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, peers_folder};
+use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
 use crate::find::Peer;
 use crate::plan::Way;
 use crate::target::Lab;
@@ -79,7 +79,7 @@ impl Contestant for Haproxy {
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let folder = peers_folder(lab, "haproxy")?;
-        let listeners = Listeners::choose(NET)?;
+        let mut listeners = Listeners::choose(NET)?;
         let mut values = listeners.values(lab, &folder)?;
         let descriptors = values.iter().find(|(name, _)| name == "DESCRIPTORS");
         // Each connection has two sockets, one to either side.
@@ -161,6 +161,11 @@ impl Contestant for Haproxy {
         counts.insert(CLIENT, statistic(&running.client_socket, column, tcp)?);
         counts.insert(SERVER, statistic(&running.server_socket, column, tcp)?);
         Ok(Some(counts))
+    }
+
+    fn stage(&self, _lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
+        let running = self.running.as_ref();
+        Ok(running.and_then(|running| running.pair.listeners.stage(protocol)))
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {

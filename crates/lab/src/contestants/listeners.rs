@@ -9,7 +9,7 @@ use std::path::Path;
 use voile_host::ports::free_port;
 
 use super::certificates::{self, Leaf};
-use super::{CLIENT, Hop, Route, SERVER};
+use super::{CLIENT, Hop, IMPOSTOR, Route, SERVER, Stage};
 use crate::plan::Way;
 use crate::target::Lab;
 
@@ -27,6 +27,9 @@ const OUT_TLS: &str = "TLS_PORT";
 const OUT_DIRECT: &str = "DIRECT_PORT";
 const IN_PLAIN: &str = "SERVER_PLAIN_PORT";
 const IN_TLS: &str = "SERVER_TLS_PORT";
+/// A second way like the one over mutual TLS, for servers that the lab puts at its end.
+const OUT_STAGE: &str = "STAGE_PORT";
+const IN_STAGE: &str = "SERVER_STAGE_PORT";
 
 /// Protocols and what stands before their ports' names.
 const PROTOCOLS: [(&str, &str); 3] = [("http1", ""), ("tcp", "TCP_"), ("grpc", "GRPC_")];
@@ -36,6 +39,8 @@ pub(super) struct Listeners {
     client: IpAddr,
     server: IpAddr,
     ports: BTreeMap<String, u16>,
+    /// Of the server, and of an impostor.
+    leaves: Option<(Leaf, Leaf)>,
 }
 
 impl Listeners {
@@ -51,6 +56,8 @@ impl Listeners {
                 (OUT_DIRECT, client),
                 (IN_PLAIN, server),
                 (IN_TLS, server),
+                (OUT_STAGE, client),
+                (IN_STAGE, server),
             ] {
                 let port = free_port(on).map_err(|e| format!("a port for a peer: {e}"))?;
                 ports.insert(format!("{prefix}{name}"), port.port());
@@ -60,17 +67,21 @@ impl Listeners {
             client,
             server,
             ports,
+            leaves: None,
         })
     }
 
     /// What a template may ask for, and certificates in the folder for what it asks.
     pub(super) fn values(
-        &self,
+        &mut self,
         lab: &Lab<'_>,
         folder: &Path,
     ) -> Result<Vec<(String, String)>, String> {
-        let (root, leaves) =
-            certificates::write(folder, &[("client", CLIENT_ID), ("server", SERVER_ID)])?;
+        let (root, leaves) = certificates::write(
+            folder,
+            &[("client", CLIENT_ID), ("server", SERVER_ID), IMPOSTOR],
+        )?;
+        self.leaves = Some((leaves[1].clone(), leaves[2].clone()));
         let shown = |path: &Path| path.display().to_string();
         let mut values: Vec<(String, String)> = self
             .ports
@@ -110,6 +121,23 @@ impl Listeners {
             values.push((name.to_owned(), value));
         }
         Ok(values)
+    }
+
+    /// The way at whose end the lab may put servers of its own; over gRPC it would be HTTP's.
+    pub(super) fn stage(&self, protocol: &str) -> Option<Stage> {
+        let prefix = if protocol == "tcp" { "TCP_" } else { "" };
+        let at = |on: IpAddr, name: &str| {
+            let port = self.ports.get(&format!("{prefix}{name}"))?;
+            Some(SocketAddr::new(on, *port))
+        };
+        let (right, wrong) = self.leaves.clone()?;
+        Some(Stage {
+            entry: at(self.client, OUT_STAGE)?,
+            host: None,
+            server: at(self.server, IN_STAGE)?,
+            right,
+            wrong,
+        })
     }
 
     /// How requests of that kind go through listeners that all are there.

@@ -1,7 +1,7 @@
 //! Contestants: whoever stands between client and server, started by command line and known by nothing else.
 
 mod baseline;
-mod certificates;
+pub(crate) mod certificates;
 mod envoy;
 mod haproxy;
 mod listeners;
@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use self::certificates::Leaf;
 use crate::definition::Variant;
 use crate::find::Found;
 use crate::plan::Way;
@@ -73,6 +74,25 @@ impl Route {
     }
 }
 
+/// A way through the client's sidecar that demands the server's identity at its far end, where nobody listens: there the
+/// lab puts servers of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct Stage {
+    /// Where the client's sidecar takes requests for it.
+    pub(crate) entry: SocketAddr,
+    /// The Host field, where the contestant routes by it.
+    pub(crate) host: Option<String>,
+    /// Where the sidecar will look for the server.
+    pub(crate) server: SocketAddr,
+    /// A certificate with the server's identity.
+    pub(crate) right: Leaf,
+    /// One of the same root with another identity.
+    pub(crate) wrong: Leaf,
+}
+
+/// The identity that nobody expects, and the name in its certificate.
+const IMPOSTOR: (&str, &str) = ("impostor", "spiffe://cluster.local/ns/lab/sa/impostor");
+
 /// What proxies say they have carried, by role.
 pub(crate) type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
 
@@ -96,6 +116,11 @@ pub(crate) trait Contestant {
     /// Requests (connections, where the protocol is TCP) that each proxy says it has carried since it started, by role.
     /// None when it keeps no count.
     fn counts(&self, protocol: &str) -> Counts;
+
+    /// Where a server of the right root and the wrong identity can be put in its way over mutual TLS.
+    fn stage(&self, _lab: &Lab<'_>, _protocol: &str) -> Result<Option<Stage>, String> {
+        Ok(None)
+    }
 
     /// Whether all its processes still run; if not, which ended and how.
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String>;

@@ -10,7 +10,7 @@ use voile_host::ready::{Probe, http_get};
 
 use super::listeners::{Listeners, fill};
 use super::pair::Pair;
-use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, peers_folder};
+use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
 use crate::find::{Nginx as Found, Stream};
 use crate::plan::Way;
 use crate::target::Lab;
@@ -108,7 +108,7 @@ impl Contestant for Nginx {
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let folder = peers_folder(lab, "nginx")?;
-        let listeners = Listeners::choose(NET)?;
+        let mut listeners = Listeners::choose(NET)?;
         let mut values = listeners.values(lab, &folder)?;
         values.extend(self.own_values());
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -189,6 +189,11 @@ impl Contestant for Nginx {
             counts.insert(role, all.saturating_sub(looks));
         }
         Ok(Some(counts))
+    }
+
+    fn stage(&self, _lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
+        let running = self.running.as_ref();
+        Ok(running.and_then(|running| running.pair.listeners.stage(protocol)))
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {

@@ -11,7 +11,10 @@ use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
 use super::listeners::fill;
-use super::{CLIENT, CONTROL, Contestant, Counts, Hop, Instance, Route, SERVER, peers_folder};
+use super::{
+    CLIENT, CONTROL, Contestant, Counts, Hop, IMPOSTOR, Instance, Route, SERVER, Stage,
+    certificates, listeners, peers_folder,
+};
 use crate::definition::Variant;
 use crate::plan::Way;
 use crate::target::{Echo, Lab, STOP_GRACE};
@@ -26,7 +29,7 @@ const TOKEN_BOUND: Duration = Duration::from_secs(10);
 const REQUESTS: &str = "istio_requests_total";
 const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 /// Names of the services' ports in the mesh's template, and what they carry.
-const PORTS: [(&str, &str); 9] = [
+const PORTS: [(&str, &str); 11] = [
     ("MUTUAL_PORT", "http1"),
     ("PLAIN_PORT", "http1"),
     ("DIRECT_PORT", "http1"),
@@ -36,6 +39,8 @@ const PORTS: [(&str, &str); 9] = [
     ("GRPC_MUTUAL_PORT", "grpc"),
     ("GRPC_PLAIN_PORT", "grpc"),
     ("GRPC_DIRECT_PORT", "grpc"),
+    ("STAGE_PORT", "http1"),
+    ("TCP_STAGE_PORT", "tcp"),
 ];
 
 /// A control plane and two sidecars.
@@ -392,6 +397,34 @@ impl Contestant for Voile {
             );
         }
         Ok(Some(counts))
+    }
+
+    fn stage(&self, lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
+        let Some(running) = &self.running else {
+            return Ok(None);
+        };
+        let name = if protocol == "tcp" {
+            "TCP_STAGE_PORT"
+        } else {
+            "STAGE_PORT"
+        };
+        let port = running.ports.services[name];
+        let folder = lab.folder.join(&self.variant.name);
+        let state = folder.join("state");
+        let mut leaves = certificates::below(
+            &state.join("root-cert.pem"),
+            &state.join("root-key.pem"),
+            &folder,
+            &[("server", listeners::SERVER_ID), IMPOSTOR],
+        )?;
+        let (wrong, right) = (leaves.pop(), leaves.pop());
+        Ok(right.zip(wrong).map(|(right, wrong)| Stage {
+            entry: SocketAddr::new(CLIENT_ADDRESS, port),
+            host: Some(format!("server.lab.svc.cluster.local:{port}")),
+            server: SocketAddr::new(SERVER_ADDRESS, port),
+            right,
+            wrong,
+        }))
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
