@@ -9,6 +9,7 @@ mod hostile_servers;
 mod http2;
 mod identity;
 mod late_detection;
+mod retries;
 mod server_first;
 mod server_name;
 
