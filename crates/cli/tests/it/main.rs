@@ -9,6 +9,7 @@ mod handover;
 mod hostile;
 mod http2;
 mod impostors;
+mod leaks;
 mod lifecycle;
 mod listeners;
 mod mesh;

@@ -80,6 +80,10 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn terminate(&self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM is sent");
