@@ -81,6 +81,7 @@ async fn listener(
         protocol: Protocol::Http,
         services: vec![ServicePlan {
             retry,
+            http2_upgrade: false,
             retry_budget,
             service: Service::default(),
             port: 80,
