@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use voile_model::Port;
-use voile_model::mesh::{Mesh, Protocol as Written, Sidecar, Workload, WorkloadService};
+use voile_model::mesh::{
+    EgressNamespace, Mesh, Protocol as Written, Sidecar, Workload, WorkloadService,
+};
 use voile_policy::{Mode, effective, inherited};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{Protocol, address_bytes, protocol_of, socket_address};
@@ -56,7 +58,29 @@ pub(super) fn capture(
         mutual_tls: mutual_tls(default).into(),
         ports: ports.into_values().collect(),
         mesh_ranges: Vec::new(),
+        limited: sidecar.is_some_and(|sidecar| !sidecar.egress.is_empty()),
+        reachable: reachable(workload, sidecar),
     }
+}
+
+/// What a Sidecar lets its workload see: listeners of their own are limits for captured addresses as well.
+fn reachable(workload: &Workload, sidecar: Option<&Sidecar>) -> Vec<wire::ReachableHosts> {
+    let hosts = sidecar.into_iter().flat_map(|sidecar| &sidecar.egress);
+    let hosts = hosts.flat_map(|listener| &listener.hosts);
+    hosts
+        .filter_map(|host| {
+            let namespace = match &host.namespace {
+                EgressNamespace::Any => String::new(),
+                EgressNamespace::Own => workload.key.namespace.to_string(),
+                EgressNamespace::Named(namespace) => namespace.to_string(),
+                EgressNamespace::Nothing => return None,
+            };
+            Some(wire::ReachableHosts {
+                namespace,
+                host: host.hostname.to_string(),
+            })
+        })
+        .collect()
 }
 
 /// Most ranges that every sidecar is told; beyond them they become coarser.

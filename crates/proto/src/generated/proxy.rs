@@ -53,6 +53,11 @@ pub struct Capture {
     /// asked may need mutual TLS, and is not called in plaintext.
     #[prost(message, repeated, tag = "3")]
     pub mesh_ranges: ::prost::alloc::vec::Vec<AddressRange>,
+    /// Whether only these services exist for this workload (a Sidecar's `egress.hosts`); none of them may be none at all.
+    #[prost(bool, tag = "4")]
+    pub limited: bool,
+    #[prost(message, repeated, tag = "5")]
+    pub reachable: ::prost::alloc::vec::Vec<ReachableHosts>,
 }
 impl ::prost::Name for Capture {
     const NAME: &'static str = "Capture";
@@ -62,6 +67,25 @@ impl ::prost::Name for Capture {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.Capture".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReachableHosts {
+    /// Empty is any.
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    /// May begin with `*.`, or be `*`.
+    #[prost(string, tag = "2")]
+    pub host: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ReachableHosts {
+    const NAME: &'static str = "ReachableHosts";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ReachableHosts".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ReachableHosts".into()
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

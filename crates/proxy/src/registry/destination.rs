@@ -93,6 +93,7 @@ impl Registry {
     fn service_called(&self, host: &str, port: u16) -> Option<(OutboundService, &Service)> {
         let service = self.service_named(&search_name(host))?;
         let port = Port::new(port).filter(|port| service.port(*port).is_some())?;
+        self.reaches(service).then_some(())?;
         let wanted = OutboundService {
             key: service.key.clone(),
             port,
@@ -144,7 +145,7 @@ impl Registry {
         names
             .filter_map(|name| self.services.get(name))
             .map(|held| &held.value)
-            .filter(|service| service.port(port).is_some())
+            .filter(|service| service.port(port).is_some() && self.reaches(service))
             .map(|service| {
                 let authorities = vec![service.key.hostname.to_string().into()];
                 let key = service.key.clone();
@@ -156,6 +157,13 @@ impl Registry {
                 (wanted, service)
             })
             .collect()
+    }
+
+    /// Whether the Sidecar resource lets our workload see the service; what it does not is nobody.
+    fn reaches(&self, service: &Service) -> bool {
+        let configuration = self.configuration.as_ref();
+        let capture = configuration.and_then(|held| held.value.capture.as_ref());
+        capture.is_none_or(|capture| capture.reaches(&service.key))
     }
 
     fn workloads_at(&self, to: SocketAddr) -> Vec<&Workload> {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use voile_model::{Port, ServiceKey};
+use voile_model::{Hostname, Namespace, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
 use super::configuration::MutualTls;
-use super::{Protocol, WireError, address, port, service_key, socket};
+use super::{Protocol, WireError, address, hostname, namespace, port, service_key, socket};
 
 /// The inbound half of transparent capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,29 @@ pub struct Capture {
     pub ports: BTreeMap<Port, CapturedPort>,
     /// Where the mesh's own addresses are.
     pub mesh_ranges: Vec<AddressRange>,
+    /// The services that exist for this workload; `None` is all.
+    pub reachable: Option<Vec<ReachableHosts>>,
+}
+
+/// Services by namespace and host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReachableHosts {
+    /// `None` is any.
+    pub namespace: Option<Namespace>,
+    /// May be a wildcard.
+    pub host: Hostname,
+}
+
+impl ReachableHosts {
+    fn check(message: &wire::ReachableHosts) -> Result<Self, WireError> {
+        Ok(Self {
+            namespace: match message.namespace.as_str() {
+                "" => None,
+                text => Some(namespace("namespace", text)?),
+            },
+            host: hostname("host", &message.host)?,
+        })
+    }
 }
 
 /// A range of addresses.
@@ -72,6 +95,18 @@ pub struct CapturedPort {
 }
 
 impl Capture {
+    /// Whether a service exists for this workload.
+    pub fn reaches(&self, service: &ServiceKey) -> bool {
+        let Some(reachable) = &self.reachable else {
+            return true;
+        };
+        reachable.iter().any(|hosts| {
+            let namespace = hosts.namespace.as_ref();
+            namespace.is_none_or(|namespace| *namespace == service.namespace)
+                && hosts.host.covers(&service.hostname)
+        })
+    }
+
     pub(super) fn check(message: &wire::Capture) -> Result<Self, WireError> {
         let mut ports = BTreeMap::new();
         for (index, entry) in message.ports.iter().enumerate() {
@@ -92,8 +127,20 @@ impl Capture {
             mutual_tls: MutualTls::check("mutual_tls", message.mutual_tls)?,
             ports,
             mesh_ranges,
+            reachable: match message.limited {
+                true => Some(reachable(&message.reachable)?),
+                false => None,
+            },
         })
     }
+}
+
+fn reachable(message: &[wire::ReachableHosts]) -> Result<Vec<ReachableHosts>, WireError> {
+    let check = |(index, hosts): (usize, &wire::ReachableHosts)| {
+        let field = format!("reachable[{index}]");
+        ReachableHosts::check(hosts).map_err(|error| error.within(&field))
+    };
+    message.iter().enumerate().map(check).collect()
 }
 
 impl CapturedPort {

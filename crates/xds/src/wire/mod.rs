@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use address::{
     Address, Endpoint, Service, ServicePort, TelemetryLabels, Tunnel, Workload, WorkloadType,
 };
-pub use capture::{AddressRange, Capture, CapturedPort};
+pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
 pub use configuration::{
     Connection, InboundListener, MutualTls, OutboundListener, OutboundPolicy, OutboundService,
     ProxyConfiguration,

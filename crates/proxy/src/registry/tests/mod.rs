@@ -370,6 +370,8 @@ fn without_the_control_plane_nothing_unknown_is_called_among_the_meshs_own_addre
         trust_domain: "cluster.local".to_owned(),
         capture: Some(proxy::Capture {
             mutual_tls: proxy::MutualTls::Strict.into(),
+            limited: false,
+            reachable: Vec::new(),
             ports: Vec::new(),
             mesh_ranges: [("10.0.0.0", 24), ("2001:db8::", 64)]
                 .map(|(address, prefix)| proxy::AddressRange {
@@ -398,6 +400,61 @@ fn without_the_control_plane_nothing_unknown_is_called_among_the_meshs_own_addre
     ] {
         let plan = registry.destination_unasked(&at(to.parse().expect("an address")));
         assert_eq!(shown(plan.as_ref()), expected, "{to}");
+    }
+}
+
+#[test]
+fn what_a_sidecar_resource_does_not_list_is_nobody() {
+    let all = |namespace: &str, host: &str| (namespace.to_owned(), host.to_owned());
+    let cases = [
+        (true, vec![all("", "*")], true),
+        (true, vec![all(SHOP, "*")], true),
+        (true, vec![all(SHOP, "web.test")], true),
+        (true, vec![all("", "*.test")], true),
+        (true, vec![all("other", "*")], false),
+        (true, vec![all(SHOP, "left.test")], false),
+        (true, vec![], false),
+        (false, vec![], true),
+    ];
+    for (limited, hosts, reached) in cases {
+        let mut registry = mesh(proxy::OutboundPolicy::RegistryOnly);
+        let reachable = hosts.iter().map(|(namespace, host)| proxy::ReachableHosts {
+            namespace: namespace.clone(),
+            host: host.clone(),
+        });
+        let configuration = proxy::ProxyConfiguration {
+            workload_uid: "own".to_owned(),
+            trust_domain: "cluster.local".to_owned(),
+            outbound_policy: proxy::OutboundPolicy::RegistryOnly.into(),
+            capture: Some(proxy::Capture {
+                mutual_tls: proxy::MutualTls::Strict.into(),
+                limited,
+                reachable: reachable.collect(),
+                ..proxy::Capture::default()
+            }),
+            ..proxy::ProxyConfiguration::default()
+        };
+        let body = configuration.encode_to_vec();
+        put(
+            &mut registry,
+            type_url::PROXY_CONFIGURATION,
+            "shop/own",
+            &body,
+        );
+        registry.answers(
+            &format!("{SHOP}/web.test").into(),
+            &[search_name("web.test")],
+        );
+        nobody(&mut registry, "10.96.0.1");
+        let by_name = Target {
+            to: "203.0.113.9:80".parse().expect("an address"),
+            host: Some("web.test".into()),
+        };
+        for target in [at("10.96.0.1:80".parse().expect("an address")), by_name] {
+            let got = shown(registry.destination(&target).as_ref());
+            assert_eq!(got.contains("web"), reached, "{hosts:?} {target}: {got}");
+            assert_ne!(got, "wait", "{hosts:?} {target}");
+        }
     }
 }
 
