@@ -8,7 +8,7 @@ use domain::base::iana::{Class, Opcode, Rcode, Rtype};
 use domain::base::message_builder::{AnswerBuilder, PushError, StaticCompressor};
 use domain::base::name::{FlattenInto, Name, ParsedName};
 use domain::base::{Message, MessageBuilder, Ttl};
-use domain::rdata::{A, Aaaa, Cname};
+use domain::rdata::{A, Aaaa, Cname, Ptr};
 
 /// Largest answer made here over UDP, in bytes, whatever the client offers: larger ones are fragmented and lost
 /// (DNS flag day 2020).
@@ -73,7 +73,8 @@ pub fn receive(packet: &[u8]) -> Received<'_> {
     if matches!(question.qtype(), Rtype::AXFR | Rtype::IXFR) {
         return Received::Refuse(bare(message, Rcode::REFUSED));
     }
-    if message.additional().is_err() {
+    let records = message.additional();
+    if records.map_or(true, |mut records| records.any(|record| record.is_err())) {
         return Received::Refuse(bare(message, Rcode::FORMERR));
     }
     match host_name(question.qname()) {
@@ -122,17 +123,47 @@ fn bare(message: &Message<[u8]>, rcode: Rcode) -> Vec<u8> {
 
 /// Says to whoever sent `packet` that it cannot be answered now; nothing if it is no question.
 pub fn server_failure(packet: &[u8]) -> Option<Vec<u8>> {
+    without_records(packet, Rcode::SERVFAIL)
+}
+
+/// Says that what `packet` asks for does not exist; nothing if it is no question.
+pub fn no_such_name(packet: &[u8]) -> Option<Vec<u8>> {
+    without_records(packet, Rcode::NXDOMAIN)
+}
+
+fn without_records(packet: &[u8], rcode: Rcode) -> Option<Vec<u8>> {
     let message = Message::from_slice(packet).ok()?;
     if message.header().qr() {
         return None;
     }
     let made = MessageBuilder::new_vec()
-        .start_answer(message, Rcode::SERVFAIL)
+        .start_answer(message, rcode)
         .map(|mut answer| {
             answer.header_mut().set_ra(true);
             answer.finish()
         });
     Some(made.unwrap_or_else(|_| bare(message, Rcode::SERVFAIL)))
+}
+
+/// The address that `4.3.2.1.in-addr.arpa` and the like stand for.
+pub fn reverse_address(name: &str) -> Option<IpAddr> {
+    if let Some(digits) = name.strip_suffix(".in-addr.arpa") {
+        let labels: Vec<&str> = digits.rsplit('.').collect();
+        let text = (labels.len() == 4).then(|| labels.join("."))?;
+        return text.parse().ok().map(IpAddr::V4);
+    }
+    let digits = name.strip_suffix(".ip6.arpa")?;
+    let mut bits: u128 = 0;
+    let mut count = 0;
+    for label in digits.rsplit('.') {
+        let one = (label.len() == 1).then(|| u128::from_str_radix(label, 16).ok())??;
+        bits = (bits << 4) | one;
+        count += 1;
+        if count > 32 {
+            return None;
+        }
+    }
+    (count == 32).then(|| IpAddr::V6(bits.into()))
 }
 
 type Builder = AnswerBuilder<StaticCompressor<Vec<u8>>>;
@@ -187,6 +218,23 @@ impl Query<'_> {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// The name of the address that is asked for, if names are what is asked for.
+    pub fn pointer(&self, name: &str, ttl_seconds: u32) -> Vec<u8> {
+        self.make(Rcode::NOERROR, PLAIN_UDP_ANSWER, |answer| {
+            if self.kind != QueryKind::Other(Rtype::PTR.to_int()) {
+                return Ok(());
+            }
+            let (Ok(question), Ok(target)) = (
+                self.message.sole_question(),
+                Name::<Vec<u8>>::from_chars(name.chars()),
+            ) else {
+                return Ok(()); // The question was there before, and our names are names.
+            };
+            let ttl = Ttl::from_secs(ttl_seconds);
+            answer.push((question.qname(), ttl, Ptr::new(target)))
         })
     }
 

@@ -12,8 +12,15 @@ use domain::base::iana::Rcode;
 use crate::exchange::{ExchangeError, Over, exchange};
 use crate::watched::Watched;
 
-/// How long one server may take. Clients wait 5 s (glibc, musl); two servers must fit in that.
+/// How long one server may take, of several at most.
 pub(crate) const SERVER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long all of them may take together: clients wait 5 s (glibc, musl), and shall hear of the failure from us.
+const ALL_TIMEOUT: Duration = Duration::from_secs(4);
+/// Questions in a row that nobody answered, after which the next ones are not kept waiting. One may be a lost datagram;
+/// a client's A and AAAA together are two.
+const SILENT_AFTER: u32 = 2;
+/// How long they are not; then one question tries again.
+const SILENT_FOR: Duration = Duration::from_secs(2);
 /// Servers that are asked; glibc reads no more of resolv.conf.
 const MAX_SERVERS: usize = 3;
 /// Where DNS is answered.
@@ -23,8 +30,11 @@ const PORT: u16 = 53;
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
     /// There is no one to ask.
-    #[error("no resolver is known (resolv.conf names none but ourselves)")]
+    #[error("there is no resolver to ask")]
     NoServer,
+    /// The last questions were not answered, moments ago.
+    #[error("no resolver has answered lately")]
+    Silent,
     /// Each said why.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     All(Vec<ExchangeError>),
@@ -39,15 +49,29 @@ pub struct Upstreams {
     mark: Cell<Option<u32>>,
     /// Index of the server that answered last.
     preferred: Cell<usize>,
+    /// Questions in a row that nobody answered, and when one may be asked again.
+    unanswered: Cell<u32>,
+    again: Cell<Option<Instant>>,
 }
 
 #[derive(Debug)]
 enum Source {
+    Nobody,
     Fixed(SocketAddr),
     File(RefCell<Watched<Vec<SocketAddr>>>),
 }
 
 impl Upstreams {
+    /// Nobody, on purpose.
+    pub fn nobody() -> Self {
+        Self::new(Source::Nobody)
+    }
+
+    /// Whether nobody is asked on purpose, so that what is not known here does not exist.
+    pub fn is_nobody(&self) -> bool {
+        matches!(self.source, Source::Nobody)
+    }
+
     /// One server.
     pub fn fixed(server: SocketAddr) -> Self {
         Self::new(Source::Fixed(server))
@@ -64,6 +88,8 @@ impl Upstreams {
             own: RefCell::default(),
             mark: Cell::new(None),
             preferred: Cell::new(0),
+            unanswered: Cell::new(0),
+            again: Cell::new(None),
         }
     }
 
@@ -79,6 +105,7 @@ impl Upstreams {
 
     fn servers(&self) -> Vec<SocketAddr> {
         let mut servers = match &self.source {
+            Source::Nobody => Vec::new(),
             Source::Fixed(server) => vec![*server],
             Source::File(file) => file.borrow_mut().get(Instant::now()).clone(),
         };
@@ -97,12 +124,41 @@ impl Upstreams {
     /// # Errors
     /// When nobody answers at all.
     pub async fn forward(&self, query: &[u8], over: Over) -> Result<Vec<u8>, ForwardError> {
+        if self.is_silent(Instant::now()) {
+            return Err(ForwardError::Silent);
+        }
+        let answer = self.ask_each(query, over).await;
+        match answer {
+            Ok(_) => self.unanswered.set(0),
+            Err(_) => {
+                self.unanswered.set(self.unanswered.get().saturating_add(1));
+                self.again.set(Some(Instant::now() + SILENT_FOR));
+            }
+        }
+        answer
+    }
+
+    /// Whether to fail at once. Says no to one question after each pause.
+    fn is_silent(&self, now: Instant) -> bool {
+        if self.unanswered.get() < SILENT_AFTER {
+            return false;
+        }
+        let silent = self.again.get().is_some_and(|again| now < again);
+        if !silent {
+            self.again.set(Some(now + ALL_TIMEOUT));
+        }
+        silent
+    }
+
+    async fn ask_each(&self, query: &[u8], over: Over) -> Result<Vec<u8>, ForwardError> {
         let servers = self.servers();
         let count = servers.len();
+        let each = ALL_TIMEOUT / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        let limit = each.min(SERVER_TIMEOUT);
         let mut errors = Vec::new();
         let mut unhelpful = None;
         for (index, server) in servers.into_iter().enumerate() {
-            match self.ask(server, query, over).await {
+            match self.ask(server, query, over, limit).await {
                 Ok(answer) if is_unhelpful(&answer) => unhelpful = Some(answer),
                 Ok(answer) => {
                     self.preferred.set((self.preferred.get() + index) % count);
@@ -123,12 +179,13 @@ impl Upstreams {
         server: SocketAddr,
         query: &[u8],
         over: Over,
+        limit: Duration,
     ) -> Result<Vec<u8>, ExchangeError> {
-        let first = exchange(server, query, over, self.mark.get(), SERVER_TIMEOUT).await;
+        let first = exchange(server, query, over, self.mark.get(), limit).await;
         match (over, first) {
             // Some resolvers speak no TCP; what fits a datagram is better than nothing.
             (Over::Tcp, Err(ExchangeError::Io { .. })) => {
-                exchange(server, query, Over::Udp, self.mark.get(), SERVER_TIMEOUT).await
+                exchange(server, query, Over::Udp, self.mark.get(), limit).await
             }
             (_, result) => result,
         }
@@ -187,6 +244,27 @@ mod tests {
         ] {
             assert_eq!(format!("{:?}", servers(text)), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn after_questions_without_answer_the_next_ones_fail_at_once_but_for_one_after_each_pause() {
+        let upstreams = Upstreams::nobody();
+        let now = Instant::now();
+        let fail = |at: Instant| {
+            upstreams.unanswered.set(upstreams.unanswered.get() + 1);
+            upstreams.again.set(Some(at + SILENT_FOR));
+        };
+        fail(now);
+        assert!(!upstreams.is_silent(now), "one may be a lost datagram");
+        fail(now);
+        assert!(upstreams.is_silent(now));
+        let later = now + SILENT_FOR;
+        assert!(!upstreams.is_silent(later), "one tries");
+        assert!(upstreams.is_silent(later), "the others do not wait for it");
+        fail(later);
+        assert!(upstreams.is_silent(later));
+        upstreams.unanswered.set(0);
+        assert!(!upstreams.is_silent(later), "it was answered");
     }
 
     #[test]

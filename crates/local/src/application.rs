@@ -70,6 +70,8 @@ pub fn sidecar(
         args.extend([
             ("--capture", "redirect".to_owned()),
             ("--dns", format!("127.0.0.1:{DNS_PORT}")),
+            // No way leads out: the resolver of this machine would only be waited for.
+            ("--resolver", "none".to_owned()),
             ("--admin", format!("127.0.0.1:{ADMIN_PORT}")),
             ("--metrics", format!("0.0.0.0:{METRICS_PORT}")),
             ("--readiness", format!("0.0.0.0:{READINESS_PORT}")),

@@ -49,9 +49,10 @@ pub(crate) struct Args {
     /// Answer DNS here, over UDP and TCP: mesh names from the mesh, everything else from the resolver. `off`: not at all.
     #[arg(long, value_name = "ADDRESS|off", default_value = "off", value_parser = dns_address)]
     dns: DnsAddress,
-    /// The resolver for names outside the mesh [default: those of /etc/resolv.conf, read again when it changes].
-    #[arg(long, value_name = "ADDRESS", value_parser = resolver_address)]
-    resolver: Option<SocketAddr>,
+    /// The resolver for names outside the mesh [default: those of /etc/resolv.conf, read again when it changes]. `none`:
+    /// there is no outside, and names that the mesh does not know do not exist.
+    #[arg(long, value_name = "ADDRESS|none", value_parser = resolver)]
+    resolver: Option<voile_proxy::Outside>,
     /// Threads that carry traffic.
     #[arg(long, value_name = "N", default_value_t = 2)]
     workers: usize,
@@ -141,7 +142,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         workers: args.workers,
         drain_timeout: args.drain_timeout,
         dns: args.dns.0,
-        resolver: args.resolver,
+        resolver: args.resolver.unwrap_or(voile_proxy::Outside::System),
         handover: args.handover,
         handover_drain_timeout: args.handover_drain_timeout,
         limits: voile_proxy::Limits {
@@ -185,15 +186,21 @@ fn dns_address(text: &str) -> Result<DnsAddress, String> {
     Ok(DnsAddress(Some(address)))
 }
 
-/// An address with or without a port; 53 without.
-fn resolver_address(text: &str) -> Result<SocketAddr, String> {
+/// An address with or without a port, 53 without; or nobody.
+fn resolver(text: &str) -> Result<voile_proxy::Outside, String> {
     const PORT: u16 = 53;
+    if text == "none" {
+        return Ok(voile_proxy::Outside::Nowhere);
+    }
     text.parse::<SocketAddr>()
         .or_else(|_| {
             text.parse::<std::net::IpAddr>()
                 .map(|ip| SocketAddr::new(ip, PORT))
         })
-        .map_err(|_| format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53"))
+        .map(voile_proxy::Outside::Server)
+        .map_err(|_| {
+            format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53, or `none`")
+        })
 }
 
 /// A duration as resources write it: 5s, 1m30s, 250ms.

@@ -13,6 +13,7 @@ mod leaks;
 mod lifecycle;
 mod listeners;
 mod mesh;
+mod names;
 mod overload;
 mod policy;
 mod telemetry;

@@ -14,14 +14,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use voile_dns::message::{self, Query, QueryKind, Received};
 use voile_dns::{Answers, Over, Resolver, Upstreams};
+use voile_model::Hostname;
 use voile_proto::type_url;
 use voile_telemetry::Family;
 use voile_xds::client::XdsClient;
 
 use super::handover::Inherited;
 use super::state::Shared;
-use super::{Options, RunError};
-use crate::registry::names::{Meaning, is_mesh_name, is_service_name, pod_of_service, search_name};
+use super::{Options, Outside, RunError};
+use crate::registry::names::{
+    Meaning, Owner, is_mesh_name, is_service_name, pod_of_service, search_name,
+};
 
 /// How long clients may keep our answers, in seconds; Istio's.
 const MESH_TTL_SECONDS: u32 = 30;
@@ -109,8 +112,9 @@ const ROLES: [&str; 2] = ["dns-udp", "dns-tcp"];
 /// Servers to ask, as `--resolver` says.
 pub(super) fn upstreams(options: &Options) -> Rc<Upstreams> {
     let upstreams = match options.resolver {
-        Some(server) => Upstreams::fixed(server),
-        None => Upstreams::of_file(Path::new(RESOLV_CONF)),
+        Outside::Server(server) => Upstreams::fixed(server),
+        Outside::System => Upstreams::of_file(Path::new(RESOLV_CONF)),
+        Outside::Nowhere => Upstreams::nobody(),
     };
     // Our own questions must not be redirected to ourselves.
     upstreams.set_mark(options.capture.map(|_| voile_transport::OUTWARD_MARK));
@@ -181,7 +185,12 @@ impl Dns {
             return Some(query.addresses(&local, None, MESH_TTL_SECONDS, udp));
         }
         if host.ends_with(".arpa") {
-            return self.forward(packet, over).await;
+            return match message::reverse_address(host).map_or(Owner::Unknown, |ip| self.owner(ip))
+            {
+                Owner::Host(host) => Some(query.pointer(host.as_str(), MESH_TTL_SECONDS)),
+                Owner::Nameless => Some(query.no_such_name()),
+                Owner::Unknown => self.forward(packet, over).await,
+            };
         }
         match self.meaning(host).await {
             Some(Meaning::Addresses(mut addresses)) => {
@@ -316,7 +325,17 @@ impl Dns {
         asked.values().min().map(|oldest| *oldest + UNUSED_FOR)
     }
 
+    fn owner(&self, address: IpAddr) -> Owner {
+        if address.is_loopback() {
+            return Hostname::new("localhost").map_or(Owner::Nameless, Owner::Host);
+        }
+        self.shared().registry.owner(address)
+    }
+
     async fn forward(&self, packet: &[u8], over: Over) -> Option<Vec<u8>> {
+        if self.upstreams.is_nobody() {
+            return message::no_such_name(packet);
+        }
         let started = Instant::now();
         add(&self.figures.upstream_requests);
         let result = self.upstreams.forward(packet, over).await;

@@ -76,8 +76,8 @@ pub struct Options {
     pub drain_timeout: Duration,
     /// Where DNS is answered, if it is.
     pub dns: Option<SocketAddr>,
-    /// The resolver for names outside the mesh; those of `/etc/resolv.conf` if not said.
-    pub resolver: Option<SocketAddr>,
+    /// Who knows the names outside the mesh.
+    pub resolver: Outside,
     /// How long they may take when another process serves in our place.
     pub handover_drain_timeout: Duration,
     /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
@@ -88,6 +88,17 @@ pub struct Options {
     pub log: Option<Level>,
     /// Where the kernel redirects connections; `None` where it does not.
     pub capture: Option<Capture>,
+}
+
+/// Who knows the names outside the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outside {
+    /// The servers of `/etc/resolv.conf`.
+    System,
+    /// This one.
+    Server(SocketAddr),
+    /// Nobody: names outside the mesh do not exist.
+    Nowhere,
 }
 
 /// Where the kernel redirects the connections of our pod. An IPv4 wildcard stands for IPv6's, too.

@@ -25,6 +25,26 @@ pub(crate) enum Meaning {
     Nothing,
 }
 
+/// Whether this is one of the addresses that the control plane gives to ServiceEntries: Istio's ranges, which nobody routes
+/// and no other resolver knows.
+pub(crate) fn is_virtual(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[..2] == [240, 240],
+        IpAddr::V6(v6) => v6.segments()[..3] == [0x2001, 2, 0],
+    }
+}
+
+/// What is known of an address asked for by its reverse name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// This service has it.
+    Host(Hostname),
+    /// The mesh has it, and it has no name.
+    Nameless,
+    /// Nobody we know.
+    Unknown,
+}
+
 /// The resource name that asks what a host name means.
 pub(crate) fn search_name(host: &str) -> Arc<str> {
     format!("{SEARCH}{host}").into()
@@ -79,6 +99,21 @@ impl Registry {
         } else {
             self.headless(service)
         })
+    }
+
+    /// Who has an address, as far as we were told; nobody asks the control plane for this.
+    pub(crate) fn owner(&self, address: IpAddr) -> Owner {
+        let mut services = self.services_by_address.get(&address);
+        let host = services.find_map(|name| {
+            let host = &self.services.get(name)?.value.key.hostname;
+            (!host.is_wildcard()).then(|| host.clone())
+        });
+        match host {
+            Some(host) => Owner::Host(host),
+            None if is_virtual(address) => Owner::Nameless,
+            None if self.workloads_by_address.get(&address).next().is_some() => Owner::Nameless,
+            None => Owner::Unknown,
+        }
     }
 
     /// The addresses of the workload called `pod` behind a service that has none of its own.

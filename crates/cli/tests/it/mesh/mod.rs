@@ -3,6 +3,7 @@
 
 pub(crate) mod application;
 mod process;
+pub(crate) mod resolver;
 mod wire;
 
 pub(crate) use process::{Process, free_port, wait_until};

@@ -1,0 +1,187 @@
+//! Names through a sidecar: endpoints that only DNS knows, and what its DNS proxy answers to an application.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+
+use crate::mesh::resolver::{Resolver, ask};
+use crate::mesh::{Client, Mesh, application, free_port, get, local, series, wait_until};
+
+/// Ports of the client's listeners: every address of a name, only the first, a name that does not exist.
+const ALL: u16 = 8181;
+const FIRST: u16 = 8182;
+const LOST: u16 = 8183;
+/// Where the applications outside the mesh listen.
+const OUTSIDE: u16 = 18181;
+
+/// A ServiceEntry whose endpoint is a name, and a listener of the client's for it.
+fn entry(host: &str, port: u16, resolution: &str, endpoint: &str) -> String {
+    format!(
+        "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: port-{port}, namespace: shop}}\n\
+         spec:\n  hosts: [{host}]\n  location: MESH_EXTERNAL\n  resolution: {resolution}\n\
+         \x20 ports: [{{number: {port}, name: http, protocol: HTTP, targetPort: {OUTSIDE}}}]\n  endpoints: [{endpoint}]\n"
+    )
+}
+
+fn add_entries(mesh: &Mesh) {
+    let path = mesh.config().join("mesh.yaml");
+    let mut text = std::fs::read_to_string(&path).expect("the resources");
+    // The client's Sidecar is the last resource.
+    for (port, host) in [(ALL, "all"), (FIRST, "first"), (LOST, "lost")] {
+        text += &format!(
+            "  - port: {{number: {port}, protocol: HTTP, name: out-{port}}}\n    bind: {}\n    captureMode: NONE\n    hosts: [shop/{host}.example.com]\n",
+            mesh.http().ip()
+        );
+    }
+    text += &entry("all.example.com", ALL, "DNS", "{address: app.test}");
+    text += &entry(
+        "first.example.com",
+        FIRST,
+        "DNS_ROUND_ROBIN",
+        "{address: app.test}",
+    );
+    // Without endpoints the host itself is the name.
+    text += &entry("lost.example.com", LOST, "DNS", "");
+    text += "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: wild, namespace: shop}\n\
+             spec: {hosts: [\"*.wild.example.com\"], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 192.0.2.1}]}\n\
+             ---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: secret, namespace: other}\n\
+             spec: {hosts: [secret.example.com], exportTo: [\".\"], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 192.0.2.1}]}\n";
+    std::fs::write(&path, text).expect("written");
+}
+
+/// An application outside the mesh that answers with its name.
+fn outside(mesh: &Mesh, last: u8, name: &'static str) -> Ipv4Addr {
+    let IpAddr::V4(address) = mesh.client_pod() else {
+        panic!("the mesh has IPv4 addresses");
+    };
+    let [a, b, c, _] = address.octets();
+    let address = Ipv4Addr::new(a, b, c, last);
+    let listener = TcpListener::bind((address, OUTSIDE)).expect("the application's address");
+    application::serve(listener, move |stream| {
+        let mut reader = std::io::BufReader::new(stream);
+        while application::read_request(&mut reader).is_some() {
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}",
+                name.len()
+            );
+            if reader.get_mut().write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    address
+}
+
+/// Who answers; the status where nobody does.
+fn called(address: SocketAddr) -> String {
+    match get(address, "/") {
+        Ok(answer) if answer.status == 200 => String::from_utf8_lossy(&answer.body).into_owned(),
+        Ok(answer) => answer.status.to_string(),
+        Err(error) => error.kind().to_string(),
+    }
+}
+
+#[test]
+fn endpoints_known_by_a_name_are_resolved_and_the_last_good_addresses_outlive_the_resolver() {
+    let resolver = Resolver::start(BTreeMap::new());
+    let how = Client {
+        arguments: vec!["--resolver".to_owned(), resolver.address.to_string()],
+        ..Client::default()
+    };
+    let mesh = Mesh::start_as("STRICT", &how);
+    let (one, two) = (outside(&mesh, 11, "one"), outside(&mesh, 12, "two"));
+    resolver.set(Some(BTreeMap::from([("app.test", vec![one, two])])));
+    add_entries(&mesh);
+    let at = |port| SocketAddr::new(mesh.http().ip(), port);
+    wait_until("the listeners are there", || called(at(LOST)) == "503");
+    let page = mesh.client_metrics();
+    let labels = ["response_flags=\"UH\"", "response_code=\"503\""];
+    let unhealthy = series(&page, "istio_requests_total", &labels);
+    assert!(unhealthy >= Some(1.0), "{page}");
+    let log = mesh.client.log();
+    assert!(log.contains("no such name (NXDOMAIN)"), "{log}");
+
+    let mut answered = BTreeSet::new();
+    wait_until("every address of the name is called", || {
+        answered.insert(called(at(ALL)));
+        answered.len() >= 2
+    });
+    assert_eq!(answered, ["one", "two"].map(str::to_owned).into());
+    for _ in 0..20 {
+        assert_eq!(called(at(FIRST)), "one");
+    }
+    // The answers expire, and the resolver is broken.
+    resolver.set(None);
+    wait_until("it is asked anew, in vain", || {
+        assert!(["one", "two"].contains(&&*called(at(ALL))));
+        mesh.client.log().contains("the last good addresses serve")
+    });
+    assert_eq!(called(at(FIRST)), "one");
+    resolver.set(Some(BTreeMap::from([("app.test", vec![two])])));
+    // Open connections to the first address of a name stay, as Istio has it; so only the other one is sure to follow.
+    wait_until("calls follow the name", || {
+        (0..10).all(|_| called(at(ALL)) == "two")
+    });
+}
+
+#[test]
+fn the_dns_proxy_answers_for_the_mesh_and_passes_the_rest_on() {
+    let resolver = Resolver::start(BTreeMap::from([(
+        "www.elsewhere.test",
+        vec![Ipv4Addr::new(192, 0, 2, 7)],
+    )]));
+    let dns = local(free_port());
+    let how = Client {
+        arguments: [
+            "--dns",
+            &dns.to_string(),
+            "--resolver",
+            &resolver.address.to_string(),
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        ..Client::default()
+    };
+    let mesh = Mesh::start_as("STRICT", &how);
+    add_entries(&mesh);
+    let server = format!("NOERROR {}", mesh.inbound(0).ip());
+    let is_virtual = |answer: &str| answer.starts_with("NOERROR 240.240.");
+    wait_until("the entries are there", || {
+        is_virtual(&ask(dns, "all.example.com", "A"))
+    });
+    for (name, kind, expected) in [
+        ("server", "A", &*server),
+        ("server.shop", "A", &server),
+        ("server.shop.svc", "A", &server),
+        ("SERVER.shop.svc.cluster.local", "A", &server),
+        ("server.shop.svc.cluster.local", "AAAA", "NOERROR"),
+        ("server.server.shop.svc.cluster.local", "A", &server),
+        ("nobody.shop.svc.cluster.local", "A", "NXDOMAIN"),
+        (
+            "server.shop.svc.cluster.local.shop.svc.cluster.local",
+            "A",
+            "NXDOMAIN",
+        ),
+        ("localhost", "A", "NOERROR 127.0.0.1"),
+        ("www.elsewhere.test", "A", "NOERROR 192.0.2.7"),
+        ("www.elsewhere.test", "AAAA", "NOERROR"),
+        ("elsewhere.test", "A", "NXDOMAIN"),
+        ("secret.example.com", "A", "NXDOMAIN"),
+        ("wild.example.com", "A", "NXDOMAIN"),
+        ("1.0.240.240.in-addr.arpa", "PTR", "NXDOMAIN"),
+        ("1.0.0.127.in-addr.arpa", "PTR", "NOERROR localhost"),
+    ] {
+        assert_eq!(ask(dns, name, kind), expected, "{name} {kind}");
+    }
+    assert!(is_virtual(&ask(dns, "deep.in.wild.example.com", "A")));
+    let sixth = ask(dns, "all.example.com", "AAAA");
+    assert!(sixth.starts_with("NOERROR 2001:2:"), "{sixth}");
+    let all = ask(dns, "all.example.com", "A");
+    let mut octets: Vec<&str> = all.trim_start_matches("NOERROR ").split('.').collect();
+    octets.reverse();
+    let reverse = format!("{}.in-addr.arpa", octets.join("."));
+    assert_eq!(ask(dns, &reverse, "PTR"), "NOERROR all.example.com");
+    // Nobody to pass it on to: said, not left unanswered.
+    resolver.set(None);
+    assert_eq!(ask(dns, "www.elsewhere.test", "A"), "SERVFAIL");
+}

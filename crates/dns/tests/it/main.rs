@@ -1,0 +1,4 @@
+//! What the crate does at its boundaries: packets of anybody, and resolvers that answer, lie, or say nothing.
+
+mod packets;
+mod silence;
