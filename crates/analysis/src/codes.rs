@@ -42,4 +42,10 @@ codes! {
     TWO_POLICIES = "V0315";
     /// A service's resolution is DYNAMIC_DNS, which is not built yet: explicit listeners answer calls to it 503.
     DNS_NOT_RESOLVED = "V0316";
+    /// A Telemetry names a provider that MeshConfig does not have, or one that cannot take it.
+    UNKNOWN_PROVIDER = "V0317";
+    /// Several Telemetries are for one whole namespace; only the oldest counts.
+    TWO_TELEMETRIES = "V0318";
+    /// A Telemetry selects no workload.
+    TELEMETRY_SELECTS_NOTHING = "V0319";
 }

@@ -9,6 +9,7 @@ mod peer_authentication;
 mod services;
 mod sidecars;
 mod subject;
+mod telemetry;
 mod workloads;
 
 use voile_model::{Diagnostic, Mesh};
@@ -22,6 +23,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     listeners::check(mesh, &subjects, &mut found);
     peer_authentication::check(mesh, &subjects, &mut found);
     workloads::check(mesh, &subjects, &mut found);
+    telemetry::check(mesh, &subjects, &mut found);
     Diagnostic::sort(&mut found);
     found.dedup();
     found

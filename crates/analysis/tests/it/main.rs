@@ -47,7 +47,10 @@ fn every_mesh_gives_exactly_its_problems() {
 
 #[test]
 fn every_code_of_the_table_is_shown_by_some_case() {
-    let text = include_str!("golden/mesh.txt");
+    let text = concat!(
+        include_str!("golden/mesh.txt"),
+        include_str!("golden/telemetry.txt")
+    );
     for (code, meaning) in voile_analysis::codes::TABLE {
         assert!(
             text.contains(&format!("[{code}]")),

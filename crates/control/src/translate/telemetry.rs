@@ -8,7 +8,7 @@ use std::sync::Arc;
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::LogFormat;
 use voile_model::mesh::telemetry::{
-    CustomTag, LoggingRule, Side, TagOverride, Telemetry, TracingRule,
+    CustomTag, LoggingRule, Share, Side, TagOverride, Telemetry, TracingRule,
 };
 use voile_model::mesh::{
     AlsProvider, FileLogProvider, Mesh, OpenTelemetryProvider, OtlpTransport, Provider,
@@ -218,10 +218,7 @@ impl<'a> Spans<'a> {
             self.provider = Some(first.name.clone());
         }
         self.disabled = rule.disable_span_reporting.unwrap_or(self.disabled);
-        self.sampling = rule
-            .sampling
-            .map(|share| share.millionths())
-            .or(self.sampling);
+        self.sampling = rule.sampling.map(Share::millionths).or(self.sampling);
         self.tags = rule.custom_tags.as_ref().or(self.tags);
         self.use_request_id = rule.use_request_id.or(self.use_request_id);
         self.istio_tags = rule.istio_tags.or(self.istio_tags);
@@ -241,7 +238,7 @@ fn tracing(
     let defaults = &config.proxy.tracing;
     let mut spans = Spans {
         provider: config.default_providers.tracing.first().cloned(),
-        sampling: defaults.sampling.map(|share| share.millionths()),
+        sampling: defaults.sampling.map(Share::millionths),
         tags: Some(&defaults.custom_tags),
         istio_tags: defaults.istio_tags,
         ..Spans::default()

@@ -192,16 +192,7 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
         );
     }
     access_log(config, written, report);
-    set(
-        &mut config.enable_tracing,
-        written.enable_tracing.as_ref().map(|flag| flag.value),
-    );
-    let names = |texts: &[Text]| texts.iter().map(|text| text.value.clone()).collect();
-    config.default_providers = DefaultProviders {
-        tracing: names(&written.default_providers.tracing),
-        metrics: names(&written.default_providers.metrics),
-        access_logging: names(&written.default_providers.access_logging),
-    };
+    default_providers(config, written);
     if let Some(proxy) = &written.proxy {
         config.proxy = proxy_settings(proxy, report);
     }
@@ -212,6 +203,19 @@ fn set<T>(place: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *place = value;
     }
+}
+
+fn default_providers(config: &mut MeshConfig, written: &written::MeshConfig) {
+    set(
+        &mut config.enable_tracing,
+        written.enable_tracing.as_ref().map(|flag| flag.value),
+    );
+    let names = |texts: &[Text]| texts.iter().map(|text| text.value.clone()).collect();
+    config.default_providers = DefaultProviders {
+        tracing: names(&written.default_providers.tracing),
+        metrics: names(&written.default_providers.metrics),
+        access_logging: names(&written.default_providers.access_logging),
+    };
 }
 
 /// The mesh's log and format. An empty format is the default of its encoding.

@@ -10,6 +10,7 @@ mod golden;
 mod hostile;
 mod last_good;
 mod meaning;
+mod reference;
 
 use voile_model::{Diagnostic, Mesh, SourceFile, check};
 

@@ -222,7 +222,7 @@ impl Control {
             source: plan.settings.source_address,
             mark: self.marks.then_some(transport::OUTWARD_MARK),
         };
-        let recording = self.recorders.follow(&plan, origin);
+        let recording = Arc::new(self.recorders.follow(&plan, origin));
         let keys: BTreeSet<Key> = keys(&plan).collect();
         let (inbound, outbound) = {
             let mut shared = self.shared();
@@ -251,7 +251,7 @@ impl Control {
             plan: Arc::clone(&plan),
             inbound: inbound.clone(),
             outbound: outbound.clone(),
-            recording: recording.clone(),
+            recording: Arc::clone(&recording),
         });
         tracing::info!(
             inbound = plan.inbound.len(),

@@ -218,9 +218,7 @@ impl<'a> Flight<'a> {
         };
         if let Some(pump) = &down {
             tally.response_body = pump.bytes;
-            if let (Some(observer), Some(trailers)) = (self.observer, &pump.trailers) {
-                observer.trailers(&mut headers::fields(trailers));
-            }
+            show_trailers(self.observer, pump);
             tally.grpc.response_messages = count(pump);
             if call.is_grpc {
                 tally.grpc.status = pump.trailers.as_ref().and_then(grpc::status);
@@ -288,6 +286,12 @@ fn count(pump: &Pump) -> u64 {
     pump.messages
         .as_ref()
         .map_or(0, |Messages { count, .. }| *count)
+}
+
+fn show_trailers(observer: Option<&dyn Observe>, pump: &Pump) {
+    if let (Some(observer), Some(trailers)) = (observer, &pump.trailers) {
+        observer.trailers(&mut headers::fields(trailers));
+    }
 }
 
 /// Waits for the final head; passes interim ones on.

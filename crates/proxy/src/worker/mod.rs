@@ -71,7 +71,7 @@ pub(crate) enum ToWorker {
         plan: Arc<Plan>,
         inbound: Vec<ListenerId>,
         outbound: Vec<ListenerId>,
-        recording: Recording,
+        recording: Arc<Recording>,
     },
     /// The answer about a stranger's address.
     Peer {
@@ -400,7 +400,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 outbound,
                 recording,
             } => {
-                *worker.recording.borrow_mut() = Rc::new(recording);
+                *worker.recording.borrow_mut() = Rc::new(Recording::clone(&recording));
                 slots.apply(&worker, &plan, &inbound, &outbound);
             }
             ToWorker::Peer { address, peer } => {

@@ -84,7 +84,7 @@ impl Projection {
                 None => samples.push((text(&labels, None), of(outcome))),
                 Some(shape) if shape.off => {}
                 Some(shape) => {
-                    *changed.entry(text(&labels, Some(shape))).or_default() += of(outcome)
+                    *changed.entry(text(&labels, Some(shape))).or_default() += of(outcome);
                 }
             }
         }
