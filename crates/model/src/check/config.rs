@@ -130,6 +130,11 @@ fn pin(node: &mut yaml::Node, place: Place) {
     }
 }
 
+fn http2_upgrade(written: &written::MeshConfig, report: &Report) -> Option<bool> {
+    let text = written.h2_upgrade_policy.as_ref()?;
+    report.one_of(text, &H2_UPGRADE_POLICIES)
+}
+
 /// Puts what is written over the defaults.
 fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
     let trust_domain = |text: &Text| {
@@ -177,11 +182,7 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
         .as_ref()
         .and_then(|text| report.duration(text));
     set(&mut config.protocol_detection_timeout, detection);
-    let upgrade = written
-        .h2_upgrade_policy
-        .as_ref()
-        .and_then(|text| report.one_of(text, &H2_UPGRADE_POLICIES));
-    set(&mut config.http2_upgrade, upgrade);
+    set(&mut config.http2_upgrade, http2_upgrade(written, report));
     if let Some(timeout) = &written.connect_timeout
         && config.connect_timeout.is_zero()
     {

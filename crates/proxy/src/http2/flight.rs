@@ -16,6 +16,7 @@ use super::headers;
 use super::limits::MAX_INTERIM_RESPONSES;
 use super::pump::{Broken, Cause, Pump, Replay};
 use super::stream::{Call, Tally};
+use crate::http::HttpTimeouts;
 use crate::http::timer::Timer;
 use crate::http::{Observe, ResponseFlag};
 
@@ -31,6 +32,8 @@ pub(crate) enum Landing {
     Interim,
     /// Nothing moved for too long.
     Idle,
+    /// The upstream did not answer in time.
+    Timeout,
 }
 
 pub(crate) fn client_gone(cause: Cause, tally: &mut Tally) {
@@ -64,18 +67,21 @@ pub(crate) struct Flight<'a> {
     down: Down,
     idle_since: Option<(Instant, u64)>,
     timer: Timer,
-    limit: Duration,
+    timeouts: HttpTimeouts,
+    started: Instant,
+    waiting_since: Option<Instant>,
     /// Is told what the record needs.
     pub(crate) observer: Option<&'a dyn Observe>,
 }
 
 impl<'a> Flight<'a> {
-    /// A request that is on its way; nothing waits for the client longer than `limit`.
+    /// A request that is on its way.
     pub(crate) fn new(
         up: &'a mut Pump,
         replay: &'a mut Replay,
         response: ResponseFuture,
-        limit: Duration,
+        timeouts: HttpTimeouts,
+        started: Instant,
     ) -> Self {
         Self {
             up,
@@ -86,7 +92,9 @@ impl<'a> Flight<'a> {
             },
             idle_since: None,
             timer: Timer::default(),
-            limit,
+            timeouts,
+            started,
+            waiting_since: None,
             observer: None,
         }
     }
@@ -147,10 +155,10 @@ impl<'a> Flight<'a> {
         if matches!(self.down, Down::Over) {
             return Poll::Ready(Landing::Done);
         }
-        if self.is_idle_too_long(cx, call.is_grpc) {
-            return Poll::Ready(Landing::Idle);
+        match self.late(cx, call.is_grpc) {
+            Some(landing) => Poll::Ready(landing),
+            None => Poll::Pending,
         }
-        Poll::Pending
     }
 
     /// Passes the head of the answer on.
@@ -184,7 +192,7 @@ impl<'a> Flight<'a> {
     }
 
     /// Only waiting for the client is bounded, as in HTTP/1.1; a quiet gRPC caller is not late, it has nothing to say.
-    fn is_idle_too_long(&mut self, cx: &mut Context<'_>, is_grpc: bool) -> bool {
+    fn late(&mut self, cx: &mut Context<'_>, is_grpc: bool) -> Option<Landing> {
         let (answering, down_stalled, down_bytes) = match &self.down {
             Down::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
@@ -192,14 +200,24 @@ impl<'a> Flight<'a> {
         let sending = !self.up.is_done() && !self.up.stalled && !answering && !is_grpc;
         if !sending && !down_stalled {
             self.idle_since = None;
-            return false;
+            let waiting = self.up.is_done() && !answering;
+            let limit = self.timeouts.request.filter(|_| waiting)?;
+            let since = *self.waiting_since.get_or_insert_with(Instant::now);
+            let late = self.timer.passed(cx, since + limit);
+            return late.then_some(Landing::Timeout);
         }
         let moved = self.up.bytes + down_bytes;
         let since = match self.idle_since {
             Some((since, at)) if at == moved => since,
             _ => self.idle_since.insert((Instant::now(), moved)).0,
         };
-        self.timer.passed(cx, since + self.limit)
+        let mut deadline = since + self.timeouts.stream_idle;
+        if sending && self.timeouts.min_body_rate > 0 {
+            let earned = self.up.bytes / u64::from(self.timeouts.min_body_rate);
+            let whole = self.started + self.timeouts.body_grace + Duration::from_secs(earned);
+            deadline = deadline.min(whole);
+        }
+        self.timer.passed(cx, deadline).then_some(Landing::Idle)
     }
 
     /// Whether the client has nothing of an answer and all of the request is still at hand.
@@ -243,42 +261,51 @@ impl<'a> Flight<'a> {
                 tally.flag = ResponseFlag::UpstreamRemoteReset;
                 tally.details = "upstream_remote_reset";
             }
-            Landing::Upstream(Cause::Violation(reason)) => {
-                let flag = ResponseFlag::UpstreamProtocolError;
+            failure => {
+                let (status, flag, details, reason) = own_words(failure);
+                self.up.sink().send_reset(reason);
                 if answered {
                     reset_client(reason);
-                    (tally.flag, tally.details) = (flag, "http2.violation");
-                } else {
-                    call.answer(502, flag, "http2.violation", "http2.violation", tally);
-                }
-            }
-            Landing::Upstream(Cause::Connection) => {
-                let flag = ResponseFlag::UpstreamConnectionTermination;
-                let details = "upstream_connection_termination";
-                if answered {
-                    reset_client(Reason::INTERNAL_ERROR);
                     (tally.flag, tally.details) = (flag, details);
                 } else {
-                    call.answer(503, flag, details, details, tally);
-                }
-            }
-            Landing::Interim => {
-                self.up.sink().send_reset(Reason::PROTOCOL_ERROR);
-                let flag = ResponseFlag::UpstreamProtocolError;
-                call.answer(502, flag, "interim_responses", "interim_responses", tally);
-            }
-            Landing::Idle => {
-                self.up.sink().send_reset(Reason::CANCEL);
-                (tally.flag, tally.details) =
-                    (ResponseFlag::StreamIdleTimeout, "stream_idle_timeout");
-                if answered {
-                    reset_client(Reason::CANCEL);
-                } else {
-                    let (flag, details) = (tally.flag, tally.details);
-                    call.answer(408, flag, details, details, tally);
+                    call.answer(status, flag, details, details, tally);
                 }
             }
         }
+    }
+}
+
+/// What we say of a failure that nobody else has a word for: a status while there is no answer, a code when there is.
+fn own_words(failure: Landing) -> (u16, ResponseFlag, &'static str, Reason) {
+    use ResponseFlag as Flag;
+    match failure {
+        Landing::Upstream(Cause::Violation(reason)) => {
+            (502, Flag::UpstreamProtocolError, "http2.violation", reason)
+        }
+        Landing::Interim => (
+            502,
+            Flag::UpstreamProtocolError,
+            "interim_responses",
+            Reason::PROTOCOL_ERROR,
+        ),
+        Landing::Timeout => (
+            504,
+            Flag::UpstreamRequestTimeout,
+            "response_timeout",
+            Reason::CANCEL,
+        ),
+        Landing::Idle => (
+            408,
+            Flag::StreamIdleTimeout,
+            "stream_idle_timeout",
+            Reason::CANCEL,
+        ),
+        Landing::Upstream(_) | Landing::Client(_) | Landing::Done => (
+            503,
+            Flag::UpstreamConnectionTermination,
+            "upstream_connection_termination",
+            Reason::INTERNAL_ERROR,
+        ),
     }
 }
 

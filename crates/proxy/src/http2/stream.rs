@@ -40,6 +40,7 @@ pub(crate) struct Tally {
 /// The client's side of a stream.
 pub(crate) struct Call {
     pub(crate) respond: SendResponse<Bytes>,
+    started: Instant,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
     idempotent: bool,
@@ -58,6 +59,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     let head = Head::Http2(&parts);
     let mut call = Call {
         respond,
+        started,
         is_grpc: head.is_grpc(),
         is_head: parts.method == Method::HEAD,
         idempotent: head.is_idempotent(),
@@ -223,7 +225,7 @@ async fn forward<R: HttpRole + 'static>(
             }
             (None, None) => return,
         };
-        let mut flight = Flight::new(up, &mut replay, response, worker.timeouts.stream_idle);
+        let mut flight = Flight::new(up, &mut replay, response, worker.timeouts, call.started);
         flight.observer = observer;
         let landing = poll_fn(|cx| flight.poll(cx, call, tally)).await;
         let failed = failure(landing, &lease);
@@ -254,7 +256,7 @@ fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
             lease.spoiled();
             None
         }
-        Landing::Done | Landing::Client(_) | Landing::Idle => None,
+        Landing::Done | Landing::Client(_) | Landing::Idle | Landing::Timeout => None,
     }
 }
 

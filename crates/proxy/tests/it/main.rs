@@ -6,3 +6,4 @@
 )]
 
 mod http;
+mod http2;

@@ -6,5 +6,5 @@ mod failures;
 mod flow;
 mod framing;
 mod races;
-mod stage;
+pub(crate) mod stage;
 mod tls;

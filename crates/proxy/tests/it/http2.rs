@@ -1,0 +1,123 @@
+//! How long the HTTP/2 engine waits, and for whom.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::Request;
+use tokio::net::{TcpListener, TcpStream};
+use voile_proxy::http::{
+    Buffers, ConnectFailure, Drain, Exchange, Head, HttpRole, HttpTimeouts, HttpWorker, Refusal,
+    Route, UpstreamHttp,
+};
+
+use crate::http::stage::{eventually, play};
+
+struct Role {
+    upstream: SocketAddr,
+    records: RefCell<Vec<(u16, &'static str)>>,
+}
+
+impl HttpRole for Role {
+    type Upstream = TcpStream;
+    type Key = ();
+    type Ticket = ();
+
+    fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
+        let mut route = Route::new((), ());
+        route.upstream = UpstreamHttp::Http2;
+        Ok(route)
+    }
+
+    async fn connect(&self, _: &Route<Self>) -> Result<TcpStream, ConnectFailure> {
+        let stream = TcpStream::connect(self.upstream).await;
+        stream.map_err(|_| ConnectFailure::new("connect"))
+    }
+
+    fn record(&self, exchange: Exchange<'_, Self>) {
+        let record = (exchange.status, exchange.details);
+        self.records.borrow_mut().push(record);
+    }
+}
+
+/// A server that accepts and never says a word.
+async fn silent_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::task::spawn_local(async move {
+        let mut open = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            open.push(stream);
+        }
+    });
+    address
+}
+
+/// What a request gets that sends `body` (and perhaps never its end), and what is recorded of it.
+async fn ask(timeouts: HttpTimeouts, grpc: bool, end: bool) -> (u16, &'static str) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let role = Rc::new(Role {
+        upstream: silent_server().await,
+        records: RefCell::default(),
+    });
+    let worker = HttpWorker::<Role>::new(Buffers::new(), Drain::new(), timeouts);
+    let serving = Rc::clone(&role);
+    tokio::task::spawn_local(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        voile_proxy::http2::serve_connection(&worker, serving, stream).await;
+    });
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (send, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::task::spawn_local(async move {
+        // How a connection ends is seen by its streams.
+        let _ = connection.await;
+    });
+    let mut send = send.ready().await.unwrap();
+    let kind = if grpc {
+        "application/grpc"
+    } else {
+        "text/plain"
+    };
+    let request = Request::post("http://server/").header("content-type", kind);
+    let (response, mut body) = send.send_request(request.body(()).unwrap(), false).unwrap();
+    body.send_data("abc".into(), end).unwrap();
+    let response = response.await.unwrap();
+    eventually("recorded", || !role.records.borrow().is_empty()).await;
+    let (status, details) = role.records.borrow()[0];
+    assert_eq!(response.status(), status);
+    (status, details)
+}
+
+/// Short, and far from the others.
+const SHORT: Duration = Duration::from_millis(50);
+
+#[test]
+fn a_server_that_does_not_answer_in_time_is_answered_for() {
+    play(|| async {
+        let timeouts = HttpTimeouts {
+            request: Some(SHORT),
+            ..HttpTimeouts::default()
+        };
+        assert_eq!(ask(timeouts, false, true).await, (504, "response_timeout"));
+        assert_eq!(ask(timeouts, true, true).await, (200, "response_timeout"));
+    });
+}
+
+#[test]
+fn a_client_that_dawdles_over_its_body_gets_408() {
+    play(|| async {
+        let idle = HttpTimeouts {
+            stream_idle: SHORT,
+            ..HttpTimeouts::default()
+        };
+        assert_eq!(ask(idle, false, false).await, (408, "stream_idle_timeout"));
+        let slow = HttpTimeouts {
+            body_grace: SHORT,
+            min_body_rate: 1_000_000,
+            ..HttpTimeouts::default()
+        };
+        assert_eq!(ask(slow, false, false).await, (408, "stream_idle_timeout"));
+    });
+}
