@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use voile_model::mesh::Visibility;
 use voile_model::{Identity, Namespace};
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
@@ -62,6 +63,8 @@ pub struct MeshSnapshot {
     pub(crate) policies: HashMap<Arc<str>, Arc<Resource>>,
     pub(crate) configurations: HashMap<Arc<str>, Private>,
     pub(crate) names: Names,
+    /// Services that not everybody sees.
+    pub(crate) kept_close: HashMap<Arc<str>, Visibility>,
 }
 
 impl MeshSnapshot {
@@ -92,12 +95,30 @@ impl MeshSnapshot {
                     .map(|p| format!("{} {}\n", p.owner, p.pod)),
             )
             .collect();
+        let seen_by = |(name, who): (&Arc<str>, &Visibility)| format!("{name} {who:?}\n");
+        lines.extend(self.kept_close.iter().map(seen_by));
         lines.sort_unstable();
         let mut hash = Sha256::new();
         for line in lines {
             hash.update(line);
         }
         self.version = hex(&hash.finalize());
+    }
+
+    /// What the caller may see of what has an address. Services that are not exported to it are nobody there.
+    fn at_address(&self, caller: &Caller, name: &str, found: &[Arc<Resource>]) -> Resolution {
+        let is_seen = |resource: &&Arc<Resource>| match self.kept_close.get(&resource.name) {
+            Some(visibility) => caller
+                .namespace()
+                .is_none_or(|namespace| visibility.includes(namespace)),
+            None => true,
+        };
+        let seen: Vec<Arc<Resource>> = found.iter().filter(is_seen).cloned().collect();
+        let answers = |resource: &Arc<Resource>| resource.aliases.iter().any(|a| **a == *name);
+        match seen.iter().any(answers) {
+            true => Resolution::Found(seen),
+            false => Resolution::Unknown,
+        }
     }
 
     fn configuration(&self, caller: &Caller, name: &str) -> Resolution {
@@ -138,9 +159,11 @@ impl Snapshot<Caller> for MeshSnapshot {
                         .and_then(|name| self.addresses.get(name)),
                     None => self.addresses.get(name),
                 };
-                found.map_or(Resolution::Unknown, |found| {
-                    Resolution::Found(found.clone())
-                })
+                match found {
+                    None => Resolution::Unknown,
+                    Some(found) if name.starts_with('/') => self.at_address(caller, name, found),
+                    Some(found) => Resolution::Found(found.clone()),
+                }
             }
             type_url::SERVICE_POLICY if *caller == Caller::Anonymous => {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())

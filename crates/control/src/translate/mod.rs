@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use voile_model::Mesh;
-use voile_model::mesh::Workload;
+use voile_model::mesh::{Visibility, Workload};
 use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
 use voile_xds::wire::address_bytes;
@@ -36,6 +36,10 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
     let kept = Kept::of(previous, |p| &p.policies);
     for service in mesh.services.values() {
         let name: Arc<str> = service.key.to_string().into();
+        if service.visibility != Visibility::Public {
+            let visibility = service.visibility.clone();
+            snapshot.kept_close.insert(name.clone(), visibility);
+        }
         let body = policy::service_policy(mesh, service).encode_to_vec();
         snapshot
             .policies

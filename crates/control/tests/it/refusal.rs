@@ -190,3 +190,17 @@ async fn garbage_and_silence_on_every_port_disturb_nobody() {
     client.until(|told| told.held.len() == 3).await;
     assert!(mesh.get("/ready").await.starts_with("HTTP/1.1 200"));
 }
+
+#[tokio::test]
+async fn a_service_that_is_not_exported_to_the_caller_is_nobody_at_its_address() {
+    const HIDDEN: &str = "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: vault\n  namespace: bank\n  annotations:\n    \
+        networking.istio.io/exportTo: \"EXPORT\"\nspec:\n  clusterIP: 10.96.9.9\n  ports:\n  - port: 80\n";
+    for (export, seen) in [(".", false), ("shop", true), ("*", true)] {
+        let mesh = Mesh::start(&format!("{SHOP}{}", HIDDEN.replace("EXPORT", export))).await;
+        let mut client = mesh.client(mesh.token("client", None));
+        client.ask(ADDRESS, &["/10.96.9.9"]);
+        let name = "bank/vault.bank.svc.cluster.local";
+        let told = client.until(|told| told.updates > 0).await;
+        assert_eq!(told.body(ADDRESS, name).is_some(), seen, "{export}");
+    }
+}
