@@ -1,7 +1,7 @@
 //! Bulk load against our own sink and source, and against strangers that say nothing, stop reading, or break off.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use voile_load::bulk::{self, BulkResult};
 use voile_load::echo::EchoOptions;
 use voile_load::{Bulk, LoadOptions, Protocol, Stop, Target};
 
-use crate::server::{PATIENCE, Served, loopback};
+use crate::server::{PATIENCE, Play, Served, loopback, stranger};
 
 fn load(address: SocketAddr, direction: Bulk) -> LoadOptions {
     let mut options = LoadOptions::new(Target::parse(&format!("tcp://{address}")).unwrap());
@@ -26,20 +26,6 @@ fn run(options: &LoadOptions) -> BulkResult {
     let seconds: u64 = result.per_second.iter().map(|second| second.bytes).sum();
     assert_eq!(seconds, result.bytes, "the seconds add up");
     result
-}
-
-type Play = fn(TcpStream);
-
-/// A server whose connections are played by `play`. Its threads end with the process.
-fn stranger(play: Play) -> SocketAddr {
-    let listener = TcpListener::bind(loopback()).unwrap();
-    let address = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || play(stream));
-        }
-    });
-    address
 }
 
 #[test]

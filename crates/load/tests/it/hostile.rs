@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use voile_load::echo::EchoOptions;
 use voile_load::{LoadOptions, LoadResult, Stop, Target};
 
-use crate::server::{PATIENCE, Served, loopback};
+use crate::server::{PATIENCE, Play, Served, loopback, stranger};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: u8 = 4;
@@ -293,6 +293,46 @@ fn floods_do_not_keep_a_run_from_ending() {
         };
         let result = run(&load(serve(script), "h2c"));
         assert_eq!(result.ok, 0, "{what}");
+    }
+}
+
+#[test]
+fn floods_without_frames_end_too() {
+    fn flood(mut stream: TcpStream, head: &[u8], piece: &[u8]) {
+        // Not before a request: what nobody asked for is another matter.
+        let _ = stream.read(&mut [0; 4096]);
+        let piece = piece.repeat(1000);
+        let _ = stream.write_all(head);
+        while stream.write_all(&piece).is_ok() {}
+    }
+    let cases: [(&str, Play, &str); 3] = [
+        (
+            "http",
+            |stream| {
+                let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+                flood(stream, head, b"1\r\na\r\n");
+            },
+            "timeout",
+        ),
+        (
+            "http",
+            |stream| flood(stream, b"HTTP/1.1 ", b"2"),
+            "protocol",
+        ),
+        ("tcp", |stream| flood(stream, b"", b"x"), "protocol"),
+    ];
+    for (scheme, play, kind) in cases {
+        let mut options = load(stranger(play), scheme);
+        options.streams = 1;
+        options.connections = 10;
+        options.body = vec![b'x'; 10];
+        let result = run(&options);
+        assert_eq!(
+            result.errors.get(kind),
+            Some(&10),
+            "{scheme}: {:?}",
+            result.errors
+        );
     }
 }
 

@@ -146,6 +146,21 @@ fn play(mut stream: TcpStream, answer: &[u8], then: Then) {
     }
 }
 
+/// What a stranger does with a connection.
+pub(crate) type Play = fn(TcpStream);
+
+/// A server whose connections are played by `play`. Its threads end with the process.
+pub(crate) fn stranger(play: Play) -> SocketAddr {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || play(stream));
+        }
+    });
+    address
+}
+
 /// Sends bytes, ends the sending side and reads all that comes back.
 pub(crate) fn exchange(mut stream: TcpStream, bytes: &[u8]) -> String {
     stream.write_all(bytes).unwrap();
