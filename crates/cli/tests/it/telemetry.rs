@@ -140,6 +140,11 @@ fn a_trace_goes_from_the_caller_to_the_application_with_a_span_of_each_sidecar()
     let mesh = Mesh::start("STRICT");
     application::reflect(mesh.http_app());
     apply(&mesh, "otel.example", &tracing(address, 0.0));
+    // A caller's labels are asked for with its first request, and come a moment later.
+    wait_until("the server's sidecar knows its caller", || {
+        get(mesh.http(), "/first").is_ok_and(|answer| answer.status == 200)
+            && mesh.server_metrics().contains("source_workload=\"client\"")
+    });
     let request = format!(
         "GET /books?id=7 HTTP/1.1\r\nHost: shop.example\r\nTraceparent: 00-{TRACE}-{CALLER}-01\r\nTracestate: vendor=1\r\nX-Tenant: blue\r\nConnection: close\r\n\r\n"
     );
