@@ -255,6 +255,91 @@ fn who_is_not_captured_is_refused_where_mutual_tls_is_demanded() {
     assert!(up.wait().success());
 }
 
+/// What an application asks for by the C library: a name or an address, and how the answer begins; nothing is "no such
+/// name" before a client would give up.
+const ASKED: [(&str, &str); 11] = [
+    ("server", "10.96."),
+    ("server.court", "10.96."),
+    ("server.court.svc", "10.96."),
+    ("server.court.svc.cluster.local", "10.96."),
+    ("headless", "10.244."),
+    ("www.wild.example.com", "240.240."),
+    ("nobody", ""),
+    ("nobody.court.svc.cluster.local", ""),
+    ("outside.example.org", ""),
+    ("8.8.8.8", ""),
+    ("10.244.0.99", ""),
+];
+
+/// The court and a pod that asks, and writes what it hears.
+fn asking(folder: &Path) {
+    let heard = folder.with_file_name("heard");
+    let names = ASKED.map(|(name, _)| name).join(" ");
+    let text = format!(
+        r#"
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: headless, namespace: court}}
+spec: {{clusterIP: None, selector: {{app: server}}, ports: [{{name: http, port: 8080}}]}}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: wild, namespace: court}}
+spec:
+  hosts: ["*.wild.example.com"]
+  ports: [{{number: 80, name: http, protocol: HTTP}}]
+  resolution: STATIC
+  endpoints: [{{address: 192.0.2.1}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: asker, namespace: court}}
+spec:
+  containers:
+  - name: app
+    command:
+    - sh
+    - -c
+    - |
+      until getent ahostsv4 headless; do sleep 0.1; done
+      for name in {names}; do
+        answer=$(timeout 4 getent ahostsv4 "$name"); code=$?
+        case $name in *[0-9]) answer=$(timeout 4 getent hosts "$name"); code=$?; esac
+        echo "$name $code $(echo "$answer" | head -n 1 | cut -d ' ' -f 1)"
+      done > {heard}.draft
+      mv {heard}.draft {heard}
+      exec sleep 1000
+"#,
+        heard = heard.display()
+    );
+    fs::write(folder.join("court.yaml"), COURT.to_owned() + &text).expect("written");
+}
+
+#[test]
+fn the_c_library_finds_the_names_of_the_mesh_and_hears_at_once_that_others_do_not_exist() {
+    if Command::new("getent").arg("--version").output().is_err() {
+        return eprintln!("skipped: no getent on this machine");
+    }
+    let Some((mut up, _)) = start(asking, None) else {
+        return;
+    };
+    let heard = up.file("").with_file_name("heard");
+    wait_until("it has asked for every name", || heard.exists());
+    let heard = fs::read_to_string(heard).expect("text");
+    for ((name, expected), line) in ASKED.iter().zip(heard.lines()) {
+        let mut words = line.split(' ');
+        assert_eq!(words.next(), Some(*name), "{heard}");
+        let (code, answer) = (words.next(), words.next().unwrap_or_default());
+        // 2 is getent's "not found"; 124 would be "still waiting".
+        let found = if expected.is_empty() { "2" } else { "0" };
+        assert_eq!(code, Some(found), "{name}: {heard}");
+        assert!(answer.starts_with(expected), "{name}: {heard}");
+    }
+    up.signal(Signal::TERM);
+    assert!(up.wait().success());
+}
+
 /// A pod that starts a process which leaves its group, its session and its parent.
 fn runaway(folder: &Path) {
     let text = r#"
