@@ -123,6 +123,7 @@ impl<'a> Court<'a> {
                 Err(why) => {
                     (self.say)(&format!("{name} is left out: {why}"));
                     let first = why.lines().next().unwrap_or_default();
+                    let first = first.strip_suffix("; it said:").unwrap_or(first);
                     let note = format!("{name} is left out: {first}");
                     if !record.notes.contains(&note) {
                         record.notes.push(note);

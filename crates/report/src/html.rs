@@ -6,9 +6,11 @@ mod plots;
 
 use std::fmt::Write as _;
 
+use crate::columns::{columns, divided};
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
-use crate::words::{self, bytes, duration, escape, micro, range, ratio};
+use crate::targets::Reached;
+use crate::words::{self, escape, range, ratio};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -22,15 +24,9 @@ pub fn render(record: &Record) -> String {
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>Voile lab: {name}</title><style>{STYLE}</style></head><body>\n<h1>What the mesh costs: {name}</h1>\n"
     );
-    let rate = record.summary.first().map_or(0.0, |summary| summary.rate);
-    let connections = record
-        .summary
-        .first()
-        .map_or(0, |summary| summary.connections);
     let _ = writeln!(
         page,
-        "<p class=\"soft\">{} · {} · {} cores · {} · HTTP/1.1, {} bytes, {rate} requests/s, {connections} connections, \
-         {} rounds of {} s slices, {} workers per proxy, profile <b>{}</b></p>",
+        "<p class=\"soft\">{} · {} · {} cores · {} · {} bytes, {} rounds of {} s slices, {} workers per proxy, profile <b>{}</b></p>",
         escape(&experiment.started_at),
         escape(&record.environment.cpu),
         record.environment.cores,
@@ -45,6 +41,7 @@ pub fn render(record: &Record) -> String {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(note));
     }
     words(&mut page, record);
+    targets(&mut page, record);
     table(&mut page, record);
     ratios(&mut page, record);
     plots::write(&mut page, record);
@@ -73,35 +70,48 @@ fn cell(estimate: Option<&Estimate>, show: fn(f64) -> String) -> String {
     }
 }
 
-/// Heading, figure, and how it is written.
-type Column = (&'static str, &'static str, fn(f64) -> String);
-
-const COLUMNS: [Column; 9] = [
-    ("p50", "latency_us.p50", duration),
-    ("p90", "latency_us.p90", duration),
-    ("p99", "latency_us.p99", duration),
-    ("added p50", "added_us.p50", duration),
-    ("added p99", "added_us.p99", duration),
-    (
-        "CPU/request per sidecar",
-        "sidecar.cpu_us_per_request",
-        duration,
-    ),
-    (
-        "machine CPU/request",
-        "machine_cpu_us_per_request",
-        duration,
-    ),
-    ("RSS per sidecar", "sidecar.rss_bytes", bytes),
-    ("switches/req", "sidecar.ctx_switches_per_request", micro),
-];
+/// What was promised, and whether it was reached.
+fn targets(page: &mut String, record: &Record) {
+    if record.verdicts.is_empty() {
+        return;
+    }
+    page.push_str(
+        "<h2>Targets</h2>\n<p class=\"soft\">Reached or missed only where the whole interval lies on that side.</p>\n\
+         <div class=\"scroll\"><table><thead><tr><th class=\"t\">target</th><th class=\"t\">wanted</th><th class=\"t\">seen</th>\
+         <th class=\"t\">beside it</th><th class=\"t\">verdict</th></tr></thead><tbody>\n",
+    );
+    let mut last = "";
+    for verdict in &record.verdicts {
+        if verdict.row != last {
+            let row = escape(&verdict.row);
+            let _ = writeln!(page, "<tr class=\"head\"><td colspan=\"5\">{row}</td></tr>");
+            last = &verdict.row;
+        }
+        let class = match verdict.outcome {
+            Reached::Reached => "good",
+            Reached::Missed => "bad",
+            Reached::CannotTell | Reached::NotMeasured => "soft",
+        };
+        let _ = writeln!(
+            page,
+            "<tr><td>{}</td><td class=\"t\">{}</td><td class=\"t\">{}</td><td class=\"t soft\">{}</td><td class=\"t {class}\">{}</td></tr>",
+            escape(&verdict.cell),
+            escape(&verdict.wanted),
+            escape(&verdict.seen),
+            escape(&verdict.beside),
+            verdict.outcome.in_words()
+        );
+    }
+    page.push_str("</tbody></table></div>\n");
+}
 
 fn table(page: &mut String, record: &Record) {
     page.push_str("<h2>Figures</h2>\n<p class=\"soft\">Median over rounds; below it the 95 % interval over rounds, where there are at least six. \
         Latency counts from when a request was due. Added: over the baseline of the same arrival, within rounds.</p>\n\
         <div class=\"scroll\"><table><thead><tr><th>contestant</th>");
-    for (title, ..) in COLUMNS {
-        let _ = write!(page, "<th>{title}</th>");
+    let shown = columns(record, true);
+    for column in &shown {
+        let _ = write!(page, "<th>{}</th>", column.title);
     }
     page.push_str("<th>rounds</th></tr></thead><tbody>\n");
     let mut last = String::new();
@@ -111,14 +121,14 @@ fn table(page: &mut String, record: &Record) {
             let _ = writeln!(
                 page,
                 "<tr class=\"head\"><td colspan=\"{}\">{}</td></tr>",
-                COLUMNS.len() + 2,
+                shown.len() + 2,
                 escape(&title)
             );
             last = title;
         }
         let _ = write!(page, "<tr><td>{}</td>", escape(&summary.contestant));
-        for (_, name, show) in COLUMNS {
-            page.push_str(&cell(summary.figures.get(name), show));
+        for column in &shown {
+            page.push_str(&cell(column.of(summary), column.show));
         }
         let invalid = if summary.runs_invalid > 0 {
             format!(
@@ -142,27 +152,25 @@ fn ratios(page: &mut String, record: &Record) {
     if ours.is_empty() {
         return;
     }
-    page.push_str("<h2>Voile divided by others</h2>\n<p class=\"soft\">Paired within rounds; below 1 Voile costs less. \
+    page.push_str("<h2>Voile divided by others</h2>\n<p class=\"soft\">Paired within rounds; below 1 Voile has less. \
         Ratios of added latency are ratios of medians, resampled together.</p>\n<div class=\"scroll\"><table><thead><tr>\
-        <th>cell</th><th class=\"t\">against</th><th>CPU per sidecar</th><th>added p50</th><th>added p99</th><th>p50</th><th>p99</th><th>RSS per sidecar</th></tr></thead><tbody>\n");
+        <th class=\"t\">divided by</th>");
+    let shown = divided(record);
+    for column in &shown {
+        let _ = write!(page, "<th>{}</th>", column.title);
+    }
+    page.push_str("</tr></thead><tbody>\n");
     for summary in ours {
-        for (against, figures) in &summary.ratios {
-            let title = words::title(&summary.key());
-            let _ = write!(
-                page,
-                "<tr><td>{}</td><td class=\"t\">{}</td>",
-                escape(&title),
-                escape(against)
-            );
-            for name in [
-                "sidecar.cpu_us_per_request",
-                "added_us.p50",
-                "added_us.p99",
-                "latency_us.p50",
-                "latency_us.p99",
-                "sidecar.rss_bytes",
-            ] {
-                page.push_str(&cell(figures.get(name), ratio));
+        let title = escape(&words::title(&summary.key()));
+        let width = shown.len() + 1;
+        let _ = writeln!(
+            page,
+            "<tr class=\"head\"><td colspan=\"{width}\">{title}</td></tr>"
+        );
+        for against in summary.ratios.keys() {
+            let _ = write!(page, "<tr><td class=\"t\">{}</td>", escape(against));
+            for column in &shown {
+                page.push_str(&cell(column.ratio(summary, against), ratio));
             }
             page.push_str("</tr>\n");
         }

@@ -6,6 +6,7 @@
 //! ```
 
 pub mod agreement;
+mod columns;
 pub mod compare;
 pub mod csv;
 pub mod findings;

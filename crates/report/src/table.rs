@@ -3,10 +3,11 @@
 
 use std::fmt::Write as _;
 
+use crate::columns::{Column, columns, divided};
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
 use crate::targets::Reached;
-use crate::words::{self, bytes, duration, interval, ratio};
+use crate::words::{self, interval, ratio};
 
 /// Between two columns.
 const GAP: &str = "   ";
@@ -18,16 +19,10 @@ pub fn render(record: &Record) -> String {
     for sentence in findings::sentences(record) {
         let _ = writeln!(text, "{sentence}");
     }
-    let mut rows = vec![heading(&[
-        "",
-        "p50",
-        "p99",
-        "added p50",
-        "added p99",
-        "CPU/request/sidecar",
-        "RSS/sidecar",
-        "rounds",
-    ])];
+    let shown = columns(record, false);
+    let titles = shown.iter().map(|column| column.title);
+    let titles: Vec<&str> = [""].into_iter().chain(titles).chain(["rounds"]).collect();
+    let mut rows = vec![heading(&titles)];
     let mut last = String::new();
     for summary in &record.summary {
         let title = words::title(&summary.key());
@@ -35,7 +30,7 @@ pub fn render(record: &Record) -> String {
             rows.push(Row::Title(title.clone()));
             last = title;
         }
-        rows.push(Row::Cells(line(summary)));
+        rows.push(Row::Cells(line(summary, &shown)));
     }
     if !record.summary.is_empty() {
         text.push('\n');
@@ -140,49 +135,44 @@ pub(crate) fn aligned(rows: &[Row]) -> String {
     text
 }
 
-fn line(summary: &Summary) -> Vec<String> {
-    let figure = |name: &str, show| {
-        let found: Option<&Estimate> = summary.figures.get(name);
-        found.map_or_else(|| "–".to_owned(), |f| interval(f, show))
-    };
+fn line(summary: &Summary, shown: &[&Column]) -> Vec<String> {
     let rounds = match summary.runs_invalid {
         0 => summary.runs_valid.to_string(),
         invalid => format!("{} (+{invalid} invalid)", summary.runs_valid),
     };
-    vec![
-        summary.contestant.clone(),
-        figure("latency_us.p50", duration),
-        figure("latency_us.p99", duration),
-        figure("added_us.p50", duration),
-        figure("added_us.p99", duration),
-        figure("sidecar.cpu_us_per_request", duration),
-        figure("sidecar.rss_bytes", bytes),
-        rounds,
-    ]
+    let figures = shown
+        .iter()
+        .map(|column| cell(column.of(summary), column.show));
+    [summary.contestant.clone()]
+        .into_iter()
+        .chain(figures)
+        .chain([rounds])
+        .collect()
+}
+
+fn cell(estimate: Option<&Estimate>, show: fn(f64) -> String) -> String {
+    estimate.map_or_else(|| "–".to_owned(), |estimate| interval(estimate, show))
 }
 
 fn ratios(record: &Record) -> String {
-    let mut rows = vec![heading(&[
-        "",
-        "CPU/sidecar",
-        "added p50",
-        "added p99",
-        "RSS/sidecar",
-    ])];
+    let shown = divided(record);
+    let titles = shown.iter().map(|column| column.title);
+    let titles: Vec<&str> = [""].into_iter().chain(titles).collect();
+    let mut rows = vec![heading(&titles)];
+    let mut last = String::new();
     for summary in record.summary.iter().filter(|s| s.contestant == "voile") {
-        for (against, figures) in &summary.ratios {
-            let show = |name: &str| {
-                let found: Option<&Estimate> = figures.get(name);
-                found.map_or_else(|| "–".to_owned(), |f| interval(f, ratio))
-            };
+        for against in summary.ratios.keys() {
             let title = words::title(&summary.key());
-            rows.push(Row::Cells(vec![
-                format!("{against}, {title}"),
-                show("sidecar.cpu_us_per_request"),
-                show("added_us.p50"),
-                show("added_us.p99"),
-                show("sidecar.rss_bytes"),
-            ]));
+            if title != last {
+                rows.push(Row::Title(title.clone()));
+                last = title;
+            }
+            let figures = shown
+                .iter()
+                .map(|column| cell(column.ratio(summary, against), ratio));
+            rows.push(Row::Cells(
+                [against.clone()].into_iter().chain(figures).collect(),
+            ));
         }
     }
     if rows.len() == 1 {

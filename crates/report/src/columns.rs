@@ -1,0 +1,127 @@
+//! The columns of the tables, in the terminal and on the page: those that some cell of a record has a figure for, so that
+//! saturation, bulk and idleness show what they measure, and nobody looks at columns of dashes.
+
+use crate::record::{Estimate, Kind, Record, Summary};
+use crate::words::{bytes, core_share, duration, gigabits, micro, per_second, small_bytes};
+
+/// One column.
+pub(crate) struct Column {
+    pub(crate) title: &'static str,
+    figure: &'static str,
+    pub(crate) show: fn(f64) -> String,
+    /// Only the page has room for it.
+    page_only: bool,
+    /// Whether it is worth dividing by the others'.
+    divided: bool,
+}
+
+const fn column(title: &'static str, figure: &'static str, show: fn(f64) -> String) -> Column {
+    Column {
+        title,
+        figure,
+        show,
+        page_only: false,
+        divided: true,
+    }
+}
+
+static ALL: [Column; 16] = [
+    Column {
+        divided: false,
+        ..column("p50", "latency_us.p50", duration)
+    },
+    Column {
+        page_only: true,
+        divided: false,
+        ..column("p90", "latency_us.p90", duration)
+    },
+    Column {
+        divided: false,
+        ..column("p99", "latency_us.p99", duration)
+    },
+    column("added p50", "added_us.p50", duration),
+    column("added p99", "added_us.p99", duration),
+    column("requests/s", "achieved_rps", per_second),
+    Column {
+        divided: false,
+        ..column("throughput", "gigabits_per_second", gigabits)
+    },
+    column("throughput/core", "gigabits_per_core", gigabits),
+    column(
+        "CPU/request/sidecar",
+        "sidecar.cpu_us_per_request",
+        duration,
+    ),
+    Column {
+        page_only: true,
+        divided: false,
+        ..column(
+            "machine CPU/request",
+            "machine_cpu_us_per_request",
+            duration,
+        )
+    },
+    column("RSS/sidecar", "sidecar.rss_bytes", bytes),
+    column("RSS/sidecar, started", "sidecar.idle_rss_bytes", bytes),
+    column("CPU/sidecar, idle", "sidecar.idle_cpu", core_share),
+    column(
+        "bytes/connection (PSS)",
+        "sidecar.bytes_per_connection",
+        small_bytes,
+    ),
+    Column {
+        divided: false,
+        ..column(
+            "anonymous bytes/connection",
+            "sidecar.anonymous_bytes_per_connection",
+            small_bytes,
+        )
+    },
+    Column {
+        page_only: true,
+        divided: false,
+        ..column(
+            "switches/request",
+            "sidecar.ctx_switches_per_request",
+            micro,
+        )
+    },
+];
+
+impl Column {
+    /// Its figure of a cell. A rate that was asked for is no finding.
+    pub(crate) fn of<'a>(&self, summary: &'a Summary) -> Option<&'a Estimate> {
+        if self.figure == "achieved_rps" && summary.kind != Kind::Saturation {
+            return None;
+        }
+        summary.figures.get(self.figure)
+    }
+
+    /// Its ratio to another contestant's.
+    pub(crate) fn ratio<'a>(&self, summary: &'a Summary, against: &str) -> Option<&'a Estimate> {
+        self.of(summary)?;
+        summary.ratios.get(against)?.get(self.figure)
+    }
+}
+
+/// Those that a record has something for.
+pub(crate) fn columns(record: &Record, page: bool) -> Vec<&'static Column> {
+    let shown = |column: &&Column| {
+        let mut cells = record.summary.iter();
+        (page || !column.page_only) && cells.any(|summary| column.of(summary).is_some())
+    };
+    ALL.iter().filter(shown).collect()
+}
+
+/// Those that Voile's cells are divided in.
+pub(crate) fn divided(record: &Record) -> Vec<&'static Column> {
+    let shown = |column: &&Column| {
+        let mut cells = record.summary.iter().filter(|s| s.contestant == "voile");
+        column.divided
+            && cells.any(|s| {
+                let mut others = s.ratios.keys();
+                others.any(|other| column.ratio(s, other).is_some())
+            })
+    };
+    ALL.iter().filter(shown).collect()
+}
