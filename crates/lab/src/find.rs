@@ -66,7 +66,6 @@ pub struct Found {
 
 impl Found {
     /// Each peer by name: its program, or how to get it.
-    #[must_use]
     pub fn all(&self) -> [(&'static str, Result<&Peer, &String>); 3] {
         [
             ("envoy", self.envoy.as_ref()),
