@@ -111,7 +111,7 @@ fn table(page: &mut String, record: &Record) {
         <div class=\"scroll\"><table><thead><tr><th>contestant</th>");
     let shown = columns(record, true);
     for column in &shown {
-        let _ = write!(page, "<th>{}</th>", column.title);
+        let _ = write!(page, "<th>{}</th>", column.title.replace('/', "/<wbr>"));
     }
     page.push_str("<th>rounds</th></tr></thead><tbody>\n");
     let mut last = String::new();
@@ -157,7 +157,7 @@ fn ratios(page: &mut String, record: &Record) {
         <th class=\"t\">divided by</th>");
     let shown = divided(record);
     for column in &shown {
-        let _ = write!(page, "<th>{}</th>", column.title);
+        let _ = write!(page, "<th>{}</th>", column.title.replace('/', "/<wbr>"));
     }
     page.push_str("</tr></thead><tbody>\n");
     for summary in ours {

@@ -1,7 +1,8 @@
 //! The drawings keep their promises: self-contained, escaped, invalid runs listed and nowhere drawn.
 
-use voile_report::record::Record;
+use voile_report::record::{Kind, Record};
 use voile_report::summarise::summarise;
+use voile_report::targets::{Reached, Verdict};
 use voile_report::{csv, html, table};
 
 const FIXTURE: &str = include_str!("../fixture/record.json");
@@ -111,4 +112,40 @@ fn an_empty_record_is_drawn_too() {
     assert!(html::render(&record).contains("</html>"));
     assert_eq!(csv::render(&record).lines().count(), 1);
     assert_eq!(table::render(&record), "");
+}
+
+#[test]
+fn verdicts_stand_on_the_page_and_columns_are_those_that_were_measured() {
+    let mut record = fixture();
+    record.verdicts = vec![Verdict {
+        row: "cheaper <than> all".to_owned(),
+        cell: "HTTP/1.1".to_owned(),
+        figure: "sidecar.cpu_us_per_request".to_owned(),
+        wanted: "≤ 0.9 × nginx".to_owned(),
+        seen: "0.71× nginx".to_owned(),
+        beside: String::new(),
+        outcome: Reached::Reached,
+    }];
+    let page = html::render(&record);
+    for part in [
+        "cheaper &lt;than&gt; all",
+        "0.71× nginx",
+        "t good\">reached",
+    ] {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    let text = table::render(&record);
+    assert!(
+        text.contains("added p50") && !text.contains("requests/s"),
+        "{text}"
+    );
+    for summary in &mut record.summary {
+        summary.kind = Kind::Saturation;
+        summary.figures.retain(|name, _| name == "achieved_rps");
+    }
+    let text = table::render(&record);
+    assert!(
+        text.contains("requests/s") && !text.contains("added p50"),
+        "{text}"
+    );
 }
