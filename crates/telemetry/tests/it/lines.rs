@@ -92,130 +92,133 @@ fn text(format: &str) -> Renderer {
     Renderer::new(LogFormat::text(format).expect(format), false)
 }
 
+/// Format, what it says of the request, and of the opaque connection.
+const COMMANDS: &[(&str, &str, &str)] = &[
+    (
+        "%START_TIME%",
+        "2023-11-14T22:13:20.123Z",
+        "2023-11-14T22:13:20.123Z",
+    ),
+    ("%START_TIME(%s.%3f)%", "1700000000.123", "1700000000.123"),
+    (
+        "%START_TIME(%Y/%m/%dT%H:%M:%E3S%z %a %b %j %e %F %T %%)%",
+        "2023/11/14T22:13:20.123+0000 Tue Nov 318 14 2023-11-14 22:13:20 %",
+        "2023/11/14T22:13:20.123+0000 Tue Nov 318 14 2023-11-14 22:13:20 %",
+    ),
+    (
+        "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
+        "POST /books?id=7&empty=&id=8",
+        "- -",
+    ),
+    (
+        "%REQ(:PATH):6% %REQ_WITHOUT_QUERY(:PATH)% %PATH%",
+        "/books /books /books?id=7&empty=&id=8",
+        "- - -",
+    ),
+    (
+        "%REQ(:AUTHORITY)% %REQ(HOST)% %REQ(:SCHEME)%",
+        "shop.example shop.example https",
+        "- - -",
+    ),
+    (
+        "%QUERY_PARAM(id)% %QUERY_PARAM(none)% %QUERY_PARAM(empty)%",
+        "7 - -",
+        "- - -",
+    ),
+    (
+        "%PROTOCOL% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS%",
+        "HTTP/1.1 200 via_upstream",
+        "- 0 -",
+    ),
+    (
+        "%RESPONSE_FLAGS% %RESPONSE_FLAGS_LONG%",
+        "UF UpstreamConnectionFailure",
+        "- -",
+    ),
+    (
+        "%BYTES_RECEIVED% %BYTES_SENT% %DURATION%",
+        "5 1024 12",
+        "5 1024 12",
+    ),
+    (
+        "%REQUEST_DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION%",
+        "1 7 5",
+        "- - -",
+    ),
+    (
+        "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% %RESP(Content-Type)% %RESP(A?B)%",
+        "7 text/plain -",
+        "- - -",
+    ),
+    (
+        "%TRAILER(grpc-message)% %GRPC_STATUS% %GRPC_STATUS(NUMBER)% %GRPC_STATUS_NUMBER%",
+        "late NotFound 5 5",
+        "- - - -",
+    ),
+    (
+        "%UPSTREAM_HOST% %UPSTREAM_REMOTE_PORT% %UPSTREAM_CLUSTER_RAW%",
+        "10.0.0.2:8080 8080 outbound|80||server",
+        "- - outbound|80||server",
+    ),
+    (
+        "%UPSTREAM_LOCAL_ADDRESS% %UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT%",
+        "10.0.0.1:40000 10.0.0.1",
+        "10.0.0.1:40000 10.0.0.1",
+    ),
+    (
+        "%DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_LOCAL_PORT%",
+        "[fd00::1]:80 fd00::1 80",
+        "[fd00::1]:80 fd00::1 80",
+    ),
+    (
+        "%DOWNSTREAM_REMOTE_ADDRESS% %DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%",
+        "127.0.0.1:5000 127.0.0.1",
+        "127.0.0.1:5000 127.0.0.1",
+    ),
+    (
+        "%DOWNSTREAM_PEER_URI_SAN% %DOWNSTREAM_LOCAL_URI_SAN%",
+        "spiffe://td/ns/a/sa/b spiffe://td/ns/c/sa/d",
+        "- -",
+    ),
+    (
+        "%DOWNSTREAM_TLS_VERSION% %DOWNSTREAM_TLS_CIPHER%",
+        "TLSv1.3 TLS_AES_128_GCM_SHA256",
+        "- -",
+    ),
+    (
+        "%REQUESTED_SERVER_NAME% %ROUTE_NAME% %TRACE_ID%",
+        "- default 0af7651916cd43dd8448eb211c80319c",
+        "- - -",
+    ),
+    (
+        "%UPSTREAM_REQUEST_ATTEMPT_COUNT% %ACCESS_LOG_TYPE%",
+        "2 DownstreamEnd",
+        "- TcpConnectionEnd",
+    ),
+    (
+        "%DOWNSTREAM_WIRE_BYTES_RECEIVED% %DOWNSTREAM_WIRE_BYTES_SENT% %REQUEST_HEADERS_BYTES%",
+        "105 1074 100",
+        "5 1024 -",
+    ),
+    ("100%% %METHOD%", "100% POST", "100% -"),
+    ("%ENVIRONMENT(VOILE_HAS_NO_SUCH_VARIABLE)%", "-", "-"),
+    // A stranger's value ends neither its quotes nor its line.
+    (
+        "\"%REQ(USER-AGENT)%\"",
+        r#""a \"quoted\"\\ one\x0aGET / forged""#,
+        "\"-\"",
+    ),
+    (
+        "%REQ(X-BYTES)% %REQ(X-EMPTY)%",
+        "\u{fffd}\\x00café -",
+        "- -",
+    ),
+    ("%UPSTREAM_TRANSPORT_FAILURE_REASON%", "no\\x09way", "-"),
+];
+
 #[test]
 fn each_command_says_what_envoy_says() {
-    for (format, of_request, of_connection) in [
-        (
-            "%START_TIME%",
-            "2023-11-14T22:13:20.123Z",
-            "2023-11-14T22:13:20.123Z",
-        ),
-        ("%START_TIME(%s.%3f)%", "1700000000.123", "1700000000.123"),
-        (
-            "%START_TIME(%Y/%m/%dT%H:%M:%E3S%z %a %b %j %e %F %T %%)%",
-            "2023/11/14T22:13:20.123+0000 Tue Nov 318 14 2023-11-14 22:13:20 %",
-            "2023/11/14T22:13:20.123+0000 Tue Nov 318 14 2023-11-14 22:13:20 %",
-        ),
-        (
-            "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
-            "POST /books?id=7&empty=&id=8",
-            "- -",
-        ),
-        (
-            "%REQ(:PATH):6% %REQ_WITHOUT_QUERY(:PATH)% %PATH%",
-            "/books /books /books?id=7&empty=&id=8",
-            "- - -",
-        ),
-        (
-            "%REQ(:AUTHORITY)% %REQ(HOST)% %REQ(:SCHEME)%",
-            "shop.example shop.example https",
-            "- - -",
-        ),
-        (
-            "%QUERY_PARAM(id)% %QUERY_PARAM(none)% %QUERY_PARAM(empty)%",
-            "7 - -",
-            "- - -",
-        ),
-        (
-            "%PROTOCOL% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS%",
-            "HTTP/1.1 200 via_upstream",
-            "- 0 -",
-        ),
-        (
-            "%RESPONSE_FLAGS% %RESPONSE_FLAGS_LONG%",
-            "UF UpstreamConnectionFailure",
-            "- -",
-        ),
-        (
-            "%BYTES_RECEIVED% %BYTES_SENT% %DURATION%",
-            "5 1024 12",
-            "5 1024 12",
-        ),
-        (
-            "%REQUEST_DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION%",
-            "1 7 5",
-            "- - -",
-        ),
-        (
-            "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% %RESP(Content-Type)% %RESP(A?B)%",
-            "7 text/plain -",
-            "- - -",
-        ),
-        (
-            "%TRAILER(grpc-message)% %GRPC_STATUS% %GRPC_STATUS(NUMBER)% %GRPC_STATUS_NUMBER%",
-            "late NotFound 5 5",
-            "- - - -",
-        ),
-        (
-            "%UPSTREAM_HOST% %UPSTREAM_REMOTE_PORT% %UPSTREAM_CLUSTER_RAW%",
-            "10.0.0.2:8080 8080 outbound|80||server",
-            "- - outbound|80||server",
-        ),
-        (
-            "%UPSTREAM_LOCAL_ADDRESS% %UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT%",
-            "10.0.0.1:40000 10.0.0.1",
-            "10.0.0.1:40000 10.0.0.1",
-        ),
-        (
-            "%DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_LOCAL_PORT%",
-            "[fd00::1]:80 fd00::1 80",
-            "[fd00::1]:80 fd00::1 80",
-        ),
-        (
-            "%DOWNSTREAM_REMOTE_ADDRESS% %DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%",
-            "127.0.0.1:5000 127.0.0.1",
-            "127.0.0.1:5000 127.0.0.1",
-        ),
-        (
-            "%DOWNSTREAM_PEER_URI_SAN% %DOWNSTREAM_LOCAL_URI_SAN%",
-            "spiffe://td/ns/a/sa/b spiffe://td/ns/c/sa/d",
-            "- -",
-        ),
-        (
-            "%DOWNSTREAM_TLS_VERSION% %DOWNSTREAM_TLS_CIPHER%",
-            "TLSv1.3 TLS_AES_128_GCM_SHA256",
-            "- -",
-        ),
-        (
-            "%REQUESTED_SERVER_NAME% %ROUTE_NAME% %TRACE_ID%",
-            "- default 0af7651916cd43dd8448eb211c80319c",
-            "- - -",
-        ),
-        (
-            "%UPSTREAM_REQUEST_ATTEMPT_COUNT% %ACCESS_LOG_TYPE%",
-            "2 DownstreamEnd",
-            "- TcpConnectionEnd",
-        ),
-        (
-            "%DOWNSTREAM_WIRE_BYTES_RECEIVED% %DOWNSTREAM_WIRE_BYTES_SENT% %REQUEST_HEADERS_BYTES%",
-            "105 1074 100",
-            "5 1024 -",
-        ),
-        ("100%% %METHOD%", "100% POST", "100% -"),
-        ("%ENVIRONMENT(VOILE_HAS_NO_SUCH_VARIABLE)%", "-", "-"),
-        // A stranger's value ends neither its quotes nor its line.
-        (
-            "\"%REQ(USER-AGENT)%\"",
-            r#""a \"quoted\"\\ one\x0aGET / forged""#,
-            "\"-\"",
-        ),
-        (
-            "%REQ(X-BYTES)% %REQ(X-EMPTY)%",
-            "\u{fffd}\\x00café -",
-            "- -",
-        ),
-        ("%UPSTREAM_TRANSPORT_FAILURE_REASON%", "no\\x09way", "-"),
-    ] {
+    for (format, of_request, of_connection) in COMMANDS {
         let renderer = text(format);
         request(|entry| assert_eq!(renderer.line(entry), format!("{of_request}\n"), "{format}"));
         opaque(|entry| {
@@ -223,7 +226,7 @@ fn each_command_says_what_envoy_says() {
                 renderer.line(entry),
                 format!("{of_connection}\n"),
                 "{format}"
-            )
+            );
         });
     }
 }
