@@ -17,7 +17,7 @@ pub use capture::{CaptureScope, Scope};
 pub use config::{
     AccessLog, AlsProvider, DefaultProviders, ExtensionProvider, FileLogProvider, MeshConfig,
     OpenTelemetryProvider, OtlpTransport, OutboundPolicy, Provider, ProviderHeader,
-    ProviderService, ProxyConfig, ProxySettings, ProxyTracing,
+    ProviderService, ProxyConfig, ProxySettings, ProxyTracing, RetryPolicy,
 };
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};

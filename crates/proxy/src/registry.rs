@@ -19,7 +19,7 @@ use voile_telemetry as telemetry;
 use voile_transport as transport;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
-    Address, Collector, InboundListener, OutboundListener, OutboundService, Protocol,
+    Address, Collector, InboundListener, OutboundListener, OutboundService, PortPolicy, Protocol,
     ProxyConfiguration, Service, ServicePolicy, Tunnel, Workload,
 };
 
@@ -348,7 +348,7 @@ impl Registry {
         }
     }
 
-    fn policy(&self, service: &OutboundService) -> Option<&voile_xds::wire::PortPolicy> {
+    fn policy(&self, service: &OutboundService) -> Option<&PortPolicy> {
         self.policies
             .get(&service_name(service))?
             .value
@@ -386,7 +386,7 @@ impl Registry {
         };
         named::scale(&mut endpoints);
         ServicePlan {
-            retry: RetryPolicy::default(),
+            retry: retry(self.policy(wanted)),
             retry_budget: RetryBudget::default(),
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
@@ -458,6 +458,17 @@ impl Registry {
             host,
         }
     }
+}
+
+/// How requests to a port are retried: as the control plane says, else as a proxy does by itself.
+pub(crate) fn retry(policy: Option<&PortPolicy>) -> RetryPolicy {
+    let Some(said) = policy.and_then(|policy| policy.retry.as_ref()) else {
+        return RetryPolicy::default();
+    };
+    let mut retry = RetryPolicy::of_words(said.retries, said.on.iter().map(|word| &**word));
+    retry.per_try_timeout = said.per_try_timeout;
+    retry.backoff = said.backoff.unwrap_or(retry.backoff);
+    retry
 }
 
 /// The resource name of a service.

@@ -81,6 +81,21 @@ impl Conditions {
     pub const DEFAULT: Self =
         Self(Self::CONNECT_FAILURE.0 | Self::REFUSED.0 | Self::RESET_BEFORE_REQUEST.0);
 
+    /// By Envoy's name. gRPC's own conditions and names unknown here are none of these.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        match name {
+            "connect-failure" => Self::CONNECT_FAILURE,
+            "refused-stream" => Self::REFUSED,
+            "reset-before-request" => Self::RESET_BEFORE_REQUEST,
+            "reset" => Self::RESET,
+            "5xx" => Self::FIVE_XX,
+            "gateway-error" => Self::GATEWAY_ERROR,
+            "retriable-4xx" => Self::RETRIABLE_4XX,
+            _ => Self::default(),
+        }
+    }
+
     /// Both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
@@ -91,18 +106,6 @@ impl Conditions {
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
-    }
-
-    /// As a number, for the wire.
-    #[must_use]
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// From the wire; unknown bits are dropped.
-    #[must_use]
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits & 0x7f)
     }
 }
 
@@ -134,6 +137,28 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
+    /// A policy in Envoy's words: conditions by name, and status codes. Without any, the default's conditions hold.
+    #[must_use]
+    pub fn of_words<'a>(retries: u32, words: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut policy = Self {
+            retries,
+            on: Conditions::default(),
+            ..Self::default()
+        };
+        let mut said = false;
+        for word in words {
+            said = true;
+            match word.parse() {
+                Ok(status) => policy.statuses.push(status),
+                Err(_) => policy.on = policy.on.and(Conditions::named(word)),
+            }
+        }
+        if !said {
+            policy.on = Conditions::DEFAULT;
+        }
+        policy
+    }
+
     /// Whether the policy wishes another attempt after `made` of them, the last of which ended like this. What may have
     /// had an effect is repeated only when a condition names it.
     #[must_use]
@@ -297,6 +322,19 @@ mod tests {
             ..RetryPolicy::default()
         };
         assert!(named.wishes_status(429) && !named.wishes_status(503));
+    }
+
+    #[test]
+    fn policies_are_said_in_envoys_words() {
+        let policy = RetryPolicy::of_words(1, ["reset", "503", "unavailable", "gateway-error"]);
+        assert_eq!(policy.retries, 1);
+        assert_eq!(policy.statuses, [503]);
+        assert_eq!(policy.on, Conditions::RESET.and(Conditions::GATEWAY_ERROR));
+        assert_eq!(RetryPolicy::of_words(5, []).on, Conditions::DEFAULT);
+        assert_eq!(
+            RetryPolicy::of_words(2, ["unavailable"]).on,
+            Conditions::default()
+        );
     }
 
     #[test]

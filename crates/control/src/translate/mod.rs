@@ -138,8 +138,6 @@ fn configuration(
 }
 
 fn connection(config: &voile_model::mesh::MeshConfig) -> wire::ConnectionSettings {
-    let milliseconds =
-        |duration: std::time::Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
     wire::ConnectionSettings {
         connect_timeout_ms: milliseconds(config.connect_timeout),
         detection_timeout_ms: match milliseconds(config.protocol_detection_timeout) {
@@ -160,4 +158,9 @@ fn source_address(workload: &Workload) -> Vec<u8> {
         Some(address) if own || address.is_loopback() => address_bytes(*address),
         _ => Vec::new(),
     }
+}
+
+/// A duration on the wire; more than fits is as much as fits.
+fn milliseconds(duration: std::time::Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }

@@ -27,6 +27,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
                 .map(|member| member.workload.uid.to_string())
                 .collect(),
             http2_upgrade: upgrades(mesh, protocol.to_proxy()),
+            retry: retry(mesh),
         })
     };
     wire::ServicePolicy {
@@ -34,6 +35,17 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
         plaintext: false,
         first_address_only: service.resolution == Resolution::DnsRoundRobin,
     }
+}
+
+/// MeshConfig's `defaultHttpRetryPolicy`, where it was written.
+fn retry(mesh: &Mesh) -> Option<wire::RetryPolicy> {
+    let policy = mesh.config.default_retry.as_ref()?;
+    Some(wire::RetryPolicy {
+        retries: policy.attempts,
+        on: policy.on.iter().map(ToString::to_string).collect(),
+        per_try_timeout_ms: policy.per_try_timeout.map_or(0, super::milliseconds),
+        backoff_ms: policy.backoff.map_or(0, super::milliseconds),
+    })
 }
 
 /// Whether HTTP/1.1 to a port travels as HTTP/2: only ports that are known to speak it, as in Istio.
@@ -53,6 +65,7 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
         protocol: port.protocol,
         plaintext_workloads: disabled(port.mutual_tls).then(uid).into_iter().collect(),
         http2_upgrade: upgrades(mesh, port.protocol()),
+        retry: retry(mesh),
     };
     wire::ServicePolicy {
         ports: captured.ports.iter().map(port_policy).collect(),

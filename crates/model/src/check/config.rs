@@ -12,7 +12,7 @@ use crate::decode::{At, Cursor, Fields, Report};
 use crate::log_format::LogFormat;
 use crate::mesh::{
     AccessLog, ConfigMap, DefaultProviders, ExtensionProvider, MeshConfig, Provider, ProxySettings,
-    ProxyTracing,
+    ProxyTracing, RetryPolicy,
 };
 use crate::names::TrustDomain;
 use crate::text::clip;
@@ -194,6 +194,10 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
     }
     access_log(config, written, report);
     default_providers(config, written);
+    config.default_retry = written
+        .default_retry
+        .as_ref()
+        .map(|written| retry(written, report));
     if let Some(proxy) = &written.proxy {
         config.proxy = proxy_settings(proxy, report);
     }
@@ -258,6 +262,63 @@ fn proxy_tracing(written: &written::ProxyTracing, report: &Report) -> ProxyTraci
             .and_then(|number| provider::tag_length(number, report)),
         custom_tags: telemetry::custom_tags(&written.custom_tags, report),
         istio_tags: written.istio_tags.as_ref().map(|flag| flag.value),
+    }
+}
+
+/// Attempts of a policy that does not say how many: Istio's.
+const DEFAULT_ATTEMPTS: u32 = 2;
+
+/// Envoy's names of conditions that a policy may list, besides status codes.
+const RETRY_CONDITIONS: [&str; 15] = [
+    "5xx",
+    "cancelled",
+    "connect-failure",
+    "deadline-exceeded",
+    "envoy-ratelimited",
+    "gateway-error",
+    "internal",
+    "refused-stream",
+    "reset",
+    "reset-before-request",
+    "resource-exhausted",
+    "retriable-4xx",
+    "retriable-headers",
+    "retriable-status-codes",
+    "unavailable",
+];
+
+fn retry(written: &written::RetrySettings, report: &Report) -> RetryPolicy {
+    let attempts = written.attempts.as_ref();
+    let counted = attempts.and_then(|number| u32::try_from(number.value).ok());
+    if let (Some(number), None) = (attempts, counted) {
+        let message = format!("{} is not a number of attempts", number.value);
+        report.error(codes::BAD_VALUE, &number.at, message, "write 0 or more");
+    }
+    let mut on = Vec::new();
+    if let Some(text) = &written.retry_on {
+        let names = text.value.split(',').map(str::trim);
+        for name in names.filter(|name| !name.is_empty()) {
+            let code = name
+                .parse()
+                .is_ok_and(|code: u16| (100..600).contains(&code));
+            if code || RETRY_CONDITIONS.contains(&name) {
+                on.push(name.into());
+            } else {
+                let help = crate::text::suggest(name, RETRY_CONDITIONS);
+                report.bad(
+                    text,
+                    &format!(": there is no condition `{}`", clip(name)),
+                    help,
+                );
+            }
+        }
+    }
+    let duration = |text: &Option<Text>| text.as_ref().and_then(|text| report.duration(text));
+    RetryPolicy {
+        attempts: counted.unwrap_or(DEFAULT_ATTEMPTS),
+        on,
+        per_try_timeout: duration(&written.per_try_timeout).filter(|limit| !limit.is_zero()),
+        backoff: duration(&written.backoff).filter(|base| !base.is_zero()),
     }
 }
 

@@ -30,6 +30,8 @@ pub struct MeshConfig {
     pub protocol_detection_timeout: Duration,
     /// Whether HTTP/1.1 travels as HTTP/2 between sidecars (`h2UpgradePolicy`).
     pub http2_upgrade: bool,
+    /// How requests are retried where nothing more specific is said (`defaultHttpRetryPolicy`); `None` is the proxy's default.
+    pub default_retry: Option<RetryPolicy>,
     /// Access log of every proxy for which no Telemetry says otherwise; `None` is off.
     pub access_log: Option<AccessLog>,
     /// How lines look where a provider does not say (`accessLogFormat`, `accessLogEncoding`).
@@ -57,6 +59,7 @@ impl Default for MeshConfig {
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,
             http2_upgrade: false,
+            default_retry: None,
             access_log: None,
             access_log_format: LogFormat::default_text(),
             enable_tracing: true,
@@ -65,6 +68,19 @@ impl Default for MeshConfig {
             extension_providers: BTreeMap::new(),
         }
     }
+}
+
+/// How requests are retried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Attempts after the first; 0 turns retries off.
+    pub attempts: u32,
+    /// Envoy's names of conditions, and status codes.
+    pub on: Vec<Arc<str>>,
+    /// How long one attempt may take.
+    pub per_try_timeout: Option<Duration>,
+    /// The first backoff.
+    pub backoff: Option<Duration>,
 }
 
 /// What happens to traffic for hosts nobody declared.

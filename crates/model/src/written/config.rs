@@ -17,6 +17,7 @@ pub(crate) struct MeshConfig {
     pub(crate) connect_timeout: Option<Text>,
     pub(crate) protocol_detection_timeout: Option<Text>,
     pub(crate) h2_upgrade_policy: Option<Text>,
+    pub(crate) default_retry: Option<RetrySettings>,
     pub(crate) access_log_file: Option<Text>,
     pub(crate) access_log_encoding: Option<Text>,
     pub(crate) access_log_format: Option<Text>,
@@ -82,11 +83,10 @@ const PROVIDER_KINDS: [&str; 14] = [
 ];
 
 /// Known, and without meaning for a mesh on one machine.
-const IGNORED: [&str; 20] = [
+const IGNORED: [&str; 19] = [
     "ca",
     "certificates",
     "configSources",
-    "defaultHttpRetryPolicy",
     "dnsRefreshRate",
     "enablePrometheusMerge",
     "inboundClusterStatName",
@@ -139,6 +139,9 @@ impl MeshConfig {
             connect_timeout: fields.text("connectTimeout"),
             protocol_detection_timeout: fields.text("protocolDetectionTimeout"),
             h2_upgrade_policy: fields.text("h2UpgradePolicy"),
+            default_retry: fields
+                .inner("defaultHttpRetryPolicy")
+                .map(RetrySettings::read),
             access_log_file: fields.text("accessLogFile"),
             access_log_encoding: fields.text("accessLogEncoding"),
             access_log_format: fields.text("accessLogFormat"),
@@ -187,6 +190,30 @@ impl ProxyTracing {
         ]);
         fields.finish();
         read
+    }
+}
+
+/// `defaultHttpRetryPolicy`.
+#[derive(Debug)]
+pub(crate) struct RetrySettings {
+    pub(crate) attempts: Option<Spanned<i64>>,
+    pub(crate) retry_on: Option<Text>,
+    pub(crate) per_try_timeout: Option<Text>,
+    pub(crate) backoff: Option<Text>,
+}
+
+impl RetrySettings {
+    fn read(mut fields: Fields<'_>) -> Self {
+        let settings = Self {
+            attempts: fields.integer("attempts"),
+            retry_on: fields.text("retryOn"),
+            per_try_timeout: fields.text("perTryTimeout"),
+            backoff: fields.text("backoff"),
+        };
+        // Both are what a proxy does anyway.
+        fields.ignore(&["retryRemoteLocalities", "retryIgnorePreviousHosts"]);
+        fields.finish();
+        settings
     }
 }
 

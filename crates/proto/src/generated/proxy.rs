@@ -575,6 +575,9 @@ pub struct PortPolicy {
     /// HTTP/1.1 travels to this port's sidecars as HTTP/2 (h2UpgradePolicy), and comes out as HTTP/1.1. Only of HTTP ports.
     #[prost(bool, tag = "4")]
     pub http2_upgrade: bool,
+    /// Absent: a proxy's own default, which repeats only what provably was not processed.
+    #[prost(message, optional, tag = "5")]
+    pub retry: ::core::option::Option<RetryPolicy>,
 }
 impl ::prost::Name for PortPolicy {
     const NAME: &'static str = "PortPolicy";
@@ -584,6 +587,31 @@ impl ::prost::Name for PortPolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.PortPolicy".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RetryPolicy {
+    /// Attempts after the first; 0 turns retries off.
+    #[prost(uint32, tag = "1")]
+    pub retries: u32,
+    /// Envoy's names of conditions, and status codes. Unknown ones are passed over.
+    #[prost(string, repeated, tag = "2")]
+    pub on: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Milliseconds that one attempt may take to bring the head of an answer; 0 = as long as the request may.
+    #[prost(uint32, tag = "3")]
+    pub per_try_timeout_ms: u32,
+    /// Milliseconds of the first backoff; 0 = the default.
+    #[prost(uint32, tag = "4")]
+    pub backoff_ms: u32,
+}
+impl ::prost::Name for RetryPolicy {
+    const NAME: &'static str = "RetryPolicy";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RetryPolicy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RetryPolicy".into()
     }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

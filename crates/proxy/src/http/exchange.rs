@@ -76,6 +76,7 @@ fn failure<U: Io>(
             unprocessed: true, ..
         }) => Some(Attempt::Refused),
         Landing::Upstream(DownloadError::Held { status, .. }) => Some(Attempt::Answered(status)),
+        Landing::Timeout => Some(Attempt::Answered(504)),
         Landing::Upstream(DownloadError::Reset { silent: true }) if !upload.started => {
             Some(Attempt::NotSent)
         }

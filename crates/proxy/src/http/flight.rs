@@ -149,7 +149,9 @@ impl<U: Io> Flight<'_, U> {
         let sending = !(self.upload.received() || self.upload.broken);
         if !(self.download.stalled || sending) {
             self.idle_since = None;
-            let limit = timeouts.request.filter(|_| self.download.status == 0)?;
+            let each = self.terms.retry.and_then(|policy| policy.per_try_timeout);
+            let limit = [timeouts.request, each].into_iter().flatten().min();
+            let limit = limit.filter(|_| self.download.status == 0)?;
             let since = *self.waiting_since.get_or_insert_with(Instant::now);
             return timer.passed(cx, since + limit).then_some(Landing::Timeout);
         }

@@ -18,7 +18,7 @@ use voile_telemetry as telemetry;
 use voile_xds::wire::{OutboundPolicy, OutboundService, Protocol, Service, Tunnel, Workload};
 
 use super::names::search_name;
-use super::{Registry, address_name, peer, service_name};
+use super::{Registry, address_name, peer, retry, service_name};
 use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan, Target};
 
 /// Istio's name for traffic to where nobody of the mesh is.
@@ -233,7 +233,7 @@ impl Registry {
             bind: to,
             protocol,
             services: vec![ServicePlan {
-                retry: RetryPolicy::default(),
+                retry: retry(service.as_ref().and_then(|service| self.policy(service))),
                 retry_budget: RetryBudget::default(),
                 service: labels,
                 port: service

@@ -21,7 +21,7 @@ pub use configuration::{
     ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_service, encode_workload, protocol_of};
-pub use policy::{PortPolicy, ServicePolicy};
+pub use policy::{PortPolicy, RetryPolicy, ServicePolicy};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 use voile_model::{Hostname, Namespace, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload};

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use prost::Message;
 use voile_model::Port;
@@ -29,6 +30,35 @@ pub struct PortPolicy {
     pub plaintext_workloads: BTreeSet<Arc<str>>,
     /// HTTP/1.1 travels to this port's sidecars as HTTP/2.
     pub http2_upgrade: bool,
+    /// How requests are retried; `None` is the proxy's default.
+    pub retry: Option<RetryPolicy>,
+}
+
+/// How requests to one port are retried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Attempts after the first.
+    pub retries: u32,
+    /// Envoy's names of conditions, and status codes.
+    pub on: Vec<Arc<str>>,
+    /// How long one attempt may take to bring the head of an answer.
+    pub per_try_timeout: Option<Duration>,
+    /// The first backoff.
+    pub backoff: Option<Duration>,
+}
+
+impl RetryPolicy {
+    fn check(message: &wire::RetryPolicy) -> Self {
+        let duration = |milliseconds: u32| {
+            (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()))
+        };
+        Self {
+            retries: message.retries,
+            on: message.on.iter().map(|name| name.as_str().into()).collect(),
+            per_try_timeout: duration(message.per_try_timeout_ms),
+            backoff: duration(message.backoff_ms),
+        }
+    }
 }
 
 impl ServicePolicy {
@@ -51,6 +81,7 @@ impl ServicePolicy {
                     .map(|uid| uid.as_str().into())
                     .collect(),
                 http2_upgrade: entry.http2_upgrade,
+                retry: entry.retry.as_ref().map(RetryPolicy::check),
             };
             if ports.insert(number, policy).is_some() {
                 let reason = format!("port {number} is there twice");

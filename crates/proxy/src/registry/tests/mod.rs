@@ -98,6 +98,7 @@ fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaint
             protocol: protocol.into(),
             plaintext_workloads: plaintext.iter().map(ToString::to_string).collect(),
             http2_upgrade: false,
+            retry: None,
         }],
         plaintext: false,
     };
@@ -118,6 +119,7 @@ fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) 
             protocol: proxy::Protocol::Http.into(),
             plaintext_workloads: declared.then(|| uid.to_owned()).into_iter().collect(),
             http2_upgrade: false,
+            retry: None,
         }],
         plaintext: others,
         ..proxy::ServicePolicy::default()
@@ -472,4 +474,35 @@ fn an_address_that_moved_leads_to_its_new_workload_only() {
     assert_eq!(shown(registry.destination(&at(to)).as_ref()), expected);
     registry.remove(type_url::ADDRESS, &"next".into());
     assert!(shown(registry.destination(&at(to)).as_ref()).contains("PassthroughCluster"));
+}
+
+#[test]
+fn retries_are_what_the_control_plane_says_and_else_the_proxys_own() {
+    use voile_traffic::{Conditions, RetryPolicy};
+    use voile_xds::wire::PortPolicy;
+
+    use crate::registry::retry;
+    let port = |retry| PortPolicy {
+        protocol: Protocol::Http,
+        plaintext_workloads: std::collections::BTreeSet::new(),
+        http2_upgrade: false,
+        retry,
+    };
+    let own = RetryPolicy::default();
+    assert_eq!(retry(None), own);
+    assert_eq!(retry(Some(&port(None))), own);
+    let said = voile_xds::wire::RetryPolicy {
+        retries: 0,
+        on: vec!["5xx".into(), "429".into()],
+        per_try_timeout: Some(std::time::Duration::from_secs(1)),
+        backoff: None,
+    };
+    let expected = RetryPolicy {
+        retries: 0,
+        on: Conditions::FIVE_XX,
+        statuses: vec![429],
+        per_try_timeout: Some(std::time::Duration::from_secs(1)),
+        ..own
+    };
+    assert_eq!(retry(Some(&port(Some(said)))), expected);
 }
