@@ -62,7 +62,7 @@ static ALL: [Column; 16] = [
         )
     },
     column("RSS/sidecar", "sidecar.rss_bytes", bytes),
-    column("RSS/sidecar, started", "sidecar.idle_rss_bytes", bytes),
+    column("RSS/sidecar, idle", "sidecar.idle_rss_bytes", bytes),
     column("CPU/sidecar, idle", "sidecar.idle_cpu", core_share),
     column(
         "bytes/connection (PSS)",
