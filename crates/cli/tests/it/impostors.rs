@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -11,7 +12,7 @@ use voile_testkit::{
     ShownCertificate, TestAuthority, hostile_client_config, hostile_server_config,
 };
 
-use crate::mesh::{Client, HTTP_PORT, Mesh, application, get, series, wait_until};
+use crate::mesh::{Answer, Client, HTTP_PORT, Mesh, application, get, series, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const REQUEST: &[u8] = b"GET /secret HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n";
@@ -62,9 +63,35 @@ fn other_name(other: &str) -> &'static str {
     }
 }
 
-/// Accepts one connection and gives whatever application bytes came over it.
-fn overheard(listener: &TcpListener, shown: &ShownCertificate) -> Vec<u8> {
-    let (tcp, _) = listener.accept().expect("the sidecar tries");
+/// What came of a call: the sidecar's answer, and whatever application bytes the one in the server's place heard meanwhile.
+/// A sidecar may try more than once.
+fn call_the_false_server(
+    mesh: &Mesh,
+    listener: &TcpListener,
+    shown: &ShownCertificate,
+) -> (std::io::Result<Answer>, Vec<u8>) {
+    let answered = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let overhearing = scope.spawn(|| {
+            let mut heard = Vec::new();
+            loop {
+                let (tcp, _) = listener.accept().expect("the sidecar tries");
+                if answered.load(Ordering::Relaxed) {
+                    return heard;
+                }
+                heard.extend(overheard(tcp, shown));
+            }
+        });
+        let answer = get(mesh.http(), "/secret");
+        answered.store(true, Ordering::Relaxed);
+        let address = listener.local_addr().expect("an address");
+        drop(TcpStream::connect(address).expect("the last to connect"));
+        (answer, overhearing.join().expect("heard"))
+    })
+}
+
+/// The first application bytes that come over a connection.
+fn overheard(tcp: TcpStream, shown: &ShownCertificate) -> Vec<u8> {
     tcp.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let connection = ServerConnection::new(hostile_server_config(shown)).expect("a server");
     let mut stream = StreamOwned::new(connection, tcp);
@@ -83,22 +110,15 @@ fn a_false_server_gets_no_byte_of_the_request() {
     mesh.server.kill();
     let listener = TcpListener::bind(mesh.inbound(HTTP_PORT)).expect("the server's place");
     for (what, shown) in wrong(&authority, "server", "stranger") {
-        let answer = std::thread::scope(|scope| {
-            let heard = scope.spawn(|| overheard(&listener, &shown));
-            let answer = get(mesh.http(), "/secret").expect("an answer of the sidecar's");
-            assert_eq!(heard.join().expect("heard"), b"", "a server {what}");
-            answer
-        });
+        let (answer, heard) = call_the_false_server(&mesh, &listener, &shown);
+        assert_eq!(heard, b"", "a server {what}");
+        let answer = answer.expect("an answer of the sidecar's");
         assert_eq!(answer.status, 503, "a server {what}");
     }
-    // The same server with the right certificate is answered to, so the refusals above were no accident.
+    // The same server with the right certificate is spoken to, so the refusals above were no accident.
     let right: ShownCertificate = (&authority.certificate("shop", "server")).into();
-    std::thread::scope(|scope| {
-        let heard = scope.spawn(|| overheard(&listener, &right));
-        let _ = get(mesh.http(), "/secret");
-        let heard = heard.join().expect("heard");
-        assert!(heard.starts_with(b"GET /secret"), "{heard:?}");
-    });
+    let (_, heard) = call_the_false_server(&mesh, &listener, &right);
+    assert!(heard.starts_with(b"GET /secret"), "{heard:?}");
 }
 
 /// Calls the server's sidecar as a peer that shows `shown`: everything it answers.

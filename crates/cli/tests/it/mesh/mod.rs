@@ -7,7 +7,7 @@ pub(crate) mod resolver;
 mod wire;
 
 pub(crate) use process::{Process, free_port, wait_until};
-pub(crate) use wire::{exchange, get, read_answer, read_to_end};
+pub(crate) use wire::{Answer, exchange, get, read_answer, read_to_end};
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
