@@ -24,6 +24,7 @@ use voile_http1::{Asked, Body, Progress, ResponseHead, ResponseIndex};
 use voile_traffic::Attempt;
 
 use super::limits::PREMATURE;
+use super::pump::poll_give;
 use super::server::Live;
 use super::{headers, websocket};
 use crate::http::io::Io;
@@ -317,7 +318,6 @@ impl Caller {
 
     /// Passes on what of the answer's body is waiting.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
         let over = match &self.phase {
             Phase::Body(body) => body.is_done(),
             Phase::Done => true,
@@ -326,24 +326,7 @@ impl Caller {
         let Some(send) = &mut self.send else {
             return Poll::Ready(Ok(()));
         };
-        while !self.chunk.is_empty() {
-            send.reserve_capacity(self.chunk.len());
-            let room = match send.capacity() {
-                0 => ready!(send.poll_capacity(cx))
-                    .ok_or_else(gone)?
-                    .map_err(|_| gone())?,
-                room => room,
-            };
-            let part = self.chunk.split_to(room.min(self.chunk.len()));
-            let end = over && self.chunk.is_empty();
-            send.send_data(part, end).map_err(|_| gone())?;
-            self.complete |= end;
-        }
-        if over && !self.complete {
-            send.send_data(Bytes::new(), true).map_err(|_| gone())?;
-            self.complete = true;
-        }
-        Poll::Ready(Ok(()))
+        poll_give(send, &mut self.chunk, over, &mut self.complete, cx)
     }
 
     /// Takes bytes of the answer.

@@ -1,6 +1,7 @@
 //! One direction of one stream: data and trailers from where they come to where they go. A chunk is taken only when the
 //! last one went on, and its sender gets its window back only then, so that a slow reader slows its writer and nobody else.
 
+use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -254,4 +255,34 @@ impl Pump {
         };
         Poll::Ready(sent.map_err(|error| Broken::Sink(Cause::of(&error))))
     }
+}
+
+/// Gives what waits in `chunk` as far as the receiver's window allows; `over` says that nothing follows it, and
+/// `ended` that the receiver was told so. For streams that play an HTTP/1.1 end, which only know that the other is gone.
+pub(super) fn poll_give(
+    send: &mut SendStream<Bytes>,
+    chunk: &mut Bytes,
+    over: bool,
+    ended: &mut bool,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
+    let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
+    while !chunk.is_empty() {
+        send.reserve_capacity(chunk.len());
+        let room = match send.capacity() {
+            0 => ready!(send.poll_capacity(cx))
+                .ok_or_else(gone)?
+                .map_err(|_| gone())?,
+            room => room,
+        };
+        let part = chunk.split_to(room.min(chunk.len()));
+        let end = over && chunk.is_empty();
+        send.send_data(part, end).map_err(|_| gone())?;
+        *ended |= end;
+    }
+    if over && !*ended {
+        send.send_data(Bytes::new(), true).map_err(|_| gone())?;
+        *ended = true;
+    }
+    Poll::Ready(Ok(()))
 }

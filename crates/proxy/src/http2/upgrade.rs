@@ -22,7 +22,7 @@ use http::{Method, Request, Response, StatusCode, Uri};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http1::{Body, Framing, Progress, RequestHead, RequestIndex};
 
-use super::pump::Cause;
+use super::pump::{Cause, poll_give};
 use super::upstream::Lease;
 use super::{headers, websocket};
 use crate::http::io::Io;
@@ -164,7 +164,6 @@ impl Upgraded {
 
     /// Passes on what of the request is waiting.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
         let over = match &self.asking {
             Asking::Body(body) => body.is_done(),
             Asking::Over => true,
@@ -173,24 +172,7 @@ impl Upgraded {
         let Some(send) = &mut self.send else {
             return Poll::Ready(Ok(()));
         };
-        while !self.chunk.is_empty() {
-            send.reserve_capacity(self.chunk.len());
-            let room = match send.capacity() {
-                0 => ready!(send.poll_capacity(cx))
-                    .ok_or_else(gone)?
-                    .map_err(|_| gone())?,
-                room => room,
-            };
-            let part = self.chunk.split_to(room.min(self.chunk.len()));
-            let end = over && self.chunk.is_empty();
-            send.send_data(part, end).map_err(|_| gone())?;
-            self.sent |= end;
-        }
-        if over && !self.sent {
-            send.send_data(Bytes::new(), true).map_err(|_| gone())?;
-            self.sent = true;
-        }
-        Poll::Ready(Ok(()))
+        poll_give(send, &mut self.chunk, over, &mut self.sent, cx)
     }
 
     /// Makes sure that there is something to read, unless it is the end.
