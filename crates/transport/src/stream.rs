@@ -1,6 +1,7 @@
 //! One type for every way bytes travel: plain TCP, TLS that we accepted, TLS that we opened. Bytes read during
 //! detection come out first. A stream can be waited on without holding a buffer, so that idle connections cost little.
 
+use std::cell::OnceCell;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -19,6 +20,8 @@ pub struct TcpIo {
     /// Bytes the kernel took from us.
     written: u64,
     end: End,
+    /// Our end of it, asked of the kernel once, by the first who wants to know. Boxed: most connections are never asked.
+    local: OnceCell<Box<SocketAddr>>,
 }
 
 /// What the kernel holds of the peer's.
@@ -51,7 +54,19 @@ impl TcpIo {
             taken: 0,
             written: 0,
             end: End::Open,
+            local: OnceCell::new(),
         }
+    }
+
+    /// Our end of the connection; none when it was gone before anybody asked.
+    #[must_use]
+    pub fn local(&self) -> Option<SocketAddr> {
+        if self.local.get().is_none() {
+            let address = Box::new(self.tcp.local_addr().ok()?);
+            // Nobody came between.
+            let _ = self.local.set(address);
+        }
+        self.local.get().map(|address| **address)
     }
 
     /// The socket itself.
@@ -203,12 +218,14 @@ impl Stream {
         self.tcp().peer_addr()
     }
 
-    /// Our end of the socket.
-    ///
-    /// # Errors
-    /// When the connection is already gone.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp().local_addr()
+    /// Our end of the socket, asked of the kernel once; none when the connection was gone before.
+    #[must_use]
+    pub fn local(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(io) => io.local(),
+            Self::ServerTls(io) => io.get_ref().0.local(),
+            Self::ClientTls(io) => io.get_ref().0.local(),
+        }
     }
 
     /// The protocol that ALPN settled on.

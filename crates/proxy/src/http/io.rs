@@ -64,7 +64,7 @@ impl Io for voile_transport::Stream {
     }
 
     fn local_address(&self) -> Option<std::net::SocketAddr> {
-        self.tcp().local_addr().ok()
+        self.local()
     }
 
     fn news(&mut self) -> News {

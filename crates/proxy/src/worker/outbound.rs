@@ -281,7 +281,7 @@ async fn to_service(
         Ok(connected) => {
             let idle = worker.settings.borrow().idle_timeout;
             let upstream_local = match logged::is_on(worker, Side::Client) {
-                true => connected.tcp().local_addr().ok(),
+                true => connected.local(),
                 false => None,
             };
             let opened = |opening| {

@@ -1,6 +1,8 @@
 //! Telemetry through two sidecars: one trace from caller to application with a span of each, told to a real OTLP
 //! collector; access logs by provider and filter; refused connections.
 
+mod cost;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,6 +113,13 @@ fn mesh_config(mesh: &str) -> String {
     let indented: String = mesh.lines().map(|line| format!("    {line}\n")).collect();
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: istio\n  namespace: istio-system\ndata:\n  mesh: |\n{indented}"
+    )
+}
+
+/// A Telemetry resource for the namespace of both pods.
+fn telemetry(spec: &str) -> String {
+    format!(
+        "---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata:\n  name: telemetry\n  namespace: shop\nspec:\n{spec}"
     )
 }
 
