@@ -23,6 +23,7 @@ use super::upload::Upload;
 use super::upstream::Upstream;
 use super::worker::HttpWorker;
 use crate::http2::upgrade::Upgraded;
+use crate::http2::websocket;
 
 /// The authority of an HTTP/1.0 request that names none, where the role knows none either: an empty `Host` would be
 /// refused by the next strict receiver.
@@ -35,6 +36,8 @@ struct Facts {
     asked: Asked,
     keep_alive: bool,
     idempotent: bool,
+    /// A handshake that HTTP/2 can carry, too.
+    websocket: bool,
 }
 
 /// What the record will say.
@@ -122,6 +125,7 @@ async fn connect<R: HttpRole>(
     worker: &HttpWorker<R>,
     role: &R,
     route: &Route<R>,
+    websocket: bool,
 ) -> Result<Upstream<R::Upstream>, ConnectFailure> {
     match route.upstream {
         UpstreamHttp::Http1 => {
@@ -130,7 +134,7 @@ async fn connect<R: HttpRole>(
             connected.map_err(timeout)?.map(Upstream::Http1)
         }
         UpstreamHttp::Http2 => {
-            let lease = worker.http2.acquire(role, route).await?;
+            let lease = worker.http2.acquire(role, route, websocket).await?;
             Ok(Upstream::Http2(Box::new(Upgraded::new(lease))))
         }
     }
@@ -154,6 +158,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             },
             keep_alive: head.keep_alive(),
             idempotent: head.is_idempotent(),
+            websocket: websocket::is_handshake(&head),
         };
         let body_at = input.start + desk.request.head_len();
         let mut tally = Tally::default();
@@ -282,7 +287,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             tally.reused = pooled.is_some();
             let mut upstream = match pooled {
                 Some(stream) => stream,
-                None => match self.open(route, upload.received()).await {
+                None => match self.open(route, facts, upload.received()).await {
                     Opened::Stream(stream) => stream,
                     Opened::ClientGone => return self.client_gone(upload, tally),
                     Opened::Failed(failure) => {
@@ -445,7 +450,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         tally: &mut Tally,
     ) -> After {
         let local = Local {
-            status: 503,
+            status: failure.status,
             flag: failure.flag,
             details: "upstream_connection_failure",
             reason: &failure.reason,
@@ -456,9 +461,14 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         self.answer(facts, local, end, tally).await
     }
 
-    async fn open(&mut self, route: &Route<R>, received: bool) -> Opened<Upstream<R::Upstream>> {
+    async fn open(
+        &mut self,
+        route: &Route<R>,
+        facts: Facts,
+        received: bool,
+    ) -> Opened<Upstream<R::Upstream>> {
         // Boxed: it is rare, and every idle connection would pay for its size.
-        let mut connecting = Box::pin(connect(self.worker, self.role, route));
+        let mut connecting = Box::pin(connect(self.worker, self.role, route, facts.websocket));
         let Some(work) = &mut self.work else {
             return Opened::ClientGone;
         };

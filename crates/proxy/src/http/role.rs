@@ -165,9 +165,11 @@ impl<R: HttpRole> Refusal<R> {
     }
 }
 
-/// Why no upstream connection could be had. Answered 503.
+/// Why no upstream connection could be had.
 #[derive(Debug, Clone)]
 pub struct ConnectFailure {
+    /// What the client is answered: 503, or 501 where the upstream is there and cannot do what the request needs.
+    pub status: u16,
     /// For logs and the local reply: what was tried and what went wrong; no addresses the client should not learn.
     pub reason: Cow<'static, str>,
     /// For logs and metrics.
@@ -178,14 +180,25 @@ impl ConnectFailure {
     /// A failure with its reason.
     pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
+            status: 503,
             reason: reason.into(),
             flag: ResponseFlag::UpstreamConnectionFailure,
+        }
+    }
+
+    /// It is there, and does not know what the request needs.
+    pub fn incapable(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            status: 501,
+            reason: reason.into(),
+            flag: ResponseFlag::UpstreamProtocolError,
         }
     }
 
     /// There was nobody to connect to.
     pub fn nobody(reason: impl Into<Cow<'static, str>>) -> Self {
         Self {
+            status: 503,
             reason: reason.into(),
             flag: ResponseFlag::NoHealthyUpstream,
         }

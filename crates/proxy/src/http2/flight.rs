@@ -134,6 +134,8 @@ impl<'a> Flight<'a> {
         }
         if let Down::Body(pump) = &mut self.down {
             match pump.poll(cx, None) {
+                // A tunnel's two directions end each by itself.
+                Poll::Ready(Ok(())) if call.is_tunnel && !self.up.is_done() => {}
                 Poll::Ready(Ok(())) => return Poll::Ready(Landing::Done),
                 Poll::Ready(Err(Broken::Source(cause))) => {
                     return Poll::Ready(Landing::Upstream(cause));

@@ -1,6 +1,7 @@
 //! What travels on of a head, and what does not: the HTTP/2 side of what `voile_http1`'s forwarding does for HTTP/1.1.
 //! The h2 crate has already refused connection-specific fields, upper case and misplaced pseudo-header fields.
 
+use h2::ext::Protocol;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, TE};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -28,7 +29,7 @@ pub(crate) fn check_request(parts: &Parts) -> Result<(), &'static str> {
     {
         return Err("http2.method_lower_case");
     }
-    if parts.method != Method::CONNECT {
+    if parts.method != Method::CONNECT || parts.extensions.get::<Protocol>().is_some() {
         let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
         let whole_server = path == "*" && parts.method == Method::OPTIONS;
         if !(path.starts_with('/') || whole_server) {
@@ -80,7 +81,8 @@ pub(crate) fn forwarded_request(
     };
     let mut uri = http::uri::Parts::default();
     uri.authority = Some(authority);
-    if parts.method != Method::CONNECT {
+    let protocol = parts.extensions.get::<Protocol>();
+    if parts.method != Method::CONNECT || protocol.is_some() {
         uri.scheme = Some(parts.uri.scheme().cloned().unwrap_or(Scheme::HTTP));
         uri.path_and_query = parts.uri.path_and_query().cloned();
     }
@@ -88,6 +90,9 @@ pub(crate) fn forwarded_request(
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = Uri::from_parts(uri)?;
     *request.version_mut() = http::Version::HTTP_2;
+    if let Some(protocol) = protocol {
+        request.extensions_mut().insert(protocol.clone());
+    }
     let headers = request.headers_mut();
     *headers = parts.headers.clone();
     headers.remove(HOST);

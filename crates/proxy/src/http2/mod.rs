@@ -19,6 +19,6 @@ mod server;
 mod stream;
 pub(crate) mod upgrade;
 pub(crate) mod upstream;
-mod websocket;
+pub(crate) mod websocket;
 
 pub use server::serve_connection;

@@ -29,6 +29,37 @@ struct Shared<S> {
     blocked: bool,
     /// A TLS session may hold what was written.
     unflushed: bool,
+    greeting: Greeting,
+}
+
+/// How much came of the peer's first frame, which is its settings.
+#[derive(Default)]
+struct Greeting {
+    head: [u8; LENGTH_BYTES],
+    bytes: usize,
+}
+
+/// A frame begins with the length of its payload in so many bytes.
+const LENGTH_BYTES: usize = 3;
+
+/// Bytes of a frame besides its payload.
+const FRAME_HEAD_BYTES: usize = 9;
+
+impl Greeting {
+    fn take(&mut self, bytes: &[u8]) {
+        if self.is_whole() {
+            return;
+        }
+        for (place, byte) in self.head.iter_mut().skip(self.bytes).zip(bytes) {
+            *place = *byte;
+        }
+        self.bytes += bytes.len();
+    }
+
+    fn is_whole(&self) -> bool {
+        let [high, middle, low] = self.head.map(usize::from);
+        self.bytes >= FRAME_HEAD_BYTES + (high << 16 | middle << 8 | low)
+    }
 }
 
 /// The driver's end.
@@ -46,6 +77,7 @@ impl<S: Io> Outlet<S> {
             buffers,
             blocked: false,
             unflushed: false,
+            greeting: Greeting::default(),
         }));
         (Self(Rc::clone(&shared)), Coalesced(shared))
     }
@@ -59,6 +91,11 @@ impl<S: Io> Outlet<S> {
             shared.unflushed = false;
         }
         Poll::Ready(Ok(std::mem::take(&mut shared.blocked)))
+    }
+
+    /// Whether the peer's first frame was read whole.
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.0.borrow().greeting.is_whole()
     }
 
     /// Ends rudely: the peer must notice that something is missing.
@@ -143,7 +180,11 @@ impl<S: Io> AsyncRead for Coalesced<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.borrow_mut().stream).poll_read(cx, buf)
+        let shared = &mut *self.0.borrow_mut();
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut shared.stream).poll_read(cx, buf))?;
+        shared.greeting.take(&buf.filled()[before..]);
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use h2::RecvStream;
+use h2::ext::Protocol;
 use h2::server::SendResponse;
 use http::request::Parts;
 use http::{Method, Request};
@@ -43,6 +44,8 @@ pub(crate) struct Call {
     started: Instant,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
+    /// CONNECT, whatever is spoken through it.
+    pub(crate) is_tunnel: bool,
     idempotent: bool,
 }
 
@@ -62,6 +65,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         started,
         is_grpc: head.is_grpc(),
         is_head: parts.method == Method::HEAD,
+        is_tunnel: parts.method == Method::CONNECT,
         idempotent: head.is_idempotent(),
     };
     let mut tally = Tally::default();
@@ -182,7 +186,8 @@ async fn forward<R: HttpRole + 'static>(
             let flag = ResponseFlag::DownstreamProtocolError;
             return call.answer(400, flag, "http2.authority", "http2.authority", tally);
         };
-        let mut lease = match acquire(worker, role, route, call).await {
+        let extended = parts.extensions.get::<Protocol>().is_some();
+        let mut lease = match acquire(worker, role, route, call, extended).await {
             Ok(lease) => lease,
             Err(Missing::Client(cause)) => return client_gone(cause, tally),
             Err(Missing::Upstream(_))
@@ -193,7 +198,7 @@ async fn forward<R: HttpRole + 'static>(
             Err(Missing::Upstream(failure)) => {
                 let flag = failure.flag;
                 let details = "upstream_connection_failure";
-                return call.answer(503, flag, details, &failure.reason, tally);
+                return call.answer(failure.status, flag, details, &failure.reason, tally);
             }
         };
         tally.reused = lease.reused;
@@ -293,8 +298,9 @@ async fn acquire<R: HttpRole + 'static>(
     role: &R,
     route: &Route<R>,
     call: &mut Call,
+    extended_connect: bool,
 ) -> Result<Lease, Missing> {
-    let mut acquiring = pin!(worker.http2.acquire(role, route));
+    let mut acquiring = pin!(worker.http2.acquire(role, route, extended_connect));
     poll_fn(|cx| {
         if let Poll::Ready(acquired) = acquiring.as_mut().poll(cx) {
             return Poll::Ready(acquired.map_err(Missing::Upstream));

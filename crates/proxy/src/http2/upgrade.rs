@@ -133,7 +133,7 @@ impl Upgraded {
         self.is_head = head.method() == "HEAD";
         self.wants_trailers = head.header("te").is_some();
         let key = head.header("sec-websocket-key");
-        let upgrade = head.wants_upgrade() && is_websocket(&head);
+        let upgrade = websocket::is_handshake(&head);
         if head.wants_upgrade() && !upgrade {
             // HTTP/2 has no other upgrades; the server answers as if it had not been asked.
             tracing::debug!("an upgrade that HTTP/2 cannot carry was left out");
@@ -144,8 +144,8 @@ impl Upgraded {
         self.websocket = upgrade.then(|| websocket::accept(key.unwrap_or_default()));
         let sending = self.lease.send.send_request(request, empty);
         let (response, send) = sending.map_err(|error| {
-            // The connection is closing, or the server does not know RFC 8441.
-            if !error.is_remote() && !upgrade {
+            // The connection is closing.
+            if !error.is_remote() {
                 self.unprocessed = true;
                 self.lease.spoiled();
             }
@@ -232,7 +232,7 @@ impl Upgraded {
         if let Some(accept) = self
             .websocket
             .as_deref()
-            .filter(|_| parts.status == StatusCode::OK)
+            .filter(|_| parts.status.is_success())
         {
             parts.headers.remove(CONTENT_LENGTH);
             line(&mut self.inward, StatusCode::SWITCHING_PROTOCOLS);
@@ -302,11 +302,6 @@ fn lines(out: &mut Vec<u8>, fields: &HeaderMap) {
         out.extend_from_slice(value.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-}
-
-fn is_websocket(head: &RequestHead<'_>) -> bool {
-    head.header("upgrade")
-        .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
 }
 
 /// The request in HTTP/2's words. The head is one that the engine wrote, so what belongs to a connection is gone already.

@@ -56,12 +56,26 @@ struct Wait {
     outcome: RefCell<Option<Result<(), ConnectFailure>>>,
 }
 
+/// How far a server introduced itself. Its settings are the first that it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Greeting {
+    #[default]
+    Awaited,
+    Heard,
+    /// The connection ended.
+    Never,
+}
+
 /// One connection as its users see it.
 struct Connection {
     send: RefCell<Option<SendRequest<Bytes>>>,
     streams: Cell<usize>,
     since: Cell<Instant>,
     driver: RefCell<Option<Waker>>,
+    /// What is known of the server's settings.
+    greeting: Cell<Greeting>,
+    /// Who waits for them.
+    curious: RefCell<Vec<Waker>>,
     /// Our end of it.
     local: Option<SocketAddr>,
 }
@@ -79,6 +93,20 @@ impl Lease {
     /// Our end of the connection.
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
         self.connection.local
+    }
+
+    /// Ready when the server said what it can: whether it takes an extended CONNECT (RFC 8441).
+    async fn takes_extended_connect(&self) -> Result<bool, ConnectFailure> {
+        let connection = &self.connection;
+        poll_fn(|cx| match connection.greeting.get() {
+            Greeting::Awaited => {
+                connection.curious.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            }
+            Greeting::Heard => Poll::Ready(Ok(self.send.is_extended_connect_protocol_enabled())),
+            Greeting::Never => Poll::Ready(Err(ConnectFailure::new("upstream_http2_handshake"))),
+        })
+        .await
     }
 
     /// The connection takes no more streams.
@@ -106,6 +134,14 @@ impl Connection {
     fn retire(&self) {
         if self.send.borrow_mut().take().is_some() {
             self.wake();
+        }
+    }
+
+    /// Tells those who wait for the server's settings.
+    fn greeted(&self, greeting: Greeting) {
+        self.greeting.set(greeting);
+        for waker in self.curious.take() {
+            waker.wake();
         }
     }
 
@@ -220,8 +256,31 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         group
     }
 
-    /// A place for one stream.
+    /// A place for one stream; for one that needs RFC 8441's extended CONNECT only where the server takes it, which a new
+    /// connection has to say first.
     pub(crate) async fn acquire<R: HttpRole<Key = K>>(
+        self: &Rc<Self>,
+        role: &R,
+        route: &Route<R>,
+        extended_connect: bool,
+    ) -> Result<Lease, ConnectFailure> {
+        let lease = self.place(role, route).await?;
+        if !extended_connect {
+            return Ok(lease);
+        }
+        let asking = tokio::time::timeout(route.connect_timeout, lease.takes_extended_connect());
+        // Boxed: it is rare, and every stream would pay for its size.
+        match Box::pin(asking).await {
+            Ok(Ok(true)) => Ok(lease),
+            Ok(Ok(false)) => Err(ConnectFailure::incapable(
+                "the server takes no WebSockets over HTTP/2 (RFC 8441)",
+            )),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(ConnectFailure::new("upstream_http2_settings_timeout")),
+        }
+    }
+
+    async fn place<R: HttpRole<Key = K>>(
         self: &Rc<Self>,
         role: &R,
         route: &Route<R>,
@@ -267,6 +326,8 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             streams: Cell::new(0),
             since: Cell::new(Instant::now()),
             driver: RefCell::default(),
+            greeting: Cell::default(),
+            curious: RefCell::default(),
             local,
         });
         group.connections.borrow_mut().push(Rc::clone(&connection));
@@ -275,6 +336,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         let (group, idle) = (Rc::clone(group), self.idle);
         tokio::task::spawn_local(async move {
             drive(driven, outlet, &connection, idle).await;
+            connection.greeted(Greeting::Never);
             connection.retire();
             group.forget(&connection);
             if let Some(pool) = pool.upgrade() {
@@ -350,6 +412,9 @@ async fn drive<S: Io + 'static>(
         loop {
             if driven.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
+            }
+            if connection.greeting.get() == Greeting::Awaited && outlet.is_greeted() {
+                connection.greeted(Greeting::Heard);
             }
             match outlet.poll_flush(cx) {
                 Poll::Ready(Ok(true)) => continue,

@@ -6,15 +6,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use http::request::Parts;
+use voile_http1::RequestHead;
 
 /// Appended to the key before it is hashed (RFC 6455 section 1.3).
 const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// Random bytes in a key.
+const KEY_BYTES: usize = 16;
 
 /// Whether a request is RFC 8441's: CONNECT with `:protocol: websocket`.
 pub(crate) fn is_extended_connect(parts: &Parts) -> bool {
     let protocol = parts.extensions.get::<h2::ext::Protocol>();
     parts.method == Method::CONNECT
         && protocol.is_some_and(|name| name.as_str().eq_ignore_ascii_case("websocket"))
+}
+
+/// Whether a request is RFC 6455's whole handshake, so that it means something without its key.
+pub(crate) fn is_handshake(head: &RequestHead<'_>) -> bool {
+    let key = || STANDARD.decode(head.header("sec-websocket-key").unwrap_or_default());
+    let protocol = || head.header("upgrade").unwrap_or_default();
+    head.wants_upgrade()
+        && head.method() == "GET"
+        && protocol().eq_ignore_ascii_case(b"websocket")
+        && key().is_ok_and(|key| key.len() == KEY_BYTES)
 }
 
 /// `Sec-WebSocket-Key`: sixteen random bytes, a nonce and no secret.

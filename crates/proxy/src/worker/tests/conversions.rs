@@ -14,7 +14,11 @@ use super::http2::{application, client, read};
 use super::{Stage, hear, listen, play, say};
 use crate::plan::{EndpointPlan, Settings};
 
-async fn two_sidecars(stage: &Stage, protocol: Protocol, application: SocketAddr) -> SocketAddr {
+pub(super) async fn two_sidecars(
+    stage: &Stage,
+    protocol: Protocol,
+    application: SocketAddr,
+) -> SocketAddr {
     let inbound = stage
         .inbound(protocol, MutualTls::Strict, application)
         .await;
@@ -280,15 +284,10 @@ fn a_websocket_crosses_from_http1_over_http2_streams() {
 }
 
 /// A client that knows the server's settings already.
-async fn client_with_settings(address: SocketAddr) -> h2::client::SendRequest<Bytes> {
-    let mut client = client(address).await;
+pub(super) async fn client_with_settings(address: SocketAddr) -> h2::client::SendRequest<Bytes> {
+    let client = client(address).await;
     while !client.is_extended_connect_protocol_enabled() {
-        // The first streams of a connection are sent before its server has said anything.
-        let request = Request::get("http://server/x").body(()).expect("a request");
-        let (response, _) = client.send_request(request, true).expect("sent");
-        drop(response);
         tokio::task::yield_now().await;
-        client = client.ready().await.expect("open");
     }
     client
 }

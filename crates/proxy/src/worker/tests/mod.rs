@@ -12,6 +12,7 @@ mod late_detection;
 mod retries;
 mod server_first;
 mod server_name;
+mod websockets;
 
 use std::future::Future;
 use std::net::SocketAddr;
