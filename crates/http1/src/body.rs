@@ -61,4 +61,16 @@ impl Body {
             _ => self.accept(bytes).map(|used| (used, used)),
         }
     }
+
+    /// The same, and appends the lines of the trailer section, each with its CRLF.
+    pub fn unwrap_keeping_trailers(
+        &mut self,
+        bytes: &mut [u8],
+        trailers: &mut Vec<u8>,
+    ) -> Result<(usize, usize), BodyError> {
+        match self {
+            Self::Chunked(scanner) => scanner.unwrap_keeping_trailers(bytes, trailers),
+            _ => self.accept(bytes).map(|used| (used, used)),
+        }
+    }
 }

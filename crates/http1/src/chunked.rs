@@ -57,6 +57,14 @@ const FORBIDDEN_TRAILERS: [&[u8]; 16] = [
     b"x-forwarded-client-cert",
 ];
 
+/// Whether a field may not be a trailer; `name` in lower case.
+pub fn is_forbidden_trailer(name: &str) -> bool {
+    let as_read = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    FORBIDDEN_TRAILERS
+        .iter()
+        .any(|forbidden| forbidden.iter().copied().eq(name.bytes().map(as_read)))
+}
+
 /// Longest forbidden name, so that a name can be compared in a fixed space.
 const NAME_ROOM: usize = 24;
 
@@ -75,6 +83,16 @@ enum State {
     TrailerLf,
     EndLf,
     Done,
+}
+
+impl State {
+    /// Whether what comes next belongs to a trailer line that has begun.
+    fn is_in_trailer(self) -> bool {
+        matches!(
+            self,
+            Self::TrailerName | Self::TrailerValue | Self::TrailerLf
+        )
+    }
 }
 
 /// A step through a chunked body.
@@ -110,7 +128,7 @@ impl ChunkScanner {
     pub fn accept(&mut self, bytes: &[u8]) -> Result<usize, BodyError> {
         let mut at = 0;
         while at < bytes.len() {
-            match self.step(&bytes[at..])? {
+            match self.step(&bytes[at..], |_| ())? {
                 Step::Framing(used) | Step::Data(used) => at += used,
                 Step::Done => break,
             }
@@ -120,9 +138,26 @@ impl ChunkScanner {
 
     /// Removes the framing: moves the data among `bytes` to their beginning. Gives (bytes used, bytes of data).
     pub fn unwrap_in_place(&mut self, bytes: &mut [u8]) -> Result<(usize, usize), BodyError> {
+        self.unwrap(bytes, |_| ())
+    }
+
+    /// The same, and appends the lines of the trailer section, each with its CRLF.
+    pub fn unwrap_keeping_trailers(
+        &mut self,
+        bytes: &mut [u8],
+        trailers: &mut Vec<u8>,
+    ) -> Result<(usize, usize), BodyError> {
+        self.unwrap(bytes, |byte| trailers.push(byte))
+    }
+
+    fn unwrap(
+        &mut self,
+        bytes: &mut [u8],
+        mut trailer: impl FnMut(u8),
+    ) -> Result<(usize, usize), BodyError> {
         let (mut at, mut kept) = (0, 0);
         while at < bytes.len() {
-            match self.step(&bytes[at..])? {
+            match self.step(&bytes[at..], &mut trailer)? {
                 Step::Framing(used) => at += used,
                 Step::Data(used) => {
                     bytes.copy_within(at..at + used, kept);
@@ -135,7 +170,8 @@ impl ChunkScanner {
         Ok((at, kept))
     }
 
-    fn step(&mut self, bytes: &[u8]) -> Result<Step, BodyError> {
+    /// Shows every byte of a trailer line to `trailer`.
+    fn step(&mut self, bytes: &[u8], mut trailer: impl FnMut(u8)) -> Result<Step, BodyError> {
         if self.state == State::Data {
             let run =
                 usize::try_from(self.remaining).map_or(bytes.len(), |left| left.min(bytes.len()));
@@ -150,8 +186,12 @@ impl ChunkScanner {
         }
         let mut used = 0;
         for &byte in bytes {
+            let before = self.state;
             self.framing_byte(byte)?;
             used += 1;
+            if before.is_in_trailer() || self.state == State::TrailerName {
+                trailer(byte);
+            }
             if matches!(self.state, State::Data | State::Done) {
                 break;
             }

@@ -17,7 +17,7 @@ mod scan;
 mod target;
 
 pub use body::Body;
-pub use chunked::{BodyError, ChunkScanner};
+pub use chunked::{BodyError, ChunkScanner, is_forbidden_trailer};
 pub use forward::{RequestEdit, ResponseEdit};
 pub use framing::{Framing, Version};
 pub use limits::*;

@@ -4,7 +4,7 @@
 //! ```text
 //! h2 stream ─► Caller ─ HTTP/1.1 bytes ─► engine ─ pool ─► HTTP/1.1 upstream
 //! ```
-//! WebSockets (RFC 8441) become an upgrade. Trailers do not survive HTTP/1.1 (RFC 9110 section 6.5 allows it).
+//! WebSockets (RFC 8441) become an upgrade. Trailers pass both ways where the other side's body has a place for them.
 
 use std::cell::RefCell;
 use std::io::{self, Write as _};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
-use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, TE};
+use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -24,9 +24,8 @@ use voile_http1::{Asked, Body, Progress, ResponseHead, ResponseIndex};
 use voile_traffic::Attempt;
 
 use super::limits::PREMATURE;
-use super::pump::poll_give;
 use super::server::Live;
-use super::{headers, websocket};
+use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
     ConnectFailure, Exchange, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route,
@@ -99,7 +98,13 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
 ) {
     let upgrade = websocket::is_extended_connect(&parts);
     let chunked = !upgrade && !body.is_end_stream() && !parts.headers.contains_key(CONTENT_LENGTH);
-    let head = request_head(&parts, upgrade, chunked, route.default_authority.as_deref());
+    let key = upgrade.then(websocket::key);
+    let head = request_head(
+        &parts,
+        key.as_deref(),
+        chunked,
+        route.default_authority.as_deref(),
+    );
     let caller = Caller {
         body,
         respond,
@@ -117,6 +122,8 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         outward: Vec::new(),
         phase: Phase::Head,
         chunk: Bytes::new(),
+        trailers: Vec::new(),
+        proof: key.map(|key| websocket::accept(key.as_bytes())),
         complete: false,
         began: Instant::now(),
         live,
@@ -133,15 +140,14 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
 /// The head in HTTP/1.1's words.
 fn request_head(
     parts: &Parts,
-    upgrade: bool,
+    websocket_key: Option<&str>,
     chunked: bool,
     default_authority: Option<&str>,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
-    let method = if upgrade {
-        "GET"
-    } else {
-        parts.method.as_str()
+    let method = match websocket_key {
+        Some(_) => "GET",
+        None => parts.method.as_str(),
     };
     let head = Head::Http2(parts);
     let authority = head
@@ -163,7 +169,7 @@ fn request_head(
     for (name, value) in &parts.headers {
         if name == COOKIE {
             cookies = true;
-        } else if name != HOST && name != TE {
+        } else if name != HOST {
             field(&mut out, name.as_str(), value.as_bytes());
         }
     }
@@ -181,13 +187,12 @@ fn request_head(
         parts.method,
         Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE
     );
-    if upgrade {
-        let key = websocket::key();
+    if let Some(key) = websocket_key {
         put(
             &mut out,
             &[
                 "upgrade: websocket\r\nconnection: upgrade, close\r\nsec-websocket-key: ",
-                &key,
+                key,
                 "\r\n\r\n",
             ],
         );
@@ -243,6 +248,10 @@ struct Caller {
     phase: Phase,
     /// Bytes of the answer's body on their way.
     chunk: Bytes,
+    /// Lines behind its last chunk.
+    trailers: Vec<u8>,
+    /// What a server that read our WebSocket key answers.
+    proof: Option<String>,
     /// END_STREAM went out.
     complete: bool,
     began: Instant,
@@ -285,12 +294,15 @@ impl Caller {
             match ready!(self.body.poll_data(cx)) {
                 Some(Ok(data)) => self.take(&data),
                 Some(Err(_)) => return Poll::Ready(Err(self.gone())),
-                None => {
-                    self.ended = true;
-                    if self.chunked {
-                        self.inward.extend_from_slice(b"0\r\n\r\n");
+                None => match ready!(self.body.poll_trailers(cx)) {
+                    Err(_) => return Poll::Ready(Err(self.gone())),
+                    Ok(trailers) => {
+                        self.ended = true;
+                        if self.chunked {
+                            trailers::write_end(trailers.as_ref(), &mut self.inward);
+                        }
                     }
-                }
+                },
             }
         }
         Poll::Ready(Ok(()))
@@ -326,7 +338,8 @@ impl Caller {
         let Some(send) = &mut self.send else {
             return Poll::Ready(Ok(()));
         };
-        poll_give(send, &mut self.chunk, over, &mut self.complete, cx)
+        let end = (over, &mut self.trailers, &mut self.complete);
+        trailers::poll_give_all(send, &mut self.chunk, end, cx)
     }
 
     /// Takes bytes of the answer.
@@ -353,7 +366,8 @@ impl Caller {
         }
         self.chunk = match &mut self.phase {
             Phase::Body(body) => {
-                let (_, data) = body.unwrap_in_place(&mut rest).map_err(|_| invalid())?;
+                let unwrapped = body.unwrap_keeping_trailers(&mut rest, &mut self.trailers);
+                let (_, data) = unwrapped.map_err(|_| invalid())?;
                 rest.truncate(data);
                 rest.into()
             }
@@ -363,6 +377,14 @@ impl Caller {
         Ok(())
     }
 
+    fn is_proven(&self, head: &ResponseHead<'_>) -> bool {
+        let mut said = head
+            .headers()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-accept"));
+        let said = said.next().map(|(_, value)| value);
+        self.proof.is_some() && said == self.proof.as_deref().map(str::as_bytes)
+    }
+
     /// Passes a head on.
     fn head(&mut self, bytes: &[u8]) -> io::Result<StatusCode> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
@@ -370,6 +392,13 @@ impl Caller {
         let head = self.index.head(bytes);
         let status = StatusCode::from_u16(head.status()).map_err(|_| invalid())?;
         let (interim, framing) = (head.is_interim(), head.framing());
+        if status == StatusCode::SWITCHING_PROTOCOLS && !self.is_proven(&head) {
+            // Whoever answers did not read the handshake (RFC 6455 section 4.1).
+            let mut refusal = Response::new(());
+            *refusal.status_mut() = StatusCode::BAD_GATEWAY;
+            self.complete = self.respond.send_response(refusal, true).is_ok();
+            return Err(invalid());
+        }
         let mut response = Response::new(());
         *response.status_mut() = match status {
             StatusCode::SWITCHING_PROTOCOLS => StatusCode::OK,

@@ -17,6 +17,7 @@ mod pump;
 mod reply;
 mod server;
 mod stream;
+mod trailers;
 pub(crate) mod upgrade;
 pub(crate) mod upstream;
 pub(crate) mod websocket;

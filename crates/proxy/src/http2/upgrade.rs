@@ -22,9 +22,9 @@ use http::{Method, Request, Response, StatusCode, Uri};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http1::{Body, Framing, Progress, RequestHead, RequestIndex};
 
-use super::pump::{Cause, poll_give};
+use super::pump::Cause;
 use super::upstream::Lease;
-use super::{headers, websocket};
+use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 
 /// What the request still has to give.
@@ -54,6 +54,8 @@ pub(crate) struct Upgraded {
     asking: Asking,
     send: Option<SendStream<Bytes>>,
     chunk: Bytes,
+    /// Lines behind the last chunk.
+    trailers: Vec<u8>,
     /// END_STREAM went out.
     sent: bool,
     answering: Answering,
@@ -78,6 +80,7 @@ impl Upgraded {
             asking: Asking::Head,
             send: None,
             chunk: Bytes::new(),
+            trailers: Vec::new(),
             sent: false,
             answering: Answering::Nothing,
             inward: Vec::new(),
@@ -116,7 +119,7 @@ impl Upgraded {
         }
         self.chunk = match &mut self.asking {
             Asking::Body(body) => {
-                let unwrapped = body.unwrap_in_place(&mut rest);
+                let unwrapped = body.unwrap_keeping_trailers(&mut rest, &mut self.trailers);
                 let (_, data) = unwrapped.map_err(|_| io::ErrorKind::InvalidData)?;
                 rest.truncate(data);
                 rest.into()
@@ -172,7 +175,8 @@ impl Upgraded {
         let Some(send) = &mut self.send else {
             return Poll::Ready(Ok(()));
         };
-        poll_give(send, &mut self.chunk, over, &mut self.sent, cx)
+        let end = (over, &mut self.trailers, &mut self.sent);
+        trailers::poll_give_all(send, &mut self.chunk, end, cx)
     }
 
     /// Makes sure that there is something to read, unless it is the end.
@@ -280,12 +284,8 @@ impl Upgraded {
         if !self.chunked {
             return;
         }
-        self.inward.extend_from_slice(b"0\r\n");
-        if let Some(mut trailers) = trailers.filter(|_| self.wants_trailers) {
-            headers::clean_trailers(&mut trailers);
-            lines(&mut self.inward, &trailers);
-        }
-        self.inward.extend_from_slice(b"\r\n");
+        let trailers = trailers.filter(|_| self.wants_trailers);
+        trailers::write_end(trailers.as_ref(), &mut self.inward);
     }
 }
 

@@ -54,11 +54,11 @@ async fn old_application(request: &'static str, answer: &'static str) -> SocketA
 fn an_http2_client_of_an_http_port_is_served_by_an_http1_server() {
     play(|| async {
         let application = old_application(
-            "POST /a?b=c HTTP/1.1\r\nhost: server\r\nx-one: 1\r\ncookie: a=1; b=2\r\ntransfer-encoding: chunked\r\n\r\n\
-             5\r\nhello\r\n0\r\n\r\n",
+            "POST /a?b=c HTTP/1.1\r\nhost: server\r\nx-one: 1\r\nTE: trailers\r\ncookie: a=1; b=2\r\n\
+             transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: 7\r\n\r\n",
             "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n\
              HTTP/1.1 201 Created\r\nX-Two: 2\r\nKeep-Alive: timeout=5\r\nTransfer-Encoding: chunked\r\n\r\n\
-             3\r\nfoo\r\n4\r\nbarb\r\n0\r\n\r\n",
+             3\r\nfoo\r\n4\r\nbarb\r\n0\r\nX-Sum: 8\r\nx-sum:9\r\n\r\n",
         )
         .await;
         let stage = Stage::new(Settings::default());
@@ -74,14 +74,21 @@ fn an_http2_client_of_an_http_port_is_served_by_an_http1_server() {
                 .body(())
                 .expect("a request");
             let (response, mut send) = client.send_request(request, false).expect("sent");
-            send.send_data(Bytes::from_static(b"hello"), true)
+            send.send_data(Bytes::from_static(b"hello"), false)
                 .expect("sent");
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-sum", "7".parse().expect("a value"));
+            trailers.insert("authorization", "forged".parse().expect("a value"));
+            send.send_trailers(trailers).expect("sent");
             let response = response.await.expect("an answer");
             assert_eq!(response.status(), 201);
             assert_eq!(response.headers()["x-two"], "2");
             assert!(!response.headers().contains_key("keep-alive"));
-            let body = read(&mut response.into_body()).await.expect("a body");
-            assert_eq!(body, b"foobarb");
+            let mut body = response.into_body();
+            assert_eq!(read(&mut body).await.expect("a body"), b"foobarb");
+            let trailers = body.trailers().await.expect("an end").expect("trailers");
+            let sums: Vec<_> = trailers.get_all("x-sum").iter().collect();
+            assert_eq!(sums, ["8", "9"]);
         }
     });
 }
@@ -179,7 +186,10 @@ fn an_http1_client_of_an_http2_port_is_served_by_an_http2_server() {
             assert!(!request.headers().contains_key("host"));
             assert!(!request.headers().contains_key("connection"));
             assert_eq!(request.headers()["x-one"], "1");
-            let body = read(&mut request.into_body()).await.expect("a body");
+            let mut said = request.into_body();
+            let body = read(&mut said).await.expect("a body");
+            let sum = said.trailers().await.expect("an end").unwrap_or_default();
+            let sum = sum.get("x-sum").cloned();
             let early = http::Response::builder().status(103).header("link", "</x>");
             let early = early.body(()).expect("a head");
             respond.send_informational(early).expect("sent");
@@ -188,7 +198,7 @@ fn an_http1_client_of_an_http2_port_is_served_by_an_http2_server() {
             let mut send = respond.send_response(response, false).expect("sent");
             send.send_data(body.into(), false).expect("sent");
             let mut trailers = HeaderMap::new();
-            trailers.insert("x-end", "yes".parse().expect("a value"));
+            trailers.insert("x-end", sum.unwrap_or("none".parse().expect("a value")));
             send.send_trailers(trailers).expect("sent");
         })
         .await;
@@ -205,8 +215,8 @@ fn an_http1_client_of_an_http2_port_is_served_by_an_http2_server() {
             ),
             (
                 "POST /a?b=c HTTP/1.1\r\nHost: server\r\nX-One: 1\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\r\n\
-                 2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
-                "x-end: yes\r\n\r\n",
+                 2\r\nhe\r\n3\r\nllo\r\n0\r\nX-Sum: 5\r\n\r\n",
+                "x-end: 5\r\n\r\n",
             ),
         ] {
             say(&mut stream, request.as_bytes()).await;
@@ -237,6 +247,41 @@ fn http1_travels_as_http2_where_the_policy_says_so_and_comes_out_as_it_went_in()
     });
 }
 
+fn key(head: &str) -> &str {
+    let key = head.split_once("\r\nsec-websocket-key: ");
+    let (_, rest) = key.expect("a key");
+    rest.split("\r\n").next().expect("a line")
+}
+
+#[test]
+fn a_server_that_did_not_read_the_handshake_switches_nothing() {
+    for accept in ["", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"] {
+        play(|| async move {
+            let listener = listen().await;
+            let application = listener.local_addr().expect("an address");
+            tokio::task::spawn_local(async move {
+                let (mut stream, _) = listener.accept().await.expect("a caller");
+                hear(&mut stream, b"GET /chat HTTP/1.1\r\n").await;
+                let answer = format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{accept}\r\n"
+                );
+                say(&mut stream, answer.as_bytes()).await;
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            });
+            let stage = Stage::new(Settings::default());
+            let address = two_sidecars(&stage, Protocol::Http, application).await;
+            let mut client = client_with_settings(address).await;
+            let request = Request::builder()
+                .method(Method::CONNECT)
+                .uri("http://server/chat")
+                .extension(h2::ext::Protocol::from_static("websocket"));
+            let request = request.body(()).expect("a request");
+            let (response, _send) = client.send_request(request, false).expect("sent");
+            assert_eq!(response.await.expect("an answer").status(), 502);
+        });
+    }
+}
+
 #[test]
 fn a_websocket_crosses_from_http1_over_http2_streams() {
     play(|| async {
@@ -248,12 +293,14 @@ fn a_websocket_crosses_from_http1_over_http2_streams() {
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(stream.read_u8().await.expect("a head"));
             }
-            let head = String::from_utf8(head).expect("text").to_ascii_lowercase();
-            assert!(head.starts_with("get /chat http/1.1\r\n"), "{head}");
+            let head = String::from_utf8(head).expect("text");
+            assert!(head.starts_with("GET /chat HTTP/1.1\r\n"), "{head}");
             assert!(head.contains("upgrade: websocket\r\n"), "{head}");
-            assert!(head.contains("\r\nsec-websocket-key: "), "{head}");
-            let answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-                          Sec-WebSocket-Accept: whatever\r\n\r\n";
+            let accept = crate::http2::websocket::accept(key(&head).as_bytes());
+            let answer = format!(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Accept: {accept}\r\n\r\n"
+            );
             say(&mut stream, answer.as_bytes()).await;
             let (mut from, mut to) = stream.split();
             tokio::io::copy(&mut from, &mut to).await.expect("copied");
