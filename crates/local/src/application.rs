@@ -66,9 +66,11 @@ pub fn sidecar(
         ("--token-file", text(around.run.token(&pod_id(pod)))),
     ];
     if captured {
+        let keeps_source = pod.template.capture.keeps_source;
+        let capture = if keeps_source { "tproxy" } else { "redirect" };
         // Istio's own: alone in its namespace, it need not move a port, and administration stays within.
         args.extend([
-            ("--capture", "redirect".to_owned()),
+            ("--capture", capture.to_owned()),
             ("--dns", format!("127.0.0.1:{DNS_PORT}")),
             // No way leads out: the resolver of this machine would only be waited for.
             ("--resolver", "none".to_owned()),

@@ -18,7 +18,7 @@ use voile_model::{Diagnostic, Hostname, Labels, Mesh, Port, ResourceName, Source
 use crate::addresses::{AddressError, Addresses, Layout};
 use crate::variables::{PortView, ServiceView};
 
-pub use problems::{NO_COMMAND, NO_INGRESS, POD_NAME, SHARED_BIND, UNREACHABLE};
+pub use problems::{NO_CALLERS, NO_COMMAND, NO_INGRESS, POD_NAME, SHARED_BIND, UNREACHABLE};
 use problems::{check, no_ingress};
 
 /// Marks one pod among the replicas of a Deployment, so that a Sidecar can be meant for it alone.

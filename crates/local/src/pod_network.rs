@@ -237,6 +237,7 @@ fn capture(scope: &CaptureScope) -> Capture {
         },
         outbound_ports: numbers(&scope.outbound_ports),
         excluded_outbound_ports: numbers(&scope.excluded_outbound_ports),
+        keeps_source: scope.keeps_source,
         ..Capture::default()
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::redirected::Origin;
+use crate::redirected::{Origin, be_transparent};
 
 /// Why an upstream could not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -62,10 +62,18 @@ pub async fn connect(
     if let Some(mark) = origin.mark {
         socket.set_mark(mark).map_err(failed)?;
     }
-    // A source of the other family cannot be meant for this address; the kernel chooses then.
-    let source = origin.source.filter(|ip| ip.is_ipv4() == address.is_ipv4());
+    // A source of the other family cannot be meant for this address; the kernel chooses then. Somebody else's address is
+    // never replaced by ours: whoever is called would take us for a neighbour it trusts.
+    let same_family = |ip: &IpAddr| ip.is_ipv4() == address.is_ipv4();
+    let source = origin.source.filter(|ip| origin.foreign || same_family(ip));
     if let Some(source_address) = source {
-        bind_without_port(&socket)
+        let transparent = if origin.foreign {
+            be_transparent(&socket, address.is_ipv4())
+        } else {
+            Ok(())
+        };
+        transparent
+            .and_then(|()| bind_without_port(&socket))
             .and_then(|()| socket.bind(&SocketAddr::new(source_address, 0).into()))
             .map_err(|error| ConnectError::Source {
                 address,

@@ -32,7 +32,8 @@ pub use listener::{
 };
 pub use packets::{AsyncPackets, Packet, PacketListener, Packets};
 pub use redirected::{
-    APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_mark, original_destination,
+    APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_be_transparent, may_mark,
+    original_destination,
 };
 pub use relay::{Opening, RelayEnd, RelayOutcome, relay, relay_watched};
 pub use stream::{News, Stream, TcpIo};

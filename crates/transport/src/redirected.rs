@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -21,13 +21,19 @@ pub struct Origin {
     pub source: Option<IpAddr>,
     /// Mark of its packets; needs `CAP_NET_ADMIN` in the network namespace.
     pub mark: Option<u32>,
+    /// The source is somebody else's address (`IP_TRANSPARENT`). Then it is that one or there is no connection; answers
+    /// only find the way back where the namespace has rules for it.
+    pub foreign: bool,
 }
 
 impl Origin {
     /// From any address, with this mark.
     #[must_use]
     pub fn marked(mark: Option<u32>) -> Self {
-        Self { source: None, mark }
+        Self {
+            mark,
+            ..Self::default()
+        }
     }
 }
 
@@ -72,6 +78,42 @@ fn plain(address: Option<SocketAddr>) -> Option<SocketAddr> {
 /// The kernel's refusal.
 pub fn may_mark() -> io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?.set_mark(OUTWARD_MARK)
+}
+
+/// Whether this process may call from somebody else's address.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn may_be_transparent() -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    be_transparent(&socket, true)
+}
+
+/// Lets a socket be bound to an address that is not ours.
+#[expect(
+    unsafe_code,
+    reason = "no safe wrapper offers IPV6_TRANSPARENT; an int option read by value"
+)]
+pub(crate) fn be_transparent(socket: &Socket, v4: bool) -> io::Result<()> {
+    if v4 {
+        return socket.set_ip_transparent_v4(true);
+    }
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open, the pointer and the length describe one live c_int.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IPV6,
+            libc::IPV6_TRANSPARENT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Whether an address belongs to this machine or namespace: the kernel lets nobody bind another's.

@@ -38,6 +38,8 @@ pub(crate) struct Args {
     /// How connections get here: `none` (clients connect to explicit listeners) or `redirect` (the kernel redirects them
     /// to the two addresses below, and SO_ORIGINAL_DST says where they were going). With `redirect` sockets outward carry
     /// the mark 0x539 and sockets to the application 0x53a, for the rules to leave alone; that needs CAP_NET_ADMIN.
+    /// `tproxy` is `redirect`, and the application is called from its client's own address: packets with the mark 0x53a
+    /// must stay inside and untracked, and accepted connections inherit it (net.ipv4.tcp_fwmark_accept).
     #[arg(long, value_enum, value_name = "HOW", default_value = "none")]
     capture: CaptureMode,
     /// Where the kernel redirects what the application calls. 0.0.0.0 stands for [::], too.
@@ -100,6 +102,8 @@ enum CaptureMode {
     None,
     /// The kernel redirects them.
     Redirect,
+    /// It does, and the application sees its client's address.
+    Tproxy,
 }
 
 /// A size in bytes with an optional unit of K, M or G (powers of 1024); `auto` and `off`.
@@ -154,9 +158,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
             min_body_rate: args.min_body_rate,
         },
         log: Some(log),
-        capture: (args.capture == CaptureMode::Redirect).then_some(voile_proxy::Capture {
+        capture: (args.capture != CaptureMode::None).then_some(voile_proxy::Capture {
             outbound: args.capture_outbound,
             inbound: args.capture_inbound,
+            keeps_source: args.capture == CaptureMode::Tproxy,
         }),
     };
     match voile_proxy::run(options) {

@@ -255,6 +255,76 @@ fn who_is_not_captured_is_refused_where_mutual_tls_is_demanded() {
     assert!(up.wait().success());
 }
 
+/// The court's server, which keeps its callers' addresses, and two clients.
+fn keeping(folder: &Path) {
+    let own = "traffic.sidecar.istio.io/excludeInboundPorts: \"8081\"";
+    assert!(COURT.contains(own));
+    let kept = COURT.replace(own, "sidecar.istio.io/interceptionMode: TPROXY");
+    let kept = kept.replace("mode: STRICT", "mode: PERMISSIVE");
+    let off = "sidecar.istio.io/inject: \"false\"";
+    let text = [kept, client("captured", "", 80), client("plain", off, 80)];
+    fs::write(folder.join("court.yaml"), text.concat()).expect("written");
+}
+
+/// Who has a connection to this port in the network of a process; addresses of IPv4, however they are kept.
+fn callers(pid: u32, port: u16) -> BTreeSet<Ipv4Addr> {
+    let mut found = BTreeSet::new();
+    for table in ["tcp", "tcp6"] {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (Some(local), Some(remote), Some(&"01")) =
+                (words.get(1), words.get(2), words.get(3))
+            else {
+                continue;
+            };
+            let ours = local.ends_with(&format!(":{port:04X}"));
+            let address = remote.split(':').next().unwrap_or_default();
+            let last = &address[address.len().saturating_sub(8)..];
+            if let (true, Ok(bits)) = (ours, u32::from_str_radix(last, 16)) {
+                found.insert(Ipv4Addr::from(bits.to_ne_bytes()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_pod_may_see_the_addresses_of_its_callers() {
+    if !is_root() {
+        return eprintln!("skipped: only root sees the connections of other namespaces");
+    }
+    for user in [None, Some(NOBODY)] {
+        let Some((mut up, published)) = start(keeping, user) else {
+            return;
+        };
+        let server = || {
+            let all = sidecars(&up);
+            all.iter()
+                .find(|(pod, _)| pod.contains("server"))
+                .map(|found| found.1)
+        };
+        let server = server().expect("a sidecar");
+        // Each client's request comes by a connection from its own address, and those stay for the next.
+        for name in ["captured", "plain"] {
+            wait_until(&format!("{name} is answered"), || {
+                get(published[&format!("court/{name}")], "/")
+                    .is_ok_and(|answer| answer.status == 200)
+            });
+        }
+        wait_until("two pods have connections to the application", || {
+            let callers = callers(server, 8080);
+            // Both clients, and nobody in their stead.
+            callers.len() == 2
+                && callers
+                    .iter()
+                    .all(|address| address.octets()[..2] == [10, 244])
+        });
+        up.signal(Signal::TERM);
+        assert!(up.wait().success());
+    }
+}
+
 /// What an application asks for by the C library: a name or an address, and how the answer begins; nothing is "no such
 /// name" before a client would give up.
 const ASKED: [(&str, &str); 11] = [

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Namespace;
 use super::netlink::{
-    CHANGE, CREATE, Message, NEW_ADDRESS, NEW_LINK, NEW_ROUTE, Netlink, attribute,
+    CHANGE, CREATE, Message, NEW_ADDRESS, NEW_LINK, NEW_ROUTE, NEW_RULE, Netlink, attribute,
 };
 
 /// The loopback device is always the first.
@@ -39,6 +39,14 @@ const ROUTE_DEVICE: u16 = 4;
 const MAIN_TABLE: u8 = 254;
 const BY_BOOT: u8 = 3;
 const UNICAST: u8 = 1;
+/// A route that ends here.
+const LOCAL: u8 = 2;
+const HOST_SCOPE: u8 = 254;
+/// The table of what is turned back: Istio's number.
+const TURNED_BACK: u8 = 133;
+const RULE_PRIORITY: u16 = 6;
+const RULE_MARK: u16 = 10;
+const RULE_TO_TABLE: u8 = 1;
 
 /// An address and the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,11 +192,59 @@ fn add_default_route(netlink: &Netlink, gateway: IpAddr) -> io::Result<()> {
     )
 }
 
+/// In the calling thread's namespace: packets with `mark` stay inside whoever they are for, and a connection accepted
+/// from such packets marks its answers likewise. So a sidecar may call in a client's name, and hears the answers.
+///
+/// # Errors
+/// Says what the kernel lacks or refused.
+pub fn turn_back(mark: u32, v6: bool) -> io::Result<()> {
+    set("/proc/sys/net/ipv4/tcp_fwmark_accept", "1")?;
+    let netlink = Netlink::open().map_err(doing("open netlink"))?;
+    let families = [libc::AF_INET, libc::AF_INET6].map(low_byte);
+    for family in &families[..=usize::from(v6)] {
+        let fixed = [
+            *family,
+            0,
+            0,
+            0,
+            TURNED_BACK,
+            0,
+            0,
+            RULE_TO_TABLE,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let rule = Message::new(NEW_RULE, CREATE, &fixed)
+            .number(RULE_PRIORITY, TURNED_BACK.into())
+            .number(RULE_MARK, mark);
+        unless_there(netlink.request(rule))
+            .map_err(doing("route by mark (CONFIG_IP_MULTIPLE_TABLES)"))?;
+        let mut fixed = vec![*family, 0, 0, 0, TURNED_BACK, BY_BOOT, HOST_SCOPE, LOCAL];
+        fixed.extend_from_slice(&[0; 4]);
+        let route = Message::new(NEW_ROUTE, CREATE, &fixed).number(ROUTE_DEVICE, LOOPBACK);
+        unless_there(netlink.request(route)).map_err(doing("add a local route for all"))?;
+    }
+    Ok(())
+}
+
+/// What was made before need not be made again.
+fn unless_there(made: io::Result<()>) -> io::Result<()> {
+    made.or_else(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Ok(()),
+        _ => Err(error),
+    })
+}
+
 fn family(ip: IpAddr) -> u8 {
-    let family = match ip {
+    low_byte(match ip {
         IpAddr::V4(_) => libc::AF_INET,
         IpAddr::V6(_) => libc::AF_INET6,
-    };
+    })
+}
+
+fn low_byte(family: libc::c_int) -> u8 {
     family.cast_unsigned().to_le_bytes()[0]
 }
 

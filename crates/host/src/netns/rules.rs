@@ -84,6 +84,8 @@ pub struct Capture {
     pub outbound_ports: Vec<u16>,
     /// Outbound ports that are left alone.
     pub excluded_outbound_ports: Vec<u16>,
+    /// The application is called from its client's own address, and its answers come back to the sidecar.
+    pub keeps_source: bool,
 }
 
 impl Default for Capture {
@@ -98,6 +100,7 @@ impl Default for Capture {
             outbound_ranges: Scope::default(),
             outbound_ports: Vec::new(),
             excluded_outbound_ports: Vec::new(),
+            keeps_source: false,
         }
     }
 }
@@ -171,6 +174,8 @@ enum If {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Leave,
+    /// Not followed by connection tracking.
+    Forget,
     Redirect(u16),
     Send(SocketAddr),
 }
@@ -263,6 +268,14 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
             }
         }
     }
+}
+
+/// What is decided before connections are tracked: what travels between a sidecar and its application in a client's name
+/// has the client's addresses, and must not be taken for the connection that the client itself has.
+fn untracked(rules: &Rules) -> Vec<Rule> {
+    let keeps = rules.capture.as_ref().is_some_and(|c| c.keeps_source);
+    let forget = || rule([If::Mark(MARK_INWARD)], Then::Forget);
+    keeps.then(forget).into_iter().collect()
 }
 
 /// What comes to the pod.

@@ -152,6 +152,23 @@ fn iptables_says_the_same() {
 }
 
 #[test]
+fn what_is_called_in_a_clients_name_is_not_taken_for_the_clients_own_connection() {
+    let rules = captured(Capture {
+        keeps_source: true,
+        ..Capture::default()
+    });
+    let chain = "\tchain untracked {\n\t\ttype filter hook output priority -300; policy accept;\n\t\tmeta mark 0x53a notrack\n\t}\n";
+    assert_eq!(script(&rules, true).matches(chain).count(), 2);
+    let raw = "*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -m mark --mark 0x53a -j CT --notrack\nCOMMIT\n*nat\n";
+    for v6 in [false, true] {
+        assert!(restore(&rules, v6).starts_with(raw));
+    }
+    let plain = captured(Capture::default());
+    assert!(!script(&plain, true).contains("untracked"));
+    assert!(!restore(&plain, true).contains("*raw"));
+}
+
+#[test]
 fn a_virtual_address_is_shared_by_its_targets_of_the_same_family() {
     let target = |text: &str| text.parse().expect("an address");
     let service = VirtualAddress {

@@ -19,6 +19,8 @@ pub const POD_NAME: &str = "V0603";
 pub const SHARED_BIND: &str = "V0604";
 /// A service that cannot be reached through a listener of its own in loopback isolation.
 pub const UNREACHABLE: &str = "V0605";
+/// A pod counts on its callers' addresses, which nothing can keep in loopback isolation.
+pub const NO_CALLERS: &str = "V0606";
 
 pub(super) fn no_ingress(
     source: &Source,
@@ -64,6 +66,15 @@ pub(super) fn check(
     }
     if layout == Layout::Namespaces {
         return; // each has its own loopback device
+    }
+    if pod.sidecar.is_some() && pod.template.capture.keeps_source {
+        let message = "this pod counts on its callers' addresses (interceptionMode: TPROXY), but in loopback isolation its sidecar calls it from its own";
+        let problem = Diagnostic::error(NO_CALLERS, pod.source.clone(), message)
+            .field("metadata.annotations[sidecar.istio.io/interceptionMode]")
+            .help("run it with --isolation netns, or remove the annotation");
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
     }
     for listener in pod.sidecar.iter().flat_map(|sidecar| &sidecar.egress) {
         let (Some(bind), Some(port)) = (listener.bind, &listener.port) else {

@@ -43,13 +43,13 @@ pub(super) fn scope(annotations: &Labels, at: &At, report: &Report) -> CaptureSc
         report,
     };
     reader.refuse_others();
-    reader.refuse_interception();
     let exclude = |name| reader.list(name, "*", port).unwrap_or_default();
     CaptureScope {
         inbound_ports: reader.scope(INCLUDE_INBOUND_PORTS, EXCLUDE_INBOUND_PORTS, port),
         outbound_ranges: reader.scope(INCLUDE_OUTBOUND_RANGES, EXCLUDE_OUTBOUND_RANGES, range),
         outbound_ports: exclude(INCLUDE_OUTBOUND_PORTS),
         excluded_outbound_ports: exclude(EXCLUDE_OUTBOUND_PORTS),
+        keeps_source: reader.keeps_source(),
     }
 }
 
@@ -60,26 +60,26 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Keeping the caller's address at the application (TPROXY) is not built; a Pod that counts on it must not start.
-    fn refuse_interception(&self) {
-        let Some(mode) = self.annotations.get(INTERCEPTION_MODE) else {
-            return;
-        };
-        match mode.trim() {
-            "REDIRECT" => {}
-            "TPROXY" | "NONE" => self.wrong_at(
+    /// Whether the Pod wants to see its callers' addresses. One without capture (NONE) is not built, and must not start.
+    fn keeps_source(&self) -> bool {
+        let mode = self.annotations.get(INTERCEPTION_MODE).map(str::trim);
+        match mode {
+            None | Some("REDIRECT") => {}
+            Some("TPROXY") => return true,
+            Some("NONE") => self.wrong_at(
                 codes::NOT_YET,
                 INTERCEPTION_MODE,
-                format!("{INTERCEPTION_MODE}: {} is not yet supported", mode.trim()),
-                "remove it, or write REDIRECT: the application then sees its own pod's address as the caller's",
+                format!("{INTERCEPTION_MODE}: NONE is not yet supported"),
+                "remove it, or write REDIRECT or TPROXY",
             ),
-            other => self.wrong_at(
+            Some(other) => self.wrong_at(
                 codes::BAD_VALUE,
                 INTERCEPTION_MODE,
                 format!("`{}` is not allowed for {INTERCEPTION_MODE}", clip(other)),
-                "write REDIRECT",
+                "write REDIRECT or TPROXY",
             ),
         }
+        false
     }
 
     fn refuse_others(&self) {

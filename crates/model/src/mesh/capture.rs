@@ -29,4 +29,6 @@ pub struct CaptureScope {
     pub outbound_ports: Vec<Port>,
     /// Ports that are not, wherever they lead.
     pub excluded_outbound_ports: Vec<Port>,
+    /// `interceptionMode: TPROXY`: the application sees its client's address.
+    pub keeps_source: bool,
 }

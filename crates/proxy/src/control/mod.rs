@@ -41,7 +41,7 @@ use voile_transport as transport;
 use voile_transport::alpn;
 use voile_xds::client::{ClientConfig, Update, XdsClient};
 
-use crate::worker::{self, Birth, FromWorker, Ledger, Limits, Seat, Tls};
+use crate::worker::{self, Birth, FromWorker, Ledger, Limits, Redirected, Seat, Tls};
 use accept::{Dispatcher, WorkerHandle};
 use credentials::Credentials;
 use doors::{Doors, StartDns};
@@ -108,6 +108,8 @@ pub struct Capture {
     pub outbound: SocketAddr,
     /// What calls the application (15006).
     pub inbound: SocketAddr,
+    /// The application is called from its client's own address.
+    pub keeps_source: bool,
 }
 
 /// Why a proxy cannot run.
@@ -175,9 +177,12 @@ pub fn run(options: Options) -> Result<(), RunError> {
     let store = Arc::new(CertificateStore::new());
     let tls = mesh_tls(&store)?;
     let (to_control, from_workers) = mpsc::unbounded_channel();
-    let ports = pages.capture_ports();
+    let capture = Redirected {
+        ports: pages.capture_ports(),
+        keeps_source: options.capture.is_some_and(|capture| capture.keeps_source),
+    };
     let ledger = Ledger::new(limits(options.limits), options.workers);
-    let (handles, threads) = start_workers(&ledger, &tls, &to_control, &ports, options.workers)?;
+    let (handles, threads) = start_workers(&ledger, &tls, &to_control, &capture, options.workers)?;
     drop(to_control);
     let node = node(namespace, name);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -274,6 +279,13 @@ fn bind_captured(
             "--capture redirect: cannot mark sockets ({error}); it needs CAP_NET_ADMIN in its network namespace"
         ))
     })?;
+    if capture.keeps_source {
+        transport::may_be_transparent().map_err(|error| {
+            RunError::Option(format!(
+                "--capture tproxy: cannot call from a client's address ({error}); it needs CAP_NET_ADMIN in its network namespace and a kernel with IP_TRANSPARENT"
+            ))
+        })?;
+    }
     let both = [
         (
             Direction::CapturedOutbound,
@@ -351,7 +363,7 @@ fn start_workers(
     ledger: &Arc<Ledger>,
     tls: &Tls,
     to_control: &mpsc::UnboundedSender<FromWorker>,
-    capture_ports: &[u16],
+    capture: &Redirected,
     count: usize,
 ) -> Result<(Vec<WorkerHandle>, Threads), RunError> {
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
@@ -362,7 +374,7 @@ fn start_workers(
             tls: tls.clone(),
             inbox,
             control: to_control.clone(),
-            capture_ports: capture_ports.to_vec(),
+            capture: capture.clone(),
             load: Arc::clone(&load),
             seat: Seat {
                 ledger: Arc::clone(ledger),

@@ -221,6 +221,7 @@ impl Control {
         let origin = Origin {
             source: plan.settings.source_address,
             mark: self.marks.then_some(transport::OUTWARD_MARK),
+            foreign: false,
         };
         let recording = Arc::new(self.recorders.follow(&plan, origin));
         let keys: BTreeSet<Key> = keys(&plan).collect();

@@ -267,7 +267,7 @@ fn hold(plan: &CapturePlan, to: SocketAddr, slot: &Rc<InboundSlot>) -> Held {
 /// Where a connection was going; `None` for one that came here by itself, and for one that would come back here.
 pub(crate) fn original(worker: &Worker, stream: &StdStream) -> Option<SocketAddr> {
     let to = transport::original_destination(stream).ok().flatten()?;
-    let ours = worker.capture_ports.contains(&to.port());
+    let ours = worker.capture.ports.contains(&to.port());
     (!ours || !transport::is_local(to.ip())).then_some(to)
 }
 

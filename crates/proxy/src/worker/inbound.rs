@@ -179,7 +179,8 @@ async fn identify(
     if detected == Detected::Undecided {
         if !protocol.is_http() {
             let permit = permit(worker, slot, &Arrival::Plaintext, remote).ok()?;
-            (detected, ahead) = late::detect(worker, slot, &mut tcp, &mut prefix, &permit).await?;
+            (detected, ahead) =
+                late::detect(worker, slot, &mut tcp, &mut prefix, remote, &permit).await?;
         } else if prefix.is_empty() {
             return None; // An HTTP client that has nothing to say has no claim to an answer.
         }
@@ -346,7 +347,8 @@ async fn relay(
         Some(connected) => connected,
         None => {
             let limit = settings.connect_timeout;
-            Box::pin(transport::connect(plan.endpoint, worker.homeward(), limit)).await
+            let origin = worker.homeward(caller.remote);
+            Box::pin(transport::connect(plan.endpoint, origin, limit)).await
         }
     };
     let mut record = TcpRecord {

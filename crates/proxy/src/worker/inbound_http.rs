@@ -2,6 +2,8 @@
 //! counted with the caller's identity.
 
 use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -37,6 +39,23 @@ pub(crate) struct InboundRole {
     grpc: Cell<Option<SeriesId>>,
     /// For requests of HTTP/1.0 that name none.
     authority: Rc<str>,
+}
+
+/// Pool key of connections to the application: its address and, where that is kept, the caller's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ApplicationKey {
+    endpoint: u32,
+    source: Option<IpAddr>,
+}
+
+impl Hash for ApplicationKey {
+    /// As cheap as the number alone where there is nothing else.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.endpoint.hash(state);
+        if let Some(source) = self.source {
+            source.hash(state);
+        }
+    }
 }
 
 /// What a request goes on by, and what is noted of it.
@@ -95,7 +114,7 @@ const MAX_INBOUND_ATTEMPTS: u32 = 3;
 
 impl HttpRole for InboundRole {
     type Upstream = Stream;
-    type Key = u32;
+    type Key = ApplicationKey;
     type Ticket = InboundTicket;
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
@@ -138,7 +157,11 @@ impl HttpRole for InboundRole {
             _admitted: Some(admitted),
             notes,
         };
-        let mut route = Route::new(self.slot.endpoint_key.get(), ticket);
+        let key = ApplicationKey {
+            endpoint: self.slot.endpoint_key.get(),
+            source: self.worker.kept_source(self.caller.remote),
+        };
+        let mut route = Route::new(key, ticket);
         route.observer = observer;
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(protocol, head);
@@ -150,7 +173,8 @@ impl HttpRole for InboundRole {
 
     async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
         let (endpoint, limit) = (self.slot.plan.borrow().endpoint, route.connect_timeout);
-        match transport::connect(endpoint, self.worker.homeward(), limit).await {
+        let origin = self.worker.homeward(self.caller.remote);
+        match transport::connect(endpoint, origin, limit).await {
             Ok(tcp) => Ok(Stream::Tcp(tcp.into())),
             Err(error) => {
                 tracing::debug!(%error, "application not reached");

@@ -10,6 +10,7 @@
 //! out to speak TLS.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -36,6 +37,7 @@ pub(crate) async fn detect(
     slot: &InboundSlot,
     tcp: &mut TcpStream,
     prefix: &mut Vec<u8>,
+    remote: SocketAddr,
     _permit: &Permit,
 ) -> Option<(Detected, Option<Ahead>)> {
     let (protocol, mode, endpoint, place) = {
@@ -48,7 +50,7 @@ pub(crate) async fn detect(
     let mut ahead = None;
     if prefix.is_empty() {
         let connected =
-            transport::connect(endpoint, worker.homeward(), settings.connect_timeout).await;
+            transport::connect(endpoint, worker.homeward(remote), settings.connect_timeout).await;
         let Ok(application) = &connected else {
             return Some((Detected::Silent, Some(connected)));
         };

@@ -187,8 +187,7 @@ pub(crate) struct Worker {
     /// Changes whenever our own labels do.
     pub(crate) epoch: Cell<u32>,
     control: mpsc::UnboundedSender<FromWorker>,
-    /// Ports to which the kernel redirects; empty where nothing is captured.
-    pub(crate) capture_ports: Vec<u16>,
+    pub(crate) capture: Redirected,
     pub(crate) servers_first: ServersFirst,
 }
 
@@ -197,7 +196,7 @@ impl Worker {
         tls: Tls,
         control: mpsc::UnboundedSender<FromWorker>,
         load: Arc<AtomicUsize>,
-        capture_ports: Vec<u16>,
+        capture: Redirected,
         seat: Seat,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -223,7 +222,7 @@ impl Worker {
             next_key: Cell::new(0),
             epoch: Cell::new(0),
             control,
-            capture_ports,
+            capture,
             servers_first: ServersFirst::default(),
         })
     }
@@ -274,16 +273,28 @@ impl Worker {
         Origin {
             source: self.settings.borrow().source_address,
             mark: self.is_capturing().then_some(transport::OUTWARD_MARK),
+            foreign: false,
         }
     }
 
-    /// How connections to our own application are made.
-    pub(crate) fn homeward(&self) -> Origin {
-        Origin::marked(self.is_capturing().then_some(transport::APPLICATION_MARK))
+    /// How connections to our own application are made for this caller.
+    pub(crate) fn homeward(&self, caller: SocketAddr) -> Origin {
+        let source = self.kept_source(caller);
+        Origin {
+            source,
+            mark: self.is_capturing().then_some(transport::APPLICATION_MARK),
+            foreign: source.is_some(),
+        }
+    }
+
+    /// The address from which the application is called in this caller's name, where it asks for that.
+    pub(crate) fn kept_source(&self, caller: SocketAddr) -> Option<IpAddr> {
+        let kept = self.capture.keeps_source;
+        kept.then(|| caller.ip().to_canonical())
     }
 
     fn is_capturing(&self) -> bool {
-        !self.capture_ports.is_empty()
+        !self.capture.ports.is_empty()
     }
 
     pub(crate) fn random(&self) -> u64 {
@@ -354,13 +365,21 @@ impl Drop for Place {
     }
 }
 
+/// What the kernel redirects to us.
+#[derive(Debug, Clone)]
+pub(crate) struct Redirected {
+    /// Ports to which it does; empty where nothing is captured.
+    pub(crate) ports: Vec<u16>,
+    /// Whether the application is called from its client's own address.
+    pub(crate) keeps_source: bool,
+}
+
 /// What a worker needs from its birth.
 pub(crate) struct Birth {
     pub(crate) tls: Tls,
     pub(crate) inbox: mpsc::UnboundedReceiver<ToWorker>,
     pub(crate) control: mpsc::UnboundedSender<FromWorker>,
-    /// Ports to which the kernel redirects; empty where nothing is captured.
-    pub(crate) capture_ports: Vec<u16>,
+    pub(crate) capture: Redirected,
     /// Connections handed over and not yet ended; the accepting thread counts up, we count down.
     pub(crate) load: Arc<AtomicUsize>,
     pub(crate) seat: Seat,
@@ -377,7 +396,7 @@ pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
         birth.tls,
         birth.control,
         birth.load,
-        birth.capture_ports,
+        birth.capture,
         birth.seat,
     );
     runtime.block_on(serve(worker, birth.inbox));

@@ -4,6 +4,7 @@
 
 mod reach;
 mod server_first;
+mod source;
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -48,6 +49,12 @@ pub(crate) struct Captured {
 impl Captured {
     /// Starts it; `None`, with the reason printed, where namespaces or rules are not to be had.
     pub(crate) fn start(mode: &str, mesh_config: &str) -> Option<Self> {
+        Self::start_as("redirect", mode, mesh_config)
+    }
+
+    /// The same with this `--capture`.
+    pub(crate) fn start_as(capture: &str, mode: &str, mesh_config: &str) -> Option<Self> {
+        let keeps_source = capture == "tproxy";
         let (world, tool) = match (Namespace::create(), Tool::find()) {
             (Ok(world), Ok(tool)) => (world, tool),
             (Err(error), _) => {
@@ -70,6 +77,7 @@ impl Captured {
             let rules = Rules {
                 capture: Some(Capture {
                     control: Some((WORLD, XDS).into()),
+                    keeps_source,
                     ..Capture::default()
                 }),
                 services: Vec::new(),
@@ -94,7 +102,7 @@ impl Captured {
         mesh.start_control();
         let sidecars = [("client", &mesh.client), ("server", &mesh.server)];
         mesh._sidecars = sidecars
-            .map(|(pod, inside)| mesh.sidecar(pod, inside))
+            .map(|(pod, inside)| mesh.sidecar(pod, inside, capture))
             .into();
         for inside in [&mesh.client, &mesh.server] {
             wait_until("a sidecar is ready", || {
@@ -130,7 +138,7 @@ impl Captured {
         });
     }
 
-    fn sidecar(&self, pod: &str, inside: &Namespace) -> Process {
+    fn sidecar(&self, pod: &str, inside: &Namespace, capture: &str) -> Process {
         let state = self.folder.path().join("state");
         let token = self.folder.path().join(format!("{pod}.token"));
         let account = format!("shop/{pod}");
@@ -142,7 +150,7 @@ impl Captured {
         std::fs::write(&token, &printed.stdout).expect("the token file");
         let start = || {
             Process::start(pod, |voile| {
-                voile.args(["proxy", "--workload", &account, "--capture", "redirect"]);
+                voile.args(["proxy", "--workload", &account, "--capture", capture]);
                 voile.args(["--control", &format!("https://{WORLD}:{XDS}")]);
                 voile.arg("--root-cert").arg(state.join("root-cert.pem"));
                 voile.arg("--token-file").arg(&token);

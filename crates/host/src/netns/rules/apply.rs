@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space};
 
-use super::{Rules, restore, script};
-use crate::netns::Namespace;
+use super::{MARK_INWARD, Rules, restore, script};
+use crate::netns::{Namespace, link};
 use crate::place::keep_capabilities;
 
 /// Where administrators' programs live, though PATH of ordinary users often leaves it out.
@@ -32,6 +32,9 @@ pub enum ToolError {
         "neither `nft` nor `iptables-restore` is on this machine; install the package `nftables` (or `iptables`)"
     )]
     Missing,
+    /// The kernel cannot bring answers back that are meant for somebody else.
+    #[error("callers' addresses cannot be kept (interceptionMode TPROXY): {0}")]
+    Source(io::Error),
     /// It cannot be run.
     #[error("cannot run {}: {error}", program.display())]
     Run {
@@ -87,6 +90,10 @@ impl Tool {
 /// # Errors
 /// Says what the tool said.
 pub fn apply(tool: &Tool, namespace: &Namespace, rules: &Rules, v6: bool) -> Result<(), ToolError> {
+    if rules.capture.as_ref().is_some_and(|c| c.keeps_source) {
+        let turned = namespace.run(|| link::turn_back(MARK_INWARD, v6));
+        turned.and_then(|done| done).map_err(ToolError::Source)?;
+    }
     match tool {
         Tool::Nft(nft) => {
             let text = script(rules, v6);

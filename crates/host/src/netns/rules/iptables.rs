@@ -2,33 +2,41 @@
 
 use std::fmt::Write;
 
-use super::{Family, If, Rule, Rules, Then, output, prerouting};
+use super::{Family, If, Rule, Rules, Then, output, prerouting, untracked};
 
 /// What `iptables-restore` (and, `v6`, `ip6tables-restore`) is fed. The table is replaced as a whole.
 #[must_use]
 pub fn restore(rules: &Rules, v6: bool) -> String {
     let family = if v6 { Family::V6 } else { Family::V4 };
-    let mut text = "*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n".to_owned();
-    for (chain, rules) in [
-        ("OUTPUT", output(rules, family)),
-        ("PREROUTING", prerouting(rules)),
-    ] {
-        for Rule(conditions, then) in rules {
-            let _ = write!(text, "-A {chain}");
-            // A port needs its protocol before it; REDIRECT and DNAT need one too.
-            for condition in &conditions {
-                text.push(' ');
-                text.push_str(&self::condition(condition));
-            }
-            let _ = match then {
-                Then::Leave => writeln!(text, " -j RETURN"),
-                Then::Redirect(port) => writeln!(text, " -j REDIRECT --to-ports {port}"),
-                Then::Send(target) => writeln!(text, " -j DNAT --to-destination {target}"),
-            };
-        }
+    let mut text = String::new();
+    let early = untracked(rules);
+    if !early.is_empty() {
+        text.push_str("*raw\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n");
+        chain(&mut text, "OUTPUT", early);
+        text.push_str("COMMIT\n");
     }
+    text.push_str("*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n");
+    chain(&mut text, "OUTPUT", output(rules, family));
+    chain(&mut text, "PREROUTING", prerouting(rules));
     text.push_str("COMMIT\n");
     text
+}
+
+fn chain(text: &mut String, chain: &str, rules: Vec<Rule>) {
+    for Rule(conditions, then) in rules {
+        let _ = write!(text, "-A {chain}");
+        // A port needs its protocol before it; REDIRECT and DNAT need one too.
+        for condition in &conditions {
+            text.push(' ');
+            text.push_str(&self::condition(condition));
+        }
+        let _ = match then {
+            Then::Leave => writeln!(text, " -j RETURN"),
+            Then::Forget => writeln!(text, " -j CT --notrack"),
+            Then::Redirect(port) => writeln!(text, " -j REDIRECT --to-ports {port}"),
+            Then::Send(target) => writeln!(text, " -j DNAT --to-destination {target}"),
+        };
+    }
 }
 
 fn condition(condition: &If) -> String {

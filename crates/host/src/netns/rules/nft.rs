@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use super::{Family, If, Range, Rule, Rules, Then, output, prerouting};
+use super::{Family, If, Range, Rule, Rules, Then, output, prerouting, untracked};
 
 /// What `nft -f -` is fed, for IPv4 and, where `v6`, for IPv6.
 #[must_use]
@@ -17,18 +17,37 @@ pub fn script(rules: &Rules, v6: bool) -> String {
             text,
             "table {name} voile\ndelete table {name} voile\ntable {name} voile {{\n"
         );
-        chain(&mut text, "output", name, &out);
-        chain(&mut text, "prerouting", name, &incoming);
+        let early = untracked(rules);
+        if !early.is_empty() {
+            chain(
+                &mut text,
+                "untracked",
+                "filter hook output priority -300",
+                name,
+                &early,
+            );
+        }
+        chain(
+            &mut text,
+            "output",
+            "nat hook output priority -100",
+            name,
+            &out,
+        );
+        chain(
+            &mut text,
+            "prerouting",
+            "nat hook prerouting priority -100",
+            name,
+            &incoming,
+        );
         text.push_str("}\n");
     }
     text
 }
 
-fn chain(text: &mut String, hook: &str, family: &str, rules: &[Rule]) {
-    let _ = write!(
-        text,
-        "\tchain {hook} {{\n\t\ttype nat hook {hook} priority -100; policy accept;\n"
-    );
+fn chain(text: &mut String, name: &str, kind: &str, family: &str, rules: &[Rule]) {
+    let _ = write!(text, "\tchain {name} {{\n\t\ttype {kind}; policy accept;\n");
     for Rule(conditions, then) in rules {
         text.push_str("\t\t");
         for condition in conditions {
@@ -37,6 +56,7 @@ fn chain(text: &mut String, hook: &str, family: &str, rules: &[Rule]) {
         }
         let _ = match then {
             Then::Leave => writeln!(text, "return"),
+            Then::Forget => writeln!(text, "notrack"),
             Then::Redirect(port) => writeln!(text, "redirect to :{port}"),
             Then::Send(target) => writeln!(text, "dnat to {target}"),
         };

@@ -33,7 +33,7 @@ use voile_transport::{HandshakeError, Stream, connect_tls};
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::slots::Slots;
-use super::{Place, Tls, Worker};
+use super::{Place, Redirected, Tls, Worker};
 use crate::plan::{
     EndpointPlan, InboundPlan, ListenerId, OutboundPlan, Plan, ServicePlan, Settings,
 };
@@ -73,7 +73,10 @@ impl Stage {
             tls(&store),
             unknown_peers,
             Arc::default(),
-            Vec::new(),
+            Redirected {
+                ports: Vec::new(),
+                keeps_source: false,
+            },
             super::Seat::default(),
         );
         Self {
