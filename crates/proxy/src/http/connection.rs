@@ -288,6 +288,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             client: Version::Http11,
             head_only: false,
             unprocessed: false,
+            grpc: false,
         };
         if self.work.is_none() {
             self.take_work();
@@ -331,6 +332,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
             client: Version::Http11,
             head_only: false,
             unprocessed: true,
+            grpc: false,
         };
         self.reply(&farewell).await;
         self.close(true).await;

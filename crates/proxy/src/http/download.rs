@@ -5,7 +5,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use voile_http1::{
-    Asked, Body, BodyError, Progress, Reject, ResponseEdit, ResponseHead, ResponseIndex, Version,
+    Asked, Body, BodyError, Framing, Progress, Reject, ResponseEdit, ResponseHead, ResponseIndex,
+    Version,
 };
 use voile_traffic::RetryPolicy;
 
@@ -69,7 +70,8 @@ impl Terms<'_> {
     /// Why an answer is held back, if it is.
     fn hold(&self, head: &ResponseHead<'_>) -> Option<DownloadError> {
         let status = head.status();
-        if status < 400 {
+        // A gRPC caller is told of an error in an empty answer of success.
+        if status < 400 && head.framing() != Framing::Length(0) {
             return None;
         }
         let unprocessed = self.from_sidecar && head.is_unprocessed();
@@ -253,7 +255,7 @@ impl Download {
                 observer.response(&mut head.headers());
             }
             self.status = head.status();
-            self.until_close = head.framing() == voile_http1::Framing::UntilClose;
+            self.until_close = head.framing() == Framing::UntilClose;
             self.unwrap = head.must_unwrap(terms.client);
             self.persist = terms.persist && !self.until_close && !self.unwrap;
             self.upstream_keeps = head.keep_alive();

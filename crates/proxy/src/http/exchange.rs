@@ -14,10 +14,10 @@ use super::buffers::Buffer;
 use super::connection::{After, Connection, Work};
 use super::download::{Download, DownloadError, Terms};
 use super::flight::{Client, Flight, Landing};
-use super::head::Head;
+use super::head::{Head, is_grpc};
 use super::io::Io;
 use super::reply::Reply;
-use super::role::{ConnectFailure, Exchange, HttpRole, ResponseFlag, Route, UpstreamHttp};
+use super::role::{ConnectFailure, Exchange, Grpc, HttpRole, ResponseFlag, Route, UpstreamHttp};
 use super::tunnel::Direction;
 use super::upload::Upload;
 use super::upstream::Upstream;
@@ -55,6 +55,8 @@ struct Tally {
     head_end: usize,
     /// When the upstream connection went back to the pool, so that the clock is read once for both.
     ended: Option<Instant>,
+    /// Of a gRPC call that we answered ourselves.
+    grpc: Option<Grpc>,
 }
 
 impl Tally {
@@ -236,9 +238,18 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             duration: ended - started,
             upstream_reused: tally.reused,
             attempts: tally.attempts,
-            grpc: None,
+            grpc: tally.grpc,
         });
         ended
+    }
+
+    /// Whether the request at hand is a gRPC call. Only replies of our own ask: nobody else pays for the answer.
+    fn is_grpc(&self) -> bool {
+        let Some(work) = &self.work else {
+            return false;
+        };
+        let head = work.desk.request.head(work.input.filled());
+        head.header("content-type").is_some_and(is_grpc)
     }
 
     /// Replies ourselves. `end` is where the next request begins, if this one was received whole.
@@ -257,8 +268,14 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             client: facts.version,
             head_only: facts.asked.head,
             unprocessed: local.unprocessed && self.role.serves_sidecar(),
+            grpc: self.is_grpc(),
         };
-        tally.status = local.status;
+        let (status, grpc_status) = reply.statuses();
+        tally.status = status;
+        tally.grpc = reply.grpc.then(|| Grpc {
+            status: grpc_status,
+            ..Grpc::default()
+        });
         tally.flag = local.flag;
         tally.details = local.details;
         (tally.response_head, tally.response_body) = self.reply(&reply).await;

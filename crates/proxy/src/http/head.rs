@@ -130,7 +130,7 @@ impl<'a> Head<'a> {
 }
 
 /// `application/grpc`, with or without a message format or parameters; not gRPC-Web, which is plain HTTP.
-fn is_grpc(content_type: &[u8]) -> bool {
+pub(crate) fn is_grpc(content_type: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     match content_type.split_at_checked(GRPC.len()) {
         Some((kind, rest)) => {

@@ -1,6 +1,9 @@
-//! Replies of our own: short, plain, without a `server` field.
+//! Replies of our own: short, plain, without a `server` field. A gRPC caller, which only a sidecar can have put into
+//! HTTP/1.1, gets a gRPC status, so that it reads our reason and not its library's guess.
 
 use voile_http1::Version;
+
+use crate::http2::grpc;
 
 /// What the client is told when no upstream answers it.
 pub(crate) struct Reply<'a> {
@@ -12,10 +15,13 @@ pub(crate) struct Reply<'a> {
     pub(crate) head_only: bool,
     /// Tell the sidecar that asked that nothing was done.
     pub(crate) unprocessed: bool,
+    /// The request was a gRPC call.
+    pub(crate) grpc: bool,
 }
 
 fn phrase(status: u16) -> &'static str {
     match status {
+        200 => "OK",
         400 => "Bad Request",
         401 => "Unauthorized",
         403 => "Forbidden",
@@ -36,6 +42,14 @@ fn phrase(status: u16) -> &'static str {
 }
 
 impl Reply<'_> {
+    /// The status that goes out; with a gRPC call's own beside it.
+    pub(crate) fn statuses(&self) -> (u16, Option<u16>) {
+        match self.grpc {
+            true => (200, Some(grpc::from_http(self.status))),
+            false => (self.status, None),
+        }
+    }
+
     /// Writes the whole reply; gives the length of its head.
     pub(crate) fn write(&self, out: &mut Vec<u8>) -> usize {
         out.clear();
@@ -44,21 +58,23 @@ impl Reply<'_> {
                 out.extend_from_slice(part.as_bytes());
             }
         };
-        let mut digits = [0; 20];
-        let mut status = [0; 20];
-        add(&[
-            "HTTP/1.1 ",
-            decimal(self.status.into(), &mut status),
-            " ",
-            phrase(self.status),
-            "\r\n",
-        ]);
-        let length = decimal(self.reason.len() + 1, &mut digits);
-        add(&[
-            "content-type: text/plain\r\ncontent-length: ",
-            length,
-            "\r\n",
-        ]);
+        let (mut digits, mut number) = ([0; 20], [0; 20]);
+        let (status, grpc_status) = self.statuses();
+        let line = decimal(status.into(), &mut number);
+        add(&["HTTP/1.1 ", line, " ", phrase(status), "\r\n"]);
+        if let Some(code) = grpc_status {
+            add(&[
+                "content-type: application/grpc\r\ncontent-length: 0\r\ngrpc-status: ",
+                decimal(code.into(), &mut digits),
+                "\r\ngrpc-message: ",
+                &grpc::message(self.reason),
+                "\r\n",
+            ]);
+        } else {
+            let length = decimal(self.reason.len() + 1, &mut digits);
+            add(&["content-type: text/plain\r\ncontent-length: "]);
+            add(&[length, "\r\n"]);
+        }
         if !self.persist {
             add(&["connection: close\r\n"]);
         } else if self.client == Version::Http10 {
@@ -69,7 +85,7 @@ impl Reply<'_> {
         }
         add(&["\r\n"]);
         let head = out.len();
-        if !self.head_only {
+        if !self.head_only && !self.grpc {
             out.extend_from_slice(self.reason.as_bytes());
             out.push(b'\n');
         }

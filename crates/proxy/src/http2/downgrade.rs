@@ -28,7 +28,7 @@ use super::server::Live;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
-    ConnectFailure, Exchange, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route,
+    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route,
     serve_connection,
 };
 
@@ -81,7 +81,10 @@ impl<R: HttpRole> HttpRole for Translated<R> {
             duration: exchange.duration,
             upstream_reused: exchange.upstream_reused,
             attempts: exchange.attempts,
-            grpc: Head::Http2(&self.parts).is_grpc().then(Default::default),
+            grpc: match exchange.grpc {
+                None if Head::Http2(&self.parts).is_grpc() => Some(Grpc::default()),
+                ours => ours,
+            },
         });
     }
 }
@@ -405,6 +408,10 @@ impl Caller {
             status => status,
         };
         *response.headers_mut() = fields(&head).ok_or_else(invalid)?;
+        if response.headers().contains_key("grpc-status") {
+            // HTTP/1.1's way to say that there is no body; trailers have no length.
+            response.headers_mut().remove(CONTENT_LENGTH);
+        }
         if interim {
             self.respond.send_informational(response).map_err(gone)?;
             return Ok(status);

@@ -9,7 +9,7 @@
 
 mod downgrade;
 mod flight;
-mod grpc;
+pub(crate) mod grpc;
 mod headers;
 pub mod limits;
 mod outlet;

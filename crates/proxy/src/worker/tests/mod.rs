@@ -4,6 +4,7 @@
 mod conversions;
 mod footprint;
 mod frames;
+mod grpc_errors;
 mod hostile_clients;
 mod hostile_servers;
 mod http2;
