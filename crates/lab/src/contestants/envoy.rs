@@ -2,144 +2,80 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use voile_host::child::Supervised;
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
-use super::listeners::{Listeners, fill};
-use super::pair::Pair;
-use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
-use crate::find::Peer;
-use crate::plan::Way;
+use super::listeners::fill;
+use super::pair::{Peer, Side, Values, write};
+use crate::find;
 use crate::target::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/client.yaml");
 const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/server.yaml");
-/// Its sidecars live on 127.11.0.1 and 127.11.0.2.
-const NET: u8 = 11;
 
-/// Two Envoys.
-pub(super) struct Envoy {
-    peer: Peer,
-    running: Option<Running>,
-}
+/// Envoy as it was found.
+pub(super) struct Envoy(pub(super) find::Peer);
 
-struct Running {
-    pair: Pair,
-    client_admin: SocketAddr,
-    server_admin: SocketAddr,
-}
-
-impl Envoy {
-    pub(super) fn new(peer: Peer) -> Self {
-        Self {
-            peer,
-            running: None,
-        }
+fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
+    let (status, body) =
+        http_get(admin, "/stats?usedonly").map_err(|e| format!("Envoy's statistics: {e}"))?;
+    if status != 200 {
+        return Err(format!(
+            "Envoy's statistics: http://{admin}/stats answers {status}"
+        ));
     }
+    Ok(String::from_utf8_lossy(&body)
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+        .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+        .collect())
+}
 
-    /// Starts one, and says where its statistics are.
+impl Peer for Envoy {
+    const NAME: &'static str = "envoy";
+    const NET: u8 = 11;
+    /// Its admin page.
+    type Page = SocketAddr;
+
     fn launch(
         &self,
         lab: &Lab<'_>,
-        name: &str,
-        template: &str,
-        values: &[(String, String)],
+        folder: &Path,
+        side: Side,
+        values: &Values,
     ) -> Result<(Supervised, SocketAddr), String> {
+        let template = match side {
+            Side::Client => CLIENT_TEMPLATE,
+            Side::Server => SERVER_TEMPLATE,
+        };
         let admin = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
             .map_err(|e| format!("a port for Envoy: {e}"))?;
-        let mut values = values.to_vec();
+        let mut values = values.clone();
         values.push(("ADMIN_PORT".to_owned(), admin.port().to_string()));
-        let path = lab.folder.join("envoy").join(format!("{name}.yaml"));
-        std::fs::write(&path, fill(template, &values)?)
-            .map_err(|e| format!("writing {}: {e}", path.display()))?;
-        let spec = lab
-            .process(name, &self.peer.path)
-            .arg("-c")
-            .arg(&path)
-            .args([
-                "--concurrency",
-                &lab.workers.to_string(),
-                "--disable-hot-restart",
-                "--log-level",
-                "warning",
-            ]);
+        let name = format!("envoy-{}", side.word());
+        let path = write(folder, &format!("{name}.yaml"), &fill(template, &values)?)?;
+        let spec = lab.process(&name, &self.0.path).arg("-c").arg(&path).args([
+            "--concurrency",
+            &lab.workers.to_string(),
+            "--disable-hot-restart",
+            "--log-level",
+            "warning",
+        ]);
         Ok((spec.start().map_err(|e| e.to_string())?, admin))
     }
 
-    fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
-        let (status, body) =
-            http_get(admin, "/stats?usedonly").map_err(|e| format!("Envoy's statistics: {e}"))?;
-        if status != 200 {
-            return Err(format!(
-                "Envoy's statistics: http://{admin}/stats answers {status}"
-            ));
-        }
-        Ok(String::from_utf8_lossy(&body)
-            .lines()
-            .filter_map(|line| line.split_once(": "))
-            .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
-            .collect())
+    fn probe(admin: &SocketAddr, _listener: SocketAddr) -> Probe {
+        Probe::Http(*admin, "/ready".to_owned())
     }
 
-    fn running(&self) -> Result<&Running, String> {
-        self.running
-            .as_ref()
-            .ok_or_else(|| "Envoy does not run".to_owned())
-    }
-}
-
-impl Contestant for Envoy {
-    fn name(&self) -> &str {
-        "envoy"
+    fn carries(&self, _protocol: &str) -> bool {
+        true
     }
 
-    fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let folder = peers_folder(lab, "envoy")?;
-        let mut listeners = Listeners::choose(NET)?;
-        let values = listeners.values(lab, &folder)?;
-        let (client, client_admin) = self.launch(lab, "envoy-client", CLIENT_TEMPLATE, &values)?;
-        let (server, server_admin) = self.launch(lab, "envoy-server", SERVER_TEMPLATE, &values)?;
-        self.running = Some(Running {
-            pair: Pair {
-                client,
-                server,
-                listeners,
-            },
-            client_admin,
-            server_admin,
-        });
-        Ok(())
-    }
-
-    fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let Some(running) = &mut self.running else {
-            return Err("Envoy was not started".to_owned());
-        };
-        for (child, admin) in [
-            (&mut running.pair.client, running.client_admin),
-            (&mut running.pair.server, running.server_admin),
-        ] {
-            lab.wait_ready(child, &Probe::Http(admin, "/ready".to_owned()))?;
-        }
-        Ok(())
-    }
-
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
-        self.running.as_ref()?.pair.listeners.route(lab, way)
-    }
-
-    fn instances(&self, way: &Way) -> Vec<Instance> {
-        self.running
-            .as_ref()
-            .map(|running| running.pair.instances(&way.mode))
-            .unwrap_or_default()
-    }
-
-    fn counts(&self, protocol: &str) -> Counts {
-        let running = self.running()?;
-        let mut counts = BTreeMap::new();
+    fn count(admin: &SocketAddr, protocol: &str) -> Result<u64, String> {
         // The admin page is an HTTP connection manager too, so only our listeners are counted.
         let (ours, ends): (fn(&str) -> bool, &str) = match protocol {
             "tcp" => (|name| name.starts_with("tcp."), ".downstream_cx_total"),
@@ -148,41 +84,15 @@ impl Contestant for Envoy {
                 ".downstream_rq_completed",
             ),
         };
-        for (role, admin) in [
-            (CLIENT, running.client_admin),
-            (SERVER, running.server_admin),
-        ] {
-            let count = Self::statistics(admin)?
-                .iter()
-                .filter(|(name, _)| ours(name) && name.ends_with(ends))
-                .map(|(_, count)| count)
-                .sum();
-            counts.insert(role, count);
-        }
-        Ok(Some(counts))
-    }
-
-    fn stage(&self, _lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
-        let running = self.running.as_ref();
-        Ok(running.and_then(|running| running.pair.listeners.stage(protocol)))
-    }
-
-    fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        match &mut self.running {
-            Some(running) => running.pair.alive(lab),
-            None => Err("Envoy does not run".to_owned()),
-        }
+        let statistics = statistics(*admin)?;
+        let counted = statistics
+            .iter()
+            .filter(|(name, _)| ours(name) && name.ends_with(ends));
+        Ok(counted.map(|(_, count)| count).sum())
     }
 
     fn version(&self) -> String {
-        self.peer.version.clone()
-    }
-
-    fn commands(&self) -> Vec<String> {
-        self.running
-            .iter()
-            .flat_map(|running| running.pair.commands())
-            .collect()
+        self.0.version.clone()
     }
 
     fn terms(&self) -> Vec<String> {
@@ -192,8 +102,8 @@ impl Contestant for Envoy {
         ]
     }
 
-    fn tls_by_its_own_word(&self) -> Option<String> {
-        let statistics = Self::statistics(self.running.as_ref()?.server_admin).ok()?;
+    fn tls(admin: &SocketAddr) -> Option<String> {
+        let statistics = statistics(*admin).ok()?;
         let named = |kind: &str| {
             let found = statistics
                 .keys()
@@ -206,11 +116,5 @@ impl Contestant for Envoy {
             named(".ssl.ciphers."),
             named(".ssl.curves.")
         ))
-    }
-
-    fn stop(&mut self) {
-        if let Some(mut running) = self.running.take() {
-            running.pair.stop();
-        }
     }
 }

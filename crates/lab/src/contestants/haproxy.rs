@@ -1,47 +1,26 @@
 //! HAProxy as two sidecars, from the committed templates in `benchmarks/peers/haproxy/`. It tells its counts on a Unix socket.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use voile_host::child::Supervised;
 use voile_host::ready::Probe;
 
-use super::listeners::{Listeners, fill};
-use super::pair::Pair;
-use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
-use crate::find::Peer;
-use crate::plan::Way;
+use super::listeners::fill;
+use super::pair::{Peer, Side, Values, write};
+use crate::find;
 use crate::target::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/haproxy/client.cfg");
 const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/haproxy/server.cfg");
-/// Its sidecars live on 127.14.0.1 and 127.14.0.2.
-const NET: u8 = 14;
 /// How long it may take to answer on its socket.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
 
-/// Two HAProxies.
-pub(super) struct Haproxy {
-    peer: Peer,
-    running: Option<Running>,
-}
-
-struct Running {
-    pair: Pair,
-    client_socket: PathBuf,
-    server_socket: PathBuf,
-}
-
-impl Haproxy {
-    pub(super) fn new(peer: Peer) -> Self {
-        Self {
-            peer,
-            running: None,
-        }
-    }
-}
+/// HAProxy as it was found.
+pub(super) struct Haproxy(pub(super) find::Peer);
 
 /// One column of its frontends, added up over those of one kind of traffic.
 fn statistic(socket: &Path, column: &str, tcp: bool) -> Result<u64, String> {
@@ -72,118 +51,56 @@ fn sum(csv: &str, column: &str, tcp: bool) -> Option<u64> {
     )
 }
 
-impl Contestant for Haproxy {
-    fn name(&self) -> &str {
-        "haproxy"
-    }
+impl Peer for Haproxy {
+    const NAME: &'static str = "haproxy";
+    const NET: u8 = 14;
+    /// Its socket.
+    type Page = PathBuf;
 
-    fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let folder = peers_folder(lab, "haproxy")?;
-        let mut listeners = Listeners::choose(NET)?;
-        let mut values = listeners.values(lab, &folder)?;
+    fn launch(
+        &self,
+        lab: &Lab<'_>,
+        folder: &Path,
+        side: Side,
+        values: &Values,
+    ) -> Result<(Supervised, PathBuf), String> {
+        let template = match side {
+            Side::Client => CLIENT_TEMPLATE,
+            Side::Server => SERVER_TEMPLATE,
+        };
+        let mut values = values.clone();
         let descriptors = values.iter().find(|(name, _)| name == "DESCRIPTORS");
         // Each connection has two sockets, one to either side.
         let most = descriptors.map_or(1000, |(_, most)| most.parse::<u64>().unwrap_or(2000) / 2);
         values.push(("MAXCONN".to_owned(), most.to_string()));
-        let launch = |name: &str, template| {
-            let path = folder.join(format!("{name}.cfg"));
-            std::fs::write(&path, fill(template, &values)?)
-                .map_err(|e| format!("writing {}: {e}", path.display()))?;
-            let spec = lab
-                .process(name, &self.peer.path)
-                .args(["-db", "-f"])
-                .arg(&path);
-            spec.start().map_err(|e| e.to_string())
-        };
-        let client = launch("haproxy-client", CLIENT_TEMPLATE)?;
-        let server = launch("haproxy-server", SERVER_TEMPLATE)?;
-        self.running = Some(Running {
-            pair: Pair {
-                client,
-                server,
-                listeners,
-            },
-            client_socket: folder.join("client.sock"),
-            server_socket: folder.join("server.sock"),
-        });
-        Ok(())
+        let name = format!("haproxy-{}", side.word());
+        let path = write(folder, &format!("{name}.cfg"), &fill(template, &values)?)?;
+        let spec = lab
+            .process(&name, &self.0.path)
+            .args(["-db", "-f"])
+            .arg(&path);
+        let socket = folder.join(format!("{}.sock", side.word()));
+        Ok((spec.start().map_err(|e| e.to_string())?, socket))
     }
 
-    fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let Some(running) = &mut self.running else {
-            return Err("HAProxy was not started".to_owned());
-        };
-        let pair = &mut running.pair;
-        // A probe's connection is a session that must not be counted as traffic, so it goes where none is measured alone.
-        let [client, server] =
-            [("clientonly", true), ("serveronly", false)].map(|(mode, client)| {
-                let way = Way {
-                    contestant: "haproxy".to_owned(),
-                    mode: mode.to_owned(),
-                    tls: false,
-                    protocol: "http1".to_owned(),
-                };
-                let route = pair.listeners.route(lab, &way);
-                (client, route.map(|route| route.entry))
-            });
-        for (is_client, address) in [client, server] {
-            let child = if is_client {
-                &mut pair.client
-            } else {
-                &mut pair.server
-            };
-            let address = address.ok_or("HAProxy has no listener for HTTP")?;
-            lab.wait_ready(child, &Probe::Tcp(address))?;
-        }
-        Ok(())
+    fn probe(_socket: &PathBuf, listener: SocketAddr) -> Probe {
+        // A connection is a session that must not be counted as traffic, so it goes where none is measured alone.
+        Probe::Tcp(listener)
     }
 
-    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
-        let carries = ["http1", "tcp"].contains(&way.protocol.as_str());
-        let running = self.running.as_ref().filter(|_| carries)?;
-        running.pair.listeners.route(lab, way)
+    fn carries(&self, protocol: &str) -> bool {
+        ["http1", "tcp"].contains(&protocol)
     }
 
-    fn instances(&self, way: &Way) -> Vec<Instance> {
-        self.running
-            .as_ref()
-            .map(|running| running.pair.instances(&way.mode))
-            .unwrap_or_default()
-    }
-
-    fn counts(&self, protocol: &str) -> Counts {
-        let running = self.running.as_ref().ok_or("HAProxy does not run")?;
-        let (column, tcp) = match protocol {
-            "tcp" => ("stot", true),
-            _ => ("req_tot", false),
-        };
-        let mut counts = BTreeMap::new();
-        counts.insert(CLIENT, statistic(&running.client_socket, column, tcp)?);
-        counts.insert(SERVER, statistic(&running.server_socket, column, tcp)?);
-        Ok(Some(counts))
-    }
-
-    fn stage(&self, _lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
-        let running = self.running.as_ref();
-        Ok(running.and_then(|running| running.pair.listeners.stage(protocol)))
-    }
-
-    fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        match &mut self.running {
-            Some(running) => running.pair.alive(lab),
-            None => Err("HAProxy does not run".to_owned()),
+    fn count(socket: &PathBuf, protocol: &str) -> Result<u64, String> {
+        match protocol {
+            "tcp" => statistic(socket, "stot", true),
+            _ => statistic(socket, "req_tot", false),
         }
     }
 
     fn version(&self) -> String {
-        self.peer.version.clone()
-    }
-
-    fn commands(&self) -> Vec<String> {
-        self.running
-            .iter()
-            .flat_map(|running| running.pair.commands())
-            .collect()
+        self.0.version.clone()
     }
 
     fn terms(&self) -> Vec<String> {
@@ -196,12 +113,6 @@ impl Contestant for Haproxy {
             "tuned: keep-alive upstream, idle connections shared, logs off, no health checks"
                 .to_owned(),
         ]
-    }
-
-    fn stop(&mut self) {
-        if let Some(mut running) = self.running.take() {
-            running.pair.stop();
-        }
     }
 }
 

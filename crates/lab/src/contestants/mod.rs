@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use self::certificates::Leaf;
+use self::pair::Pair;
 use crate::definition::Variant;
 use crate::find::Found;
 use crate::plan::Way;
@@ -156,9 +157,11 @@ pub(crate) fn named(
         "baseline" => Ok(Box::new(baseline::Baseline)),
         "relay" => Ok(Box::new(relay::Relay::default())),
         "voile" => Ok(Box::new(voile::Voile::variant(Variant::plain("voile")))),
-        "envoy" => Ok(Box::new(envoy::Envoy::new(found.envoy.clone()?))),
-        "nginx" => Ok(Box::new(nginx::Nginx::new(found.nginx.clone()?))),
-        "haproxy" => Ok(Box::new(haproxy::Haproxy::new(found.haproxy.clone()?))),
+        "envoy" => Ok(Box::new(Pair::new(envoy::Envoy(found.envoy.clone()?)))),
+        "nginx" => Ok(Box::new(Pair::new(nginx::Nginx(found.nginx.clone()?)))),
+        "haproxy" => Ok(Box::new(Pair::new(haproxy::Haproxy(
+            found.haproxy.clone()?,
+        )))),
         other => Err(format!("the lab does not know contestant {other}")),
     }
 }

@@ -1,56 +1,252 @@
-//! Two processes of a peer, one as each sidecar: what is the same for all peers that are configured by files.
+//! Two processes of a peer, one as each sidecar, configured by files that the lab fills in: what is the same for all such
+//! peers. What differs is a [`Peer`]: how one is started, where it tells that it is there, and what it has counted.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
 
 use voile_host::child::{Supervised, stop_all};
+use voile_host::ready::Probe;
 
 use super::listeners::Listeners;
-use super::{CLIENT, Instance, SERVER};
+use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
+use crate::plan::Way;
 use crate::target::{Lab, STOP_GRACE};
 
-/// A pair that runs.
-pub(super) struct Pair {
-    pub(super) client: Supervised,
-    pub(super) server: Supervised,
-    pub(super) listeners: Listeners,
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
 }
 
-impl Pair {
-    /// The instances on the path of a mode.
-    pub(super) fn instances(&self, mode: &str) -> Vec<Instance> {
-        let instance = |child: &Supervised, role| Instance {
-            name: child.name().to_owned(),
-            role,
-            pids: child.group_pids(),
-        };
-        let client = || instance(&self.client, CLIENT);
-        let server = || instance(&self.server, SERVER);
-        match mode {
-            "clientonly" => vec![client()],
-            "serveronly" => vec![server()],
-            _ => vec![client(), server()],
+impl Side {
+    /// Its word in names of files and processes.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
         }
     }
 
-    /// Which of them ended, and how.
-    pub(super) fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        for child in [&mut self.client, &mut self.server] {
-            if let Some(exit) = child.try_exit() {
-                return Err(format!(
-                    "{} {exit}{}",
-                    child.name(),
-                    lab.log_end(child.name())
-                ));
+    fn role(self) -> &'static str {
+        match self {
+            Self::Client => CLIENT,
+            Self::Server => SERVER,
+        }
+    }
+
+    /// A way on which this side's first listener is, and that no experiment measures where it takes part alone.
+    fn quiet_mode(self) -> &'static str {
+        match self {
+            Self::Client => "clientonly",
+            Self::Server => "serveronly",
+        }
+    }
+}
+
+/// Values of templates by name.
+pub(super) type Values = Vec<(String, String)>;
+
+/// A program that can be a sidecar.
+pub(super) trait Peer {
+    /// Its name in records.
+    const NAME: &'static str;
+    /// Its sidecars live on 127.NET.0.1 and 127.NET.0.2.
+    const NET: u8;
+    /// Where one tells what it has counted.
+    type Page;
+
+    /// Starts one from its template in the folder.
+    fn launch(
+        &self,
+        lab: &Lab<'_>,
+        folder: &Path,
+        side: Side,
+        values: &Values,
+    ) -> Result<(Supervised, Self::Page), String>;
+
+    /// How to ask whether it is ready. `listener` is one of its own that nothing is counted on by itself.
+    fn probe(page: &Self::Page, listener: SocketAddr) -> Probe;
+
+    /// Whether it carries such requests.
+    fn carries(&self, protocol: &str) -> bool;
+
+    /// Requests, or connections where the protocol is TCP, that one has carried by its own word.
+    fn count(page: &Self::Page, protocol: &str) -> Result<u64, String>;
+
+    /// See [`Contestant::version`].
+    fn version(&self) -> String;
+
+    /// See [`Contestant::terms`].
+    fn terms(&self) -> Vec<String>;
+
+    /// See [`Contestant::tls_by_its_own_word`], of the server's sidecar.
+    fn tls(_page: &Self::Page) -> Option<String> {
+        None
+    }
+}
+
+/// A pair of them.
+pub(super) struct Pair<P: Peer> {
+    peer: P,
+    running: Option<Running<P::Page>>,
+}
+
+struct Running<Page> {
+    sidecars: [Sidecar<Page>; 2],
+    listeners: Listeners,
+}
+
+struct Sidecar<Page> {
+    process: Supervised,
+    side: Side,
+    page: Page,
+}
+
+impl<P: Peer> Pair<P> {
+    pub(super) fn new(peer: P) -> Self {
+        Self {
+            peer,
+            running: None,
+        }
+    }
+
+    fn running(&self) -> Result<&Running<P::Page>, String> {
+        let running = self.running.as_ref();
+        running.ok_or_else(|| format!("{} does not run", P::NAME))
+    }
+}
+
+impl<P: Peer> Contestant for Pair<P> {
+    fn name(&self) -> &str {
+        P::NAME
+    }
+
+    fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let folder = peers_folder(lab, P::NAME)?;
+        let mut listeners = Listeners::choose(P::NET)?;
+        let values = listeners.values(lab, &folder)?;
+        let launch = |side| {
+            let (process, page) = self.peer.launch(lab, &folder, side, &values)?;
+            Ok::<_, String>(Sidecar {
+                process,
+                side,
+                page,
+            })
+        };
+        let sidecars = [launch(Side::Client)?, launch(Side::Server)?];
+        self.running = Some(Running {
+            sidecars,
+            listeners,
+        });
+        Ok(())
+    }
+
+    fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let Some(running) = &mut self.running else {
+            return Err(format!("{} was not started", P::NAME));
+        };
+        for sidecar in &mut running.sidecars {
+            let way = Way {
+                contestant: P::NAME.to_owned(),
+                mode: sidecar.side.quiet_mode().to_owned(),
+                tls: false,
+                protocol: "http1".to_owned(),
+            };
+            let route = running.listeners.route(lab, &way);
+            let route = route.ok_or_else(|| format!("{} has no listener for HTTP", P::NAME))?;
+            let probe = P::probe(&sidecar.page, route.entry);
+            lab.wait_ready(&mut sidecar.process, &probe)?;
+        }
+        Ok(())
+    }
+
+    fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+        let carries = self.peer.carries(&way.protocol);
+        let running = self.running.as_ref().filter(|_| carries)?;
+        running.listeners.route(lab, way)
+    }
+
+    fn instances(&self, way: &Way) -> Vec<Instance> {
+        let on_path = |side: Side| match way.mode.as_str() {
+            "clientonly" => side == Side::Client,
+            "serveronly" => side == Side::Server,
+            _ => true,
+        };
+        let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
+        sidecars
+            .filter(|sidecar| on_path(sidecar.side))
+            .map(|sidecar| Instance {
+                name: sidecar.process.name().to_owned(),
+                role: sidecar.side.role(),
+                pids: sidecar.process.group_pids(),
+            })
+            .collect()
+    }
+
+    fn counts(&self, protocol: &str) -> Counts {
+        let mut counts = BTreeMap::new();
+        for sidecar in &self.running()?.sidecars {
+            let count = P::count(&sidecar.page, protocol)?;
+            counts.insert(sidecar.side.role(), count);
+        }
+        Ok(Some(counts))
+    }
+
+    fn stage(&self, _lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
+        let running = self.running.as_ref();
+        Ok(running.and_then(|running| running.listeners.stage(protocol)))
+    }
+
+    fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let Some(running) = &mut self.running else {
+            return Err(format!("{} does not run", P::NAME));
+        };
+        for Sidecar { process, .. } in &mut running.sidecars {
+            if let Some(exit) = process.try_exit() {
+                let name = process.name();
+                return Err(format!("{name} {exit}{}", lab.log_end(name)));
             }
         }
         Ok(())
     }
 
-    pub(super) fn commands(&self) -> Vec<String> {
-        [&self.client, &self.server]
-            .map(|child| child.command_line().to_owned())
-            .to_vec()
+    fn version(&self) -> String {
+        self.peer.version()
     }
 
-    pub(super) fn stop(&mut self) {
-        stop_all([&mut self.client, &mut self.server], STOP_GRACE);
+    fn commands(&self) -> Vec<String> {
+        let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
+        sidecars
+            .map(|sidecar| sidecar.process.command_line().to_owned())
+            .collect()
     }
+
+    fn terms(&self) -> Vec<String> {
+        self.peer.terms()
+    }
+
+    fn tls_by_its_own_word(&self) -> Option<String> {
+        let [_, server] = &self.running.as_ref()?.sidecars;
+        P::tls(&server.page)
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            let sidecars = running.sidecars.iter_mut();
+            stop_all(sidecars.map(|sidecar| &mut sidecar.process), STOP_GRACE);
+        }
+    }
+}
+
+/// Writes a peer's configuration and says where it is.
+pub(super) fn write(
+    folder: &Path,
+    name: &str,
+    configuration: &str,
+) -> Result<std::path::PathBuf, String> {
+    let path = folder.join(name);
+    std::fs::write(&path, configuration).map_err(|e| format!("writing {}: {e}", path.display()))?;
+    Ok(path)
 }
