@@ -11,6 +11,18 @@ pub const ECHO_UNARY: &str = "/voile.echo.v1.Echo/Unary";
 /// Fortio's echo service.
 pub const FORTIO_PING: &str = "/fgrpc.PingServer/Ping";
 
+/// What collectors serve: access logs as one long stream, spans a message a call. Taken, forgotten and answered by an
+/// empty message, so that a proxy that tells records can be measured without a collector's cost.
+pub(crate) const COLLECTORS: [&str; 2] = [
+    "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs",
+    "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+];
+
+/// Whether a path is one of [`COLLECTORS`].
+pub(crate) fn collects(path: &[u8]) -> bool {
+    COLLECTORS.iter().any(|method| method.as_bytes() == path)
+}
+
 /// Counts messages as their bytes come.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Messages {

@@ -18,7 +18,7 @@ use crate::mesh::{Mesh, Process, series, wait_until};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs a client's play on one thread, with a deadline.
-fn play<F: Future<Output = ()>>(act: impl FnOnce() -> F) {
+pub(crate) fn play<F: Future<Output = ()>>(act: impl FnOnce() -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -85,7 +85,7 @@ async fn answer(
     send.send_trailers(trailers).expect("sent");
 }
 
-async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
+pub(crate) async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = tokio::net::TcpStream::connect(address)
         .await
         .expect("connected");
@@ -97,7 +97,7 @@ async fn connect(address: SocketAddr) -> SendRequest<Bytes> {
     send.ready().await.expect("room for a stream")
 }
 
-fn call(path: &str) -> Request<()> {
+pub(crate) fn call(path: &str) -> Request<()> {
     Request::post(format!("http://server.shop.svc.cluster.local:7070{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -106,7 +106,7 @@ fn call(path: &str) -> Request<()> {
 }
 
 /// A message of gRPC.
-fn message(text: &str) -> Bytes {
+pub(crate) fn message(text: &str) -> Bytes {
     let length = u32::try_from(text.len()).expect("short");
     [&[0][..], &length.to_be_bytes(), text.as_bytes()]
         .concat()

@@ -104,7 +104,8 @@ impl Ports {
         })
     }
 
-    fn resources(&self, echo: &Echo, variant: &Variant) -> Result<String, String> {
+    /// The mesh's resources; a variant's may write files into `folder`.
+    fn resources(&self, echo: &Echo, variant: &Variant, folder: &Path) -> Result<String, String> {
         let mut values: Vec<(String, String)> = self
             .services
             .iter()
@@ -116,6 +117,7 @@ impl Ports {
             ("ECHO_ADDRESS", echo.http.ip().to_string()),
             ("ECHO_PORT", echo.http.port().to_string()),
             ("TCP_ECHO_PORT", echo.tcp.port().to_string()),
+            ("FOLDER", folder.display().to_string()),
         ] {
             values.push((name.to_owned(), value));
         }
@@ -274,7 +276,7 @@ impl Contestant for Voile {
         let ports = Ports::choose()?;
         std::fs::write(
             config.join("mesh.yaml"),
-            ports.resources(&lab.echo, &self.variant)?,
+            ports.resources(&lab.echo, &self.variant, &folder)?,
         )
         .map_err(|e| format!("mesh.yaml: {e}"))?;
         let control = self.start_control(lab, &config, &state, &ports)?;
@@ -517,10 +519,11 @@ mod tests {
             tcp: SocketAddr::new(LOCAL, 7),
         };
         let mut variant = Variant::plain("voile");
-        ports.resources(&echo, &variant).expect("filled");
+        let folder = Path::new("/folder");
+        ports.resources(&echo, &variant, folder).expect("filled");
         variant.replace = vec![("no such words".to_owned(), String::new())];
         ports
-            .resources(&echo, &variant)
+            .resources(&echo, &variant, folder)
             .expect_err("nothing to replace");
     }
 

@@ -1,7 +1,7 @@
 //! The echo server over HTTP/2: which answer a stream gets, for plain requests and for the gRPC methods it serves.
 //!
 //! gRPC: `voile.echo.v1.Echo/Unary` sends the message back, `fgrpc.PingServer/Ping` does so with the time in it, and
-//! `grpc.health.v1.Health/Check` says SERVING. Arguments come in the target's query or in the field `echo-query`.
+//! `grpc.health.v1.Health/Check` says SERVING. Access logs and spans are taken and forgotten. Arguments come in the target's query or in the field `echo-query`.
 
 use std::cmp::Reverse;
 use std::io::{self, Read, Write};
@@ -126,7 +126,8 @@ impl Worker {
             .plan
             .as_ref()
             .is_some_and(|plan| plan.size.is_none() && !plan.debug);
-        stream.keep = echoes && (!calls || stream.grpc);
+        let collected = stream.grpc && grpc::collects(path(&stream.target));
+        stream.keep = echoes && !collected && (!calls || stream.grpc);
     }
 
     /// The request is whole: calls, waits or answers.
@@ -285,8 +286,13 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
         };
         return server.answer(lane, &reply);
     }
+    let collected = grpc::collects(path(&stream.target));
     let refusal = if failing != 0 {
         Some((failing, "as asked for"))
+    } else if collected {
+        stream.body.clear();
+        grpc::put_message(&mut stream.body, &[]);
+        None
     } else if !stream.messages.one() {
         Some((INTERNAL, "expected exactly one message"))
     } else if stream.body.first() == Some(&1) {

@@ -31,6 +31,8 @@ pub struct Sender {
 struct Open {
     messages: mpsc::Sender<wire::StreamAccessLogsMessage>,
     call: JoinHandle<Result<(), tonic::Status>>,
+    /// Records of the last message. Nothing confirms a message; of a stream that broke, this one is taken for lost.
+    last: u64,
 }
 
 /// Sends until nobody writes any more.
@@ -39,8 +41,10 @@ pub async fn run(mut inbox: Inbox<AlsRecord>, dial: Arc<dyn Dial>, sender: Sende
     let mut failures = 0;
     while let Some(records) = inbox.batch(GATHER, MAX_BATCH).await {
         let count = records.len() as u64;
-        if open.as_ref().is_some_and(|open| open.call.is_finished()) {
-            open = None;
+        if let Some(over) = open.take_if(|open| open.call.is_finished())
+            && !matches!(over.call.await, Ok(Ok(())))
+        {
+            inbox.lost(over.last);
         }
         let mut identifier = None;
         if open.is_none() {
@@ -68,7 +72,8 @@ pub async fn run(mut inbox: Inbox<AlsRecord>, dial: Arc<dyn Dial>, sender: Sende
             });
         }
         for message in messages(records, identifier) {
-            let Some(stream) = &open else { break };
+            let Some(stream) = &mut open else { break };
+            stream.last = count;
             let sent = stream.messages.send(message);
             if !matches!(
                 tokio::time::timeout(super::CALL_TIMEOUT, sent).await,
@@ -96,7 +101,11 @@ async fn begin(dial: &Arc<dyn Dial>) -> Result<Open, String> {
         }
         answer.map(|_| ())
     });
-    Ok(Open { messages, call })
+    Ok(Open {
+        messages,
+        call,
+        last: 0,
+    })
 }
 
 /// One message for requests, one for opaque connections; the first one says who we are.

@@ -243,7 +243,7 @@ pub(crate) fn series(exposition: &str, name: &str, labels: &[&str]) -> Option<f6
         .lines()
         .find(|line| {
             line.strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with('{'))
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
                 && labels.iter().all(|label| line.contains(label))
         })
         .and_then(|line| line.rsplit(' ').next())

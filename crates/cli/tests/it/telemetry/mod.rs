@@ -1,7 +1,10 @@
 //! Telemetry through two sidecars: one trace from caller to application with a span of each, told to a real OTLP
 //! collector; access logs by provider and filter; refused connections.
 
+mod calls;
+mod collectors;
 mod cost;
+mod receiver;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -11,7 +14,7 @@ use prost::Message as _;
 use serde_json::Value;
 use voile_proto::trace::{ExportTraceServiceRequest, KeyValue, Span, any_value, span::SpanKind};
 
-use crate::mesh::{HTTP_PORT, Mesh, application, exchange, get, read_to_end, wait_until};
+use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, read_to_end, wait_until};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
@@ -121,6 +124,17 @@ fn telemetry(spec: &str) -> String {
     format!(
         "---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata:\n  name: telemetry\n  namespace: shop\nspec:\n{spec}"
     )
+}
+
+/// Access logs and spans over gRPC to the TCP service, which has a sidecar; what obeys them has `word` in it.
+fn collectors(sampling: f64, word: &str) -> String {
+    let config = mesh_config(&format!(
+        "extensionProviders:\n- name: als\n  envoyHttpAls:\n    service: shop/server.shop.svc.cluster.local\n    port: {TCP_PORT}\n    logName: {word}\n    additionalRequestHeadersToLog: [x-big]\n- name: otel\n  opentelemetry:\n    service: shop/server.shop.svc.cluster.local\n    port: {TCP_PORT}\n"
+    ));
+    let resources = telemetry(&format!(
+        "  accessLogging:\n  - providers:\n    - name: als\n  tracing:\n  - providers:\n    - name: otel\n    randomSamplingPercentage: {sampling}\n"
+    ));
+    format!("{config}{resources}")
 }
 
 fn tracing(collector: SocketAddr, sampling: f64) -> String {
