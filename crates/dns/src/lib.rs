@@ -18,6 +18,6 @@ mod watched;
 pub use exchange::{ExchangeError, Over};
 pub use message::{Query, QueryKind, Received};
 pub use resolver::{Found, LookupError, Resolver};
-pub use server::{Answers, serve};
+pub use server::{Answers, Service, serve};
 pub use table::{Settled, State, Table};
 pub use upstream::{ForwardError, Upstreams};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::task::AbortHandle;
 
 use crate::exchange::Over;
 use crate::message;
@@ -38,15 +39,38 @@ pub fn serve<A: Answers>(
     udp: std::net::UdpSocket,
     tcp: std::net::TcpListener,
     answers: Rc<A>,
-) -> io::Result<()> {
+) -> io::Result<Service> {
     let bound = udp.local_addr()?;
     udp.set_nonblocking(true)?;
     tcp.set_nonblocking(true)?;
     let udp = Rc::new(UdpSocket::from_std(udp)?);
     let tcp = TcpListener::from_std(tcp)?;
-    tokio::task::spawn_local(datagrams(udp, bound, Rc::clone(&answers)));
-    tokio::task::spawn_local(connections(tcp, bound, answers));
-    Ok(())
+    let outstanding = Rc::new(Cell::new(0));
+    let datagrams = datagrams(udp, bound, Rc::clone(&answers), Rc::clone(&outstanding));
+    let tasks = [
+        tokio::task::spawn_local(datagrams).abort_handle(),
+        tokio::task::spawn_local(connections(tcp, bound, answers)).abort_handle(),
+    ];
+    Ok(Service { tasks, outstanding })
+}
+
+/// A pair of sockets being served.
+#[derive(Debug)]
+pub struct Service {
+    tasks: [AbortHandle; 2],
+    outstanding: Rc<Cell<usize>>,
+}
+
+impl Service {
+    /// Takes no more questions; those that came are still answered. Whoever else holds the sockets goes on.
+    pub fn stop(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+
+    /// Whether every question that came as a datagram has been answered.
+    pub fn is_idle(&self) -> bool {
+        self.outstanding.get() == 0
+    }
 }
 
 /// On loopback the kernel lets in nobody else. On another address only this machine is answered: a sidecar is no resolver
@@ -74,8 +98,12 @@ impl Drop for Place {
     }
 }
 
-async fn datagrams<A: Answers>(socket: Rc<UdpSocket>, bound: SocketAddr, answers: Rc<A>) {
-    let outstanding = Rc::new(Cell::new(0));
+async fn datagrams<A: Answers>(
+    socket: Rc<UdpSocket>,
+    bound: SocketAddr,
+    answers: Rc<A>,
+    outstanding: Rc<Cell<usize>>,
+) {
     let mut buffer = vec![0; MAX_QUESTION + 1];
     loop {
         let (length, peer) = match socket.recv_from(&mut buffer).await {

@@ -85,6 +85,9 @@ pub fn sidecar(
             ("--readiness", format!("{}:{READINESS_PORT}", pod.address)),
         ]);
     }
+    if let Some(path) = around.run.handover(pod.address) {
+        args.push(("--handover", text(path)));
+    }
     ours(around, id, "proxy", &args)
 }
 

@@ -16,6 +16,7 @@ use voile_model::names::is_dns_label;
 use voile_model::{Diagnostic, Hostname, Labels, Mesh, Port, ResourceName, Source};
 
 use crate::addresses::{AddressError, Addresses, Layout};
+use crate::rollout::{Roster, essence, pod_name};
 use crate::variables::{PortView, ServiceView};
 
 pub use problems::{NO_CALLERS, NO_COMMAND, NO_INGRESS, POD_NAME, SHARED_BIND, UNREACHABLE};
@@ -95,12 +96,11 @@ pub struct Publication {
 }
 
 impl PodPlan {
-    /// Whether a running `self` can go on as `other`: only what its sidecar learns by itself differs.
+    /// Whether a running `self` can go on as `other`: what differs is learned by its sidecar, or only looked at.
     pub fn runs_as(&self, other: &Self) -> bool {
         self.name == other.name
             && self.address == other.address
-            && self.template == other.template
-            && self.endpoints == other.endpoints
+            && essence(&self.template) == essence(&other.template)
     }
 
     /// What the view groups by: the Deployment, or the pod itself.
@@ -110,11 +110,15 @@ impl PodPlan {
 }
 
 /// Expands `mesh`. Pods and pairs that were there keep their address in `addresses`.
-pub fn expand(mesh: &Mesh, addresses: &mut Addresses) -> Result<Plan, AddressError> {
+pub fn expand(
+    mesh: &Mesh,
+    roster: &Roster,
+    addresses: &mut Addresses,
+) -> Result<Plan, AddressError> {
     let mut plan = Plan::default();
     let mut binds = BTreeMap::new();
     addresses.begin();
-    for candidate in candidates(mesh, &mut plan.problems) {
+    for candidate in candidates(mesh, roster, &mut plan.problems) {
         let pod = match addresses.layout() {
             Layout::Loopback(_) => pod(mesh, candidate, addresses, &mut plan.problems)?,
             Layout::Namespaces => captured::pod(mesh, candidate, addresses)?,
@@ -139,16 +143,19 @@ struct Candidate<'a> {
     template: &'a PodTemplate,
 }
 
-fn candidates<'a>(mesh: &'a Mesh, problems: &mut Vec<Diagnostic>) -> Vec<Candidate<'a>> {
+fn candidates<'a>(
+    mesh: &'a Mesh,
+    roster: &'a Roster,
+    problems: &mut Vec<Diagnostic>,
+) -> Vec<Candidate<'a>> {
     let mut found: Vec<Candidate<'a>> = Vec::new();
     for deployment in mesh.deployments.values() {
-        for replica in 0..deployment.replicas {
-            let name = format!("{}-{replica}", deployment.name.name);
+        for replica in roster.replicas(&deployment.name) {
             found.push(Candidate {
-                name: ResourceName::new(deployment.name.namespace.clone(), name),
+                name: pod_name(&deployment.name, replica.number),
                 deployment: Some(deployment.name.name.clone()),
                 source: &deployment.source,
-                template: &deployment.template,
+                template: &replica.template,
             });
         }
     }

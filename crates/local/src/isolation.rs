@@ -3,7 +3,6 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::mpsc::Receiver;
 
 use voile_host::enclosure::{self, Inside, Side};
 use voile_model::Mesh;
@@ -13,7 +12,7 @@ use crate::addresses::Layout;
 use crate::block::Block;
 use crate::pod_network::{MeshNetwork, check};
 use crate::run_folder::RunFolder;
-use crate::runner::{Options, UpError, run};
+use crate::runner::{Options, UpError, Words, run};
 
 /// What the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +87,7 @@ impl Ground {
 pub fn start(
     options: Options,
     wanted: Wanted,
-    signals: impl FnOnce() -> io::Result<Receiver<()>>,
+    signals: impl FnOnce() -> io::Result<Words>,
 ) -> Result<u8, UpError> {
     let folder = RunFolder::make(&std::env::temp_dir())?;
     let refused = match wanted {

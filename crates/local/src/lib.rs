@@ -20,6 +20,7 @@ pub mod pod_network;
 pub mod pod_run;
 pub mod process;
 pub mod relay;
+pub mod rollout;
 pub mod run_folder;
 pub mod runner;
 pub mod scrape;
@@ -28,4 +29,4 @@ pub mod view;
 pub mod watch;
 
 pub use isolation::{Wanted, start};
-pub use runner::{Options, UpError};
+pub use runner::{Options, TOKEN_TTL, UpError, Words};

@@ -70,6 +70,14 @@ impl PodRun {
         said
     }
 
+    /// The plan has changed in what does not concern its processes.
+    pub fn go_on_as(&mut self, plan: PodPlan) {
+        if self.plan.endpoints != plan.endpoints {
+            self.generation += 1;
+        }
+        self.plan = plan;
+    }
+
     /// Its namespace, where it has one of its own.
     pub fn namespace(&self) -> Option<&Namespace> {
         self.network.as_ref().map(PodNetwork::namespace)

@@ -62,6 +62,8 @@ impl Recipe {
 pub struct Process {
     recipe: Recipe,
     child: Option<Supervised>,
+    /// A second one that is to take over from the first, as sidecars can.
+    successor: Option<Supervised>,
     started: Instant,
     /// Ends in a row, without a long life between.
     ends: u32,
@@ -77,6 +79,7 @@ impl Process {
         Self {
             recipe,
             child: None,
+            successor: None,
             started: now,
             ends: 0,
             start_at: now,
@@ -97,18 +100,52 @@ impl Process {
     /// Looks after it: starts it when it is time, notices its end. Returns what people should know.
     pub fn tick(&mut self, now: Instant) -> Option<String> {
         let Some(child) = &mut self.child else {
+            if let Some(successor) = self.successor.take() {
+                return self.succeed(successor, now);
+            }
             return if now >= self.start_at {
                 self.start(now)
             } else {
                 None
             };
         };
-        let exit = child.try_exit()?;
+        let Some(exit) = child.try_exit() else {
+            let exit = self.successor.as_mut()?.try_exit()?;
+            self.successor = None;
+            let name = self.name();
+            return Some(format!("the new {name} {exit}; the old one serves on"));
+        };
         self.child = None;
+        if let Some(successor) = self.successor.take() {
+            return self.succeed(successor, now);
+        }
         if now.duration_since(self.started) >= FORGIVEN_AFTER {
             self.ends = 0;
         }
         Some(self.ended(now, &exit.to_string(), exit))
+    }
+
+    /// The old one has ended, as it should when another has taken over.
+    fn succeed(&mut self, successor: Supervised, now: Instant) -> Option<String> {
+        self.child = Some(successor);
+        self.started = now;
+        Some(format!("{} is replaced", self.name()))
+    }
+
+    /// Starts a second process that is to take over from the running one; the recipe says how they find each other. Without
+    /// a running one nothing is done: the next start is a new process anyway.
+    pub fn replace(&mut self) -> Result<(), String> {
+        if self.child.is_none() || self.successor.is_some() {
+            return Ok(());
+        }
+        let started = self.spec(false).start().map_err(|error| error.to_string());
+        self.successor = Some(started?);
+        Ok(())
+    }
+
+    /// Whether another is taking over.
+    pub fn is_being_replaced(&self) -> bool {
+        self.successor.is_some()
     }
 
     fn start(&mut self, now: Instant) -> Option<String> {
@@ -188,22 +225,22 @@ impl Process {
 
     /// SIGTERM, without waiting.
     pub fn begin_stop(&self) {
-        if let Some(child) = &self.child {
+        for child in self.child.iter().chain(&self.successor) {
             child.begin_stop();
         }
     }
 
     /// Whether it has ended after [`Self::begin_stop`]; it is not started again.
     pub fn has_stopped(&mut self) -> bool {
-        match &mut self.child {
-            Some(child) => child.try_exit().is_some(),
-            None => true,
-        }
+        let children = self.child.iter_mut().chain(&mut self.successor);
+        // Each is asked, so that each is reaped.
+        let running = children.filter_map(|child| child.try_exit().is_none().then_some(()));
+        running.count() == 0
     }
 
     /// Ends it now.
     pub fn kill(&mut self) {
-        if let Some(child) = &mut self.child {
+        for child in self.child.iter_mut().chain(&mut self.successor) {
             child.stop(Duration::ZERO);
         }
     }
@@ -280,6 +317,55 @@ mod tests {
             "it must wait"
         );
         fs::remove_file(log).expect("the log was written");
+    }
+
+    #[test]
+    fn a_successor_that_ends_changes_nothing_and_one_that_stays_takes_the_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        // The first waits until `over` is there; so does each later one, or ends at once while `broken` is.
+        let script = "[ -e $0/broken ] && exit 4; while [ ! -e $0/over ]; do sleep 0.01; done";
+        let mut process = Process::new(Recipe {
+            name: "sidecar".to_owned(),
+            program: "/bin/sh".into(),
+            args: vec![
+                "-c".to_owned(),
+                script.to_owned(),
+                folder.path().to_string_lossy().into(),
+            ],
+            env: vec![],
+            folder: None,
+            log: path("log"),
+            show: false,
+            place: None,
+        });
+        let wait = |process: &mut Process| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            loop {
+                assert!(Instant::now() < deadline, "nothing is said");
+                if let Some(said) = process.tick(Instant::now()) {
+                    return said;
+                }
+                std::thread::yield_now();
+            }
+        };
+        process.tick(Instant::now());
+        fs::write(path("broken"), "").expect("written");
+        process.replace().expect("started");
+        assert_eq!(
+            wait(&mut process),
+            "the new sidecar ended with code 4; the old one serves on"
+        );
+        fs::remove_file(path("broken")).expect("removed");
+        process.replace().expect("started");
+        assert!(process.is_being_replaced());
+        // The old one alone ends: it is asked to, as a successor would.
+        process.child.as_ref().expect("it runs").begin_stop();
+        assert_eq!(wait(&mut process), "sidecar is replaced");
+        assert!(process.is_running() && !process.is_being_replaced());
+        assert_eq!(process.restarts, 0);
+        process.kill();
+        assert!(process.has_stopped());
     }
 
     #[test]

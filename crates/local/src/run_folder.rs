@@ -4,6 +4,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,10 @@ use rustix::fs::{FlockOperation, flock};
 /// How often another name is tried when one is taken.
 const NAMES_TRIED: u32 = 100;
 const LOCK_FILE: &str = "lock";
+/// The folder of the sidecars' handover sockets; short, as their paths are bounded.
+const HANDOVER: &str = "h";
+/// Longest path of a socket, in bytes: the kernel's 107, less what a proxy appends until the new socket replaces the old.
+const MAX_SOCKET_PATH: usize = 90;
 
 /// The folder of one run; dropping it removes it.
 #[derive(Debug)]
@@ -36,7 +41,7 @@ impl RunFolder {
             }
             let lock = lock(&path, true).map_err(at(&path))?;
             let folder = Self { path, _lock: lock };
-            for inner in ["config", "logs", "resolvers", "tokens"] {
+            for inner in ["config", HANDOVER, "logs", "resolvers", "tokens"] {
                 let inner = folder.path.join(inner);
                 DirBuilder::new()
                     .mode(0o700)
@@ -69,6 +74,14 @@ impl RunFolder {
     /// Where the token of a pod is.
     pub fn token(&self, pod: &str) -> PathBuf {
         self.path.join("tokens").join(pod)
+    }
+
+    /// Where the sidecar of the pod with this address hands over to its successor. `None` where the path would be longer than
+    /// the kernel allows.
+    pub fn handover(&self, pod: Ipv4Addr) -> Option<PathBuf> {
+        let [_, _, high, low] = pod.octets();
+        let path = self.path.join(HANDOVER).join(format!("{high}.{low}"));
+        (path.as_os_str().len() <= MAX_SOCKET_PATH).then_some(path)
     }
 
     /// The resolv.conf of pods of a namespace.

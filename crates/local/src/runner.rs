@@ -5,12 +5,15 @@ mod display;
 mod edits;
 mod news;
 mod reach;
+mod scene;
 mod start;
 mod stop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -29,13 +32,16 @@ use crate::pod_network::{PodNetwork, resolver};
 use crate::pod_run::{Leaving, PodRun};
 use crate::process::Process;
 use crate::relay::RelayThread;
+use crate::rollout::{Beginning, Roster};
 use crate::run_folder::RunFolder;
 use crate::watch::FolderWatch;
 
 /// Between two steps of the main loop.
 const STEP: Duration = Duration::from_millis(50);
-/// How long a token is good for; it is written anew after half of it.
-const TOKEN_TTL: Duration = Duration::from_secs(3600);
+/// How long a token is good for when nothing else is said.
+pub const TOKEN_TTL: Duration = Duration::from_secs(3600);
+/// Sidecars that are replaced at a time: each new one costs a moment of a core.
+const REPLACED_AT_A_TIME: usize = 2;
 
 /// What the user wants.
 #[derive(Debug)]
@@ -52,6 +58,17 @@ pub struct Options {
     pub once_ready: Option<String>,
     /// The path of this program.
     pub voile: PathBuf,
+    /// How long the sidecars' tokens are good for; they are written anew after half of it.
+    pub token_ttl: Duration,
+}
+
+/// What signals say.
+#[derive(Debug)]
+pub struct Words {
+    /// A message or a hang-up: stop.
+    pub stop: Receiver<()>,
+    /// Set when every sidecar is to be replaced by a new process.
+    pub replace: Arc<AtomicBool>,
 }
 
 /// Why a mesh does not run.
@@ -101,9 +118,11 @@ pub(crate) fn run(
     options: Options,
     inside: Option<Inside>,
     run_folder: RunFolder,
-    stop: &Receiver<()>,
+    words: &Words,
 ) -> Result<u8, UpError> {
-    let mut runner = Runner::prepare(options, inside, run_folder)?;
+    let stop = &words.stop;
+    let replace = Arc::clone(&words.replace);
+    let mut runner = Runner::prepare(options, inside, run_folder, replace)?;
     let outcome = runner.drive(stop);
     if let Err(error) = &outcome {
         runner.explain(error);
@@ -130,8 +149,14 @@ struct Runner {
     control_ready: bool,
     pods: BTreeMap<ResourceName, PodRun>,
     leaving: Vec<Leaving>,
-    /// Some pods still run as an earlier plan said: replicas are replaced one after the other.
-    unsettled: bool,
+    /// Which replicas there are, old and new.
+    roster: Roster,
+    /// Since when each pod takes traffic.
+    ready_since: BTreeMap<ResourceName, Instant>,
+    /// Somebody asks for new sidecars.
+    replace: Arc<AtomicBool>,
+    /// Pods that wait for a new sidecar.
+    to_replace: BTreeSet<ResourceName>,
     /// Which pods were said to take traffic; `None` when the plan has changed since.
     published: Option<BTreeSet<ResourceName>>,
     written: String,
@@ -152,6 +177,7 @@ impl Runner {
         mut options: Options,
         inside: Option<Inside>,
         run_folder: RunFolder,
+        replace: Arc<AtomicBool>,
     ) -> Result<Self, UpError> {
         options.folder = options.folder.canonicalize().map_err(|error| {
             UpError::Folder(io::Error::new(
@@ -165,7 +191,9 @@ impl Runner {
             voile_model::files::read_directory(&options.folder).map_err(UpError::Folder)?;
         let ground = Ground::claim(inside)?;
         let mut addresses = Addresses::new(ground.layout());
-        let (mesh, plan, problems) = edits::understand(&sources, None, &mut addresses)?;
+        let mut roster = Roster::default();
+        let begin = (&mut roster, &Beginning);
+        let (mesh, plan, problems) = edits::understand(&sources, None, begin, &mut addresses)?;
         edits::print(&problems);
         let errors = problems.iter().filter(|problem| problem.is_error()).count();
         if errors > 0 {
@@ -202,7 +230,10 @@ impl Runner {
             control_ready: false,
             pods: BTreeMap::new(),
             leaving: Vec::new(),
-            unsettled: false,
+            roster,
+            ready_since: BTreeMap::new(),
+            replace,
+            to_replace: BTreeSet::new(),
             published: None,
             written: String::new(),
             reach,
@@ -277,19 +308,50 @@ impl Runner {
             .map(|(name, pod)| (name.clone(), pod.target()))
             .collect();
         self.observer.set_targets(targets);
+        self.replace_sidecars();
+        self.note_readiness(now);
         self.publish()?;
-        if self.control_was_ready && now.duration_since(self.tokens_written) >= TOKEN_TTL / 2 {
+        if self.control_was_ready
+            && now.duration_since(self.tokens_written) >= self.options.token_ttl / 2
+        {
             self.write_tokens()?;
         }
         if self.watch.changed(now) {
             self.edited()?;
-        } else if self.unsettled {
-            self.apply()?;
+        } else if !self.roster.is_settled() {
+            self.roll()?;
         }
         if self.was_ready {
             self.show(now);
         }
         Ok(())
+    }
+
+    /// New sidecars take over from the running ones, a few at a time. Applications and connections stay.
+    fn replace_sidecars(&mut self) {
+        if self.replace.swap(false, Ordering::Relaxed) {
+            let with_sidecar = self.pods.iter().filter(|(_, pod)| pod.sidecar.is_some());
+            self.to_replace = with_sidecar.map(|(name, _)| name.clone()).collect();
+            self.event(&format!("{} sidecars are replaced", self.to_replace.len()));
+        }
+        if self.to_replace.is_empty() {
+            return;
+        }
+        let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
+        let busy = sidecars.filter(|sidecar| sidecar.is_being_replaced());
+        let room = REPLACED_AT_A_TIME.saturating_sub(busy.count());
+        for _ in 0..room {
+            let Some(name) = self.to_replace.pop_first() else {
+                return;
+            };
+            let sidecar = self
+                .pods
+                .get_mut(&name)
+                .and_then(|pod| pod.sidecar.as_mut());
+            if let Some(Err(error)) = sidecar.map(Process::replace) {
+                self.event(&format!("{name} keeps its sidecar: {error}"));
+            }
+        }
     }
 
     fn ready(&self) -> BTreeSet<ResourceName> {
@@ -338,22 +400,14 @@ impl Runner {
             .map(|pod| (pod.name.clone(), pod.clone()))
             .collect();
         let running: Vec<ResourceName> = self.pods.keys().cloned().collect();
-        self.unsettled = false;
         for name in running {
             let plan = wanted.remove(&name);
-            if let Some(plan) = &plan {
-                if let Some(pod) = self
-                    .pods
-                    .get_mut(&name)
-                    .filter(|pod| pod.plan.runs_as(plan))
-                {
-                    pod.plan = plan.clone();
-                    continue;
-                }
-                if self.must_wait(plan) {
-                    self.unsettled = true;
-                    continue;
-                }
+            if let Some(plan) = &plan
+                && let Some(pod) = self.pods.get_mut(&name)
+                && pod.plan.runs_as(plan)
+            {
+                pod.go_on_as(plan.clone());
+                continue;
             }
             let Some(pod) = self.pods.remove(&name) else {
                 continue;
@@ -380,24 +434,6 @@ impl Runner {
         }
         self.published = None;
         self.publish()
-    }
-
-    /// Whether another replica is being replaced: so a Deployment whose new version does not start keeps its old pods.
-    fn must_wait(&self, plan: &PodPlan) -> bool {
-        let nothing = Observation::default();
-        let like = |other: &PodPlan| {
-            plan.deployment.is_some()
-                && other.deployment == plan.deployment
-                && other.name.namespace == plan.name.namespace
-                && other.name != plan.name
-        };
-        let new_and_unready = |(name, pod): (&ResourceName, &PodRun)| {
-            like(&pod.plan)
-                && pod.plan.template == plan.template
-                && !pod.is_ready(self.seen.get(name).unwrap_or(&nothing))
-        };
-        self.leaving.iter().any(|leaving| like(&leaving.pod.plan))
-            || self.pods.iter().any(new_and_unready)
     }
 
     fn make(&mut self, plan: PodPlan) -> Result<PodRun, UpError> {
@@ -462,7 +498,12 @@ impl Runner {
                 pod: Some(pod.name.name.to_string()),
             };
             let token = key
-                .mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), TOKEN_TTL)
+                .mint(
+                    &subject,
+                    TOKEN_AUDIENCE,
+                    SystemTime::now(),
+                    self.options.token_ttl,
+                )
                 .map_err(|error| UpError::State(error.to_string()))?;
             self.run_folder
                 .replace(&self.run_folder.token(&pod_id(pod)), &token)?;

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,6 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 /// one control plane serves them all. The folder is watched: edits take effect without a restart, and a broken edit is
 /// reported while the last good state stays. Services of type NodePort and LoadBalancer are published on 127.0.0.1.
 /// Ctrl-C stops everything and leaves nothing behind.
+///
+/// SIGUSR2 replaces every sidecar by a new process of the program that is then at this one's path, such as a newer version:
+/// each takes over the listening sockets of the one before it, and no request is lost. Applications stay as they are.
 ///
 /// Applications find services by Kubernetes' variables (REVIEWS_SERVICE_HOST, REVIEWS_SERVICE_PORT), and themselves by
 /// POD_IP, POD_NAME and POD_NAMESPACE; VOILE is the path of this program. `$(NAME)` in command, args and env is replaced.
@@ -43,6 +48,10 @@ pub(crate) struct Args {
     /// Do not show the live state.
     #[arg(long)]
     quiet: bool,
+
+    /// How long the sidecars' tokens are good for, at least 10s and at most 24h; they are written anew after half of it.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_ttl)]
+    token_ttl: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,27 +83,43 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         logs: args.logs,
         once_ready: args.once_ready,
         voile: std::env::current_exe()?,
+        token_ttl: args.token_ttl,
     };
     let wanted = match args.isolation {
         Isolation::Auto => voile_local::Wanted::Auto,
         Isolation::Netns => voile_local::Wanted::Namespaces,
         Isolation::Loopback => voile_local::Wanted::Loopback,
     };
-    Ok(voile_local::start(options, wanted, stop_signals)?)
+    Ok(voile_local::start(options, wanted, signals)?)
 }
 
-/// One message for each SIGINT, SIGTERM or SIGHUP.
-fn stop_signals() -> std::io::Result<mpsc::Receiver<()>> {
+fn token_ttl(text: &str) -> Result<Duration, String> {
+    /// Less leaves no time to write it anew on a busy machine, in seconds.
+    const LEAST: u64 = 10;
+    /// What the authority accepts, in seconds.
+    const MOST: u64 = 24 * 3600;
+    let ttl = super::proxy::duration(text)?;
+    match (LEAST..=MOST).contains(&ttl.as_secs()) {
+        true => Ok(ttl),
+        false => Err(format!("`{text}`: expected 10s to 24h")),
+    }
+}
+
+/// A message to stop for each SIGINT, SIGTERM or SIGHUP; SIGUSR2 asks for new sidecars.
+fn signals() -> std::io::Result<voile_local::Words> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let (sender, stop) = mpsc::channel();
-    let (mut interrupt, mut terminate, mut hangup) = {
+    let replace = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&replace);
+    let (mut interrupt, mut terminate, mut hangup, mut again) = {
         let _inside = runtime.enter();
         (
             signal(SignalKind::interrupt())?,
             signal(SignalKind::terminate())?,
             signal(SignalKind::hangup())?,
+            signal(SignalKind::user_defined2())?,
         )
     };
     std::thread::spawn(move || {
@@ -104,6 +129,10 @@ fn stop_signals() -> std::io::Result<mpsc::Receiver<()>> {
                     came = interrupt.recv() => came,
                     came = terminate.recv() => came,
                     came = hangup.recv() => came,
+                    _ = again.recv() => {
+                        asked.store(true, Ordering::Relaxed);
+                        continue;
+                    }
                 };
                 if came.is_none() || sender.send(()).is_err() {
                     return;
@@ -111,5 +140,5 @@ fn stop_signals() -> std::io::Result<mpsc::Receiver<()>> {
             }
         });
     });
-    Ok(stop)
+    Ok(voile_local::Words { stop, replace })
 }

@@ -16,6 +16,7 @@ mod mesh;
 mod names;
 mod overload;
 mod policy;
+mod rollout;
 mod telemetry;
 mod tidy;
 mod traffic;

@@ -94,6 +94,16 @@ impl Up {
         std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
+    /// What a process of the run has logged.
+    pub(crate) fn log(&self, process: &str) -> String {
+        let runs = self.left_behind();
+        let logs = runs
+            .iter()
+            .map(|run| run.join("logs").join(format!("{process}.log")));
+        logs.filter_map(|log| std::fs::read_to_string(log).ok())
+            .collect()
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join("mesh").join(name)
     }

@@ -85,7 +85,7 @@ fn court(folder: &Path) {
 }
 
 /// Starts it in namespaces; `None`, with the reason printed, where this machine has none.
-fn start(
+pub(crate) fn start(
     fill: impl FnOnce(&Path),
     user: Option<u32>,
 ) -> Option<(Up, BTreeMap<String, SocketAddr>)> {
@@ -105,31 +105,33 @@ fn start(
     Some((up, published))
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Asks from inside the network of a process, on a thread that ends there.
-fn ask_inside(pid: u32, address: SocketAddr, path: &str) -> Option<(u16, String)> {
-    let network = fs::File::open(format!("/proc/{pid}/ns/net")).ok()?;
-    let path = path.to_owned();
+/// Does it inside the network of a process, on a thread that ends there.
+pub(crate) fn inside<T: Send + 'static>(pid: u32, what: impl FnOnce() -> T + Send + 'static) -> T {
+    let network = fs::File::open(format!("/proc/{pid}/ns/net")).expect("its network");
     let thread = std::thread::spawn(move || {
-        move_into_link_name_space(
-            std::os::fd::AsFd::as_fd(&network),
-            Some(LinkNameSpaceType::Network),
-        )
-        .ok()?;
-        let answer = get(address, &path).ok()?;
-        Some((
-            answer.status,
-            String::from_utf8_lossy(&answer.body).into_owned(),
-        ))
+        let network = std::os::fd::AsFd::as_fd(&network);
+        move_into_link_name_space(network, Some(LinkNameSpaceType::Network)).expect("entered");
+        what()
     });
     thread.join().expect("no panic")
 }
 
+/// Asks from inside the network of a process.
+fn ask_inside(pid: u32, address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let path = path.to_owned();
+    inside(pid, move || {
+        let answer = get(address, &path).ok()?;
+        let body = String::from_utf8_lossy(&answer.body).into_owned();
+        Some((answer.status, body))
+    })
+}
+
 /// The sidecars of the mesh: pod and process.
-fn sidecars(up: &Up) -> Vec<(String, u32)> {
+pub(crate) fn sidecars(up: &Up) -> Vec<(String, u32)> {
     let family = up.family();
     let sidecar = |line: &String| {
         let mut words = line.split(' ');

@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 /// Sent by the kernel to process 1 when the outside is gone.
 pub(super) const OUTSIDE_GONE: Signal = Signal::USR1;
-/// What asks for an end.
-pub(super) const STOPS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
+/// What is passed on to the runner: what asks for an end, and USR2, whose meaning is the runner's.
+pub(super) const PASSED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::USR2];
 
 /// These signals wait; copied by fork.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Blocked {
         // SAFETY: sigemptyset initialises the set, pthread_sigmask the one before; the signals are valid.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
-            for signal in STOPS.into_iter().chain([OUTSIDE_GONE, Signal::CHILD]) {
+            for signal in PASSED.into_iter().chain([OUTSIDE_GONE, Signal::CHILD]) {
                 libc::sigaddset(set.as_mut_ptr(), signal.as_raw());
             }
             let set = set.assume_init();

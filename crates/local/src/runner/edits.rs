@@ -1,17 +1,20 @@
 //! What an edit of the folder means: read, check, expand; a broken one is reported and changes nothing that runs.
 
 use std::io::{self, Write};
+use std::time::Instant;
 
 use voile_model::{Diagnostic, Mesh, SourceFile};
 
 use super::{Runner, UpError, same};
 use crate::addresses::{Addresses, Layout};
 use crate::expand::{Plan, expand};
+use crate::rollout::{Roster, Scene};
 
 /// Reads the folder's text as a mesh and a plan, with all problems in the order of the files.
 pub(super) fn understand(
     sources: &[SourceFile],
     previous: Option<&Mesh>,
+    (roster, scene): (&mut Roster, &impl Scene),
     addresses: &mut Addresses,
 ) -> Result<(Mesh, Plan, Vec<Diagnostic>), UpError> {
     let (mesh, mut problems) = voile_model::check(sources, previous);
@@ -20,7 +23,9 @@ pub(super) fn understand(
         // Said of the other isolation.
         problems.retain(|problem| problem.code != voile_analysis::codes::NAMESPACES_ONLY);
     }
-    let plan = expand(&mesh, addresses)?;
+    roster.want(&mesh);
+    roster.step(scene);
+    let plan = expand(&mesh, roster, addresses)?;
     problems.extend(plan.problems.iter().cloned());
     Diagnostic::sort(&mut problems);
     Ok((mesh, plan, problems))
@@ -57,8 +62,10 @@ impl Runner {
             return Ok(());
         }
         // Addresses are only taken over with the plan.
-        let mut addresses = self.addresses.clone();
-        let (mesh, plan, problems) = match understand(&sources, Some(&self.mesh), &mut addresses) {
+        let (mut addresses, mut roster) = (self.addresses.clone(), self.roster.clone());
+        let all = (&mut roster, &self.scene(Instant::now()));
+        let understood = understand(&sources, Some(&self.mesh), all, &mut addresses);
+        let (mesh, plan, problems) = match understood {
             Ok(understood) => understood,
             Err(error) => {
                 self.event(&format!(
@@ -91,6 +98,18 @@ impl Runner {
             self.event("the edit is in force");
         }
         (self.mesh, self.plan, self.addresses) = (mesh, plan, addresses);
+        self.roster = roster;
+        self.apply()
+    }
+
+    /// Replicas are replaced in turn: whoever may come or go now does.
+    pub(super) fn roll(&mut self) -> Result<(), UpError> {
+        let mut roster = self.roster.clone();
+        if !roster.step(&self.scene(Instant::now())) {
+            return Ok(());
+        }
+        self.plan = expand(&self.mesh, &roster, &mut self.addresses)?;
+        self.roster = roster;
         self.apply()
     }
 }

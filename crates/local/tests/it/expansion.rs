@@ -6,6 +6,7 @@ use std::path::Path;
 use voile_local::addresses::{Addresses, Layout};
 use voile_local::documents::render;
 use voile_local::expand::{Plan, expand};
+use voile_local::rollout::{Beginning, Roster};
 use voile_model::{Mesh, SourceFile};
 
 const SHOP: &str = r#"
@@ -72,7 +73,14 @@ fn mesh(texts: &[&str]) -> Mesh {
 }
 
 fn plan(texts: &[&str]) -> Plan {
-    expand(&mesh(texts), &mut Addresses::new(Layout::Loopback(1))).expect("addresses suffice")
+    expanded(&mesh(texts), &mut Addresses::new(Layout::Loopback(1)))
+}
+
+fn expanded(mesh: &Mesh, addresses: &mut Addresses) -> Plan {
+    let mut roster = Roster::default();
+    roster.want(mesh);
+    roster.step(&Beginning);
+    expand(mesh, &roster, addresses).expect("addresses suffice")
 }
 
 #[test]
@@ -201,9 +209,9 @@ fn the_control_plane_reads_the_documents_without_a_problem_and_takes_the_pods_ow
 #[test]
 fn scaling_keeps_the_addresses_of_who_stays() {
     let mut addresses = Addresses::new(Layout::Loopback(1));
-    let before = expand(&mesh(&[SHOP]), &mut addresses).expect("addresses suffice");
+    let before = expanded(&mesh(&[SHOP]), &mut addresses);
     let more = SHOP.replace("replicas: 2", "replicas: 3");
-    let after = expand(&mesh(&[&more]), &mut addresses).expect("addresses suffice");
+    let after = expanded(&mesh(&[&more]), &mut addresses);
     for pod in &before.pods {
         let kept = after
             .pods
@@ -255,7 +263,7 @@ fn the_bookstore_has_no_problem() {
     let files = voile_model::files::read_directory(&folder).expect("the example is there");
     let (mesh, problems) = voile_model::check(&files, None);
     assert!(problems.is_empty(), "{problems:?}");
-    let plan = expand(&mesh, &mut Addresses::new(Layout::Loopback(1))).expect("addresses suffice");
+    let plan = expanded(&mesh, &mut Addresses::new(Layout::Loopback(1)));
     assert_eq!(
         (
             plan.problems.as_slice(),

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::values::{self, Meta};
 use crate::codes;
-use crate::decode::{At, Fields, Report};
+use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
 use crate::mesh::{
-    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, WorkloadType,
+    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Share, Strategy,
+    WorkloadType,
 };
 use crate::names::Labels;
 use crate::written::pod as written;
@@ -124,12 +125,53 @@ pub(super) fn deployment(
         );
     }
     let template = template(labels, annotations, &pods.spec, &pods.at, report)?;
+    let strategy = match &written.strategy {
+        None => Strategy::DEFAULT,
+        Some(written) => strategy(written, report)?,
+    };
     Some(Deployment {
         name: meta.name,
         source: meta.source,
         replicas: replicas?,
         selector,
         template,
+        strategy,
+    })
+}
+
+/// A word that is not understood is reported, and nothing is guessed in its place.
+fn strategy(written: &written::Strategy, report: &Report) -> Option<Strategy> {
+    let share = |value: &Option<Spanned<IntegerOrText>>| match value {
+        None => Some(Share::Percent(25)),
+        Some(spanned) => {
+            let share = match &spanned.value {
+                IntegerOrText::Integer(count) => u32::try_from(*count).ok().map(Share::Count),
+                IntegerOrText::Text(text) => text
+                    .strip_suffix('%')
+                    .and_then(|number| number.parse().ok())
+                    .map(Share::Percent),
+            };
+            if share.is_none() {
+                report.error(
+                    codes::BAD_VALUE,
+                    &spanned.at,
+                    "this is neither a number nor a percentage",
+                    "a number such as 1, or a percentage such as 25%",
+                );
+            }
+            share
+        }
+    };
+    let kinds = [("RollingUpdate", false), ("Recreate", true)];
+    let kind = written.kind.as_ref();
+    let recreate = kind.map_or(Some(false), |text| report.one_of(text, &kinds));
+    let (surge, unavailable) = (share(&written.max_surge), share(&written.max_unavailable));
+    Some(match recreate? {
+        true => Strategy::Recreate,
+        false => Strategy::RollingUpdate {
+            surge: surge?,
+            unavailable: unavailable?,
+        },
     })
 }
 

@@ -131,6 +131,62 @@ pub struct Deployment {
     pub selector: Labels,
     /// What each of its Pods is.
     pub template: PodTemplate,
+    /// How its Pods are replaced.
+    pub strategy: Strategy,
+}
+
+/// `spec.strategy` of a Deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// All at once: first the old go, then the new come.
+    Recreate,
+    /// In turn.
+    RollingUpdate {
+        /// How many more Pods than wanted there may be.
+        surge: Share,
+        /// How many fewer may be ready.
+        unavailable: Share,
+    },
+}
+
+/// A number, or a part of the wanted number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// So many.
+    Count(u32),
+    /// So many of a hundred.
+    Percent(u32),
+}
+
+impl Strategy {
+    /// Kubernetes' default.
+    pub const DEFAULT: Self = Self::RollingUpdate {
+        surge: Share::Percent(25),
+        unavailable: Share::Percent(25),
+    };
+
+    /// How many of `replicas` there may be too many, and how many too few; never neither.
+    pub fn bounds(self, replicas: u32) -> (u32, u32) {
+        let part = |percent: u32| u64::from(percent) * u64::from(replicas);
+        let whole = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        match self {
+            Self::Recreate => (0, replicas),
+            Self::RollingUpdate { surge, unavailable } => {
+                let surge = match surge {
+                    Share::Count(count) => count,
+                    Share::Percent(percent) => whole(part(percent).div_ceil(100)),
+                };
+                let unavailable = match unavailable {
+                    Share::Count(count) => count,
+                    Share::Percent(percent) => whole(part(percent) / 100),
+                };
+                match (surge, unavailable.min(replicas)) {
+                    (0, 0) => (0, 1),
+                    bounds => bounds,
+                }
+            }
+        }
+    }
 }
 
 /// What a Pod runs, and as whom.

@@ -3,7 +3,7 @@
 
 use super::header::Metadata;
 use super::{Text, TextMap};
-use crate::decode::{At, Cursor, Fields, Spanned};
+use crate::decode::{At, Cursor, Fields, IntegerOrText, Spanned};
 
 /// `spec` of a Pod or of a template.
 #[derive(Debug, Default)]
@@ -70,6 +70,15 @@ pub(crate) struct Deployment {
     pub(crate) replicas: Option<Spanned<i64>>,
     pub(crate) selector: Option<TextMap>,
     pub(crate) template: Option<Template>,
+    pub(crate) strategy: Option<Strategy>,
+}
+
+/// `spec.strategy` of a Deployment.
+#[derive(Debug)]
+pub(crate) struct Strategy {
+    pub(crate) kind: Option<Text>,
+    pub(crate) max_surge: Option<Spanned<IntegerOrText>>,
+    pub(crate) max_unavailable: Option<Spanned<IntegerOrText>>,
 }
 
 /// A Pod template.
@@ -266,8 +275,27 @@ impl Deployment {
             template.finish();
             read
         });
+        let strategy = spec.inner("strategy").map(|mut strategy| {
+            let rolling = strategy.inner("rollingUpdate").map(|mut rolling| {
+                let bounds = (
+                    rolling.integer_or_text("maxSurge"),
+                    rolling.integer_or_text("maxUnavailable"),
+                );
+                rolling.finish();
+                bounds
+            });
+            let (max_surge, max_unavailable) = rolling.unwrap_or_default();
+            let read = Strategy {
+                kind: strategy.text("type"),
+                max_surge,
+                max_unavailable,
+            };
+            strategy.finish();
+            read
+        });
         let deployment = Self {
             at: spec.at().clone(),
+            strategy,
             replicas: spec.integer("replicas"),
             selector,
             template,
@@ -277,7 +305,6 @@ impl Deployment {
             "paused",
             "progressDeadlineSeconds",
             "revisionHistoryLimit",
-            "strategy",
         ]);
         spec.finish();
         Some(deployment)

@@ -138,6 +138,7 @@ pub(super) struct Dns {
     asked: RefCell<HashMap<Arc<str>, Instant>>,
     sweeping: Cell<bool>,
     figures: Figures,
+    services: RefCell<Vec<voile_dns::Service>>,
 }
 
 impl Dns {
@@ -164,12 +165,36 @@ impl Dns {
             asked: RefCell::default(),
             sweeping: Cell::new(false),
             figures: Figures::default(),
+            services: RefCell::default(),
         });
-        for (udp, tcp) in bound.0 {
-            voile_dns::serve(udp, tcp, Rc::new(Door(Rc::clone(&dns))))?;
-        }
+        dns.listen(bound)?;
         tracing::info!(?addresses, "answering DNS");
         Ok(dns)
+    }
+
+    /// Takes questions on these sockets.
+    pub(super) fn listen(self: &Rc<Self>, bound: Bound) -> io::Result<()> {
+        for (udp, tcp) in bound.0 {
+            let service = voile_dns::serve(udp, tcp, Rc::new(Door(Rc::clone(self))))?;
+            self.services.borrow_mut().push(service);
+        }
+        Ok(())
+    }
+
+    /// Leaves new questions to whoever else holds the sockets.
+    pub(super) fn stop(&self) {
+        self.services
+            .borrow()
+            .iter()
+            .for_each(voile_dns::Service::stop);
+    }
+
+    /// Whether every question is answered.
+    pub(super) fn is_idle(&self) -> bool {
+        self.services
+            .borrow()
+            .iter()
+            .all(voile_dns::Service::is_idle)
     }
 
     async fn query(

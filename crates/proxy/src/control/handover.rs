@@ -274,11 +274,21 @@ impl Holder {
         for task in self.served.borrow_mut().tasks.drain(..) {
             task.abort();
         }
+        if let Some(dns) = &self.control.borrow().dns {
+            dns.stop();
+        }
     }
 
     fn resume(&self) {
         self.control.borrow_mut().accept_again();
         let again = self.served.borrow().sockets.try_clone();
+        if let (Some(dns), Ok(Some(bound))) = (
+            &self.control.borrow().dns,
+            again.as_ref().map(|pages| pages.dns.as_ref()),
+        ) && let Err(error) = bound.try_clone().and_then(|bound| dns.listen(bound))
+        {
+            tracing::error!(%error, "DNS stays closed");
+        }
         let served = again.and_then(|pages| admin::serve(&self.control, &self.ending, pages));
         match served {
             Ok(tasks) => self.served.borrow_mut().tasks = tasks,

@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::accept::Dispatcher;
+use super::dns::Dns;
 use super::state::Control;
 use crate::worker::ToWorker;
 
@@ -106,13 +107,14 @@ pub(super) async fn drain(
         limit = limit.max(control.borrow().handover_drain_timeout);
     }
     tracing::info!(connections = dispatcher.load(), ?limit, "draining");
+    let dns = control.borrow().dns.clone();
     let everybody_left = async {
         if let Some(gentle) = gentle {
             dispatcher.broadcast(|| ToWorker::Drain { gently: true });
-            let _ = tokio::time::timeout(gentle, nobody_is_left(dispatcher)).await;
+            let _ = tokio::time::timeout(gentle, nobody_is_left(dispatcher, dns.as_deref())).await;
         }
         dispatcher.broadcast(|| ToWorker::Drain { gently: false });
-        nobody_is_left(dispatcher).await;
+        nobody_is_left(dispatcher, dns.as_deref()).await;
     };
     tokio::select! {
         done = tokio::time::timeout(limit, everybody_left) => {
@@ -125,8 +127,8 @@ pub(super) async fn drain(
     dispatcher.dismiss();
 }
 
-async fn nobody_is_left(dispatcher: &Dispatcher) {
-    while dispatcher.load() > 0 {
+async fn nobody_is_left(dispatcher: &Dispatcher, dns: Option<&Dns>) {
+    while dispatcher.load() > 0 || dns.is_some_and(|dns| !dns.is_idle()) {
         tokio::time::sleep(DRAIN_LOOK).await;
     }
 }
