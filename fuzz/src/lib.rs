@@ -3,7 +3,13 @@
 
 mod chunked;
 mod detection;
+mod dns;
 mod http1;
+mod identity;
+mod logs;
+mod resources;
+mod trace;
+mod wire;
 
 /// A property: takes any bytes, panics when something that must hold does not.
 pub type Property = fn(&[u8]);
@@ -15,6 +21,17 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("chunked", chunked::any_split),
     ("detection", detection::decided_once),
     ("client_hello", detection::client_hello),
+    ("dns_question", dns::question),
+    ("dns_answer", dns::answer),
+    ("trace_context", trace::context),
+    ("log_text", logs::text),
+    ("log_json", logs::json),
+    ("log_filter", logs::filter),
+    ("resources", resources::yaml),
+    ("wire", wire::message),
+    ("certificate", identity::certificate),
+    ("certificate_request", identity::request),
+    ("token", identity::token),
 ];
 
 /// The property of that name.

@@ -17,7 +17,7 @@ mod watched;
 
 pub use exchange::{ExchangeError, Over};
 pub use message::{Query, QueryKind, Received};
-pub use resolver::{Found, LookupError, Resolver};
+pub use resolver::{Family, Found, LookupError, Resolver, addresses_in};
 pub use server::{Answers, Service, serve};
 pub use table::{Settled, State, Table};
 pub use upstream::{ForwardError, Upstreams};

@@ -14,6 +14,7 @@ use domain::rdata::{A, Aaaa};
 
 use crate::exchange::Over;
 use crate::hosts::Hosts;
+use crate::message::QueryKind;
 use crate::upstream::{ForwardError, Upstreams};
 use crate::watched::Watched;
 
@@ -68,7 +69,7 @@ pub struct Resolver {
 }
 
 /// Addresses of one family and the least TTL beside them.
-type Family = (Vec<IpAddr>, Duration);
+pub type Family = (Vec<IpAddr>, Duration);
 
 impl Resolver {
     /// Asks `hosts` (a hosts file), then the upstreams.
@@ -98,18 +99,22 @@ impl Resolver {
                 ttl: HOSTS_TTL,
             });
         }
-        let (v4, v6) = both(self.ask(&name, Rtype::A), self.ask(&name, Rtype::AAAA)).await;
+        let (v4, v6) = both(
+            self.ask(&name, QueryKind::A),
+            self.ask(&name, QueryKind::Aaaa),
+        )
+        .await;
         join(v4, v6)
     }
 
-    async fn ask(&self, name: &str, kind: Rtype) -> Result<Family, LookupError> {
+    async fn ask(&self, name: &str, kind: QueryKind) -> Result<Family, LookupError> {
         let query = question(name, kind).ok_or(LookupError::BadName)?;
         let mut answer = self.upstreams.forward(&query, Over::Udp).await?;
         let cut = Message::from_slice(&answer).is_ok_and(|message| message.header().tc());
         if cut {
             answer = self.upstreams.forward(&query, Over::Tcp).await?;
         }
-        read(&answer, kind)
+        addresses_in(&answer, kind)
     }
 }
 
@@ -150,7 +155,12 @@ fn join(
     })
 }
 
-fn question(name: &str, kind: Rtype) -> Option<Vec<u8>> {
+fn question(name: &str, kind: QueryKind) -> Option<Vec<u8>> {
+    let kind = match kind {
+        QueryKind::A => Rtype::A,
+        QueryKind::Aaaa => Rtype::AAAA,
+        QueryKind::Other(number) => Rtype::from_int(number),
+    };
     let name = Name::<Vec<u8>>::from_chars(name.chars()).ok()?;
     let mut builder = MessageBuilder::new_vec();
     builder.header_mut().set_rd(true);
@@ -166,7 +176,12 @@ fn question(name: &str, kind: Rtype) -> Option<Vec<u8>> {
     Some(additional.finish())
 }
 
-fn read(answer: &[u8], kind: Rtype) -> Result<Family, LookupError> {
+/// The addresses of one family that a server's answer gives to the name it was asked for, aliases followed, and how long
+/// to use them. Whoever answers is believed to be the server, and to be anybody.
+///
+/// # Errors
+/// The server says no, or what it says cannot be read.
+pub fn addresses_in(answer: &[u8], kind: QueryKind) -> Result<Family, LookupError> {
     let garbled = |_| LookupError::Garbled;
     let message = Message::from_slice(answer).map_err(|_| LookupError::Garbled)?;
     match message.header().rcode() {
@@ -183,14 +198,14 @@ fn read(answer: &[u8], kind: Rtype) -> Result<Family, LookupError> {
         ttl = ttl.min(record.ttl().into_duration());
     }
     match kind {
-        Rtype::A => {
+        QueryKind::A => {
             for record in section.limit_to_in::<A>().flatten() {
                 if *record.owner() == owner {
                     addresses.push(IpAddr::V4(record.data().addr()));
                 }
             }
         }
-        _ => {
+        QueryKind::Aaaa | QueryKind::Other(_) => {
             for record in section.limit_to_in::<Aaaa>().flatten() {
                 if *record.owner() == owner {
                     addresses.push(IpAddr::V6(record.data().addr()));

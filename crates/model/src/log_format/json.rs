@@ -73,8 +73,7 @@ fn value(node: &Node) -> Result<JsonNode, FormatError> {
         Value::Scalar(scalar) if scalar.is_null() => JsonNode::Verbatim("null".into()),
         Value::Scalar(scalar) if scalar.other_type().is_some() => {
             let text = scalar.text.to_ascii_lowercase();
-            let number = text.parse::<f64>().is_ok_and(f64::is_finite) && !text.starts_with('+');
-            if !number && !matches!(&*text, "true" | "false") {
+            if !is_number(&text) && !matches!(&*text, "true" | "false") {
                 let message = format!("`{}` is no value of JSON", shown(&scalar.text));
                 return Err(FormatError::new(message, "put text in quotes"));
             }
@@ -85,6 +84,19 @@ fn value(node: &Node) -> Result<JsonNode, FormatError> {
             source: scalar.text.clone(),
         },
     })
+}
+
+/// A number of JSON (RFC 8259 section 6) that a double can hold: YAML and Rust know more, such as `.5`, `5.` and `007`.
+fn is_number(text: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let whole = whole.strip_prefix('-').unwrap_or(whole);
+    let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    let leads_with_zero = whole.len() > 1 && whole.starts_with('0');
+    [whole, fraction, exponent].into_iter().all(digits)
+        && !leads_with_zero
+        && text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
 impl JsonNode {

@@ -286,7 +286,18 @@ fn formats_that_are_wrong_name_what_is_wrong() {
         let error = LogFormat::text(format).expect_err(format);
         assert!(error.message.contains(named), "{format}: {error}");
     }
-    for format in ["[1]", "\"text\"", "{\"a\": ", "", "{\"a\": .inf}"] {
+    // YAML reads more numbers than JSON may hold; they would make every line something that no reader of JSON takes.
+    for number in [
+        ".5", "-.5", "5.", "007", "+1", "0x1f", "1e999", ".inf", ".nan",
+    ] {
+        let error = LogFormat::json(&format!("{{\"a\": {number}}}")).expect_err(number);
+        assert!(error.message.contains("no value of JSON"), "{error}");
+    }
+    for number in ["0", "-0", "12", "0.5", "-1.25e-3", "1E+5"] {
+        let format = LogFormat::json(&format!("{{\"a\": {number}}}"));
+        assert!(format.is_ok(), "{number}");
+    }
+    for format in ["[1]", "\"text\"", "{\"a\": ", ""] {
         assert!(LogFormat::json(format).is_err(), "{format}");
     }
 }

@@ -1,0 +1,3 @@
+//! Drives the property `log_text`.
+#![no_main]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| voile_fuzz::property("log_text")(data));
