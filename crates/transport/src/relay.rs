@@ -59,23 +59,25 @@ pub enum Opening {
 
 /// Moves bytes between two streams until both directions end, one fails, nothing moves for `idle`, or `stop` is ready.
 /// A failed side makes the other end in a reset: a cut stream must not look finished.
-pub async fn relay(
+pub fn relay(
     downstream: Stream,
     upstream: Stream,
     idle: Duration,
     stop: impl Future<Output = ()>,
-) -> RelayOutcome {
-    relay_watched(downstream, upstream, idle, stop, |_| {}).await
+) -> impl Future<Output = RelayOutcome> {
+    relay_watched(downstream, upstream, idle, stop, |_| {})
 }
 
 /// As [`relay`], and tells who speaks first, as soon as somebody does.
-pub async fn relay_watched(
+///
+/// No `async fn`: the future of one holds each argument twice, and there may be many relays.
+pub fn relay_watched(
     mut downstream: Stream,
     mut upstream: Stream,
     idle: Duration,
     stop: impl Future<Output = ()>,
     opened: impl FnOnce(Opening),
-) -> RelayOutcome {
+) -> impl Future<Output = RelayOutcome> {
     let mut opened = Some(opened);
     let mut relay = Relay {
         up: Direction::default(),
@@ -83,32 +85,34 @@ pub async fn relay_watched(
         last: Instant::now(),
         moved: 0,
     };
-    let mut timer = std::pin::pin!(tokio::time::sleep(idle));
-    let mut stop = std::pin::pin!(stop);
-    let end = std::future::poll_fn(|cx| {
-        let end = relay.poll(cx, &mut downstream, &mut upstream);
-        if let Some(opening) = relay.opening()
-            && let Some(opened) = opened.take()
-        {
-            opened(opening);
+    async move {
+        let mut timer = std::pin::pin!(tokio::time::sleep(idle));
+        let mut stop = std::pin::pin!(stop);
+        let end = std::future::poll_fn(|cx| {
+            let end = relay.poll(cx, &mut downstream, &mut upstream);
+            if let Some(opening) = relay.opening()
+                && let Some(opened) = opened.take()
+            {
+                opened(opening);
+            }
+            if end.is_ready() {
+                return end;
+            }
+            if stop.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(RelayEnd::Stopped);
+            }
+            relay.poll_idle(cx, timer.as_mut(), idle)
+        })
+        .await;
+        if !matches!(end, RelayEnd::Finished) {
+            reset(downstream.tcp());
+            reset(upstream.tcp());
         }
-        if end.is_ready() {
-            return end;
+        RelayOutcome {
+            received: relay.up.bytes,
+            sent: relay.down.bytes,
+            end,
         }
-        if stop.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(RelayEnd::Stopped);
-        }
-        relay.poll_idle(cx, timer.as_mut(), idle)
-    })
-    .await;
-    if !matches!(end, RelayEnd::Finished) {
-        reset(downstream.tcp());
-        reset(upstream.tcp());
-    }
-    RelayOutcome {
-        received: relay.up.bytes,
-        sent: relay.down.bytes,
-        end,
     }
 }
 

@@ -28,7 +28,7 @@ use super::peers::Known;
 use super::server_first::Place;
 use super::slots::InboundSlot;
 use super::stop::Stop;
-use super::{Worker, count};
+use super::{Conversation, Worker, count};
 use crate::http::serve_connection;
 use crate::http2;
 
@@ -72,45 +72,56 @@ impl Caller {
 }
 
 /// Serves one connection to its end.
+///
+/// What begins a connection is large and over soon, and each way of going on is as large as it needs: both are boxed, so
+/// that a connection never holds room for what it is not.
 pub(crate) async fn serve(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
     tcp: TcpStream,
     remote: SocketAddr,
 ) {
-    // Boxed: handshakes are large and over soon; what stays should be small.
-    let Some(identified) = Box::pin(identify(&worker, &slot, tcp, remote)).await else {
-        return;
-    };
+    let opening = Box::pin(open(worker, slot, tcp, remote));
+    if let Some(conversation) = opening.await {
+        conversation.await;
+    }
+}
+
+/// Learns who calls and what for, and whether that may be; gives what remains to be done.
+async fn open(
+    worker: Rc<Worker>,
+    slot: Rc<InboundSlot>,
+    tcp: TcpStream,
+    remote: SocketAddr,
+) -> Option<Conversation> {
     let Identified {
         stream,
         caller,
         kind,
         ahead,
-    } = identified;
+    } = identify(&worker, &slot, tcp, remote).await?;
     let permit = match permit(&worker, &slot, &caller.arrival, remote) {
         Ok(permit) => permit,
         Err(denial) => {
             let local = slot.plan.borrow().bind;
             refused(&worker, &slot, &denial, caller.downstream(local));
-            return;
+            return None;
         }
     };
-    match kind {
-        Kind::Http => {
-            drop(ahead); // The engine opens its own, per request.
+    // The engine opens connections of its own, per request; `ahead` is of use only to a relay.
+    Some(match kind {
+        Kind::Http => Box::pin(async move {
             let engine = slot.http.engine();
             let role = InboundRole::new(worker, slot, caller);
             serve_connection(&engine, &role, stream, &[]).await;
-        }
-        Kind::Http2 => {
-            drop(ahead);
+        }),
+        Kind::Http2 => Box::pin(async move {
             let engine = slot.http.engine();
             let role = Rc::new(InboundRole::new(worker, slot, caller));
             http2::serve_connection(&engine, role, stream).await;
-        }
-        Kind::Opaque => relay(&worker, &slot, stream, ahead, caller, permit).await,
-    }
+        }),
+        Kind::Opaque => Box::pin(relay(worker, slot, stream, ahead, caller, permit)),
+    })
 }
 
 fn permit(
@@ -331,66 +342,66 @@ async fn terminate(
 
 /// Relays to the application. Asks for the permit, so that nobody gets here without.
 async fn relay(
-    worker: &Rc<Worker>,
-    slot: &Rc<InboundSlot>,
+    worker: Rc<Worker>,
+    slot: Rc<InboundSlot>,
     stream: Stream,
     ahead: Option<Ahead>,
     caller: Caller,
     _permit: Permit,
 ) {
-    let plan = Rc::clone(&slot.plan.borrow());
+    let (worker, slot) = (&worker, &slot);
     let (start, started) = (SystemTime::now(), Instant::now());
     let series = inbound_series(worker, slot, &caller, "tcp");
     worker.shard.borrow_mut().tcp_opened(series);
-    let settings = worker.settings();
+    let endpoint = slot.plan.borrow().endpoint;
     let connected = match ahead {
         Some(connected) => connected,
         None => {
-            let limit = settings.connect_timeout;
+            let limit = worker.settings.borrow().connect_timeout;
             let origin = worker.homeward(caller.remote);
-            Box::pin(transport::connect(plan.endpoint, origin, limit)).await
+            Box::pin(transport::connect(endpoint, origin, limit)).await
         }
     };
-    let mut record = TcpRecord {
-        start,
-        upstream: Some(plan.endpoint),
-        ..TcpRecord::new(Side::Server, caller.downstream(plan.bind))
-    };
-    let failure;
-    match connected {
+    let (moved, flags, failure, upstream_local) = match connected {
         Err(error) => {
             transport::reset(stream.tcp());
-            failure = error.to_string();
-            (record.flags, record.failure) = ("UF", &failure);
+            ((0, 0), "UF", error.to_string(), None)
         }
         Ok(upstream) => {
             let revoked = match caller.arrival {
                 Arrival::Plaintext => slot.no_plaintext.borrow().clone(),
                 Arrival::MutualTls(_) => slot.no_mutual_tls.borrow().clone(),
             };
-            if logged::is_on(worker, Side::Server) {
-                record.upstream_local = upstream.local_addr().ok();
-            }
+            let upstream_local = match logged::is_on(worker, Side::Server) {
+                true => upstream.local_addr().ok(),
+                false => None,
+            };
             let upstream = Stream::Tcp(upstream.into());
-            let outcome = transport::relay(
-                stream,
-                upstream,
-                settings.idle_timeout,
-                either(&revoked, &worker.stop),
-            )
-            .await;
-            (record.received, record.sent) = (outcome.received, outcome.sent);
-            record.flags = flags(&outcome.end);
+            let idle = worker.settings.borrow().idle_timeout;
+            let stop = either(&revoked, &worker.stop);
+            let outcome = transport::relay(stream, upstream, idle, stop).await;
+            let moved = (outcome.received, outcome.sent);
+            (moved, flags(&outcome.end), String::new(), upstream_local)
         }
-    }
-    worker
-        .shard
-        .borrow_mut()
-        .tcp_closed(series, record.flags, record.received, record.sent);
+    };
+    let (received, sent) = moved;
+    let mut shard = worker.shard.borrow_mut();
+    shard.tcp_closed(series, flags, received, sent);
+    drop(shard);
     if logged::is_on(worker, Side::Server) {
-        let cluster = slot.cluster();
-        record.cluster = &cluster;
-        record.duration = started.elapsed();
+        // Made only now: while bytes pass it would be held by every connection.
+        let record = TcpRecord {
+            start,
+            duration: started.elapsed(),
+            flags,
+            failure: &failure,
+            received,
+            sent,
+            upstream: Some(endpoint),
+            upstream_local,
+            cluster: &slot.cluster(),
+            ..TcpRecord::new(Side::Server, caller.downstream(slot.plan.borrow().bind))
+        };
         logged::tcp(worker, &record);
     }
 }

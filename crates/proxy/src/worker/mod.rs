@@ -23,7 +23,9 @@ mod stop;
 mod tests;
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -373,6 +375,9 @@ pub(crate) struct Redirected {
     /// Whether the application is called from its client's own address.
     pub(crate) keeps_source: bool,
 }
+
+/// What remains of a connection once it is known what it is, to its end.
+pub(crate) type Conversation = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What a worker needs from its birth.
 pub(crate) struct Birth {

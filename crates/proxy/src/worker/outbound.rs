@@ -11,7 +11,6 @@ use voile_telemetry::{SeriesId, Service};
 use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
 use voile_xds::wire::Protocol;
 
-use super::Worker;
 use super::captured::Captured;
 use super::endpoint::{InFlight, Unreachable, outbound_labels};
 use super::inbound::flags;
@@ -20,21 +19,34 @@ use super::names::{host_in, host_name};
 use super::outbound_http::OutboundRole;
 use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
+use super::{Conversation, Worker};
 use crate::http::serve_connection;
 use crate::http2;
 use crate::plan::{Otherwise, Target};
 
-/// Serves one connection to its end.
+/// Serves one connection to its end. Boxed twice, as in [`super::inbound::serve`].
 pub(crate) async fn serve(
+    worker: Rc<Worker>,
+    slot: Rc<OutboundSlot>,
+    names: Option<Rc<Captured>>,
+    tcp: TcpStream,
+    remote: SocketAddr,
+) {
+    let opening = Box::pin(open(worker, slot, names, tcp, remote));
+    if let Some(conversation) = opening.await {
+        conversation.await;
+    }
+}
+
+/// Learns what the client speaks and to whom; gives what remains to be done.
+async fn open(
     worker: Rc<Worker>,
     mut slot: Rc<OutboundSlot>,
     names: Option<Rc<Captured>>,
     mut tcp: TcpStream,
     remote: SocketAddr,
-) {
-    let Some(mut heard) = hear(&worker, &slot, &mut tcp).await else {
-        return;
-    };
+) -> Option<Conversation> {
+    let mut heard = hear(&worker, &slot, &mut tcp).await?;
     if let Some(names) = names {
         let named = Box::pin(named(&worker, &slot, &names, &mut heard, &mut tcp)).await;
         if let Some(named) = named {
@@ -42,17 +54,21 @@ pub(crate) async fn serve(
         }
     }
     let stream = Stream::Tcp(TcpIo::new(tcp, heard.prefix));
-    if heard.detected == Detected::Http2 {
-        let engine = slot.http.engine();
-        let role = Rc::new(OutboundRole::new(worker, slot, remote));
-        http2::serve_connection(&engine, role, stream).await;
+    Some(if heard.detected == Detected::Http2 {
+        Box::pin(async move {
+            let engine = slot.http.engine();
+            let role = Rc::new(OutboundRole::new(worker, slot, remote));
+            http2::serve_connection(&engine, role, stream).await;
+        })
     } else if heard.detected == Detected::Opaque && slot.protocol().is_http2() {
         // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
-        transport::linger(stream).await;
+        Box::pin(transport::linger(stream))
     } else if heard.detected == Detected::Http1 {
-        let engine = slot.http.engine();
-        let role = OutboundRole::new(worker, slot, remote);
-        serve_connection(&engine, &role, stream, &[]).await;
+        Box::pin(async move {
+            let engine = slot.http.engine();
+            let role = OutboundRole::new(worker, slot, remote);
+            serve_connection(&engine, &role, stream, &[]).await;
+        })
     } else {
         let server_name = match heard.detected {
             Detected::Tls(hello) => hello.server_name,
@@ -63,8 +79,8 @@ pub(crate) async fn serve(
             server_name,
             watched: heard.watched,
         };
-        relay(&worker, &slot, stream, opaque).await;
-    }
+        Box::pin(relay(worker, slot, stream, opaque))
+    })
 }
 
 /// What a connection began with.
@@ -190,7 +206,8 @@ struct Relayed {
     upstream_local: Option<SocketAddr>,
 }
 
-async fn relay(worker: &Rc<Worker>, slot: &OutboundSlot, stream: Stream, opaque: Opaque) {
+async fn relay(worker: Rc<Worker>, slot: Rc<OutboundSlot>, stream: Stream, opaque: Opaque) {
+    let worker = &worker;
     let (start, started) = (SystemTime::now(), Instant::now());
     let local = slot.plan.borrow().bind;
     let (service, otherwise) = {
