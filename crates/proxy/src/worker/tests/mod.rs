@@ -6,6 +6,7 @@ mod footprint;
 mod frames;
 mod grpc_errors;
 mod hostile_clients;
+mod hostile_downgrades;
 mod hostile_servers;
 mod http2;
 mod identity;
