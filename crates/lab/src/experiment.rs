@@ -146,6 +146,7 @@ fn new_record(settings: &Settings) -> Record {
         format: FORMAT,
         experiment: Experiment {
             name: definition.name.clone(),
+            title: definition.title.clone(),
             started_at: now(),
             command: settings.command.clone(),
             rounds: definition.rounds,

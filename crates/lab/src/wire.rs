@@ -210,6 +210,10 @@ fn receive(socket: &OwnedFd, mut watch: Watch, stop: &AtomicBool) -> (Vec<Seen>,
 struct Segment<'a> {
     from: SocketAddr,
     to: SocketAddr,
+    /// Place of the payload's first byte in its direction.
+    sequence: u32,
+    /// A SYN: whatever was known of this pair of addresses belongs to an older connection.
+    opens: bool,
     payload: &'a [u8],
 }
 
@@ -238,8 +242,34 @@ fn parse_ipv4_tcp(packet: &[u8]) -> Option<Segment<'_>> {
     Some(Segment {
         from: SocketAddr::new(from, port(0)?),
         to: SocketAddr::new(to, port(2)?),
+        sequence: u32::from_be_bytes(*tcp.get(4..)?.first_chunk::<4>()?),
+        opens: *tcp.get(13)? & 0x02 != 0,
         payload: tcp.get(data..)?,
     })
+}
+
+/// How far a direction of a connection was seen.
+#[derive(Default)]
+struct Tail {
+    /// Its last bytes, where a marker may have begun.
+    bytes: Vec<u8>,
+    /// The place after them.
+    next: Option<u32>,
+}
+
+impl Tail {
+    /// What of a segment was not seen before: a busy machine sends some twice.
+    fn fresh<'a>(&mut self, segment: &Segment<'a>) -> &'a [u8] {
+        let payload = segment.payload;
+        let next = self.next.unwrap_or(segment.sequence);
+        // Sequences wrap; what is seemingly ahead came before when the distance is negative.
+        let again = next.wrapping_sub(segment.sequence).cast_signed();
+        let again = usize::try_from(again).unwrap_or(0).min(payload.len());
+        if again < payload.len() {
+            self.next = Some(segment.sequence.wrapping_add(payload.len() as u32));
+        }
+        &payload[again..]
+    }
 }
 
 /// Counts what travels on the watched hops.
@@ -247,8 +277,7 @@ struct Watch {
     listeners: Vec<SocketAddr>,
     marker: Vec<u8>,
     seen: Vec<Seen>,
-    /// The end of each direction of each connection, where a marker may have begun.
-    tails: HashMap<(SocketAddr, SocketAddr), Vec<u8>>,
+    tails: HashMap<(SocketAddr, SocketAddr), Tail>,
     /// The first bytes of each server's answer, until its hello is understood.
     hellos: HashMap<(SocketAddr, SocketAddr), Vec<u8>>,
 }
@@ -276,31 +305,32 @@ impl Watch {
             (None, Some(hop)) => (hop, false),
             (None, None) => return,
         };
-        if segment.payload.is_empty() {
-            return;
-        }
         let flow = (segment.from, segment.to);
         let tail = self.tails.entry(flow).or_default();
-        tail.extend_from_slice(segment.payload);
-        let found = count(tail, &self.marker);
-        tail.drain(
-            ..tail
-                .len()
-                .saturating_sub(self.marker.len().saturating_sub(1)),
-        );
+        if segment.opens {
+            *tail = Tail::default();
+        }
+        let payload = tail.fresh(segment);
+        if payload.is_empty() {
+            return;
+        }
+        tail.bytes.extend_from_slice(payload);
+        let found = count(&tail.bytes, &self.marker);
+        let kept = self.marker.len().saturating_sub(1);
+        tail.bytes.drain(..tail.bytes.len().saturating_sub(kept));
         let seen = &mut self.seen[hop];
-        seen.bytes += segment.payload.len() as u64;
+        seen.bytes += payload.len() as u64;
         seen.markers += found;
         if inwards {
             seen.markers_in += found;
         }
-        if segment.payload.starts_with(&[0x17, 0x03, 0x03]) {
+        if payload.starts_with(&[0x17, 0x03, 0x03]) {
             seen.tls_records += 1;
         }
         if !inwards && seen.hello.is_none() {
             let start = self.hellos.entry(flow).or_default();
             if start.len() < HELLO_BYTES {
-                start.extend_from_slice(segment.payload);
+                start.extend_from_slice(payload);
                 seen.hello = server_hello(start);
             }
         }
@@ -383,19 +413,51 @@ mod tests {
     fn markers_are_counted_across_segment_borders_and_by_direction() {
         let (client, server) = (address("127.0.0.1:9"), address("127.0.0.2:80"));
         let mut watch = Watch::new(vec![server], b"needle".to_vec());
-        for (from, to, payload) in [
-            (client, server, "a needle and nee"),
-            (client, server, "dle"),
-            (server, client, "needle back"),
-            (client, address("127.0.0.3:80"), "needle elsewhere"),
+        for (from, to, sequence, payload) in [
+            (client, server, 7, "a needle and nee"),
+            (client, server, 23, "dle"),
+            (server, client, 7, "needle back"),
+            (client, address("127.0.0.3:80"), 7, "needle elsewhere"),
         ] {
             watch.segment(&Segment {
                 from,
                 to,
+                sequence,
+                opens: false,
                 payload: payload.as_bytes(),
             });
         }
         assert_eq!((watch.seen[0].markers_in, watch.seen[0].markers), (2, 3));
+    }
+
+    #[test]
+    fn what_is_sent_again_is_counted_once_and_a_new_connection_counts_anew() {
+        let (client, server) = (address("127.0.0.1:9"), address("127.0.0.2:80"));
+        let mut watch = Watch::new(vec![server], b"needle".to_vec());
+        let mut see = |sequence: u32, opens, payload: &str| {
+            watch.segment(&Segment {
+                from: client,
+                to: server,
+                sequence,
+                opens,
+                payload: payload.as_bytes(),
+            });
+            (watch.seen[0].markers_in, watch.seen[0].bytes)
+        };
+        let begin = u32::MAX - 5;
+        assert_eq!(see(begin, false, "a needle "), (1, 9));
+        assert_eq!(
+            see(begin, false, "a needle "),
+            (1, 9),
+            "sent again, over the wrap"
+        );
+        assert_eq!(
+            see(begin, false, "a needle needle"),
+            (2, 15),
+            "with more behind it"
+        );
+        assert_eq!(see(begin, true, ""), (2, 15), "SYN");
+        assert_eq!(see(begin, false, "needle"), (3, 21));
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub fn render(record: &Record) -> String {
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>Voile lab: {name}</title><style>{STYLE}</style></head><body>\n<h1>What the mesh costs: {name}</h1>\n"
     );
+    if !experiment.title.is_empty() {
+        let _ = writeln!(page, "<p>{}</p>", escape(&experiment.title));
+    }
     let _ = writeln!(
         page,
         "<p class=\"soft\">{} · {} · {} cores · {} · {} bytes, {} rounds of {} s slices, {} workers per proxy, profile <b>{}</b></p>",
@@ -94,10 +97,10 @@ fn targets(page: &mut String, record: &Record) {
         };
         let _ = writeln!(
             page,
-            "<tr><td>{}</td><td class=\"t\">{}</td><td class=\"t\">{}</td><td class=\"t soft\">{}</td><td class=\"t {class}\">{}</td></tr>",
+            "<tr><td class=\"t\">{}</td><td class=\"t\">{}</td><td class=\"t\">{}</td><td class=\"t soft\">{}</td><td class=\"t {class}\">{}</td></tr>",
             escape(&verdict.cell),
             escape(&verdict.wanted),
-            escape(&verdict.seen),
+            escape(&verdict.seen).replace(", ", ",<br>"),
             escape(&verdict.beside),
             verdict.outcome.in_words()
         );

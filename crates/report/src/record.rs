@@ -45,6 +45,9 @@ pub struct Record {
 pub struct Experiment {
     /// Its name.
     pub name: String,
+    /// What it asks, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub title: String,
     /// When it began, RFC 3339, UTC.
     pub started_at: String,
     /// How long all of it took.

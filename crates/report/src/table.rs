@@ -44,29 +44,30 @@ pub fn render(record: &Record) -> String {
     text
 }
 
+/// Columns for the longest verdict and a gap.
+const VERDICT_WIDTH: usize = 14;
+
 /// Which targets of these records were reached.
 #[must_use]
 pub fn targets(records: &[Record]) -> String {
-    let mut rows = vec![Row::Cells(
-        ["target", "wanted", "seen", "verdict"]
-            .map(str::to_owned)
-            .to_vec(),
-    )];
-    let mut last = String::new();
+    let mut text = String::new();
+    let mut last = "";
     for verdict in records.iter().flat_map(|record| &record.verdicts) {
         if verdict.row != last {
-            rows.push(Row::Title(verdict.row.clone()));
-            last.clone_from(&verdict.row);
+            let _ = writeln!(text, "{}", verdict.row);
+            last = &verdict.row;
         }
-        rows.push(Row::Cells(vec![
-            verdict.cell.clone(),
-            verdict.wanted.clone(),
-            verdict.seen.clone(),
-            verdict.outcome.in_words().to_owned(),
-        ]));
-        if !verdict.beside.is_empty() {
-            let beside = format!("beside it: {}", verdict.beside);
-            rows.push(Row::Note(beside));
+        // The verdict first, then what it is about, each on lines that a terminal has room for.
+        let outcome = verdict.outcome.in_words();
+        let _ = writeln!(text, "  {outcome:<VERDICT_WIDTH$}{}", verdict.cell);
+        for (word, said) in [
+            ("wanted", &verdict.wanted),
+            ("seen", &verdict.seen),
+            ("beside", &verdict.beside),
+        ] {
+            if !said.is_empty() {
+                let _ = writeln!(text, "  {:VERDICT_WIDTH$}{word:<8}{said}", "");
+            }
         }
     }
     let of = |outcome| {
@@ -83,7 +84,7 @@ pub fn targets(records: &[Record]) -> String {
     .filter(|outcome| of(*outcome) > 0)
     .map(|outcome| format!("{} {}", of(outcome), outcome.in_words()))
     .collect();
-    format!("{}Targets: {}.\n", aligned(&rows), count.join(", "))
+    format!("{text}Targets: {}.\n", count.join(", "))
 }
 
 /// A line of a table.
@@ -92,8 +93,6 @@ pub(crate) enum Row {
     Title(String),
     /// One per column.
     Cells(Vec<String>),
-    /// Across all columns, below a line.
-    Note(String),
 }
 
 pub(crate) fn heading(titles: &[&str]) -> Row {
@@ -115,9 +114,6 @@ pub(crate) fn aligned(rows: &[Row]) -> String {
     for row in rows {
         match row {
             Row::Title(title) => text.push_str(title),
-            Row::Note(note) => {
-                let _ = write!(text, "      {note}");
-            }
             Row::Cells(cells) => {
                 let mut line = String::new();
                 for (at, (cell, width)) in cells.iter().zip(&widths).enumerate() {

@@ -155,7 +155,8 @@ fn judge(record: &Record, target: &Target, figure: &str, summary: &Summary) -> V
     if let (Some(own), true) = (own, parts.iter().all(|(name, _)| !name.is_empty())) {
         beside.push(format!("itself {}", interval(own, unit.show)));
     }
-    let others = ratios(&target.beside);
+    let mut others = ratios(&target.beside);
+    others.retain(|(_, found)| found.is_some());
     if !others.is_empty() {
         beside.push(told(&others, &|estimate| interval(estimate, ratio)));
     }

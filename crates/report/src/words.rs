@@ -138,7 +138,7 @@ pub fn interval(estimate: &Estimate, show: fn(f64) -> String) -> String {
 pub fn range(estimate: &Estimate, show: fn(f64) -> String) -> Option<String> {
     let middle = show(estimate.median);
     let (low, high) = (show(estimate.low?), show(estimate.high?));
-    let unit = middle.trim_start_matches(|c: char| !c.is_alphabetic() && c != '×');
+    let unit = middle.trim_start_matches(|c: char| !c.is_alphabetic() && !"×/%".contains(c));
     if !low.ends_with(unit) || !high.ends_with(unit) {
         return Some(format!("{low}–{high}"));
     }
@@ -232,6 +232,31 @@ pub fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_intervals_unit_is_told_once_where_all_three_have_it() {
+        type Show = fn(f64) -> String;
+        let cases: [(Show, [f64; 3], &str); 5] = [
+            (duration, [29.7, 29.3, 30.0], "29.7 µs [29.3–30.0]"),
+            (duration, [371.0, 165.0, 2150.0], "371 µs [165 µs–2.15 ms]"),
+            (
+                per_second,
+                [49299.0, 44507.0, 50543.0],
+                "49299/s [44507–50543]",
+            ),
+            (core_share, [0.0, 0.0, 0.00002], "0.0000 % [0.0000–0.0020]"),
+            (ratio, [0.86, 0.78, 0.88], "0.86× [0.78–0.88]"),
+        ];
+        for (show, [median, low, high], words) in cases {
+            let estimate = Estimate {
+                median,
+                low: Some(low),
+                high: Some(high),
+                ..Estimate::default()
+            };
+            assert_eq!(interval(&estimate, show), words);
+        }
+    }
 
     #[test]
     fn markup_in_text_stays_text() {
