@@ -53,6 +53,8 @@ pub fn mesh_server_config(
         .with_cert_resolver(Arc::clone(store) as Arc<dyn ResolvesServerCert>);
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     forbid_resumption(&mut config);
+    // For the alert of a peer that is refused after its handshake (`voile_transport::refuse`), and nothing else.
+    config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 
@@ -85,6 +87,8 @@ pub fn mesh_client_config(
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     config.enable_sni = false;
     config.resumption = Resumption::disabled();
+    // As above.
+    config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 

@@ -5,6 +5,7 @@
 //! bind → accept ─(control thread)→ worker → detect → TLS → Stream → relay | codec → close
 //! ```
 
+mod alert;
 pub mod alpn;
 pub mod buffers;
 mod client_hello;
@@ -19,6 +20,7 @@ mod redirected;
 mod relay;
 mod stream;
 
+pub use alert::refuse;
 pub use client_hello::{ClientHello, HelloError};
 pub use close::{linger, reset};
 pub use connect::{ConnectError, connect};

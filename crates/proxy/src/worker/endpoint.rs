@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, ClientConfig};
 use tokio::net::TcpStream;
 use voile_identity::{Identity, identity_of, verify_expected};
 use voile_telemetry::{GRPC, Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
@@ -175,14 +175,17 @@ impl Endpoint {
                 format!("{}: {error}", self.plan.address),
             )
         })?;
-        verify(&stream, expected).map_err(|error| {
-            count(&worker.counters.handshake_failures_upstream);
-            Unreachable::new(
-                "upstream identity refused",
-                format!("{}: {error}", self.plan.address),
-            )
-        })?;
-        Ok(stream)
+        let Err(error) = verify(&stream, expected) else {
+            return Ok(stream);
+        };
+        count(&worker.counters.handshake_failures_upstream);
+        // Whoever asked need not wait until the stranger has read why.
+        let refusal = transport::refuse(stream, AlertDescription::AccessDenied);
+        tokio::task::spawn_local(refusal);
+        Err(Unreachable::new(
+            "upstream identity refused",
+            format!("{}: {error}", self.plan.address),
+        ))
     }
 
     /// The first to call a name has it resolved, and takes the first address that answers.

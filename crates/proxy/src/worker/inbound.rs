@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustls::CipherSuite;
+use rustls::{AlertDescription, CipherSuite};
 use tokio::net::TcpStream;
 use voile_identity::identity_of;
 use voile_model::mesh::telemetry::Side;
@@ -105,6 +105,7 @@ async fn open(
         Err(denial) => {
             let local = slot.plan.borrow().bind;
             refused(&worker, &slot, &denial, caller.downstream(local));
+            transport::refuse(stream, AlertDescription::AccessDenied).await;
             return None;
         }
     };
@@ -317,6 +318,7 @@ async fn terminate(
         Ok(identity) => identity,
         Err(error) => {
             refused(&error);
+            transport::refuse(stream, AlertDescription::BadCertificate).await;
             return None;
         }
     };

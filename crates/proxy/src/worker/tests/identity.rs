@@ -4,7 +4,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use voile_telemetry::Peer;
 use voile_testkit::{ShownCertificate, TestAuthority, hostile_server_config};
-use voile_transport::accept_tls;
+use voile_transport::{HandshakeError, Stream, accept_tls};
 use voile_xds::wire::Protocol;
 
 use super::{PATIENCE, Stage, hear, listen, play, say};
@@ -98,6 +98,54 @@ fn a_server_with_any_identity_but_the_expected_one_learns_nothing() {
         for (name, certificate, expected) in cases {
             assert_eq!(is_spoken_to(&stage, &certificate).await, expected, "{name}");
         }
+    });
+}
+
+/// What a peer reads instead of a first byte; it may come as early as the end of the handshake.
+async fn read_alert(shaken: Result<Stream, HandshakeError>) -> Option<rustls::Error> {
+    let mut stream = match shaken {
+        Ok(stream) => stream,
+        Err(HandshakeError::Refused(error)) => return Some(error),
+        Err(other) => panic!("{other}"),
+    };
+    let error = stream.read(&mut [0]).await.err()?;
+    let error = error.downcast::<rustls::Error>();
+    Some(error.expect("an alert, not a broken connection"))
+}
+
+#[test]
+fn whoever_is_refused_after_the_handshake_reads_access_denied() {
+    play(|| async {
+        let stage = Stage::new(Settings::default());
+        let denied = rustls::Error::AlertReceived(rustls::AlertDescription::AccessDenied);
+
+        let server = listen().await;
+        let to = EndpointPlan {
+            name: None,
+            address: server.local_addr().expect("an address"),
+            expected: Some(vec![stage.authority.identity("shop", "server")]),
+            weight: 1,
+            available: true,
+            peer: Peer::default(),
+        };
+        let outbound = stage.outbound(Protocol::Tcp, to).await;
+        let mut client = TcpStream::connect(outbound).await.expect("connected");
+        say(&mut client, b"secret").await;
+        let (tcp, _) = server.accept().await.expect("called");
+        let config = hostile_server_config(&(&stage.authority.certificate("shop", "thief")).into());
+        let stranger = accept_tls(config, tcp.into(), PATIENCE).await;
+        assert_eq!(read_alert(stranger).await, Some(denied.clone()));
+
+        let mode = voile_xds::wire::MutualTls::Strict;
+        let application = listen().await.local_addr().expect("an address");
+        let inbound = stage.inbound(Protocol::Tcp, mode, application).await;
+        // The certificate is in order, and the policy does not know its trust domain any more.
+        let elsewhere = voile_identity::TrustDomain::new("elsewhere.example").expect("a name");
+        let trust = voile_policy::Trust::new(elsewhere, Vec::new());
+        *stage.worker.trust.borrow_mut() = Some(std::rc::Rc::new(trust));
+        let tcp = TcpStream::connect(inbound).await.expect("connected");
+        let client = stage.shake(tcp, voile_transport::alpn::TCP).await;
+        assert_eq!(read_alert(client).await, Some(denied));
     });
 }
 
