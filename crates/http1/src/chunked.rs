@@ -5,7 +5,7 @@
 //!                      └ size 0 → TrailerStart → TrailerName → TrailerValue → TrailerLf → TrailerStart … → EndLf → Done
 //! ```
 
-use crate::framing::is_token_byte;
+use crate::bytes::TOKEN;
 use crate::limits::{MAX_CHUNK_EXTENSION_BYTES, MAX_CHUNK_SIZE_DIGITS, MAX_TRAILER_BYTES};
 
 /// Why a body is refused. What came before the defect has been relayed; the message cannot be completed.
@@ -253,7 +253,7 @@ impl ChunkScanner {
         }
         self.state = match (self.state, byte) {
             (State::TrailerStart, b'\r') => State::EndLf,
-            (State::TrailerStart, _) if is_token_byte(byte) => {
+            (State::TrailerStart, _) if TOKEN.has(byte) => {
                 self.name_len = 0;
                 self.name_byte(byte);
                 State::TrailerName
@@ -262,7 +262,7 @@ impl ChunkScanner {
                 self.check_name()?;
                 State::TrailerValue
             }
-            (State::TrailerName, _) if is_token_byte(byte) => {
+            (State::TrailerName, _) if TOKEN.has(byte) => {
                 self.name_byte(byte);
                 State::TrailerName
             }

@@ -1,6 +1,7 @@
 //! How long a body is (RFC 9112 section 6.3), decided once and without leniency: two receivers that disagree here
 //! are what request smuggling is made of.
 
+use crate::bytes::TOKEN;
 use crate::fields::{Fields, Known, list};
 use crate::reject::Reject;
 
@@ -89,7 +90,7 @@ fn content_length(value: &[u8]) -> Result<u64, Reject> {
 
 /// A coding we do not know is 501; chunked in the wrong place, or something that is no list of tokens, is 400.
 fn other_coding(value: &[u8]) -> Reject {
-    let tokens = list(value).all(|member| member.iter().all(|byte| is_token_byte(*byte)));
+    let tokens = list(value).all(|member| TOKEN.hold(member));
     let chunked = |member: &[u8]| member.eq_ignore_ascii_case(b"chunked");
     let last = list(value).last();
     let count = list(value).filter(|member| chunked(member)).count();
@@ -102,9 +103,4 @@ fn other_coding(value: &[u8]) -> Reject {
         }
         _ => Reject::TransferEncoding,
     }
-}
-
-/// RFC 9110 section 5.6.2.
-pub(crate) fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

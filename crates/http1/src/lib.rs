@@ -5,6 +5,7 @@
 //! Nothing here allocates once its buffers have grown.
 
 mod body;
+mod bytes;
 mod chunked;
 mod fields;
 mod forward;

@@ -1,7 +1,8 @@
 //! A request head: parsed in place, kept as positions, read through a borrowed view.
 
+use crate::bytes::{METHOD, TARGET};
 use crate::fields::{Fields, Known, Span, list};
-use crate::framing::{self, Framing, Version, is_token_byte};
+use crate::framing::{self, Framing, Version};
 use crate::reject::Reject;
 use crate::scan::{HeadScanner, Kind};
 use crate::target::{self, Target};
@@ -19,6 +20,8 @@ pub enum Progress {
 #[derive(Debug, Clone, Default)]
 pub struct RequestIndex {
     scanner: HeadScanner,
+    /// The method's length and the version, once that line was complete.
+    start_line: (usize, Version),
     pub(crate) fields: Fields,
     pub(crate) start: usize,
     pub(crate) line_end: usize,
@@ -42,20 +45,23 @@ impl RequestIndex {
 
     /// Parses the head at the start of `bytes`, which holds everything of earlier calls since [`Self::reset`] and more.
     pub fn parse(&mut self, bytes: &[u8]) -> Result<Progress, Reject> {
-        let layout = self
-            .scanner
-            .scan(bytes, Kind::Request, |line| request_line(line).map(|_| ()))?;
+        let start_line = &mut self.start_line;
+        let layout = self.scanner.scan(bytes, Kind::Request, |line| {
+            *start_line = request_line(line)?;
+            Ok(())
+        })?;
         let Some(layout) = layout else {
             return Ok(Progress::Partial);
         };
-        let line = &bytes[layout.start..layout.line_end];
-        let (method, target, version) = request_line(line)?;
-        let target_at = layout.start + method.len() + 1;
         self.start = layout.start;
         self.line_end = layout.line_end;
         self.head_len = layout.end;
-        self.method = Span::new(layout.start, layout.start + method.len());
+        let (method_len, version) = self.start_line;
+        let target_at = layout.start + method_len + 1;
+        let target = &bytes[target_at..layout.line_end - VERSION_LEN];
+        self.method = Span::new(layout.start, layout.start + method_len);
         self.version = version;
+        let method = self.method.of(bytes);
         self.fields.parse(bytes, &layout)?;
         self.target = target::parse(method, target, target_at)?;
         self.check_fields(bytes)?;
@@ -118,38 +124,41 @@ fn is_http2_token(token: &[u8]) -> bool {
         .any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// `METHOD SP target SP HTTP/1.x`, single spaces, nothing else.
-fn request_line(line: &[u8]) -> Result<(&[u8], &[u8], Version), Reject> {
-    let mut parts = line.split(|byte| *byte == b' ');
-    let (Some(method), Some(target), Some(version), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err(Reject::RequestLine);
-    };
-    if method.is_empty() || target.is_empty() {
-        return Err(Reject::RequestLine);
-    }
-    if !method
-        .iter()
-        .all(|byte| is_token_byte(*byte) && !byte.is_ascii_lowercase())
-    {
+/// Bytes of the version and the blank before it.
+const VERSION_LEN: usize = b" HTTP/1.1".len();
+
+/// `METHOD SP target SP HTTP/1.x`, single spaces, nothing else. Gives the method's length and the version.
+fn request_line(line: &[u8]) -> Result<(usize, Version), Reject> {
+    let blank = |bytes: &[u8]| memchr::memchr(b' ', bytes);
+    let parts = blank(line).and_then(|at| {
+        let (method, rest) = (&line[..at], &line[at + 1..]);
+        let (target, version) = rest.split_at(blank(rest)?);
+        let empty = method.is_empty() || target.is_empty() || version[1..].contains(&b' ');
+        (!empty).then_some((method, target, version))
+    });
+    let (method, target, version) = parts.ok_or(Reject::RequestLine)?;
+    if !METHOD.hold(method) {
         return Err(Reject::Method);
     }
-    if !target
-        .iter()
-        .all(|byte| matches!(byte, 0x21..=0x7e) && *byte != b'#')
-    {
+    if !TARGET.hold(target) {
         return Err(Reject::Target);
     }
-    let version = match version {
-        b"HTTP/1.1" => Version::Http11,
-        b"HTTP/1.0" => Version::Http10,
-        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
-            return Err(Reject::Version);
-        }
-        _ => return Err(Reject::RequestLine),
-    };
-    Ok((method, target, version))
+    match version {
+        b" HTTP/1.1" => Ok((method.len(), Version::Http11)),
+        b" HTTP/1.0" => Ok((method.len(), Version::Http10)),
+        [
+            b' ',
+            b'H',
+            b'T',
+            b'T',
+            b'P',
+            b'/',
+            b'0'..=b'9',
+            b'.',
+            b'0'..=b'9',
+        ] => Err(Reject::Version),
+        _ => Err(Reject::RequestLine),
+    }
 }
 
 /// A complete request head.

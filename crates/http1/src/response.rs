@@ -38,11 +38,14 @@ impl ResponseIndex {
 
     /// Parses the head at the start of `bytes`, which holds everything of earlier calls since [`Self::reset`] and more.
     pub fn parse(&mut self, bytes: &[u8], asked: Asked) -> Result<Progress, Reject> {
-        let check = |line: &[u8]| status_line(line).map(|_| ());
-        let Some(layout) = self.scanner.scan(bytes, Kind::Response, check)? else {
+        let start_line = (&mut self.version, &mut self.status);
+        let layout = self.scanner.scan(bytes, Kind::Response, |line| {
+            (*start_line.0, *start_line.1) = status_line(line)?;
+            Ok(())
+        })?;
+        let Some(layout) = layout else {
             return Ok(Progress::Partial);
         };
-        (self.version, self.status) = status_line(&bytes[..layout.line_end])?;
         self.line_end = layout.line_end;
         self.head_len = layout.end;
         self.fields.parse(bytes, &layout)?;

@@ -111,13 +111,14 @@ impl HeadScanner {
         let limit = self.line_start + MAX_REQUEST_LINE_BYTES + 2;
         let from = self.scanned.max(self.line_start);
         let fresh = &bytes[from..end.min(limit).max(from)];
+        // All bytes at once, not up to the first bad one: that can be done sixteen at a time.
         let bad = match kind {
-            Kind::Request => fresh
-                .iter()
-                .any(|byte| !matches!(byte, 0x20..=0x7e | b'\r')),
-            Kind::Response => fresh
-                .iter()
-                .any(|byte| !matches!(byte, b'\t' | b'\r' | 0x20..=0x7e | 0x80..)),
+            Kind::Request => fresh.iter().fold(false, |bad, byte| {
+                bad | !matches!(byte, 0x20..=0x7e | b'\r')
+            }),
+            Kind::Response => fresh.iter().fold(false, |bad, byte| {
+                bad | !matches!(byte, b'\t' | b'\r' | 0x20..=0x7e | 0x80..)
+            }),
         };
         if bad {
             return Err(match kind {

@@ -1,5 +1,6 @@
 //! Request targets and authorities (RFC 9112 section 3.2, RFC 3986 section 3.2).
 
+use crate::bytes::NAME;
 use crate::fields::Span;
 use crate::reject::Reject;
 
@@ -72,10 +73,7 @@ pub(crate) fn is_authority(value: &[u8]) -> bool {
     } else {
         let end = memchr::memchr(b':', value).unwrap_or(value.len());
         let host = &value[..end];
-        (
-            !host.is_empty() && host.iter().all(|byte| is_name_byte(*byte)),
-            &value[end..],
-        )
+        (!host.is_empty() && NAME.hold(host), &value[end..])
     };
     host_ok && is_port(port)
 }
@@ -93,9 +91,4 @@ fn is_port(port: &[u8]) -> bool {
         }
         _ => false,
     }
-}
-
-/// unreserved, sub-delims and percent of RFC 3986; a comma would let two hosts pass for one.
-fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(&byte)
 }

@@ -4,9 +4,8 @@
 //! checkout needs no system call. One timer runs while something is idle; none otherwise.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
-use std::hash::Hash;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -25,7 +24,8 @@ struct Idle<S> {
 
 /// See the module.
 pub(crate) struct Pool<K, S> {
-    idle: RefCell<HashMap<K, Vec<Idle<S>>>>,
+    /// Sorted, since a few keys are found sooner so than by a hash that withstands strangers.
+    idle: RefCell<BTreeMap<K, Vec<Idle<S>>>>,
     count: Cell<usize>,
     keeper: RefCell<Option<Waker>>,
     /// When the keeper's timer rings.
@@ -33,7 +33,7 @@ pub(crate) struct Pool<K, S> {
     timeout: Duration,
 }
 
-impl<K: Eq + Hash + Clone, S: Io> Pool<K, S> {
+impl<K: Ord + Clone, S: Io> Pool<K, S> {
     pub(crate) fn new(timeout: Duration) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
@@ -135,7 +135,7 @@ fn is_quiet<S: Io>(stream: &mut S, cx: &mut Context<'_>) -> bool {
 }
 
 /// The keeper's task.
-pub(crate) async fn keep<K: Eq + Hash + Clone, S: Io>(pool: Weak<Pool<K, S>>) {
+pub(crate) async fn keep<K: Ord + Clone, S: Io>(pool: Weak<Pool<K, S>>) {
     let mut timer: Option<Pin<Box<tokio::time::Sleep>>> = None;
     poll_fn(move |cx| {
         let Some(pool) = pool.upgrade() else {

@@ -28,7 +28,7 @@ pub trait HttpRole: Sized {
     type Upstream: Io + 'static;
     /// What makes two upstream connections interchangeable: source identity, destination identity, address, TLS or not.
     /// Cloned once per request, so make it small (an interned number) or shared.
-    type Key: Clone + Eq + Hash + 'static;
+    type Key: Clone + Ord + Hash + 'static;
     /// What the role wants back when the exchange is over: its permit, its metric handle.
     type Ticket;
 

@@ -42,7 +42,7 @@ pub(crate) struct InboundRole {
 }
 
 /// Pool key of connections to the application: its address and, where that is kept, the caller's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ApplicationKey {
     endpoint: u32,
     source: Option<IpAddr>,

@@ -10,6 +10,7 @@ mod hostile_downgrades;
 mod hostile_servers;
 mod http2;
 mod identity;
+mod instructions;
 mod late_detection;
 mod retries;
 mod server_first;

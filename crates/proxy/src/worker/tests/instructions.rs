@@ -1,0 +1,335 @@
+//! What a request costs in instructions, counted by valgrind, so that cost cannot creep up. This binary runs itself once more
+//! under it as a worker with both roles of a sidecar; the clients and the application stay here and are not counted, nor
+//! is the start.
+//!
+//! The counts are those of the profile under test (dev in CI: several times the release profile's) and repeat within 1 %.
+
+use std::env;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+use voile_telemetry::Peer;
+use voile_xds::wire::{MutualTls, Protocol};
+
+use super::Stage;
+use super::frames::{self, ACK, DATA, END_STREAM, PREFACE, SETTINGS};
+use crate::plan::{EndpointPlan, Settings};
+
+/// Tells the process under valgrind what to carry, where the application is and whom to tell its own address.
+const ORDERS: &str = "VOILE_TEST_INSTRUCTIONS";
+const SUBJECT: &str = "worker::tests::instructions::subject";
+
+/// Requests before counting begins, and requests counted.
+const BEFORE: u64 = 20;
+const COUNTED: u64 = 200;
+
+/// Far more than a process under valgrind takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What counts may exceed the bound by: processors differ in the vector instructions their libraries choose.
+const MARGIN_PERCENT: u64 = 5;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Traffic {
+    Http,
+    Tcp,
+    Grpc,
+}
+
+const HEAD: &[u8] = b"GET /p HTTP/1.1\r\nHost: server\r\nUser-Agent: t\r\nAccept: */*\r\n\r\n";
+const ANSWER: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\ndone";
+const MESSAGE: &[u8] = b"\0\0\0\0\x0412345678";
+
+/// Reads to the end of a message; none when the peer has gone.
+fn until(stream: &mut TcpStream, end: &[u8]) -> Option<()> {
+    let mut room = [0; 4096];
+    let mut filled = 0;
+    while !room[..filled].ends_with(end) {
+        filled += stream.read(&mut room[filled..]).ok().filter(|n| *n > 0)?;
+    }
+    Some(())
+}
+
+/// Reads frames until the peer has ended a stream; its number.
+fn until_stream_ends(stream: &mut TcpStream) -> Option<u32> {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).ok()?;
+        let [_, a, b, kind, flags, number @ ..] = head;
+        let length = usize::from(u16::from_be_bytes([a, b]));
+        stream.read_exact(&mut vec![0; length]).ok()?;
+        match kind {
+            SETTINGS if flags & ACK == 0 => {
+                stream
+                    .write_all(&frames::frame(SETTINGS, ACK, 0, &[]))
+                    .ok()?;
+            }
+            DATA | frames::HEADERS if flags & END_STREAM != 0 => {
+                return Some(u32::from_be_bytes(number));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn call(number: u32) -> Vec<u8> {
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/s/m"),
+        (":authority", "server"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let data = frames::frame(DATA, END_STREAM, number, MESSAGE);
+    [frames::headers(number, 0, &fields), data].concat()
+}
+
+fn reply(number: u32) -> Vec<u8> {
+    let fields = [(":status", "200"), ("content-type", "application/grpc")];
+    let trailers = [("grpc-status", "0")];
+    [
+        frames::headers(number, 0, &fields),
+        frames::frame(DATA, 0, number, MESSAGE),
+        frames::headers(number, END_STREAM, &trailers),
+    ]
+    .concat()
+}
+
+impl Traffic {
+    fn protocol(self) -> Protocol {
+        match self {
+            Self::Http => Protocol::Http,
+            Self::Tcp => Protocol::Tcp,
+            Self::Grpc => Protocol::Grpc,
+        }
+    }
+
+    /// One connection of the application's, to its end.
+    fn serve(self, stream: &mut TcpStream) -> Option<()> {
+        if self == Self::Grpc {
+            let mut preface = [0; PREFACE.len()];
+            stream.read_exact(&mut preface).ok()?;
+            stream.write_all(&frames::frame(SETTINGS, 0, 0, &[])).ok()?;
+        }
+        loop {
+            let answer = match self {
+                Self::Http => until(stream, b"\r\n\r\n").map(|()| ANSWER.to_vec())?,
+                Self::Tcp => until(stream, b"\n").map(|()| b"pong\n".to_vec())?,
+                Self::Grpc => until_stream_ends(stream).map(reply)?,
+            };
+            stream.write_all(&answer).ok()?;
+        }
+    }
+}
+
+/// A client, on one connection.
+struct Asking {
+    traffic: Traffic,
+    stream: TcpStream,
+    /// Of HTTP/2's next stream.
+    number: u32,
+}
+
+impl Asking {
+    fn new(traffic: Traffic, to: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(to).expect("connected");
+        stream.set_nodelay(true).expect("an open socket");
+        let patience = stream.set_read_timeout(Some(PATIENCE));
+        patience.expect("an open socket");
+        if traffic == Traffic::Grpc {
+            let hello = [PREFACE, &frames::frame(SETTINGS, 0, 0, &[])].concat();
+            stream.write_all(&hello).expect("sent");
+        }
+        Self {
+            traffic,
+            stream,
+            number: 1,
+        }
+    }
+
+    fn ask(&mut self, times: u64) {
+        for time in 0..times {
+            let (question, answered) = match self.traffic {
+                Traffic::Http => (HEAD.to_vec(), &b"done"[..]),
+                Traffic::Tcp => (b"ping\n".to_vec(), &b"pong\n"[..]),
+                Traffic::Grpc => (call(self.number), &[][..]),
+            };
+            self.stream.write_all(&question).expect("sent");
+            let heard = match self.traffic {
+                Traffic::Grpc => until_stream_ends(&mut self.stream) == Some(self.number),
+                _ => until(&mut self.stream, answered).is_some(),
+            };
+            assert!(heard, "{:?} {time} is answered", self.traffic);
+            self.number += 2;
+        }
+    }
+}
+
+fn application(traffic: Traffic) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            stream.set_nodelay(true).expect("an open socket");
+            thread::spawn(move || traffic.serve(&mut stream));
+        }
+    });
+    address
+}
+
+/// Instructions of [`COUNTED`] requests.
+fn run(traffic: Traffic, mode: MutualTls) -> u64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("counts");
+    let desk = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let desk_address = desk.local_addr().expect("an address");
+    let tls = mode == MutualTls::Strict;
+    let orders = format!("{traffic:?} {tls} {} {desk_address}", application(traffic));
+    let subject = Command::new("valgrind")
+        .args(["--tool=callgrind", "--zero-before=*::begin_counting*"])
+        .arg("--dump-before=*::end_counting*")
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(env::current_exe().expect("a path"))
+        .args(["--exact", SUBJECT, "--ignored", "--test-threads=1"])
+        .env(ORDERS, orders)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("valgrind starts");
+    let waiting = thread::spawn(move || {
+        let ended = subject.wait_with_output();
+        // Whoever still waits for its word hears nothing.
+        let _ = TcpStream::connect(desk_address);
+        ended
+    });
+    let (told, _) = desk.accept().expect("the subject speaks, or has ended");
+    let mut told = BufReader::new(told);
+    let mut entry = String::new();
+    told.read_line(&mut entry).expect("a line");
+    if entry.is_empty() {
+        panic!("{:?}", waiting.join());
+    }
+    let mut asking = Asking::new(traffic, entry.trim().parse().expect("an address"));
+    for times in [BEFORE, COUNTED] {
+        asking.ask(times);
+        told.get_mut().write_all(b".").expect("the subject lives");
+        told.read_exact(&mut [0]).expect("the subject lives");
+    }
+    drop(told);
+    let ended = waiting.join().expect("joined").expect("waited for");
+    assert!(ended.status.success(), "{ended:?}");
+    total(&out.with_extension("1"))
+}
+
+fn total(out: &Path) -> u64 {
+    let text = std::fs::read_to_string(out).expect("counts were written");
+    let totals = text
+        .lines()
+        .find_map(|line| line.strip_prefix("totals: "))
+        .expect("totals");
+    totals.trim().parse().expect("a number")
+}
+
+/// Checks what one request costs both roles of a sidecar together. Gives nothing where valgrind is missing.
+fn check(traffic: Traffic, mode: MutualTls, bound: u64) {
+    let found = Command::new("valgrind").arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: instructions are counted by valgrind, which is not here");
+        return;
+    }
+    let each = run(traffic, mode) / COUNTED;
+    println!("{traffic:?} {mode:?}: {each} instructions");
+    assert!(
+        each <= bound + bound * MARGIN_PERCENT / 100,
+        "{each} instructions where {bound} were enough; `valgrind --tool=callgrind` on two sidecars shows where they go \
+         (docs/decisions/0005)"
+    );
+}
+
+#[test]
+fn a_request_in_plaintext_costs_both_roles_so_many_instructions() {
+    check(Traffic::Http, MutualTls::Disable, 233_500);
+}
+
+#[test]
+fn a_request_over_mutual_tls_costs_both_roles_so_many_instructions() {
+    check(Traffic::Http, MutualTls::Strict, 299_200);
+}
+
+#[test]
+fn an_opaque_round_trip_costs_both_roles_so_many_instructions() {
+    check(Traffic::Tcp, MutualTls::Disable, 110_500);
+}
+
+#[test]
+fn a_grpc_call_over_mutual_tls_costs_both_roles_so_many_instructions() {
+    check(Traffic::Grpc, MutualTls::Strict, 1_285_000);
+}
+
+/// The process that is counted.
+#[test]
+#[ignore = "the other tests of this module run it under valgrind"]
+fn subject() {
+    let Ok(orders) = env::var(ORDERS) else { return };
+    let mut words = orders.split(' ');
+    let traffic = [Traffic::Http, Traffic::Tcp, Traffic::Grpc]
+        .into_iter()
+        .find(|traffic| words.clone().next() == Some(&format!("{traffic:?}")))
+        .expect("traffic");
+    let mode = match words.nth(1) {
+        Some("true") => MutualTls::Strict,
+        _ => MutualTls::Disable,
+    };
+    let mut address = || words.next().and_then(|word| word.parse().ok());
+    let (application, desk) = (address().expect("first"), address().expect("second"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    LocalSet::new().block_on(&runtime, carry(traffic.protocol(), mode, application, desk));
+}
+
+/// Valgrind forgets what it counted when this is called.
+#[inline(never)]
+fn begin_counting() {
+    std::hint::black_box(());
+}
+
+/// Valgrind writes down what it counted when this is called.
+#[inline(never)]
+fn end_counting() {
+    std::hint::black_box(());
+}
+
+async fn carry(protocol: Protocol, mode: MutualTls, application: SocketAddr, desk: SocketAddr) {
+    let stage = Stage::new(Settings::default());
+    let inbound = stage.inbound(protocol, mode, application).await;
+    let expected = vec![stage.authority.identity("shop", "server")];
+    let to = EndpointPlan {
+        name: None,
+        address: inbound,
+        expected: (mode == MutualTls::Strict).then_some(expected),
+        weight: 1,
+        available: true,
+        peer: Peer::default(),
+    };
+    let entry = stage.outbound(protocol, to).await;
+    let mut desk = tokio::net::TcpStream::connect(desk)
+        .await
+        .expect("connected");
+    super::say(&mut desk, format!("{entry}\n").as_bytes()).await;
+    // Told when the counted requests begin and when they have ended.
+    for mark in [begin_counting, end_counting] {
+        super::hear(&mut desk, b".").await;
+        mark();
+        super::say(&mut desk, b".").await;
+    }
+}
