@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use voile_model::mesh::Visibility;
-use voile_model::{Identity, Namespace};
+use voile_model::{Identity, Namespace, Ranges};
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
 
@@ -60,6 +60,8 @@ pub struct MeshSnapshot {
     pub(crate) addresses: HashMap<Arc<str>, Vec<Arc<Resource>>>,
     /// Each Address once, by name.
     pub(crate) all_addresses: HashMap<Arc<str>, Arc<Resource>>,
+    /// Services that have ranges of addresses, by name.
+    pub(crate) ranges: Ranges<Arc<str>>,
     pub(crate) policies: HashMap<Arc<str>, Arc<Resource>>,
     pub(crate) configurations: HashMap<Arc<str>, Private>,
     pub(crate) names: Names,
@@ -105,20 +107,37 @@ impl MeshSnapshot {
         self.version = hex(&hash.finalize());
     }
 
-    /// What the caller may see of what has an address. Services that are not exported to it are nobody there.
-    fn at_address(&self, caller: &Caller, name: &str, found: &[Arc<Resource>]) -> Resolution {
+    /// What the caller may see of what has an address: who has it alone first, then who has a range around it, the
+    /// narrowest first. Services that are not exported to the caller are nobody there.
+    fn at_address(&self, caller: &Caller, name: &str) -> Resolution {
         let is_seen = |resource: &&Arc<Resource>| match self.kept_close.get(&resource.name) {
             Some(visibility) => caller
                 .namespace()
                 .is_none_or(|namespace| visibility.includes(namespace)),
             None => true,
         };
-        let seen: Vec<Arc<Resource>> = found.iter().filter(is_seen).cloned().collect();
-        let answers = |resource: &Arc<Resource>| resource.aliases.iter().any(|a| **a == *name);
-        match seen.iter().any(answers) {
-            true => Resolution::Found(seen),
-            false => Resolution::Unknown,
+        let found = self.addresses.get(name).into_iter().flatten();
+        let mut seen: Vec<Arc<Resource>> = found.filter(is_seen).cloned().collect();
+        let mut ranged = Vec::new();
+        if let Some(Ok(address)) = name.strip_prefix('/').map(str::parse) {
+            for (_, service) in self.ranges.around(address) {
+                let Some(found) = self.addresses.get(service) else {
+                    continue;
+                };
+                if found.first().as_ref().is_some_and(is_seen) {
+                    ranged.extend(found.iter().filter(is_seen).cloned());
+                }
+            }
         }
+        let answers = |resource: &Arc<Resource>| resource.aliases.iter().any(|a| **a == *name);
+        if ranged.is_empty() && !seen.iter().any(answers) {
+            return Resolution::Unknown;
+        }
+        // The caller is told of the first that this is its answer; whoever has the address alone it knows by that.
+        if seen.iter().any(answers) {
+            ranged.append(&mut seen);
+        }
+        Resolution::Found(ranged)
     }
 
     fn configuration(&self, caller: &Caller, name: &str) -> Resolution {
@@ -152,6 +171,9 @@ impl Snapshot<Caller> for MeshSnapshot {
     fn resolve(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {
         match type_url {
             type_url::ADDRESS => {
+                if name.starts_with('/') {
+                    return self.at_address(caller, name);
+                }
                 let found = match name.strip_prefix(SEARCH) {
                     Some(host) => self
                         .names
@@ -161,7 +183,6 @@ impl Snapshot<Caller> for MeshSnapshot {
                 };
                 match found {
                     None => Resolution::Unknown,
-                    Some(found) if name.starts_with('/') => self.at_address(caller, name, found),
                     Some(found) => Resolution::Found(found.clone()),
                 }
             }

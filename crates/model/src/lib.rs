@@ -13,6 +13,7 @@ pub mod log_filter;
 pub mod log_format;
 pub mod mesh;
 pub mod names;
+pub mod ranges;
 pub mod source;
 
 pub use check::check;
@@ -22,6 +23,7 @@ pub use names::{
     CLUSTER_DOMAIN, Hostname, Identity, Labels, Namespace, Port, ResourceName, ServiceKey,
     TrustDomain, WorkloadKey,
 };
+pub use ranges::Ranges;
 pub use source::{Source, SourceFile};
 pub use text::parse_duration;
 

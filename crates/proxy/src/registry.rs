@@ -13,7 +13,7 @@ use std::sync::Arc;
 use voile_traffic::{RetryBudget, RetryPolicy};
 
 use voile_identity::Identity;
-use voile_model::{Port, ServiceKey};
+use voile_model::{Port, Ranges, ServiceKey};
 use voile_proto::type_url;
 use voile_telemetry as telemetry;
 use voile_transport as transport;
@@ -42,6 +42,7 @@ pub(crate) struct Registry {
     pub(crate) capturing: bool,
     workloads_by_address: Index<IpAddr>,
     services_by_address: Index<IpAddr>,
+    services_by_range: Ranges<Arc<str>>,
     /// The workloads behind each service.
     members: Index<ServiceKey>,
     /// Addresses of the names that endpoints are known by.
@@ -104,6 +105,9 @@ impl Registry {
                     for address in &value.addresses {
                         self.services_by_address.insert(*address, name);
                     }
+                    for range in &value.ranges {
+                        self.services_by_range.insert(*range, name.clone());
+                    }
                     self.services.insert(name.clone(), Held { version, value });
                 }
                 Address::Workload(value) => {
@@ -151,6 +155,9 @@ impl Registry {
             for address in &gone.value.addresses {
                 self.services_by_address.remove(address, name);
             }
+            for range in &gone.value.ranges {
+                self.services_by_range.remove(*range, name);
+            }
         }
     }
 
@@ -194,9 +201,9 @@ impl Registry {
             return Some(self.workloads.get(uid).map(|held| &held.value));
         }
         let name: Arc<str> = address_name(address).into();
-        self.absent
-            .contains(&(type_url::ADDRESS, name))
-            .then_some(None)
+        // Whoever has a range around it is no workload.
+        let answered = self.found.contains_key(&name);
+        (answered || self.absent.contains(&(type_url::ADDRESS, name))).then_some(None)
     }
 
     /// Names of the services that the configuration speaks of.

@@ -62,6 +62,9 @@ pub(super) fn addresses(mesh: &Mesh, kept: &Kept<'_>, snapshot: &mut MeshSnapsho
             .collect();
         let message = wire::address::Type::Service(encode_service(service));
         let name: Arc<str> = service.key.to_string().into();
+        for range in &service.address_ranges {
+            snapshot.ranges.insert(*range, name.clone());
+        }
         add(snapshot, kept.or_new(pack(name.clone(), aliases, message)));
         // Whoever asks for the service, by whatever name, gets the workloads behind it.
         let behind: Vec<Arc<Resource>> = workloads_of

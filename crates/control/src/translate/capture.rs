@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use voile_model::Port;
 use voile_model::mesh::{
-    EgressNamespace, Mesh, Protocol as Written, Sidecar, Workload, WorkloadService,
+    AddressRange, EgressNamespace, Mesh, Protocol as Written, Resolution, Sidecar, Workload,
+    WorkloadService,
 };
 use voile_policy::{Mode, effective, inherited};
 use voile_proto::proxy as wire;
@@ -98,10 +99,22 @@ pub(super) fn mesh_ranges(mesh: &Mesh) -> Vec<wire::AddressRange> {
         .chain(services.flat_map(|service| &service.addresses))
         .copied()
         .collect();
+    // Where a service has a range for itself, its endpoints may need mutual TLS as those behind any virtual address.
+    let own: BTreeSet<AddressRange> = mesh
+        .services
+        .values()
+        .filter(|service| service.resolution != Resolution::Passthrough)
+        .flat_map(|service| &service.address_ranges)
+        .copied()
+        .collect();
     let cut = |(v4, v6): (u8, u8)| -> BTreeSet<(IpAddr, u8)> {
+        let wide = own
+            .iter()
+            .map(|range| network(range.address, v4.min(range.prefix), v6.min(range.prefix)));
         addresses
             .iter()
             .map(|address| network(*address, v4, v6))
+            .chain(wide)
             .collect()
     };
     let finest = [(24, 64), (16, 48), (8, 16)].into_iter().map(cut);

@@ -7,6 +7,7 @@ use crate::codes;
 use crate::decode::{At, Report};
 use crate::mesh::{AddressRange, CaptureScope, Scope};
 use crate::names::{Labels, Port};
+use crate::ranges::masked;
 use crate::text::clip;
 
 const PREFIX: &str = "traffic.sidecar.istio.io/";
@@ -197,18 +198,4 @@ fn range(text: &str) -> Result<AddressRange, &'static str> {
         address: masked(address, prefix),
         prefix,
     })
-}
-
-/// Host bits are zero, as the type promises.
-fn masked(address: IpAddr, prefix: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-            IpAddr::V4((v4.to_bits() & mask).into())
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-            IpAddr::V6((v6.to_bits() & mask).into())
-        }
-    }
 }

@@ -13,6 +13,7 @@ use crate::mesh::{
     ServiceOrigin, ServicePort, TargetPort, Transport,
 };
 use crate::names::{Hostname, ResourceName, ServiceKey};
+use crate::ranges::masked;
 use crate::text::clip;
 use crate::written::{Text, networking as written};
 
@@ -297,15 +298,4 @@ fn parse_range(text: &str) -> Option<(IpAddr, u8)> {
         prefix.parse().ok().filter(|prefix| *prefix <= bits)
     })?;
     Some((address, prefix))
-}
-
-fn masked(address: IpAddr, prefix: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => IpAddr::V4(
-            (v4.to_bits() & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)).into(),
-        ),
-        IpAddr::V6(v6) => IpAddr::V6(
-            (v6.to_bits() & u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)).into(),
-        ),
-    }
 }

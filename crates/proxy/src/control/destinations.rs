@@ -107,7 +107,7 @@ impl Control {
             let name = resource_name(&to);
             // What was said long ago may hold no more.
             let kind = type_url::ADDRESS;
-            self.shared().registry.forget_absent(kind, &name);
+            self.forget_answer(&to, &name);
             if self.client.subscribe(kind, [name]).is_err() {
                 tracing::warn!(%to, "too many names are asked for; the destination is not known");
             }
@@ -132,6 +132,15 @@ impl Control {
             let plan = Arc::new(plan);
             self.tell_destination(&to, Some(Arc::clone(&plan)));
             self.destinations.held.insert(to, Some(plan));
+        }
+    }
+
+    /// What was said of it does not hold from now on. Of a name others may have asked, too (DNS).
+    fn forget_answer(&self, to: &Target, name: &Arc<str>) {
+        let registry = &mut self.shared().registry;
+        match to.host {
+            Some(_) => registry.forget_absent(type_url::ADDRESS, name),
+            None => registry.forget_name(name),
         }
     }
 
@@ -196,9 +205,8 @@ impl Control {
             self.tell_destination(to, None);
             if !self.is_asked(to) {
                 let name = resource_name(to);
-                let kind = type_url::ADDRESS;
-                self.shared().registry.forget_absent(kind, &name);
-                self.client.unsubscribe(kind, [name]);
+                self.forget_answer(to, &name);
+                self.client.unsubscribe(type_url::ADDRESS, [name]);
             }
         }
         if self.destinations.held.is_empty() {

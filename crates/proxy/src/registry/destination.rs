@@ -37,11 +37,13 @@ impl Registry {
         }
         let services = self.services_at(to);
         let named = services.iter().map(|(service, _)| service_name(service));
-        if !services.is_empty() {
-            return named.collect();
-        }
+        let chosen = services.iter().any(|(_, service)| !service.passthrough);
         let workloads = self.workloads_at(to).into_iter();
-        workloads.map(|workload| workload.uid.clone()).collect()
+        let called = workloads.map(|workload| workload.uid.clone());
+        match chosen {
+            true => named.collect(),
+            false => named.chain(called).collect(),
+        }
     }
 
     /// What holds for connections to this address; `None` while answers are missing.
@@ -126,6 +128,7 @@ impl Registry {
         let name: Arc<str> = address_name(to.ip()).into();
         self.services_by_address.get(&to.ip()).next().is_some()
             || self.workloads_by_address.get(&to.ip()).next().is_some()
+            || self.found.contains_key(&name)
             || self.absent.contains(&(type_url::ADDRESS, name))
     }
 
@@ -136,16 +139,28 @@ impl Registry {
                 .contains(&(type_url::SERVICE_POLICY, name.clone()))
     }
 
-    /// Services that have this address and this port.
+    /// Services that have this address and this port; where nobody has it alone, those with the narrowest range around it.
     fn services_at(&self, to: SocketAddr) -> Vec<(OutboundService, &Service)> {
         let Some(port) = Port::new(to.port()) else {
             return Vec::new();
         };
-        let names = self.services_by_address.get(&to.ip());
-        names
-            .filter_map(|name| self.services.get(name))
-            .map(|held| &held.value)
-            .filter(|service| service.port(port).is_some() && self.reaches(service))
+        let serves = |name: &Arc<str>| {
+            let service = &self.services.get(name)?.value;
+            (service.port(port).is_some() && self.reaches(service)).then_some(service)
+        };
+        let alone = self.services_by_address.get(&to.ip());
+        let mut found: Vec<&Service> = alone.filter_map(serves).collect();
+        if found.is_empty() {
+            let around = self.services_by_range.around(to.ip());
+            let mut around = around
+                .filter_map(|(prefix, name)| Some((prefix, serves(name)?)))
+                .peekable();
+            let narrowest = around.peek().map(|(prefix, _)| *prefix);
+            let alike = around.take_while(|(prefix, _)| Some(*prefix) == narrowest);
+            found = alike.map(|(_, service)| service).collect();
+        }
+        found
+            .into_iter()
             .map(|service| {
                 let authorities = vec![service.key.hostname.to_string().into()];
                 let key = service.key.clone();
@@ -192,7 +207,10 @@ impl Registry {
             .map(|(wanted, service)| {
                 let mut plan = self.service(wanted);
                 if service.passthrough {
-                    plan.endpoints = vec![self.endpoint_called(to, None)];
+                    // Who is called may be a workload all the same, and need mutual TLS.
+                    let there = self.workloads_at(to);
+                    let known = there.first().map(|first| (*first, there.as_slice()));
+                    plan.endpoints = vec![self.endpoint_called(to, known)];
                 }
                 plan
             })

@@ -69,11 +69,12 @@ pub(crate) fn pod_of_service(host: &str) -> Option<(&str, &str)> {
 }
 
 impl Registry {
-    /// Learns which names a resource answers.
+    /// Learns which names a resource answers: searches, and addresses in its ranges.
     pub(crate) fn answers(&mut self, resource: &Arc<str>, aliases: &[Arc<str>]) {
         self.found
             .retain(|name, answer| answer != resource || aliases.contains(name));
-        for alias in aliases.iter().filter(|alias| alias.starts_with(SEARCH)) {
+        let asked = |alias: &&Arc<str>| alias.starts_with(SEARCH) || alias.starts_with('/');
+        for alias in aliases.iter().filter(asked) {
             self.found.insert(alias.clone(), resource.clone());
         }
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use prost::Message;
+use voile_model::mesh::AddressRange;
 use voile_model::{Hostname, Identity, Namespace, Port, ServiceKey};
 use voile_proto::workload as wire;
 
@@ -121,6 +122,8 @@ pub struct Service {
     pub name: Arc<str>,
     /// Its virtual addresses on our network.
     pub addresses: Vec<IpAddr>,
+    /// Ranges of addresses that are its, too.
+    pub ranges: Vec<AddressRange>,
     /// Its ports.
     pub ports: Vec<ServicePort>,
     /// Identities its workloads may show besides their own.
@@ -283,13 +286,24 @@ impl Service {
             namespace: namespace("namespace", &message.namespace)?,
             hostname: hostname("hostname", &message.hostname)?,
         };
-        let mut addresses = Vec::new();
+        let (mut addresses, mut ranges) = (Vec::new(), Vec::new());
         for (index, entry) in message.addresses.iter().enumerate() {
             let checked = address(&format!("addresses[{index}]"), &entry.address)?;
-            let whole = if checked.is_ipv4() { 32 } else { 128 };
-            // Ranges and other networks are nothing a client can call by this address.
-            if entry.network.is_empty() && entry.length.is_none_or(|length| length == whole) {
-                addresses.push(checked);
+            let whole: u8 = if checked.is_ipv4() { 32 } else { 128 };
+            // Other networks are nothing a client can call.
+            if !entry.network.is_empty() {
+                continue;
+            }
+            match entry.length.map_or(Ok(whole), u8::try_from) {
+                Ok(length) if length == whole => addresses.push(checked),
+                Ok(prefix) if prefix < whole => ranges.push(AddressRange {
+                    address: checked,
+                    prefix,
+                }),
+                _ => {
+                    let field = format!("addresses[{index}].length");
+                    return Err(WireError::new(field, format!("more than {whole}")));
+                }
             }
         }
         let mut ports = Vec::with_capacity(message.ports.len());
@@ -317,6 +331,7 @@ impl Service {
                 .iter()
                 .map(|name| name.as_str().into())
                 .collect(),
+            ranges,
             passthrough,
         })
     }

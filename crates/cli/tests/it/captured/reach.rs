@@ -210,3 +210,68 @@ fn a_registered_host_is_reached_at_whatever_address_the_client_found_for_it() {
         }
     }
 }
+
+/// A ServiceEntry of the world by ranges of addresses.
+fn entry(name: &str, ranges: &str, ports: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata:\n  name: {name}\n  namespace: shop\nspec:\n  \
+         hosts: [{name}.test]\n  addresses: [{ranges}]\n  location: MESH_EXTERNAL\n  resolution: NONE\n  ports: [{ports}]\n---\n"
+    )
+}
+
+#[test]
+fn an_address_in_a_declared_range_belongs_to_the_narrowest_that_has_the_port() {
+    let Some(mesh) = Captured::start("STRICT", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}")
+    else {
+        return;
+    };
+    for port in [8089, 8090, 8091] {
+        application::reflect(listen(&mesh.world, (FAR, port)));
+    }
+    application::reflect(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)));
+    let http = |port: u16| format!("{{number: {port}, name: http-{port}, protocol: HTTP}}");
+    let tcp = |port: u16| format!("{{number: {port}, name: tcp-{port}, protocol: TCP}}");
+    let both = format!("{}, {}", http(8089), tcp(8090));
+    let entries = [
+        entry("wide", "192.0.2.0/24, 2001:db8::/32", &both),
+        entry("narrow", "192.0.2.64/28", &http(8089)),
+        // Pods lie in it, which no passing through may strip of mutual TLS.
+        entry("pods", "10.244.0.0/16", &http(8080)),
+    ];
+    mesh.write("entries.yaml", &entries.concat());
+    wait_until("the ranges are known", || {
+        ask(&mesh.client, (FAR, 8089)).starts_with("HTTP/1.1 200")
+    });
+    let mut opaque = connect(&mesh.client, (FAR, 8090));
+    opaque.write_all(REQUEST).expect("sent");
+    hear(&mut opaque, b"HTTP/1.1 200", "the wide range");
+    assert!(ask(&mesh.client, (SERVER, 8080)).starts_with("HTTP/1.1 200"));
+    let refused = ask(&mesh.client, (FAR, 8091));
+    assert!(refused.starts_with("HTTP/1.1 502"), "{refused:?}");
+    let counted = |metric: &str, service: &str| {
+        let service = format!("destination_service_name=\"{service}\"");
+        let labels = ["reporter=\"source\"", &service];
+        series(&mesh.metrics(&mesh.client), metric, &labels)
+    };
+    let requests = "istio_requests_total";
+    for (metric, service, expected) in [
+        (requests, "narrow", Some(1.0)),
+        (requests, "pods", Some(1.0)),
+        (requests, "wide", None),
+        ("istio_tcp_connections_opened_total", "wide", Some(1.0)),
+    ] {
+        assert_eq!(counted(metric, service), expected, "{metric} of {service}");
+    }
+    // Without the narrow one the wide one takes its place, with no connection in between refused.
+    let left = [entry("wide", "192.0.2.0/24", &both)];
+    mesh.write("entries.yaml", &left.concat());
+    wait_until("the wide one has it", || {
+        let answer = ask(&mesh.client, (FAR, 8089));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+        counted(requests, "wide").is_some()
+    });
+    mesh.write("entries.yaml", "");
+    wait_until("nobody has it", || {
+        ask(&mesh.client, (FAR, 8089)).starts_with("HTTP/1.1 502")
+    });
+}
