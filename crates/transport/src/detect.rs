@@ -169,35 +169,6 @@ pub async fn read_first(
     Ok(prefix.first().copied())
 }
 
-/// Reads on until an HTTP/1 head is complete, no more is taken, or the client closes. Every byte read is in `prefix`.
-///
-/// # Errors
-/// When the socket fails or the head is not complete within `limit`.
-pub async fn read_head(
-    tcp: &mut TcpStream,
-    prefix: &mut Vec<u8>,
-    limit: Duration,
-) -> io::Result<()> {
-    let reading = async {
-        while !ends_head(prefix) && prefix.len() < MAX_DETECTION_BYTES {
-            tcp.readable().await?;
-            prefix.reserve(DETECTION_BUFFER);
-            if tcp.read_buf(prefix).await? == 0 {
-                break;
-            }
-        }
-        Ok(())
-    };
-    tokio::time::timeout(limit, reading)
-        .await
-        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
-}
-
-fn ends_head(bytes: &[u8]) -> bool {
-    let mut ends = bytes.windows(4);
-    ends.any(|four| four == b"\r\n\r\n" || four[2..] == *b"\n\n")
-}
-
 async fn read_until_sure(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<Detected> {
     loop {
         if let Some(answer) = detect(prefix) {

@@ -149,6 +149,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                     return ConnectionEnd::Refused;
                 }
             }
+            self.prepare().await;
             match self.exchange().await {
                 After::Keep { .. } => {}
                 After::Close { linger } => {

@@ -143,6 +143,17 @@ async fn connect<R: HttpRole>(
 }
 
 impl<S: Io, R: HttpRole> Connection<'_, S, R> {
+    /// Lets the role learn what the request in `self.work` names, if it must.
+    pub(crate) async fn prepare(&mut self) {
+        let name = self.work.as_ref().and_then(|work| {
+            let head = work.desk.request.head(work.input.filled());
+            self.role.unknown(&Head::Http1(head))
+        });
+        if let Some(name) = name {
+            Box::pin(self.role.learn(name)).await;
+        }
+    }
+
     /// Serves the request whose head is complete in `self.work`.
     pub(crate) async fn exchange(&mut self) -> After {
         let started = Instant::now();

@@ -35,6 +35,18 @@ pub trait HttpRole: Sized {
     /// Decides where a request goes, or that it goes nowhere. Runs on the request path: indexed lookups only.
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>>;
 
+    /// A name whose meaning must be learned before [`Self::route`] can decide. Nothing, as a rule.
+    fn unknown(&self, head: &Head<'_>) -> Option<Rc<str>> {
+        let _ = head;
+        None
+    }
+
+    /// Learns it, or gives up; the request goes on either way.
+    fn learn(&self, name: Rc<str>) -> impl Future<Output = ()> {
+        let _ = name;
+        std::future::ready(())
+    }
+
     /// Opens a connection for a route, speaking what [`Route::upstream`] says. The engine bounds it by `route.connect_timeout`; dropping the future cancels it.
     fn connect(
         &self,

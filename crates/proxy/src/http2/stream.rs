@@ -74,6 +74,9 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         call.answer(400, flag, details, details, &mut tally);
         None
     } else {
+        if let Some(name) = role.unknown(&head) {
+            Box::pin(role.learn(name)).await;
+        }
         match role.route(&head) {
             Err(refusal) => {
                 let (status, flag) = (refusal.status, refusal.flag);

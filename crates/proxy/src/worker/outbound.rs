@@ -15,7 +15,7 @@ use super::captured::Captured;
 use super::endpoint::{InFlight, Unreachable, outbound_labels};
 use super::inbound::flags;
 use super::logged::{self, Downstream, TcpRecord};
-use super::names::{host_in, host_name};
+use super::names::host_name;
 use super::outbound_http::OutboundRole;
 use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
@@ -46,10 +46,16 @@ async fn open(
     mut tcp: TcpStream,
     remote: SocketAddr,
 ) -> Option<Conversation> {
-    let mut heard = hear(&worker, &slot, &mut tcp).await?;
-    if let Some(names) = names {
-        let named = Box::pin(named(&worker, &slot, &names, &mut heard, &mut tcp)).await;
-        if let Some(named) = named {
+    let heard = hear(&worker, &slot, &mut tcp).await?;
+    // A connection of TLS has one name; of HTTP each request has its own.
+    if let (Some(names), Detected::Tls(hello)) = (&names, &heard.detected)
+        && let Some(host) = hello.server_name.as_deref().and_then(host_name)
+    {
+        let target = Target {
+            to: slot.plan.borrow().bind,
+            host: Some(host.into()),
+        };
+        if let Some(named) = Box::pin(names.destination(&worker, target)).await {
             slot = named;
         }
     }
@@ -57,7 +63,7 @@ async fn open(
     Some(if heard.detected == Detected::Http2 {
         Box::pin(async move {
             let engine = slot.http.engine();
-            let role = Rc::new(OutboundRole::new(worker, slot, remote));
+            let role = Rc::new(OutboundRole::new(worker, slot, names, remote));
             http2::serve_connection(&engine, role, stream).await;
         })
     } else if heard.detected == Detected::Opaque && slot.protocol().is_http2() {
@@ -66,7 +72,7 @@ async fn open(
     } else if heard.detected == Detected::Http1 {
         Box::pin(async move {
             let engine = slot.http.engine();
-            let role = OutboundRole::new(worker, slot, remote);
+            let role = OutboundRole::new(worker, slot, names, remote);
             serve_connection(&engine, &role, stream, &[]).await;
         })
     } else {
@@ -160,32 +166,6 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
         prefix,
         watched: false,
     })
-}
-
-/// At an address of nobody's: the service that the client names, if it names any. A name that cannot be asked for in time
-/// is none.
-async fn named(
-    worker: &Worker,
-    slot: &OutboundSlot,
-    names: &Captured,
-    heard: &mut Heard,
-    tcp: &mut TcpStream,
-) -> Option<Rc<OutboundSlot>> {
-    let host = match &heard.detected {
-        Detected::Tls(hello) => hello.server_name.as_deref().and_then(host_name),
-        Detected::Http1 => {
-            let limit = worker.settings.borrow().header_timeout;
-            let head = transport::read_head(tcp, &mut heard.prefix, limit).await;
-            head.ok()?;
-            host_in(&heard.prefix)
-        }
-        _ => None,
-    };
-    let target = Target {
-        to: slot.plan.borrow().bind,
-        host: Some(host?.into()),
-    };
-    names.destination(worker, target).await
 }
 
 /// What is known of an opaque connection.

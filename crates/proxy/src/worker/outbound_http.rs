@@ -1,5 +1,7 @@
 //! Outbound's part of HTTP: authority → service → endpoint, one indexed step each, and mutual TLS on the way.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,10 +10,12 @@ use voile_model::mesh::telemetry::Side;
 use voile_traffic::Attempt;
 use voile_transport::Stream;
 
+use super::captured::Captured;
 use super::endpoint::{InFlight, outbound_labels};
 use super::inbound_http::upstream;
 use super::ledger::Begun;
 use super::logged::{self, Downstream, HttpContext};
+use super::names::host_of;
 use super::notes::Notes;
 use super::outbound::black_hole;
 use super::slots::{OutboundSlot, ServiceState, Table};
@@ -19,14 +23,28 @@ use super::{Admitted, Worker, count, counted};
 use crate::http::{
     ConnectFailure, Exchange, Head, HttpRole, Observe, Refusal, ResponseFlag, Route, UpstreamHttp,
 };
-use crate::plan::Otherwise;
+use crate::plan::{Otherwise, Target};
 
 /// One connection of the application's.
 pub(crate) struct OutboundRole {
     worker: Rc<Worker>,
     slot: Rc<OutboundSlot>,
+    /// Where nobody has the address.
+    names: Option<Box<Names>>,
     remote: SocketAddr,
 }
+
+/// What the names mean by which the requests of a connection ask.
+struct Names {
+    captured: Rc<Captured>,
+    /// By names as they were written, the oldest first.
+    meanings: RefCell<VecDeque<Meaning>>,
+}
+
+type Meaning = (Rc<str>, Option<Rc<OutboundSlot>>);
+
+/// Names that one connection remembers; a client of more has the oldest asked for again, which the worker remembers.
+const MAX_MEANINGS: usize = 64;
 
 /// Where a request went.
 pub(crate) struct OutboundTicket {
@@ -55,12 +73,29 @@ impl OutboundTicket {
 }
 
 impl OutboundRole {
-    pub(crate) fn new(worker: Rc<Worker>, slot: Rc<OutboundSlot>, remote: SocketAddr) -> Self {
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        slot: Rc<OutboundSlot>,
+        names: Option<Rc<Captured>>,
+        remote: SocketAddr,
+    ) -> Self {
         Self {
             worker,
             slot,
+            names: names.map(|captured| {
+                let meanings = RefCell::default();
+                Box::new(Names { captured, meanings })
+            }),
             remote,
         }
+    }
+
+    /// The slot of the service that the request names, at an address of nobody's.
+    fn meant(&self, head: &Head<'_>) -> Option<Rc<OutboundSlot>> {
+        let meanings = self.names.as_ref()?.meanings.borrow();
+        let authority = head.authority()?;
+        let known = meanings.iter().find(|(name, _)| **name == *authority);
+        known.and_then(|(_, slot)| slot.clone())
     }
 }
 
@@ -87,8 +122,37 @@ impl HttpRole for OutboundRole {
     type Key = u32;
     type Ticket = OutboundTicket;
 
+    fn unknown(&self, head: &Head<'_>) -> Option<Rc<str>> {
+        let meanings = self.names.as_ref()?.meanings.borrow();
+        let authority = head.authority()?;
+        let known = meanings.iter().any(|(name, _)| **name == *authority);
+        (!known).then(|| authority.into())
+    }
+
+    async fn learn(&self, name: Rc<str>) {
+        let Some(names) = &self.names else {
+            return;
+        };
+        let meant = match host_of(&name) {
+            None => None,
+            Some(host) => {
+                let target = Target {
+                    to: self.slot.plan.borrow().bind,
+                    host: Some(host.into()),
+                };
+                names.captured.destination(&self.worker, target).await
+            }
+        };
+        let mut meanings = names.meanings.borrow_mut();
+        if meanings.len() >= MAX_MEANINGS {
+            meanings.pop_front();
+        }
+        meanings.push_back((name, meant));
+    }
+
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let table = self.slot.table.borrow();
+        let meant = self.meant(head);
+        let table = meant.as_ref().unwrap_or(&self.slot).table.borrow();
         let notes = Notes::begin(&self.worker, Side::Client, head);
         let Some(service) = choose(&table, head) else {
             let (status, reason) = match table.otherwise {
