@@ -20,6 +20,8 @@ pub struct Buffers {
         reason = "a desk is 3 kB and goes in and out with every request; its box does not move"
     )]
     desks: Rc<RefCell<Vec<Box<Desk>>>>,
+    /// What HTTP/2 connections lend each other.
+    pub(crate) http2: voile_http2::Pool,
 }
 
 /// What one exchange works on besides bytes: indexes of the two heads and room for the two forwarded heads.

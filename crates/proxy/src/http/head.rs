@@ -1,7 +1,7 @@
 //! A request head as roles see it, whichever engine parsed it. A view: nothing is copied and nothing allocated.
 
-use http::request::Parts;
 use voile_http1::{RequestHead, Version};
+use voile_http2::Fields;
 
 /// The version a request came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Head<'a> {
     /// Positions in the HTTP/1.1 engine's buffer.
     Http1(RequestHead<'a>),
     /// What the HTTP/2 engine decoded.
-    Http2(&'a Parts),
+    Http2(&'a Fields),
 }
 
 impl<'a> Head<'a> {
@@ -39,7 +39,7 @@ impl<'a> Head<'a> {
     pub fn method(&self) -> &'a str {
         match self {
             Self::Http1(head) => head.method(),
-            Self::Http2(parts) => parts.method.as_str(),
+            Self::Http2(head) => head.method(),
         }
     }
 
@@ -47,10 +47,7 @@ impl<'a> Head<'a> {
     pub fn path_and_query(&self) -> &'a str {
         match self {
             Self::Http1(head) => head.path_and_query(),
-            Self::Http2(parts) => {
-                let path = parts.uri.path_and_query();
-                path.map_or("/", http::uri::PathAndQuery::as_str)
-            }
+            Self::Http2(head) => head.path().unwrap_or("/"),
         }
     }
 
@@ -63,9 +60,9 @@ impl<'a> Head<'a> {
     pub fn authority(&self) -> Option<&'a str> {
         match self {
             Self::Http1(head) => head.authority(),
-            Self::Http2(parts) => match parts.uri.authority() {
-                Some(authority) => Some(authority.as_str()),
-                None => parts.headers.get(http::header::HOST)?.to_str().ok(),
+            Self::Http2(head) => match head.authority() {
+                Some(authority) => Some(authority),
+                None => std::str::from_utf8(head.get("host")?).ok(),
             },
         }
     }
@@ -85,7 +82,7 @@ impl<'a> Head<'a> {
     pub fn is_idempotent(&self) -> bool {
         match self {
             Self::Http1(head) => head.is_idempotent(),
-            Self::Http2(parts) => parts.method.is_idempotent(),
+            Self::Http2(head) => crate::http2::is_idempotent(head.method()),
         }
     }
 
@@ -93,7 +90,7 @@ impl<'a> Head<'a> {
     pub fn wants_upgrade(&self) -> bool {
         match self {
             Self::Http1(head) => head.wants_upgrade(),
-            Self::Http2(parts) => parts.method == http::Method::CONNECT,
+            Self::Http2(head) => head.method() == "CONNECT",
         }
     }
 
@@ -101,10 +98,7 @@ impl<'a> Head<'a> {
     pub fn is_grpc(&self) -> bool {
         match self {
             Self::Http1(_) => false,
-            Self::Http2(parts) => parts
-                .headers
-                .get(http::header::CONTENT_TYPE)
-                .is_some_and(|value| is_grpc(value.as_bytes())),
+            Self::Http2(head) => head.get("content-type").is_some_and(is_grpc),
         }
     }
 
@@ -112,20 +106,21 @@ impl<'a> Head<'a> {
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         match self {
             Self::Http1(head) => head.header(name),
-            Self::Http2(parts) => parts.headers.get(name).map(http::HeaderValue::as_bytes),
+            Self::Http2(head) => {
+                let mut fields = head.iter();
+                fields.find_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value))
+            }
         }
     }
 
-    /// Every field line; in order as it came for HTTP/1.1, by name for HTTP/2.
+    /// Every field line; in order as it came.
     pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let (old, new) = match self {
             Self::Http1(head) => (Some(head.headers()), None),
-            Self::Http2(parts) => (None, Some(parts.headers.iter())),
+            Self::Http2(head) => (None, Some(head.iter())),
         };
         let new = new.into_iter().flatten();
-        old.into_iter()
-            .flatten()
-            .chain(new.map(|(name, value)| (name.as_str(), value.as_bytes())))
+        old.into_iter().flatten().chain(new)
     }
 }
 
@@ -144,11 +139,18 @@ pub(crate) fn is_grpc(content_type: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn parts(content_type: &str) -> Parts {
-        let request = http::Request::post("http://shop.example:80/a.B/C?d=e")
-            .header("content-type", content_type)
-            .body(());
-        request.expect("a request").into_parts().0
+    fn parts(content_type: &str) -> Fields {
+        let mut fields = Fields::new();
+        for (name, value) in [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/a.B/C?d=e"),
+            (":authority", "shop.example:80"),
+            ("content-type", content_type),
+        ] {
+            fields.push(name, value.as_bytes());
+        }
+        fields
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::http2::limits as http2;
+
 /// Size of one pooled buffer, in bytes: a TLS record's plaintext, so that one record is one read.
 pub const BUFFER_BYTES: usize = 16 * 1024;
 
@@ -77,6 +79,12 @@ pub struct HttpTimeouts {
     pub tunnel_idle: Duration,
     /// See [`LINGER`].
     pub linger: Duration,
+    /// See [`KEEP_ALIVE`](crate::http2::limits::KEEP_ALIVE).
+    pub keep_alive: Duration,
+    /// See [`KEEP_ALIVE_OF_APPLICATIONS`](crate::http2::limits::KEEP_ALIVE_OF_APPLICATIONS).
+    pub keep_alive_of_applications: Duration,
+    /// See [`KEEP_ALIVE_PATIENCE`](crate::http2::limits::KEEP_ALIVE_PATIENCE).
+    pub keep_alive_patience: Duration,
 }
 
 impl Default for HttpTimeouts {
@@ -91,6 +99,9 @@ impl Default for HttpTimeouts {
             min_body_rate: MIN_BODY_RATE,
             tunnel_idle: TUNNEL_IDLE,
             linger: LINGER,
+            keep_alive: http2::KEEP_ALIVE,
+            keep_alive_of_applications: http2::KEEP_ALIVE_OF_APPLICATIONS,
+            keep_alive_patience: http2::KEEP_ALIVE_PATIENCE,
         }
     }
 }

@@ -26,7 +26,7 @@ impl<R: HttpRole> HttpWorker<R> {
     pub fn new(buffers: Buffers, drain: Drain, timeouts: HttpTimeouts) -> Rc<Self> {
         Rc::new(Self {
             pool: Pool::new(timeouts.upstream_idle),
-            http2: Upstreams::new(buffers.clone(), timeouts.upstream_idle),
+            http2: Upstreams::new(buffers.clone(), timeouts),
             buffers,
             drain,
             timeouts,

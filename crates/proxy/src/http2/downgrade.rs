@@ -2,7 +2,7 @@
 //! HTTP/1.1 client with one request. So the two versions share one set of rules for pools, repeats, timeouts and bodies.
 //!
 //! ```text
-//! h2 stream ─► Caller ─ HTTP/1.1 bytes ─► engine ─ pool ─► HTTP/1.1 upstream
+//! HTTP/2 stream ─► Caller ─ HTTP/1.1 bytes ─► engine ─ pool ─► HTTP/1.1 upstream
 //! ```
 //! WebSockets (RFC 8441) become an upgrade. Trailers pass both ways where the other side's body has a place for them.
 
@@ -14,13 +14,9 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
-use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
-use http::request::Parts;
-use http::{Method, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http1::{Asked, Body, Progress, ResponseHead, ResponseIndex};
+use voile_http2::{Fields, Reason, RecvStream, SendResponse, SendStream};
 use voile_traffic::Attempt;
 
 use super::limits::PREMATURE;
@@ -32,11 +28,14 @@ use crate::http::{
     serve_connection,
 };
 
+/// The status of an upgrade.
+const SWITCHING_PROTOCOLS: u16 = 101;
+
 /// The role of one stream: it has decided already, on the head that really came.
 struct Translated<R: HttpRole> {
     role: Rc<R>,
     route: RefCell<Option<Route<R>>>,
-    parts: Parts,
+    parts: Fields,
 }
 
 impl<R: HttpRole> HttpRole for Translated<R> {
@@ -94,13 +93,13 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
     route: Route<R>,
-    parts: Parts,
+    parts: Fields,
     body: RecvStream,
-    respond: SendResponse<Bytes>,
+    respond: SendResponse,
     live: Live,
 ) {
     let upgrade = websocket::is_extended_connect(&parts);
-    let chunked = !upgrade && !body.is_end_stream() && !parts.headers.contains_key(CONTENT_LENGTH);
+    let chunked = !upgrade && !body.is_end_stream() && !parts.contains("content-length");
     let key = upgrade.then(websocket::key);
     let head = request_head(
         &parts,
@@ -118,7 +117,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         chunked,
         ended: false,
         asked: Asked {
-            head: parts.method == Method::HEAD,
+            head: parts.method() == "HEAD",
             upgrade,
         },
         index: Box::default(),
@@ -142,7 +141,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
 
 /// The head in HTTP/1.1's words.
 fn request_head(
-    parts: &Parts,
+    parts: &Fields,
     websocket_key: Option<&str>,
     chunked: bool,
     default_authority: Option<&str>,
@@ -150,7 +149,7 @@ fn request_head(
     let mut out = Vec::with_capacity(512);
     let method = match websocket_key {
         Some(_) => "GET",
-        None => parts.method.as_str(),
+        None => parts.method(),
     };
     let head = Head::Http2(parts);
     let authority = head
@@ -169,27 +168,19 @@ fn request_head(
         ],
     );
     let mut cookies = false;
-    for (name, value) in &parts.headers {
-        if name == COOKIE {
-            cookies = true;
-        } else if name != HOST {
-            field(&mut out, name.as_str(), value.as_bytes());
+    for (name, value) in parts.iter() {
+        match name {
+            "cookie" => cookies = true,
+            "host" => {}
+            name => field(&mut out, name, value),
         }
     }
     if cookies {
         // HTTP/2 may cut cookies into several fields; HTTP/1.1 may not (RFC 9113 section 8.2.3).
-        let crumbs: Vec<_> = parts
-            .headers
-            .get_all(COOKIE)
-            .iter()
-            .map(HeaderValue::as_bytes)
-            .collect();
+        let crumbs: Vec<_> = parts.get_all("cookie").collect();
         field(&mut out, "cookie", &crumbs.join(&b"; "[..]));
     }
-    let bodiless = matches!(
-        parts.method,
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::DELETE
-    );
+    let bodiless = matches!(method, "GET" | "HEAD" | "OPTIONS" | "DELETE");
     if let Some(key) = websocket_key {
         put(
             &mut out,
@@ -203,7 +194,7 @@ fn request_head(
     }
     if chunked {
         put(&mut out, &["transfer-encoding: chunked\r\n"]);
-    } else if !bodiless && !parts.headers.contains_key(CONTENT_LENGTH) {
+    } else if !bodiless && !parts.contains("content-length") {
         put(&mut out, &["content-length: 0\r\n"]);
     }
     put(&mut out, &["connection: close\r\n\r\n"]);
@@ -234,8 +225,8 @@ enum Phase {
 /// The stream as the engine's client.
 struct Caller {
     body: RecvStream,
-    respond: SendResponse<Bytes>,
-    send: Option<SendStream<Bytes>>,
+    respond: SendResponse,
+    send: Option<SendStream>,
     /// Bytes of the request for the engine, of which `taken` were read.
     inward: Vec<u8>,
     taken: usize,
@@ -267,8 +258,8 @@ impl Caller {
             return Poll::Pending;
         }
         let gone = match &mut self.send {
-            Some(send) => send.poll_reset(cx),
-            None => self.respond.poll_reset(cx),
+            Some(send) => send.poll_failed(cx),
+            None => self.respond.poll_failed(cx),
         };
         gone.map(|_| self.gone())
     }
@@ -287,8 +278,7 @@ impl Caller {
             return Poll::Ready(Ok(()));
         }
         if self.owed > 0 {
-            // A stream that ended meanwhile needs no window.
-            let _ = self.body.flow_control().release_capacity(self.owed);
+            self.body.release_capacity(self.owed);
             self.owed = 0;
         }
         self.inward.clear();
@@ -363,7 +353,7 @@ impl Caller {
             let (status, length) = (self.head(&rest)?, self.index.head_len());
             rest.drain(..length);
             self.index.reset();
-            if status == StatusCode::SWITCHING_PROTOCOLS {
+            if status == SWITCHING_PROTOCOLS {
                 self.phase = Phase::Tunnel;
             }
         }
@@ -389,35 +379,34 @@ impl Caller {
     }
 
     /// Passes a head on.
-    fn head(&mut self, bytes: &[u8]) -> io::Result<StatusCode> {
+    fn head(&mut self, bytes: &[u8]) -> io::Result<u16> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         let gone = |_| io::Error::from(io::ErrorKind::ConnectionReset);
         let head = self.index.head(bytes);
-        let status = StatusCode::from_u16(head.status()).map_err(|_| invalid())?;
+        let status = head.status();
         let (interim, framing) = (head.is_interim(), head.framing());
-        if status == StatusCode::SWITCHING_PROTOCOLS && !self.is_proven(&head) {
+        if status == SWITCHING_PROTOCOLS && !self.is_proven(&head) {
             // Whoever answers did not read the handshake (RFC 6455 section 4.1).
-            let mut refusal = Response::new(());
-            *refusal.status_mut() = StatusCode::BAD_GATEWAY;
+            let refusal = Fields::response(502);
             self.complete = self.respond.send_response(refusal, true).is_ok();
             return Err(invalid());
         }
-        let mut response = Response::new(());
-        *response.status_mut() = match status {
-            StatusCode::SWITCHING_PROTOCOLS => StatusCode::OK,
+        let mut response = self.respond.block();
+        response.push_status(match status {
+            SWITCHING_PROTOCOLS => 200,
             status => status,
-        };
-        *response.headers_mut() = fields(&head).ok_or_else(invalid)?;
-        if response.headers().contains_key("grpc-status") {
+        });
+        fields(&head, &mut response).ok_or_else(invalid)?;
+        if response.contains("grpc-status") {
             // HTTP/1.1's way to say that there is no body; trailers have no length.
-            response.headers_mut().remove(CONTENT_LENGTH);
+            response.remove("content-length");
         }
         if interim {
             self.respond.send_informational(response).map_err(gone)?;
             return Ok(status);
         }
         let body = Body::new(framing);
-        let end = body.is_done() && status != StatusCode::SWITCHING_PROTOCOLS;
+        let end = body.is_done() && status != SWITCHING_PROTOCOLS;
         let send = self.respond.send_response(response, end).map_err(gone)?;
         self.send = Some(send);
         self.complete = end;
@@ -427,15 +416,15 @@ impl Caller {
 }
 
 /// The fields that mean something in HTTP/2.
-fn fields(head: &ResponseHead<'_>) -> Option<HeaderMap> {
-    let mut fields = HeaderMap::new();
+fn fields(head: &ResponseHead<'_>, out: &mut Fields) -> Option<()> {
     for (name, value) in head.headers() {
-        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        fields.append(name, HeaderValue::from_bytes(value).ok()?);
+        if !out.push_checked(name.as_bytes(), value) {
+            return None;
+        }
     }
-    headers::clean(&mut fields);
-    fields.remove("sec-websocket-accept");
-    Some(fields)
+    headers::clean(out);
+    out.remove("sec-websocket-accept");
+    Some(())
 }
 
 impl AsyncRead for Caller {

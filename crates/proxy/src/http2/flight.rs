@@ -2,19 +2,15 @@
 //!
 //! A wake-up polls: request body → head of the answer, or its body → is the client still there → idle for too long.
 
-use std::future::Future as _;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use h2::client::ResponseFuture;
-use h2::{Reason, RecvStream};
-use http::Response;
+use voile_http2::{Fields, Reason, ResponseFuture};
 
 use super::grpc::{self, Messages};
 use super::headers;
 use super::limits::MAX_INTERIM_RESPONSES;
-use super::pump::{Broken, Cause, Pump, Replay};
+use super::pump::{Broken, Cause, Pump, Replay, reason};
 use super::stream::{Call, Tally};
 use crate::http::HttpTimeouts;
 use crate::http::timer::Timer;
@@ -52,7 +48,7 @@ pub(crate) fn client_gone(cause: Cause, tally: &mut Tally) {
 /// The answer's way.
 pub(crate) enum Down {
     Waiting {
-        response: ResponseFuture,
+        response: Option<ResponseFuture>,
         interim: u32,
     },
     Body(Box<Pump>),
@@ -87,7 +83,7 @@ impl<'a> Flight<'a> {
             up,
             replay,
             down: Down::Waiting {
-                response,
+                response: Some(response),
                 interim: 0,
             },
             idle_since: None,
@@ -143,15 +139,11 @@ impl<'a> Flight<'a> {
                 Poll::Ready(Err(Broken::Sink(cause))) => {
                     return Poll::Ready(Landing::Client(cause));
                 }
-                Poll::Pending => match pump.sink().poll_reset(cx) {
-                    Poll::Ready(Ok(reason)) => {
-                        return Poll::Ready(Landing::Client(Cause::Reset(reason)));
+                Poll::Pending => {
+                    if let Poll::Ready(cause) = pump.sink().poll_failed(cx) {
+                        return Poll::Ready(Landing::Client(cause));
                     }
-                    Poll::Ready(Err(_)) => {
-                        return Poll::Ready(Landing::Client(Cause::Connection));
-                    }
-                    Poll::Pending => {}
-                },
+                }
             }
         }
         if matches!(self.down, Down::Over) {
@@ -166,25 +158,28 @@ impl<'a> Flight<'a> {
     /// Passes the head of the answer on.
     fn begin(
         &mut self,
-        answer: Response<RecvStream>,
+        mut answer: Fields,
         call: &mut Call,
         tally: &mut Tally,
     ) -> Result<(), Landing> {
-        let (mut parts, body) = answer.into_parts();
-        headers::clean(&mut parts.headers);
-        tally.status = parts.status.as_u16();
-        tally.response_head = headers::size(&parts.headers);
+        let Down::Waiting { response, .. } = &mut self.down else {
+            return Ok(());
+        };
+        let Some(body) = response.take().map(ResponseFuture::into_body) else {
+            return Ok(());
+        };
+        headers::clean(&mut answer);
+        tally.status = answer.status();
+        tally.response_head = headers::size(&answer);
         if let Some(observer) = self.observer {
-            observer.response(&mut headers::fields(&parts.headers));
+            observer.response(&mut answer.iter());
         }
         let end = body.is_end_stream();
         if call.is_grpc && end {
-            tally.grpc.status = grpc::status(&parts.headers);
+            tally.grpc.status = grpc::status(&answer);
         }
-        let sent = call
-            .respond
-            .send_response(Response::from_parts(parts, ()), end);
-        let sink = sent.map_err(|error| Landing::Client(Cause::of(&error)))?;
+        let sent = call.respond.send_response(answer, end);
+        let sink = sent.map_err(Landing::Client)?;
         self.down = if end {
             Down::Over
         } else {
@@ -251,15 +246,15 @@ impl<'a> Flight<'a> {
         match landing {
             Landing::Done => tally.details = "via_upstream",
             Landing::Client(cause) => {
-                let reason = match cause {
+                let code = match cause {
                     Cause::Connection => Reason::CANCEL,
-                    cause => cause.reason(),
+                    cause => reason(cause),
                 };
-                self.up.sink().send_reset(reason);
+                self.up.sink().send_reset(code);
                 client_gone(cause, tally);
             }
             Landing::Upstream(cause @ (Cause::Reset(_) | Cause::Unprocessed)) => {
-                reset_client(cause.reason());
+                reset_client(reason(cause));
                 tally.flag = ResponseFlag::UpstreamRemoteReset;
                 tally.details = "upstream_remote_reset";
             }
@@ -319,29 +314,28 @@ fn count(pump: &Pump) -> u64 {
 
 fn show_trailers(observer: Option<&dyn Observe>, pump: &Pump) {
     if let (Some(observer), Some(trailers)) = (observer, &pump.trailers) {
-        observer.trailers(&mut headers::fields(trailers));
+        observer.trailers(&mut trailers.iter());
     }
 }
 
 /// Waits for the final head; passes interim ones on.
 fn poll_head(
     cx: &mut Context<'_>,
-    response: &mut ResponseFuture,
+    response: &mut Option<ResponseFuture>,
     interim: &mut u32,
     call: &mut Call,
-) -> Poll<Result<Response<RecvStream>, Landing>> {
-    while let Poll::Ready(Some(Ok(early))) = response.poll_informational(cx) {
+) -> Poll<Result<Fields, Landing>> {
+    let Some(response) = response else {
+        return Poll::Pending;
+    };
+    while let Poll::Ready(Some(mut early)) = response.poll_informational(cx) {
         *interim += 1;
         if *interim > MAX_INTERIM_RESPONSES {
             return Poll::Ready(Err(Landing::Interim));
         }
-        let (mut parts, ()) = early.into_parts();
-        headers::clean(&mut parts.headers);
+        headers::clean(&mut early);
         // A client that has gone is noticed elsewhere.
-        let _ = call
-            .respond
-            .send_informational(Response::from_parts(parts, ()));
+        let _ = call.respond.send_informational(early);
     }
-    let answer = std::task::ready!(Pin::new(response).poll(cx));
-    Poll::Ready(answer.map_err(|error| Landing::Upstream(Cause::of(&error))))
+    response.poll_head(cx).map_err(Landing::Upstream)
 }

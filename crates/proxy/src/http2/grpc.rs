@@ -1,6 +1,6 @@
 //! What a proxy knows of gRPC: messages counted by their prefixes, and its statuses.
 
-use http::HeaderMap;
+use voile_http2::Fields;
 
 /// Counts length-prefixed messages in a body that comes in pieces.
 #[derive(Debug, Default)]
@@ -42,8 +42,9 @@ impl Messages {
 }
 
 /// `grpc-status` of trailers, or of a head without a body.
-pub(crate) fn status(fields: &HeaderMap) -> Option<u16> {
-    fields.get("grpc-status")?.to_str().ok()?.parse().ok()
+pub(crate) fn status(fields: &Fields) -> Option<u16> {
+    let value = fields.get("grpc-status")?;
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 /// The status a gRPC caller is told when we answer with an HTTP status (gRPC's own table, as Envoy follows it).

@@ -2,15 +2,29 @@
 
 use std::time::Duration;
 
+use voile_http2::Config;
+
+/// The limits of every connection, downstream and upstream.
+pub(crate) const CONFIG: Config = Config {
+    stream_window: STREAM_WINDOW,
+    connection_window: CONNECTION_WINDOW,
+    max_header_list: MAX_HEADER_LIST,
+    max_continuations: MAX_CONTINUATIONS,
+    max_peer_streams: MAX_DOWNSTREAM_STREAMS,
+    initial_streams: MAX_UPSTREAM_STREAMS as u32,
+    max_remembered_resets: MAX_REMEMBERED_RESETS,
+    max_unseen_resets: MAX_UNSEEN_RESETS,
+    max_provoked_resets: MAX_PROVOKED_RESETS,
+    max_empty_frames: MAX_EMPTY_FRAMES,
+    max_interim: MAX_INTERIM_RESPONSES as usize + 1,
+};
+
 /// Bytes of body a peer may send on one stream before we passed some on. Two streams fill a fast local link; a slow reader
 /// behind us holds no more than this of its stream.
 pub const STREAM_WINDOW: u32 = 256 * 1024;
 
 /// The same for all streams of a connection: what one connection can make us hold, however many streams it opens.
 pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
-
-/// Largest frame we accept, in bytes: the protocol's default, and the plaintext of one TLS record.
-pub const MAX_FRAME: u32 = 16 * 1024;
 
 /// Largest head, in bytes as RFC 9113 counts them (32 more for each field). Envoy's default; a larger one is answered 431.
 pub const MAX_HEADER_LIST: u32 = 60 * 1024;
@@ -26,17 +40,18 @@ pub const MAX_UPSTREAM_STREAMS: usize = 128;
 /// Upstream connections of one key; when all are full, streams wait for their turn inside one of them.
 pub const MAX_UPSTREAM_CONNECTIONS: usize = 64;
 
-/// Bytes of one stream waiting to be written. More is not taken from the other side.
-pub const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// CONTINUATION frames of one head: twice what the largest head needs, and a few for those who cut small (CVE-2024-27316).
+pub const MAX_CONTINUATIONS: u32 = 8;
 
-/// Bytes collected for one write. A flood of small frames leaves in few system calls and few TLS records.
-pub const COALESCE_BYTES: usize = 16 * 1024;
+/// Bytes waiting to be written beyond which nothing more is read: what a peer makes us answer (pings, settings, resets) it
+/// must take.
+pub const MAX_UNWRITTEN: usize = 64 * 1024;
 
 /// Streams that we reset and still remember, so that frames already on their way are not an error.
 pub const MAX_REMEMBERED_RESETS: usize = 64;
 
-/// How long they are remembered.
-pub const REMEMBER_RESETS: Duration = Duration::from_secs(1);
+/// DATA frames without data and without an end, one after another; one more ends the connection (CVE-2019-9518).
+pub const MAX_EMPTY_FRAMES: u32 = 100;
 
 /// Streams reset by the client before we looked at them (CVE-2023-44487); one more ends the connection.
 pub const MAX_UNSEEN_RESETS: usize = 32;
@@ -50,6 +65,15 @@ pub const MAX_PREMATURE_RESETS: u32 = 500;
 
 /// See [`MAX_PREMATURE_RESETS`].
 pub const PREMATURE: Duration = Duration::from_secs(1);
+
+/// How long a sidecar with streams of ours may say nothing before a PING asks whether it is there.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// The same for anybody else. gRPC servers end connections that ask more often than every five minutes (their default).
+pub const KEEP_ALIVE_OF_APPLICATIONS: Duration = Duration::from_secs(310);
+
+/// How long the answer may take, or whatever else comes. Envoy's and gRPC's usual value.
+pub const KEEP_ALIVE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Interim responses before a final one; a server that sends more is playing with us.
 pub const MAX_INTERIM_RESPONSES: u32 = 32;

@@ -1,5 +1,5 @@
 //! The HTTP/2 engine: serves downstream connections stream by stream, shares upstream ones among streams. Frames, HPACK
-//! and flow-control windows are the h2 crate's; what is passed on, when, and to whom is ours.
+//! and flow-control windows are `voile_http2`'s; what is passed on, when, and to whom is decided here.
 //!
 //! ```text
 //! client ═ server.rs ═╤═ stream.rs ─ role.route ─ upstream.rs ═ server
@@ -12,7 +12,7 @@ mod flight;
 pub(crate) mod grpc;
 mod headers;
 pub mod limits;
-mod outlet;
+mod pulse;
 mod pump;
 mod reply;
 mod server;
@@ -21,5 +21,7 @@ mod trailers;
 pub(crate) mod upgrade;
 pub(crate) mod upstream;
 pub(crate) mod websocket;
+mod wire;
 
+pub(crate) use headers::is_idempotent;
 pub use server::serve_connection;

@@ -5,8 +5,7 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream, SendStream};
-use http::HeaderMap;
+use voile_http2::{Failure, Fields, Reason, RecvStream, SendStream};
 
 use super::grpc::Messages;
 
@@ -19,44 +18,15 @@ pub(crate) enum Broken {
     Sink(Cause),
 }
 
-/// How a stream was ended by its peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
-    /// By RST_STREAM, with this code.
-    Reset(Reason),
-    /// The peer refused the stream before it did anything.
-    Unprocessed,
-    /// By us, for what the peer said: RFC 9113 calls it an error.
-    Violation(Reason),
-    /// With its connection.
-    Connection,
-}
+/// How a stream was ended.
+pub(crate) type Cause = Failure;
 
-impl Cause {
-    pub(crate) fn of(error: &h2::Error) -> Self {
-        let reason = error.reason();
-        if reason == Some(Reason::REFUSED_STREAM) && error.is_reset() && error.is_remote() {
-            return Self::Unprocessed;
-        }
-        // Only streams behind the last one that a GOAWAY names end with it, and those were not processed (RFC 9113
-        // section 6.8); others end with the connection.
-        if error.is_go_away() && error.is_remote() {
-            return Self::Unprocessed;
-        }
-        match reason {
-            Some(reason) if error.is_library() => Self::Violation(reason),
-            Some(reason) if error.is_reset() => Self::Reset(reason),
-            _ => Self::Connection,
-        }
-    }
-
-    /// The code the other side is told.
-    pub(crate) fn reason(self) -> Reason {
-        match self {
-            Self::Reset(reason) | Self::Violation(reason) => reason,
-            Self::Unprocessed => Reason::REFUSED_STREAM,
-            Self::Connection => Reason::INTERNAL_ERROR,
-        }
+/// The code the other side is told.
+pub(crate) fn reason(cause: Cause) -> Reason {
+    match cause {
+        Cause::Reset(reason) | Cause::Violation(reason) => reason,
+        Cause::Unprocessed => Reason::REFUSED_STREAM,
+        Cause::Connection => Reason::INTERNAL_ERROR,
     }
 }
 
@@ -101,7 +71,7 @@ impl Replay {
 /// See the module.
 pub(crate) struct Pump {
     source: RecvStream,
-    sink: SendStream<Bytes>,
+    sink: SendStream,
     /// Taken, not yet passed on.
     chunk: Bytes,
     /// To be sent before anything else: what an earlier attempt had sent.
@@ -114,11 +84,11 @@ pub(crate) struct Pump {
     /// Bytes of the body passed on.
     pub(crate) bytes: u64,
     pub(crate) messages: Option<Messages>,
-    pub(crate) trailers: Option<HeaderMap>,
+    pub(crate) trailers: Option<Fields>,
 }
 
 impl Pump {
-    pub(crate) fn new(source: RecvStream, sink: SendStream<Bytes>, grpc: bool) -> Self {
+    pub(crate) fn new(source: RecvStream, sink: SendStream, grpc: bool) -> Self {
         Self {
             source,
             sink,
@@ -137,7 +107,7 @@ impl Pump {
         self.done
     }
 
-    pub(crate) fn sink(&mut self) -> &mut SendStream<Bytes> {
+    pub(crate) fn sink(&mut self) -> &mut SendStream {
         &mut self.sink
     }
 
@@ -147,13 +117,13 @@ impl Pump {
     }
 
     /// Starts over into another sink with what was sent before.
-    pub(crate) fn restart(&mut self, sink: SendStream<Bytes>, replay: &mut Replay) {
+    pub(crate) fn restart(&mut self, sink: SendStream, replay: &mut Replay) {
         self.sink = sink;
         let mut sent = replay.take();
         let rest = std::mem::take(&mut self.chunk);
         if !rest.is_empty() {
             // Held here like the rest, so its sender may go on.
-            let _ = self.source.flow_control().release_capacity(rest.len());
+            self.source.release_capacity(rest.len());
             sent.push(rest);
         }
         self.again = sent.into_iter();
@@ -180,7 +150,7 @@ impl Pump {
                 continue;
             }
             self.stalled = true;
-            let room = ready!(self.poll_room(cx)).map_err(Broken::Sink)?;
+            let room = ready!(self.sink.poll_capacity(cx)).map_err(Broken::Sink)?;
             self.stalled = false;
             let part = self.chunk.split_to(room.min(self.chunk.len()));
             if let Some(replay) = replay.as_deref_mut() {
@@ -198,29 +168,7 @@ impl Pump {
         }
         self.owed = true;
         let chunk = ready!(self.source.poll_data(cx)).transpose();
-        Poll::Ready(chunk.map_err(|error| Broken::Source(Cause::of(&error))))
-    }
-
-    /// How much the sink takes now.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, Cause>> {
-        let gone = Err(Cause::Connection);
-        self.sink.reserve_capacity(self.chunk.len());
-        loop {
-            let room = self.sink.capacity();
-            if room > 0 {
-                return Poll::Ready(Ok(room));
-            }
-            match ready!(self.sink.poll_capacity(cx)) {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Poll::Ready(Err(Cause::of(&error))),
-                None => {
-                    return match self.sink.poll_reset(cx) {
-                        Poll::Ready(Ok(reason)) => Poll::Ready(Err(Cause::Reset(reason))),
-                        _ => Poll::Ready(gone),
-                    };
-                }
-            }
-        }
+        Poll::Ready(chunk.map_err(Broken::Source))
     }
 
     fn pass(&mut self, part: Bytes) -> Result<(), Broken> {
@@ -232,10 +180,9 @@ impl Pump {
         // The end travels with the last data, so that it costs no frame of its own.
         let end = self.chunk.is_empty() && self.again.len() == 0 && self.source.is_end_stream();
         let sent = self.sink.send_data(part, end);
-        sent.map_err(|error| Broken::Sink(Cause::of(&error)))?;
+        sent.map_err(Broken::Sink)?;
         if self.owed {
-            // A stream that ended meanwhile needs no window.
-            let _ = self.source.flow_control().release_capacity(length);
+            self.source.release_capacity(length);
         }
         self.done |= end;
         Ok(())
@@ -243,24 +190,25 @@ impl Pump {
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let trailers = ready!(self.source.poll_trailers(cx));
-        let trailers = trailers.map_err(|error| Broken::Source(Cause::of(&error)))?;
+        let trailers = trailers.map_err(Broken::Source)?;
         let sent = match trailers {
             Some(mut trailers) => {
                 super::headers::clean_trailers(&mut trailers);
-                let sent = self.sink.send_trailers(trailers.clone());
+                let mut sent = self.sink.block();
+                sent.extend_from(&trailers, |_, _| true);
                 self.trailers = Some(trailers);
-                sent
+                self.sink.send_trailers(sent)
             }
             None => self.sink.send_data(Bytes::new(), true),
         };
-        Poll::Ready(sent.map_err(|error| Broken::Sink(Cause::of(&error))))
+        Poll::Ready(sent.map_err(Broken::Sink))
     }
 }
 
 /// Gives what waits in `chunk` as far as the receiver's window allows; `over` says that nothing follows it, and
 /// `ended` that the receiver was told so. For streams that play an HTTP/1.1 end, which only know that the other is gone.
 pub(super) fn poll_give(
-    send: &mut SendStream<Bytes>,
+    send: &mut SendStream,
     chunk: &mut Bytes,
     over: bool,
     ended: &mut bool,
@@ -268,13 +216,7 @@ pub(super) fn poll_give(
 ) -> Poll<io::Result<()>> {
     let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
     while !chunk.is_empty() {
-        send.reserve_capacity(chunk.len());
-        let room = match send.capacity() {
-            0 => ready!(send.poll_capacity(cx))
-                .ok_or_else(gone)?
-                .map_err(|_| gone())?,
-            room => room,
-        };
+        let room = ready!(send.poll_capacity(cx)).map_err(|_| gone())?;
         let part = chunk.split_to(room.min(chunk.len()));
         let end = over && chunk.is_empty();
         send.send_data(part, end).map_err(|_| gone())?;

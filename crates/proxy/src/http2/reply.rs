@@ -1,10 +1,7 @@
 //! Replies of our own. A gRPC caller gets a gRPC status in a head without a body, as Envoy gives it; others get a status and
 //! a line of text.
 
-use bytes::Bytes;
-use h2::server::SendResponse;
-use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Response, StatusCode};
+use voile_http2::SendResponse;
 
 use super::{grpc, headers};
 
@@ -19,22 +16,20 @@ pub(crate) struct Sent {
 
 /// Answers a stream ourselves. Nothing was sent if the client has gone.
 pub(crate) fn send(
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse,
     status: u16,
     reason: &str,
     is_grpc: bool,
     head_only: bool,
 ) -> Sent {
-    let mut response = Response::new(());
+    let mut response = respond.block();
     if is_grpc {
         let code = grpc::from_http(status);
-        let fields = response.headers_mut();
-        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        fields.insert("grpc-status", HeaderValue::from(code));
-        if let Ok(message) = HeaderValue::from_str(&grpc::message(reason)) {
-            fields.insert("grpc-message", message);
-        }
-        let head = headers::size(response.headers());
+        response.push_status(200);
+        response.push("content-type", b"application/grpc");
+        response.push("grpc-status", code.to_string().as_bytes());
+        response.push("grpc-message", grpc::message(reason).as_bytes());
+        let head = headers::size(&response);
         if respond.send_response(response, true).is_err() {
             return Sent::default();
         }
@@ -45,12 +40,11 @@ pub(crate) fn send(
             body: 0,
         };
     }
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     let body = format!("{reason}\n");
-    let fields = response.headers_mut();
-    fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-    fields.insert("content-length", HeaderValue::from(body.len()));
-    let head = headers::size(response.headers());
+    response.push_status(status);
+    response.push("content-type", b"text/plain");
+    response.push("content-length", body.len().to_string().as_bytes());
+    let head = headers::size(&response);
     let length = body.len() as u64;
     let Ok(mut send) = respond.send_response(response, head_only) else {
         return Sent::default();

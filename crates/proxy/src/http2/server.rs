@@ -1,28 +1,21 @@
 //! One downstream HTTP/2 connection: its task moves the frames, each stream has a task of its own.
 //!
 //! ```text
-//! preface → ┌ poll h2 ─► new streams ─► stream tasks ┐
-//!           └──────── one flush ◄────────────────────┘ … until GOAWAY (drain, idle, abuse), error or the client's end
+//! preface → ┌ read ─► new streams ─► stream tasks ┐
+//!           └──────── one write ◄─────────────────┘ … until GOAWAY (drain, idle, abuse), error or the client's end
 //! ```
 
 use std::cell::Cell;
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::Bytes;
-use h2::Reason;
-use h2::server::{self, Connection};
+use voile_http2::{Connection, End, Link, Reason};
 
-use super::limits::{
-    CONNECTION_WINDOW, MAX_DOWNSTREAM_STREAMS, MAX_FRAME, MAX_HEADER_LIST, MAX_PREMATURE_RESETS,
-    MAX_PROVOKED_RESETS, MAX_REMEMBERED_RESETS, MAX_SEND_BUFFER, MAX_UNSEEN_RESETS,
-    REMEMBER_RESETS, STREAM_WINDOW,
-};
-use super::outlet::{Coalesced, Outlet};
+use super::limits::{CONFIG, MAX_PREMATURE_RESETS};
 use super::stream;
+use super::wire::Wire;
 use crate::http::drain::Listening;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
@@ -44,6 +37,13 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn given_up(&self) {
         self.premature.set(self.premature.get().saturating_add(1));
+    }
+
+    /// Streams that were over before anybody looked at them.
+    fn unseen(&self, streams: u32) {
+        self.begun.set(self.begun.get().saturating_add(streams));
+        let premature = self.premature.get().saturating_add(streams);
+        self.premature.set(premature);
     }
 
     /// Whether the client makes work without wanting its results.
@@ -73,57 +73,41 @@ impl Drop for Live {
     }
 }
 
-fn builder() -> server::Builder {
-    let mut builder = server::Builder::new();
-    builder
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(MAX_FRAME)
-        .max_header_list_size(MAX_HEADER_LIST)
-        .max_concurrent_streams(MAX_DOWNSTREAM_STREAMS)
-        .max_send_buffer_size(MAX_SEND_BUFFER)
-        .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
-        .reset_stream_duration(REMEMBER_RESETS)
-        .max_pending_accept_reset_streams(MAX_UNSEEN_RESETS)
-        .max_local_error_reset_streams(Some(MAX_PROVOKED_RESETS))
-        .enable_connect_protocol();
-    builder
-}
-
 /// Serves one downstream connection whose client speaks HTTP/2 from the first byte, until it ends.
 pub async fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
     stream: S,
 ) -> ConnectionEnd {
-    let (outlet, io) = Outlet::new(stream, worker.buffers.clone());
-    let mut handshake = pin!(builder().handshake(io));
+    let link = Link::new(Connection::server(CONFIG, worker.buffers.http2.clone()));
+    let mut wire = Wire::new(stream, link.clone(), worker.buffers.clone());
     let greeting = poll_fn(|cx| {
-        if let Poll::Ready(connection) = handshake.as_mut().poll(cx) {
-            return Poll::Ready(connection.ok());
+        let moved = wire.poll(cx);
+        let connection = link.borrow();
+        if connection.is_greeted() {
+            return Poll::Ready(true);
         }
-        match outlet.poll_flush(cx) {
-            Poll::Ready(Err(_)) => Poll::Ready(None),
-            _ => Poll::Pending,
+        if connection.is_over() || matches!(moved, Poll::Ready(Err(_))) {
+            return Poll::Ready(false);
         }
+        Poll::Pending
     });
     let greeted = tokio::time::timeout(worker.timeouts.header, greeting).await;
-    let Ok(Some(connection)) = greeted else {
-        // What we had to say (a GOAWAY) may be all that can be said.
-        let _ = poll_fn(|cx| outlet.poll_flush(cx)).await;
+    if !matches!(greeted, Ok(true)) {
+        // A GOAWAY may be all that can be said.
+        let _ = tokio::time::timeout(worker.timeouts.linger, wire.close()).await;
         return ConnectionEnd::Refused;
-    };
+    }
     let serving = Serving {
         worker,
         role,
-        connection,
-        outlet,
+        link,
+        wire,
         session: Rc::default(),
         listening: None,
         timer: Timer::default(),
         began: Instant::now(),
         stuck: None,
-        leaving: false,
     };
     serving.serve().await
 }
@@ -131,85 +115,93 @@ pub async fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
 struct Serving<'a, S: Io, R: HttpRole> {
     worker: &'a Rc<HttpWorker<R>>,
     role: Rc<R>,
-    connection: Connection<Coalesced<S>, Bytes>,
-    outlet: Outlet<S>,
+    link: Link,
+    wire: Wire<S>,
     session: Rc<Session>,
     listening: Option<Listening>,
     timer: Timer,
     began: Instant,
     /// Since when the client has taken nothing of what we have for it.
     stuck: Option<Instant>,
-    /// GOAWAY was said.
-    leaving: bool,
 }
 
 impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
     async fn serve(mut self) -> ConnectionEnd {
-        poll_fn(|cx| self.poll(cx)).await
+        let end = poll_fn(|cx| self.poll(cx)).await;
+        if matches!(end, End::Clean | End::Error(_)) {
+            // Late is as good as never.
+            let _ = tokio::time::timeout(self.worker.timeouts.linger, self.wire.close()).await;
+        }
+        match end {
+            End::Clean => ConnectionEnd::Clean,
+            End::Closed if self.session.live.get() == 0 => ConnectionEnd::Clean,
+            End::Closed => ConnectionEnd::Aborted,
+            End::Error(reason) => {
+                tracing::debug!(%reason, "HTTP/2 connection ended");
+                ConnectionEnd::Aborted
+            }
+        }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionEnd> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         match &self.listening {
             Some(listening) => listening.refresh(cx),
             None => self.listening = Some(self.worker.drain.listen(cx)),
         }
         loop {
             if self.worker.drain.is_draining() {
-                self.leave();
+                self.link.borrow().leave();
             }
-            match self.connection.poll_accept(cx) {
-                Poll::Ready(Some(Ok((request, respond)))) => {
-                    let live = Live::begin(&self.session);
-                    let (worker, role) = (Rc::clone(self.worker), Rc::clone(&self.role));
-                    tokio::task::spawn_local(stream::serve(worker, role, live, request, respond));
-                    continue;
-                }
-                Poll::Ready(Some(Err(error))) => {
-                    tracing::debug!(%error, "HTTP/2 connection ended");
-                    return Poll::Ready(ConnectionEnd::Aborted);
-                }
-                Poll::Ready(None) => return Poll::Ready(ConnectionEnd::Clean),
-                Poll::Pending => {}
+            let moved = self.wire.poll(cx);
+            self.accept();
+            if matches!(moved, Poll::Ready(Err(_))) {
+                self.link.borrow().closed();
             }
-            if self.session.is_abused() && !self.leaving {
-                self.leaving = true;
-                self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            let mut connection = self.link.borrow();
+            if self.session.is_abused() && !connection.is_over() {
+                connection.abort(Reason::ENHANCE_YOUR_CALM);
+            }
+            if let Some(end) = connection.end() {
+                return Poll::Ready(end);
+            }
+            let leaving = connection.is_leaving();
+            if moved.is_ready() && !connection.output().is_empty() {
                 continue;
             }
-            match self.outlet.poll_flush(cx) {
-                Poll::Ready(Ok(true)) => continue,
-                Poll::Ready(Ok(false)) => self.stuck = None,
-                Poll::Ready(Err(_)) => return Poll::Ready(ConnectionEnd::Aborted),
-                Poll::Pending => {
-                    let since = *self.stuck.get_or_insert_with(Instant::now);
-                    if self
-                        .timer
-                        .passed(cx, since + self.worker.timeouts.stream_idle)
-                    {
-                        self.outlet.abort();
-                        return Poll::Ready(ConnectionEnd::Aborted);
-                    }
+            drop(connection);
+            let idle = self.worker.timeouts.downstream_idle;
+            let stream_idle = self.worker.timeouts.stream_idle;
+            if moved.is_ready() {
+                self.stuck = None;
+            } else {
+                let since = *self.stuck.get_or_insert_with(Instant::now);
+                if self.timer.passed(cx, since + stream_idle) {
+                    self.wire.abort();
+                    self.link.borrow().closed();
+                    return Poll::Ready(End::Closed);
                 }
             }
-            if self.session.live.get() > 0 || self.leaving {
+            if self.session.live.get() > 0 || leaving {
                 return Poll::Pending;
             }
             let rested = self.session.rested.get().unwrap_or(self.began);
-            if !self
-                .timer
-                .passed(cx, rested + self.worker.timeouts.downstream_idle)
-            {
+            if !self.timer.passed(cx, rested + idle) {
                 return Poll::Pending;
             }
-            self.leave();
+            self.link.borrow().leave();
         }
     }
 
-    /// Says GOAWAY; streams in flight finish.
-    fn leave(&mut self) {
-        if !self.leaving {
-            self.leaving = true;
-            self.connection.graceful_shutdown();
+    /// Every new stream gets a task of its own.
+    fn accept(&self) {
+        while let Some((head, body, respond)) = self.link.accept() {
+            let live = Live::begin(&self.session);
+            let (worker, role) = (Rc::clone(self.worker), Rc::clone(&self.role));
+            tokio::task::spawn_local(stream::serve(worker, role, live, head, body, respond));
+        }
+        let unseen = self.link.borrow().take_unseen();
+        if unseen > 0 {
+            self.session.unseen(unseen);
         }
     }
 }

@@ -6,12 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::Bytes;
-use h2::RecvStream;
-use h2::ext::Protocol;
-use h2::server::SendResponse;
-use http::request::Parts;
-use http::{Method, Request};
+use voile_http2::{Fields, RecvStream, SendResponse};
 use voile_traffic::Attempt;
 
 use super::flight::{Flight, Landing, client_gone};
@@ -40,7 +35,7 @@ pub(crate) struct Tally {
 
 /// The client's side of a stream.
 pub(crate) struct Call {
-    pub(crate) respond: SendResponse<Bytes>,
+    pub(crate) respond: SendResponse,
     started: Instant,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
@@ -54,18 +49,18 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     worker: Rc<HttpWorker<R>>,
     role: Rc<R>,
     live: Live,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
+    parts: Fields,
+    body: RecvStream,
+    respond: SendResponse,
 ) {
     let started = Instant::now();
-    let (parts, body) = request.into_parts();
     let head = Head::Http2(&parts);
     let mut call = Call {
         respond,
         started,
         is_grpc: head.is_grpc(),
-        is_head: parts.method == Method::HEAD,
-        is_tunnel: parts.method == Method::CONNECT,
+        is_head: parts.method() == "HEAD",
+        is_tunnel: parts.method() == "CONNECT",
         idempotent: head.is_idempotent(),
     };
     let mut tally = Tally::default();
@@ -124,13 +119,10 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     });
 }
 
-fn request_head_bytes(parts: &Parts) -> u64 {
-    let path = parts
-        .uri
-        .path_and_query()
-        .map_or(1, |path| path.as_str().len());
-    let authority = parts.uri.authority().map_or(0, |host| host.as_str().len());
-    (parts.method.as_str().len() + path + authority) as u64 + headers::size(&parts.headers)
+fn request_head_bytes(head: &Fields) -> u64 {
+    let path = head.path().map_or(1, str::len);
+    let authority = head.authority().map_or(0, str::len);
+    (head.method().len() + path + authority) as u64 + headers::size(head)
 }
 
 impl Call {
@@ -160,11 +152,7 @@ impl Call {
 
     /// How the client ended the stream, once it did.
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
-        match self.respond.poll_reset(cx) {
-            Poll::Ready(Ok(reason)) => Poll::Ready(Cause::Reset(reason)),
-            Poll::Ready(Err(_)) => Poll::Ready(Cause::Connection),
-            Poll::Pending => Poll::Pending,
-        }
+        self.respond.poll_failed(cx)
     }
 }
 
@@ -173,7 +161,7 @@ async fn forward<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &mut Route<R>,
-    parts: &Parts,
+    parts: &Fields,
     body: RecvStream,
     call: &mut Call,
     tally: &mut Tally,
@@ -183,14 +171,8 @@ async fn forward<R: HttpRole + 'static>(
         tally.attempts += 1;
         let observer = route.observer.clone();
         let observer = observer.as_deref();
-        let request =
-            headers::forwarded_request(parts, observer, route.default_authority.as_deref());
-        let Ok(request) = request else {
-            let flag = ResponseFlag::DownstreamProtocolError;
-            return call.answer(400, flag, "http2.authority", "http2.authority", tally);
-        };
-        let extended = parts.extensions.get::<Protocol>().is_some();
-        let mut lease = match acquire(worker, role, route, call, extended).await {
+        let extended = parts.protocol().is_some();
+        let lease = match acquire(worker, role, route, call, extended).await {
             Ok(lease) => lease,
             Err(Missing::Client(cause)) => return client_gone(cause, tally),
             Err(Missing::Upstream(_))
@@ -209,7 +191,10 @@ async fn forward<R: HttpRole + 'static>(
             observer.sends(lease.local_address());
         }
         let empty = body.as_ref().is_some_and(RecvStream::is_end_stream);
-        let Ok((response, sink)) = lease.send.send_request(request, empty) else {
+        let mut request = call.respond.block();
+        let default_authority = route.default_authority.as_deref();
+        headers::forward_request(parts, observer, default_authority, &mut request);
+        let Some((response, sink)) = lease.link.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
             lease.spoiled();
             if tally.attempts < MAX_ATTEMPTS {

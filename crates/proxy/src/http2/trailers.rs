@@ -6,37 +6,32 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::SendStream;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
 use voile_http1::is_forbidden_trailer;
+use voile_http2::{Fields, SendStream};
 
 use super::pump::poll_give;
 
 /// The trailers that complete lines say, `name: value\r\n` each, as the codec has checked them; none where nothing is left.
-pub(super) fn read(lines: &[u8]) -> Option<HeaderMap> {
-    let mut trailers = HeaderMap::new();
+pub(super) fn read(lines: &[u8]) -> Option<Fields> {
+    let mut trailers = Fields::new();
     for line in lines.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(colon) = line.iter().position(|byte| *byte == b':') else {
             continue;
         };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
-            && !is_forbidden_trailer(name.as_str())
-        {
-            trailers.append(name, value);
-        }
+        trailers.push_checked(name, value);
     }
+    trailers.retain(|name, _| !is_forbidden_trailer(name));
     (!trailers.is_empty()).then_some(trailers)
 }
 
 /// The end of a chunked body with these trailers.
-pub(super) fn write_end(trailers: Option<&HeaderMap>, out: &mut Vec<u8>) {
+pub(super) fn write_end(trailers: Option<&Fields>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
-    for (name, value) in trailers.into_iter().flatten() {
-        if !is_forbidden_trailer(name.as_str()) {
-            for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+    for (name, value) in trailers.into_iter().flat_map(Fields::iter) {
+        if !is_forbidden_trailer(name) {
+            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
                 out.extend_from_slice(part);
             }
         }
@@ -47,7 +42,7 @@ pub(super) fn write_end(trailers: Option<&HeaderMap>, out: &mut Vec<u8>) {
 /// Gives what waits in `chunk`, and when it is over (`over`) the trailers that `lines` say, for a stream that plays an
 /// HTTP/1.1 end; `ended` says that the receiver was told of the end.
 pub(super) fn poll_give_all(
-    send: &mut SendStream<Bytes>,
+    send: &mut SendStream,
     chunk: &mut Bytes,
     (over, lines, ended): (bool, &mut Vec<u8>, &mut bool),
     cx: &mut Context<'_>,
@@ -77,7 +72,7 @@ mod tests {
         let trailers = read(lines).expect("some are left");
         let left: Vec<_> = trailers
             .iter()
-            .map(|(name, value)| (name.as_str(), value.to_str().expect("text")))
+            .map(|(name, value)| (name, std::str::from_utf8(value).expect("text")))
             .collect();
         assert_eq!(left, [("x-sum", "1"), ("x-sum", "2"), ("x-empty", "")]);
         let mut out = Vec::new();
@@ -88,7 +83,7 @@ mod tests {
     #[test]
     fn nothing_is_no_trailers() {
         for lines in ["", "Host: a\r\n"] {
-            assert_eq!(read(lines.as_bytes()), None, "{lines:?}");
+            assert!(read(lines.as_bytes()).is_none(), "{lines:?}");
         }
     }
 }

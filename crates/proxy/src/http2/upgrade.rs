@@ -3,26 +3,20 @@
 //! mesh's policy says that HTTP/1.1 travels as HTTP/2.
 //!
 //! ```text
-//! engine ─ HTTP/1.1 bytes ─► Upgraded ─► h2 stream
+//! engine ─ HTTP/1.1 bytes ─► Upgraded ─► HTTP/2 stream
 //! ```
 //! An upgrade to WebSocket becomes an extended CONNECT (RFC 8441). Trailers go to clients that said `TE: trailers`.
 
-use std::future::Future as _;
 use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::client::ResponseFuture;
-use h2::ext::Protocol;
-use h2::{Reason, RecvStream, SendStream};
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
-use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use voile_http1::{Body, Framing, Progress, RequestHead, RequestIndex};
+use voile_http2::{Failure, Fields, Reason, RecvStream, ResponseFuture, SendStream};
 
-use super::pump::Cause;
 use super::upstream::Lease;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
@@ -41,7 +35,7 @@ enum Asking {
 enum Answering {
     /// Nothing was asked yet.
     Nothing,
-    Head(ResponseFuture),
+    Head(Option<ResponseFuture>),
     Body(RecvStream),
     Over,
 }
@@ -52,7 +46,7 @@ pub(crate) struct Upgraded {
     index: Box<RequestIndex>,
     outward: Vec<u8>,
     asking: Asking,
-    send: Option<SendStream<Bytes>>,
+    send: Option<SendStream>,
     chunk: Bytes,
     /// Lines behind the last chunk.
     trailers: Vec<u8>,
@@ -141,20 +135,17 @@ impl Upgraded {
             // HTTP/2 has no other upgrades; the server answers as if it had not been asked.
             tracing::debug!("an upgrade that HTTP/2 cannot carry was left out");
         }
-        let request = request(&head, upgrade).map_err(|_| io::ErrorKind::InvalidData)?;
+        let request = request(&head, upgrade).ok_or(io::ErrorKind::InvalidData)?;
         let body = Body::new(head.framing());
         let empty = matches!(head.framing(), Framing::None | Framing::Length(0)) && !upgrade;
         self.websocket = upgrade.then(|| websocket::accept(key.unwrap_or_default()));
-        let sending = self.lease.send.send_request(request, empty);
-        let (response, send) = sending.map_err(|error| {
+        let Some((response, send)) = self.lease.link.send_request(request, empty) else {
             // The connection is closing.
-            if !error.is_remote() {
-                self.unprocessed = true;
-                self.lease.spoiled();
-            }
-            io::ErrorKind::ConnectionReset
-        })?;
-        self.answering = Answering::Head(response);
+            self.unprocessed = true;
+            self.lease.spoiled();
+            return Err(io::ErrorKind::ConnectionReset.into());
+        };
+        self.answering = Answering::Head(Some(response));
         self.send = Some(send);
         self.sent = empty;
         self.asking = match (upgrade, empty) {
@@ -185,8 +176,7 @@ impl Upgraded {
             return Poll::Ready(Ok(()));
         }
         if let (Answering::Body(body), 1..) = (&mut self.answering, self.owed) {
-            // A stream that ended meanwhile needs no window.
-            let _ = body.flow_control().release_capacity(self.owed);
+            body.release_capacity(self.owed);
         }
         (self.owed, self.taken) = (0, 0);
         self.inward.clear();
@@ -194,25 +184,28 @@ impl Upgraded {
             match &mut self.answering {
                 Answering::Nothing => return Poll::Pending,
                 Answering::Over => break,
-                Answering::Head(response) => {
-                    if let Poll::Ready(Some(Ok(early))) = response.poll_informational(cx) {
-                        let (parts, ()) = early.into_parts();
-                        line(&mut self.inward, parts.status);
-                        lines(&mut self.inward, &parts.headers);
+                Answering::Head(slot) => {
+                    let Some(response) = slot else {
+                        return Poll::Pending;
+                    };
+                    if let Poll::Ready(Some(early)) = response.poll_informational(cx) {
+                        line(&mut self.inward, early.status());
+                        lines(&mut self.inward, &early);
                         self.inward.extend_from_slice(b"\r\n");
                         break;
                     }
-                    match ready!(Pin::new(response).poll(cx)) {
-                        Ok(answer) => self.head(answer),
-                        Err(error) => return Poll::Ready(Err(self.failed(&error))),
+                    match (ready!(response.poll_head(cx)), slot.take()) {
+                        (Ok(answer), Some(rest)) => self.head(answer, rest.into_body()),
+                        (Err(failure), _) => return Poll::Ready(Err(self.failed(failure))),
+                        (Ok(_), None) => return Poll::Pending,
                     }
                 }
                 Answering::Body(body) => match ready!(body.poll_data(cx)) {
                     Some(Ok(data)) => self.take(&data),
-                    Some(Err(error)) => return Poll::Ready(Err(self.failed(&error))),
+                    Some(Err(failure)) => return Poll::Ready(Err(self.failed(failure))),
                     None => {
                         let trailers = ready!(body.poll_trailers(cx));
-                        let trailers = trailers.map_err(|error| self.failed(&error))?;
+                        let trailers = trailers.map_err(|failure| self.failed(failure))?;
                         self.end(trailers);
                     }
                 },
@@ -221,8 +214,8 @@ impl Upgraded {
         Poll::Ready(Ok(()))
     }
 
-    fn failed(&mut self, error: &h2::Error) -> io::Error {
-        if Cause::of(error) == Cause::Unprocessed {
+    fn failed(&mut self, failure: Failure) -> io::Error {
+        if failure == Failure::Unprocessed {
             self.unprocessed = true;
             self.lease.spoiled();
         }
@@ -230,17 +223,17 @@ impl Upgraded {
     }
 
     /// Writes the head of the answer in HTTP/1.1's words.
-    fn head(&mut self, answer: Response<RecvStream>) {
-        let (mut parts, body) = answer.into_parts();
-        headers::clean(&mut parts.headers);
+    fn head(&mut self, mut answer: Fields, body: RecvStream) {
+        headers::clean(&mut answer);
+        let status = answer.status();
         if let Some(accept) = self
             .websocket
             .as_deref()
-            .filter(|_| parts.status.is_success())
+            .filter(|_| (200..300).contains(&status))
         {
-            parts.headers.remove(CONTENT_LENGTH);
-            line(&mut self.inward, StatusCode::SWITCHING_PROTOCOLS);
-            lines(&mut self.inward, &parts.headers);
+            answer.remove("content-length");
+            line(&mut self.inward, 101);
+            lines(&mut self.inward, &answer);
             let upgraded = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-accept: ";
             self.inward.extend_from_slice(upgraded.as_bytes());
             self.inward.extend_from_slice(accept.as_bytes());
@@ -248,10 +241,10 @@ impl Upgraded {
             self.answering = Answering::Body(body);
             return;
         }
-        line(&mut self.inward, parts.status);
-        lines(&mut self.inward, &parts.headers);
-        let bodiless = self.is_head || matches!(parts.status.as_u16(), 204 | 304);
-        if !bodiless && !parts.headers.contains_key(CONTENT_LENGTH) {
+        line(&mut self.inward, status);
+        lines(&mut self.inward, &answer);
+        let bodiless = self.is_head || matches!(status, 204 | 304);
+        if !bodiless && !answer.contains("content-length") {
             if body.is_end_stream() {
                 self.inward.extend_from_slice(b"content-length: 0\r\n");
             } else {
@@ -279,7 +272,7 @@ impl Upgraded {
         }
     }
 
-    fn end(&mut self, trailers: Option<HeaderMap>) {
+    fn end(&mut self, trailers: Option<Fields>) {
         self.answering = Answering::Over;
         if !self.chunked {
             return;
@@ -289,49 +282,44 @@ impl Upgraded {
     }
 }
 
-fn line(out: &mut Vec<u8>, status: StatusCode) {
+fn line(out: &mut Vec<u8>, status: u16) {
+    let known = StatusCode::from_u16(status).ok();
+    let reason = known.and_then(|code| code.canonical_reason());
     // Writing into a Vec cannot fail.
-    let reason = status.canonical_reason().unwrap_or_default();
-    let _ = write!(out, "HTTP/1.1 {} {reason}\r\n", status.as_str());
+    let _ = write!(out, "HTTP/1.1 {status} {}\r\n", reason.unwrap_or_default());
 }
 
-fn lines(out: &mut Vec<u8>, fields: &HeaderMap) {
-    for (name, value) in fields {
-        out.extend_from_slice(name.as_str().as_bytes());
+fn lines(out: &mut Vec<u8>, fields: &Fields) {
+    for (name, value) in fields.iter() {
+        out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");
     }
 }
 
 /// The request in HTTP/2's words. The head is one that the engine wrote, so what belongs to a connection is gone already.
-fn request(head: &RequestHead<'_>, websocket: bool) -> Result<Request<()>, http::Error> {
-    let mut uri = http::uri::Parts::default();
-    uri.scheme = Some(Scheme::HTTP);
-    uri.authority = Some(head.authority().unwrap_or_default().parse::<Authority>()?);
-    uri.path_and_query = Some(head.path_and_query().parse::<PathAndQuery>()?);
-    let mut request = Request::new(());
-    *request.uri_mut() = Uri::from_parts(uri)?;
-    *request.version_mut() = http::Version::HTTP_2;
+fn request(head: &RequestHead<'_>, websocket: bool) -> Option<Fields> {
+    let mut request = Fields::new();
+    let method = if websocket { "CONNECT" } else { head.method() };
+    request.push(":method", method.as_bytes());
+    request.push(":scheme", b"http");
+    request.push(":path", head.path_and_query().as_bytes());
+    let authority = head.authority().unwrap_or(headers::NO_AUTHORITY);
+    request.push(":authority", authority.as_bytes());
     if websocket {
-        *request.method_mut() = Method::CONNECT;
-        request
-            .extensions_mut()
-            .insert(Protocol::from_static("websocket"));
-    } else {
-        *request.method_mut() = head.method().parse::<Method>()?;
+        request.push(":protocol", b"websocket");
     }
-    let fields = request.headers_mut();
     for (name, value) in head.headers() {
-        let name = HeaderName::from_bytes(name.as_bytes())?;
-        fields.append(name, HeaderValue::from_bytes(value)?);
+        if !request.push_checked(name.as_bytes(), value) {
+            return None;
+        }
     }
-    headers::clean(fields);
-    fields.remove(HOST);
-    if websocket {
-        fields.remove("sec-websocket-key");
-    }
-    Ok(request)
+    request.retain(|name, value| {
+        let of_the_handshake = websocket && name == "sec-websocket-key";
+        headers::travels(name, value) && name != "host" && !of_the_handshake
+    });
+    Some(request)
 }
 
 impl AsyncRead for Upgraded {

@@ -10,33 +10,28 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
 use std::hash::Hash;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::task::{Poll, Waker};
+use std::time::Instant;
 
-use bytes::Bytes;
-use h2::client::{self, SendRequest};
+use voile_http2::{Connection as Wires, Link};
 
-use super::limits::{
-    CONNECTION_WINDOW, MAX_FRAME, MAX_HEADER_LIST, MAX_PROVOKED_RESETS, MAX_REMEMBERED_RESETS,
-    MAX_SEND_BUFFER, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS, REMEMBER_RESETS,
-    STREAM_WINDOW,
-};
-use super::outlet::Outlet;
+use super::limits::{CONFIG, MAX_UPSTREAM_CONNECTIONS, MAX_UPSTREAM_STREAMS};
+use super::pulse::{Beat, Pulse};
+use super::wire::Wire;
 use crate::http::buffers::Buffers;
 use crate::http::io::Io;
 use crate::http::timer::Timer;
-use crate::http::{ConnectFailure, HttpRole, Route};
+use crate::http::{ConnectFailure, HttpRole, HttpTimeouts, Route};
 
 /// See the module.
 pub(crate) struct Upstreams<K> {
     by_key: RefCell<HashMap<K, Rc<Group>>>,
     buffers: Buffers,
-    idle: Duration,
+    timeouts: HttpTimeouts,
 }
 
 /// Everything about one key.
@@ -68,10 +63,15 @@ enum Greeting {
 
 /// One connection as its users see it.
 struct Connection {
-    send: RefCell<Option<SendRequest<Bytes>>>,
+    link: Link,
+    /// It takes no more streams.
+    retired: Cell<bool>,
     streams: Cell<usize>,
     since: Cell<Instant>,
-    driver: RefCell<Option<Waker>>,
+    /// Since when it has streams.
+    busy: Cell<Instant>,
+    /// When the driver will look whether the connection rests.
+    alarm: Cell<Option<Instant>>,
     /// What is known of the server's settings.
     greeting: Cell<Greeting>,
     /// Who waits for them.
@@ -84,7 +84,7 @@ struct Connection {
 pub(crate) struct Lease {
     connection: Rc<Connection>,
     group: Weak<Group>,
-    pub(crate) send: SendRequest<Bytes>,
+    pub(crate) link: Link,
     /// Whether the connection had carried a stream before.
     pub(crate) reused: bool,
 }
@@ -103,7 +103,7 @@ impl Lease {
                 connection.curious.borrow_mut().push(cx.waker().clone());
                 Poll::Pending
             }
-            Greeting::Heard => Poll::Ready(Ok(self.send.is_extended_connect_protocol_enabled())),
+            Greeting::Heard => Poll::Ready(Ok(self.link.borrow().allows_extended_connect())),
             Greeting::Never => Poll::Ready(Err(ConnectFailure::new("upstream_http2_handshake"))),
         })
         .await
@@ -124,7 +124,7 @@ impl Drop for Lease {
         connection.streams.set(connection.streams.get() - 1);
         if connection.streams.get() == 0 {
             connection.since.set(Instant::now());
-            connection.wake();
+            connection.rest();
         }
     }
 }
@@ -132,8 +132,15 @@ impl Drop for Lease {
 impl Connection {
     /// Takes no more streams and closes when the last one ended.
     fn retire(&self) {
-        if self.send.borrow_mut().take().is_some() {
-            self.wake();
+        if !self.retired.replace(true) {
+            self.link.borrow().leave();
+        }
+    }
+
+    /// The last stream ended; the driver looks at the clock, unless it will.
+    fn rest(&self) {
+        if self.alarm.get().is_none() {
+            self.link.borrow().wake_driver();
         }
     }
 
@@ -145,28 +152,26 @@ impl Connection {
         }
     }
 
-    fn wake(&self) {
-        if let Some(waker) = &*self.driver.borrow() {
-            waker.wake_by_ref();
-        }
-    }
-
     fn has_room(&self) -> bool {
-        let send = self.send.borrow();
-        let Some(send) = send.as_ref() else {
+        if self.retired.get() {
             return false;
-        };
-        let allowed = send.current_max_send_streams();
-        self.streams.get() < allowed.clamp(1, MAX_UPSTREAM_STREAMS)
+        }
+        let link = self.link.borrow();
+        let allowed = link.max_local_streams() as usize;
+        link.takes_streams() && self.streams.get() < allowed.clamp(1, MAX_UPSTREAM_STREAMS)
     }
 
     fn lease(self: &Rc<Self>, group: &Rc<Group>, reused: bool) -> Option<Lease> {
-        let send = self.send.borrow().clone()?;
-        self.streams.set(self.streams.get() + 1);
+        if self.retired.get() {
+            return None;
+        }
+        if self.streams.replace(self.streams.get() + 1) == 0 {
+            self.busy.set(Instant::now());
+        }
         Some(Lease {
             connection: Rc::clone(self),
             group: Rc::downgrade(group),
-            send,
+            link: self.link.clone(),
             reused,
         })
     }
@@ -215,11 +220,11 @@ impl Drop for Dialing<'_> {
 }
 
 impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
-    pub(crate) fn new(buffers: Buffers, idle: Duration) -> Rc<Self> {
+    pub(crate) fn new(buffers: Buffers, timeouts: HttpTimeouts) -> Rc<Self> {
         Rc::new(Self {
             by_key: RefCell::default(),
             buffers,
-            idle,
+            timeouts,
         })
     }
 
@@ -315,17 +320,16 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             .await
             .map_err(|_| ConnectFailure::new("upstream_connect_timeout"))??;
         let local = stream.local_address();
-        let (outlet, io) = Outlet::new(stream, self.buffers.clone());
-        // The preface and our settings wait in the outlet and leave with the first request.
-        let handshake = builder().handshake::<_, Bytes>(io);
-        let (send, driven) = handshake
-            .await
-            .map_err(|_| ConnectFailure::new("upstream_http2_handshake"))?;
+        // The preface and our settings leave with the first request.
+        let link = Link::new(Wires::client(CONFIG, self.buffers.http2.clone()));
+        let wire = Wire::new(stream, link.clone(), self.buffers.clone());
         let connection = Rc::new(Connection {
-            send: RefCell::new(Some(send)),
+            link,
+            retired: Cell::new(false),
+            alarm: Cell::default(),
             streams: Cell::new(0),
             since: Cell::new(Instant::now()),
-            driver: RefCell::default(),
+            busy: Cell::new(Instant::now()),
             greeting: Cell::default(),
             curious: RefCell::default(),
             local,
@@ -333,9 +337,14 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
         group.connections.borrow_mut().push(Rc::clone(&connection));
         let lease = connection.lease(group, false);
         let (key, pool) = (route.key.clone(), Rc::downgrade(self));
-        let (group, idle) = (Rc::clone(group), self.idle);
+        let (group, timeouts) = (Rc::clone(group), self.timeouts);
+        let after = match route.to_sidecar {
+            true => timeouts.keep_alive,
+            false => timeouts.keep_alive_of_applications,
+        };
+        let pulse = Pulse::new(after, timeouts.keep_alive_patience);
         tokio::task::spawn_local(async move {
-            drive(driven, outlet, &connection, idle).await;
+            drive(wire, pulse, &connection, timeouts).await;
             connection.greeted(Greeting::Never);
             connection.retire();
             group.forget(&connection);
@@ -382,61 +391,62 @@ async fn wait(group: &Rc<Group>) -> Result<(), ConnectFailure> {
     .await
 }
 
-fn builder() -> client::Builder {
-    let mut builder = client::Builder::new();
-    builder
-        .enable_push(false)
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_frame_size(MAX_FRAME)
-        .max_header_list_size(MAX_HEADER_LIST)
-        .max_send_buffer_size(MAX_SEND_BUFFER)
-        .max_concurrent_reset_streams(MAX_REMEMBERED_RESETS)
-        .reset_stream_duration(REMEMBER_RESETS)
-        .max_local_error_reset_streams(Some(MAX_PROVOKED_RESETS))
-        .initial_max_send_streams(MAX_UPSTREAM_STREAMS);
-    builder
-}
-
 /// Moves a connection's frames until it is over; closes it when it was idle for too long.
 async fn drive<S: Io + 'static>(
-    driven: client::Connection<super::outlet::Coalesced<S>, Bytes>,
-    outlet: Outlet<S>,
+    mut wire: Wire<S>,
+    mut pulse: Pulse,
     connection: &Connection,
-    idle: Duration,
+    timeouts: HttpTimeouts,
 ) {
-    let mut driven = pin!(driven);
     let mut timer = Timer::default();
+    let link = &connection.link;
     poll_fn(|cx| {
-        note(&connection.driver, cx);
         loop {
-            if driven.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
+            let moved = wire.poll(cx);
+            if matches!(moved, Poll::Ready(Err(_))) {
+                link.borrow().closed();
             }
-            if connection.greeting.get() == Greeting::Awaited && outlet.is_greeted() {
+            let mut state = link.borrow();
+            if connection.greeting.get() == Greeting::Awaited && state.is_greeted() {
                 connection.greeted(Greeting::Heard);
             }
-            match outlet.poll_flush(cx) {
-                Poll::Ready(Ok(true)) => continue,
-                Poll::Ready(Ok(false)) | Poll::Pending => {}
-                // h2 learns of it by reading; nothing was promised to anybody that it does not undo.
-                Poll::Ready(Err(_)) => return Poll::Ready(()),
+            if state.end().is_some() {
+                return Poll::Ready(());
             }
-            let resting = connection.streams.get() == 0 && connection.send.borrow().is_some();
-            if !resting || !timer.passed(cx, connection.since.get() + idle) {
+            if moved.is_ready() && !state.output().is_empty() {
+                continue;
+            }
+            let heard = wire.take_heard();
+            if connection.streams.get() > 0 {
+                match pulse.beat(cx, heard, connection.busy.get()) {
+                    Beat::Nothing => {}
+                    Beat::Ask => {
+                        state.ask();
+                        continue;
+                    }
+                    Beat::GiveUp => {
+                        state.closed();
+                        wire.abort();
+                        return Poll::Ready(());
+                    }
+                }
+            }
+            drop(state);
+            let resting = connection.streams.get() == 0 && !connection.retired.get();
+            if !resting {
+                // The alarm rang in vain; the next rest sets another.
+                let due = |at: &Instant| *at > Instant::now();
+                connection.alarm.set(connection.alarm.get().filter(due));
                 return Poll::Pending;
             }
-            // The last handle goes, so h2 says goodbye.
-            connection.send.borrow_mut().take();
+            let until = connection.since.get() + timeouts.upstream_idle;
+            if !timer.passed(cx, until) {
+                connection.alarm.set(Some(until));
+                return Poll::Pending;
+            }
+            connection.retire();
         }
     })
     .await;
-}
-
-fn note(place: &RefCell<Option<Waker>>, cx: &Context<'_>) {
-    let mut place = place.borrow_mut();
-    match &mut *place {
-        Some(waker) => waker.clone_from(cx.waker()),
-        None => *place = Some(cx.waker().clone()),
-    }
+    let _ = tokio::time::timeout(timeouts.linger, wire.close()).await;
 }

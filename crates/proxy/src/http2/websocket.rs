@@ -4,9 +4,8 @@
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::Method;
-use http::request::Parts;
 use voile_http1::RequestHead;
+use voile_http2::Fields;
 
 /// Appended to the key before it is hashed (RFC 6455 section 1.3).
 const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -15,10 +14,10 @@ const MAGIC: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const KEY_BYTES: usize = 16;
 
 /// Whether a request is RFC 8441's: CONNECT with `:protocol: websocket`.
-pub(crate) fn is_extended_connect(parts: &Parts) -> bool {
-    let protocol = parts.extensions.get::<h2::ext::Protocol>();
-    parts.method == Method::CONNECT
-        && protocol.is_some_and(|name| name.as_str().eq_ignore_ascii_case("websocket"))
+pub(crate) fn is_extended_connect(head: &Fields) -> bool {
+    let protocol = head.protocol();
+    head.method() == "CONNECT"
+        && protocol.is_some_and(|name| name.eq_ignore_ascii_case("websocket"))
 }
 
 /// Whether a request is RFC 6455's whole handshake, so that it means something without its key.

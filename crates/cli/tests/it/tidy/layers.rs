@@ -12,6 +12,7 @@ const PURE: &[&str] = &[
     "voile-traffic",
     "voile-analysis",
     "voile-http1",
+    "voile-http2",
     "voile-report",
 ];
 const RUNTIME_AND_SOCKETS: &[&str] = &[

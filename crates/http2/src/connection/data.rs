@@ -1,0 +1,183 @@
+//! Bodies that come, and the windows that bound them. A window is given back when a task took what came through it, in
+//! halves, so that small messages cost no frames.
+
+use super::receive::Passing;
+use super::{Connection, Gone, Half, Side};
+use crate::frame::{FrameHead, Reason, flag, kind};
+
+impl Connection {
+    /// The head of a DATA frame: all of it counts in both windows, padding too.
+    pub(super) fn begin_data(&mut self, head: FrameHead) -> Result<(), Reason> {
+        let (id, length) = (head.stream, head.length);
+        if id == 0 || self.is_idle(id) {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        let padded = head.has(flag::PADDED);
+        if padded && length == 0 {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        let end = head.has(flag::END_STREAM);
+        self.count_empty(length, end)?;
+        if length as i64 > self.recv_window {
+            return Err(Reason::FLOW_CONTROL_ERROR);
+        }
+        self.recv_window -= length as i64;
+        let wanted = match self.ids.get(id) {
+            Some(key) => self.expects(key, length),
+            None => match (self.ids.gone(id), self.side) {
+                (Some(Gone::Over), _) => return Err(Reason::STREAM_CLOSED),
+                (None, Side::Server) => Err(Reason::STREAM_CLOSED),
+                (Some(Gone::ResetByUs), _) | (None, Side::Client) => Err(Reason::NO_ERROR),
+            },
+        };
+        match wanted {
+            Ok(()) => {}
+            // Nobody will take it.
+            Err(reason) => {
+                self.released += length as u32;
+                self.update_connection_window();
+                if reason != Reason::NO_ERROR {
+                    self.stream_error(id, reason);
+                }
+            }
+        }
+        let passing = Passing {
+            stream: id,
+            padded,
+            left: length,
+            padding: 0,
+            end,
+        };
+        self.pass_on(passing)
+    }
+
+    /// Whether so much may come on the stream now.
+    fn expects(&mut self, key: usize, length: usize) -> Result<(), Reason> {
+        let stream = &mut self.streams[key];
+        match stream.recv {
+            Half::Head => return Err(Reason::PROTOCOL_ERROR),
+            Half::Ended => return Err(Reason::STREAM_CLOSED),
+            Half::Open => {}
+        }
+        if length as i64 > stream.recv_window {
+            return Err(Reason::FLOW_CONTROL_ERROR);
+        }
+        stream.recv_window -= length as i64;
+        stream.held += length as u32;
+        Ok(())
+    }
+
+    fn count_empty(&mut self, length: usize, end: bool) -> Result<(), Reason> {
+        if length > 0 || end {
+            self.empty = 0;
+            return Ok(());
+        }
+        self.empty += 1;
+        match self.empty > self.config.max_empty_frames {
+            true => Err(Reason::ENHANCE_YOUR_CALM),
+            false => Ok(()),
+        }
+    }
+
+    /// Bytes of a DATA frame.
+    pub(super) fn take_data(
+        &mut self,
+        mut passing: Passing,
+        bytes: &[u8],
+    ) -> Result<usize, Reason> {
+        if passing.padded {
+            passing.padded = false;
+            passing.left -= 1;
+            passing.padding = usize::from(bytes[0]);
+            if passing.padding > passing.left {
+                return Err(Reason::PROTOCOL_ERROR);
+            }
+            if let Some(key) = self.ids.get(passing.stream) {
+                self.release(key, passing.padding + 1);
+            }
+            self.pass_on(passing)?;
+            return Ok(1);
+        }
+        let taken = passing.left.min(bytes.len());
+        let data = passing.left.saturating_sub(passing.padding).min(taken);
+        passing.left -= taken;
+        if data > 0
+            && let Some(key) = self.ids.get(passing.stream)
+        {
+            self.append(key, &bytes[..data]);
+        }
+        self.pass_on(passing)?;
+        Ok(taken)
+    }
+
+    /// Waits for the rest of the frame, or ends it.
+    fn pass_on(&mut self, passing: Passing) -> Result<(), Reason> {
+        let whole = passing.left == 0 && !passing.padded;
+        self.input.passing = (!whole).then_some(passing);
+        if whole
+            && passing.end
+            && let Some(key) = self.ids.get(passing.stream)
+        {
+            self.end_of_stream(key);
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, key: usize, data: &[u8]) {
+        let stream = &mut self.streams[key];
+        if let Some(expected) = &mut stream.expected {
+            match expected.checked_sub(data.len() as u64) {
+                Some(rest) => *expected = rest,
+                None => {
+                    let id = stream.id;
+                    return self.stream_error(id, Reason::PROTOCOL_ERROR);
+                }
+            }
+        }
+        stream.data.extend_from_slice(data);
+        stream.wake();
+    }
+
+    /// The peer said all on the stream.
+    pub(super) fn end_of_stream(&mut self, key: usize) {
+        let stream = &mut self.streams[key];
+        if stream.recv == Half::Ended {
+            return;
+        }
+        if stream.expected.is_some_and(|missing| missing > 0) && !stream.bodiless {
+            let id = stream.id;
+            return self.stream_error(id, Reason::PROTOCOL_ERROR);
+        }
+        stream.recv = Half::Ended;
+        stream.wake();
+        self.close_if_done(key);
+    }
+
+    /// A task took so many bytes.
+    pub(crate) fn release(&mut self, key: usize, bytes: usize) {
+        let half = self.config.stream_window / 2;
+        let stream = &mut self.streams[key];
+        let bytes = (bytes as u32).min(stream.held);
+        stream.held -= bytes;
+        self.released += bytes;
+        if stream.recv == Half::Open && !stream.closed {
+            stream.released += bytes;
+            if stream.released >= half {
+                let (id, more) = (stream.id, std::mem::take(&mut stream.released));
+                stream.recv_window += i64::from(more);
+                self.write(kind::WINDOW_UPDATE, 0, id, &more.to_be_bytes());
+                self.nudge();
+            }
+        }
+        self.update_connection_window();
+    }
+
+    pub(super) fn update_connection_window(&mut self) {
+        if self.released >= self.config.connection_window / 2 && self.over.is_none() {
+            let more = std::mem::take(&mut self.released);
+            self.recv_window += i64::from(more);
+            self.write(kind::WINDOW_UPDATE, 0, 0, &more.to_be_bytes());
+            self.nudge();
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Header blocks that come: collected, decoded in order whoever they are for, checked, and given to their stream.
+
+use super::receive::Block;
+use super::{Connection, Gone, Half, Leaving, Side, Stream};
+use crate::fields::Fields;
+use crate::frame::{FrameHead, Reason, flag, kind, number};
+use crate::head::{self, Checked, Kind};
+
+impl Connection {
+    pub(super) fn headers(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+        let (mut text, mut padding) = (payload, 0);
+        if head.has(flag::PADDED) {
+            let (length, rest) = text.split_first().ok_or(Reason::FRAME_SIZE_ERROR)?;
+            (text, padding) = (rest, usize::from(*length));
+        }
+        let mut own_parent = false;
+        if head.has(flag::PRIORITY) {
+            let (priority, rest) = text.split_at_checked(5).ok_or(Reason::FRAME_SIZE_ERROR)?;
+            own_parent = number(priority) & 0x7fff_ffff == head.stream;
+            text = rest;
+        }
+        let length = text.len().checked_sub(padding);
+        let text = &text[..length.ok_or(Reason::PROTOCOL_ERROR)?];
+        let end_stream = head.has(flag::END_STREAM);
+        if head.has(flag::END_HEADERS) {
+            return self.block(head.stream, end_stream, own_parent, text);
+        }
+        self.input.block = Some(Block {
+            stream: head.stream,
+            end_stream,
+            own_parent,
+            continuations: 0,
+            text: text.to_vec(),
+        });
+        Ok(())
+    }
+
+    pub(super) fn continuation(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+        let mut block = self.input.block.take().ok_or(Reason::PROTOCOL_ERROR)?;
+        if block.stream != head.stream {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        block.continuations += 1;
+        if block.continuations > self.config.max_continuations {
+            return Err(Reason::ENHANCE_YOUR_CALM);
+        }
+        block.text.extend_from_slice(payload);
+        if head.has(flag::END_HEADERS) {
+            return self.block(
+                block.stream,
+                block.end_stream,
+                block.own_parent,
+                &block.text,
+            );
+        }
+        self.input.block = Some(block);
+        Ok(())
+    }
+
+    /// A whole block. It is decoded whatever it is for, because the table that both ends share depends on it.
+    fn block(&mut self, id: u32, end: bool, own_parent: bool, text: &[u8]) -> Result<(), Reason> {
+        let mut fields = self.pool.block();
+        let limit = self.config.max_header_list as usize;
+        let decoded = self.decoder.decode(text, &mut fields, limit);
+        let whole = decoded.map_err(|_| Reason::COMPRESSION_ERROR)?;
+        if own_parent && !self.is_idle(id) {
+            self.pool.give_block(fields);
+            self.stream_error(id, Reason::PROTOCOL_ERROR);
+            return Ok(());
+        }
+        match self.ids.get(id) {
+            Some(key) => {
+                if let Err(reason) = self.head(key, fields, end, whole) {
+                    self.stream_error(id, reason);
+                }
+                Ok(())
+            }
+            None if self.is_idle(id) => {
+                let checked = head::check(Kind::Request, &fields);
+                let good = checked.ok().filter(|_| !own_parent);
+                self.open(id, fields, end, whole.then_some(good))
+            }
+            None => {
+                self.pool.give_block(fields);
+                match (self.ids.gone(id), self.side) {
+                    (Some(Gone::ResetByUs), _) | (None, Side::Client) => Ok(()),
+                    (Some(Gone::Over), _) => Err(Reason::STREAM_CLOSED),
+                    (None, Side::Server) => Err(Reason::PROTOCOL_ERROR),
+                }
+            }
+        }
+    }
+
+    /// A client's new stream. `checked` is nothing of a head that is too large, and of another whether it is good.
+    fn open(
+        &mut self,
+        id: u32,
+        fields: Fields,
+        end: bool,
+        checked: Option<Option<Checked>>,
+    ) -> Result<(), Reason> {
+        if self.side == Side::Client || id.is_multiple_of(2) {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        let before = std::mem::replace(&mut self.last_peer, id);
+        if matches!(self.leaving, Leaving::After(_)) {
+            // It was told that this one is not looked at.
+            self.last_peer = before.max(id);
+            self.ids
+                .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
+            return Ok(());
+        }
+        if self.open_peer >= self.config.max_peer_streams {
+            let refused = Reason::REFUSED_STREAM.0.to_be_bytes();
+            self.write(kind::RST_STREAM, 0, id, &refused);
+            self.ids
+                .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
+            return Ok(());
+        }
+        let Some(checked) = checked else {
+            self.refuse_head(id, end);
+            return Ok(());
+        };
+        // A body that was promised and does not come.
+        let good = checked.filter(|checked| !(end && checked.length.unwrap_or(0) > 0));
+        let Some(checked) = good else {
+            self.pool.give_block(fields);
+            self.stream_error(id, Reason::PROTOCOL_ERROR);
+            return Ok(());
+        };
+        let mut stream = Stream::new(id, self.peer.window, self.config.stream_window);
+        stream.recv = if end { Half::Ended } else { Half::Open };
+        stream.expected = checked.length;
+        stream.head = Some(fields);
+        let key = self.streams.insert(stream);
+        self.ids.insert(id, key);
+        self.open_peer += 1;
+        self.accepting.push_back(key);
+        Ok(())
+    }
+
+    /// Answers a head that is too large (RFC 6585 section 5).
+    fn refuse_head(&mut self, id: u32, end: bool) {
+        self.write_block(id, &Fields::response(431), true);
+        if !end {
+            self.write(kind::RST_STREAM, 0, id, &Reason::NO_ERROR.0.to_be_bytes());
+        }
+        self.ids
+            .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
+    }
+
+    /// A head on a stream that is open.
+    fn head(&mut self, key: usize, fields: Fields, end: bool, whole: bool) -> Result<(), Reason> {
+        let stream = &mut self.streams[key];
+        if stream.recv == Half::Ended {
+            return Err(Reason::STREAM_CLOSED);
+        }
+        if !whole {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        if stream.recv == Half::Open {
+            if !end || head::check(Kind::Trailers, &fields).is_err() {
+                return Err(Reason::PROTOCOL_ERROR);
+            }
+            stream.trailers = Some(fields);
+            self.end_of_stream(key);
+            return Ok(());
+        }
+        let checked = head::check(Kind::Response, &fields);
+        let checked = checked.map_err(|_| Reason::PROTOCOL_ERROR)?;
+        match fields.status() {
+            // There is no upgrade in HTTP/2, and an interim answer is no end.
+            101 => return Err(Reason::PROTOCOL_ERROR),
+            100..200 if end => return Err(Reason::PROTOCOL_ERROR),
+            100..200 => {
+                if stream.early.len() >= self.config.max_interim {
+                    return Err(Reason::ENHANCE_YOUR_CALM);
+                }
+                stream.early.push_back(fields);
+                stream.wake();
+                return Ok(());
+            }
+            204 | 304 => stream.bodiless = true,
+            _ => {}
+        }
+        stream.expected = checked.length.filter(|_| !stream.bodiless);
+        stream.head = Some(fields);
+        stream.recv = Half::Open;
+        stream.wake();
+        if end {
+            self.end_of_stream(key);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! Streams by their numbers: the open ones by place, and a short memory of those that are over.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Hashes one number by one multiplication. A peer chooses its numbers, but only rising ones, and few are open.
+#[derive(Debug, Default)]
+struct ByNumber(u64);
+
+impl Hasher for ByNumber {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// How a stream ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// By both ends having said all, or by the peer's reset: nothing may follow.
+    Over,
+    /// By our reset: what the peer sent before it knew is ignored.
+    ResetByUs,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    open: HashMap<u32, usize, BuildHasherDefault<ByNumber>>,
+    over: VecDeque<u32>,
+    reset: VecDeque<u32>,
+}
+
+/// Streams remembered that ended well; only a peer that breaks the rules speaks of them again.
+const MAX_OVER: usize = 16;
+
+impl Ids {
+    pub(super) fn get(&self, id: u32) -> Option<usize> {
+        self.open.get(&id).copied()
+    }
+
+    pub(super) fn insert(&mut self, id: u32, key: usize) {
+        self.open.insert(id, key);
+    }
+
+    /// The stream is over; at most `resets` of those that we reset are remembered.
+    pub(super) fn close(&mut self, id: u32, how: Gone, resets: usize) {
+        self.open.remove(&id);
+        let (memory, most) = match how {
+            Gone::Over => (&mut self.over, MAX_OVER),
+            Gone::ResetByUs => (&mut self.reset, resets),
+        };
+        if memory.len() >= most {
+            memory.pop_front();
+        }
+        memory.push_back(id);
+    }
+
+    /// How a stream that is not open ended, if that is remembered.
+    pub(super) fn gone(&self, id: u32) -> Option<Gone> {
+        if self.reset.contains(&id) {
+            return Some(Gone::ResetByUs);
+        }
+        self.over.contains(&id).then_some(Gone::Over)
+    }
+
+    pub(super) fn keys(&self) -> Vec<usize> {
+        self.open.values().copied().collect()
+    }
+}

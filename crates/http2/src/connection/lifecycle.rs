@@ -1,0 +1,150 @@
+//! How streams end: well, by a reset, with their connection, or because nobody holds them any more.
+
+use super::stream::Half;
+use super::{Connection, Failure, Gone, Leaving, Side};
+use crate::frame::{Reason, kind};
+
+impl Connection {
+    pub(super) fn fail_all(&mut self, failure: Failure) {
+        for key in self.ids.keys() {
+            self.fail(key, failure, Gone::Over);
+        }
+        while let Some(key) = self.opening.pop_front() {
+            self.fail(key, failure, Gone::Over);
+        }
+    }
+
+    /// The stream ends before its time.
+    pub(super) fn fail(&mut self, key: usize, failure: Failure, how: Gone) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        if stream.failed.is_none() {
+            stream.failed = Some(failure);
+        }
+        stream.queue.clear();
+        stream.wake();
+        self.close(key, how);
+    }
+
+    /// No more frames go or come on the stream.
+    pub(super) fn close(&mut self, key: usize, how: Gone) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        if std::mem::replace(&mut stream.closed, true) {
+            return;
+        }
+        let (id, local) = (stream.id, stream.id % 2 == 1);
+        if id != 0 {
+            self.ids.close(id, how, self.config.max_remembered_resets);
+            match local == (self.side == Side::Client) {
+                true => self.open_local -= 1,
+                false => self.open_peer -= 1,
+            }
+        }
+        if self.streams[key].refs == 0 && self.streams[key].accepted {
+            self.forget(key);
+        }
+        if !self.opening.is_empty() {
+            self.open_more();
+        }
+        if self.leaving != Leaving::No && self.open_local == 0 && self.open_peer == 0 {
+            self.nudge();
+        }
+    }
+
+    pub(super) fn close_if_done(&mut self, key: usize) {
+        let stream = &self.streams[key];
+        if stream.send == Half::Ended && stream.recv == Half::Ended && stream.queue.is_empty() {
+            self.close(key, Gone::Over);
+        }
+    }
+
+    /// Nobody holds the stream any more.
+    pub(super) fn forget(&mut self, key: usize) {
+        let Some(mut stream) = self.streams.try_remove(key) else {
+            return;
+        };
+        self.released += stream.held;
+        if stream.held > 0 {
+            self.update_connection_window();
+        }
+        if stream.waiting {
+            self.waiting.retain(|other| *other != key);
+        }
+        if stream.id == 0 {
+            self.opening.retain(|other| *other != key);
+        }
+        let heads = stream
+            .early
+            .drain(..)
+            .chain(stream.head)
+            .chain(stream.trailers);
+        heads.for_each(|block| self.pool.give_block(block));
+    }
+
+    pub(crate) fn hold(&mut self, key: usize) {
+        self.streams[key].refs += 1;
+    }
+
+    /// A handle went; with the last one the stream ends, if it has not.
+    pub(crate) fn release_handle(&mut self, key: usize) {
+        let stream = &mut self.streams[key];
+        stream.refs -= 1;
+        if stream.refs > 0 {
+            return;
+        }
+        if stream.closed {
+            return self.forget(key);
+        }
+        if stream.id == 0 {
+            stream.closed = true;
+            return self.forget(key);
+        }
+        let said_all = stream.send == Half::Ended;
+        if said_all && !stream.queue.is_empty() {
+            // The rest goes out first; see `flush_queue`.
+            return;
+        }
+        let reason = match (said_all, self.side) {
+            (true, Side::Server) => Reason::NO_ERROR,
+            _ => Reason::CANCEL,
+        };
+        self.reset(key, reason);
+        self.nudge();
+    }
+
+    /// Ends the stream with a code.
+    pub(crate) fn reset(&mut self, key: usize, reason: Reason) {
+        let stream = &mut self.streams[key];
+        if stream.closed {
+            return;
+        }
+        if stream.id == 0 {
+            // Nobody heard of it.
+            stream.failed = Some(Failure::Reset(reason));
+            stream.queue.clear();
+            return;
+        }
+        let id = stream.id;
+        self.write(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes());
+        self.fail(key, Failure::Reset(reason), Gone::ResetByUs);
+        self.nudge();
+    }
+
+    /// Answers what RFC 9113 calls a stream error.
+    pub(super) fn stream_error(&mut self, id: u32, reason: Reason) {
+        self.write(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes());
+        match self.ids.get(id) {
+            Some(key) => self.fail(key, Failure::Violation(reason), Gone::ResetByUs),
+            None => self
+                .ids
+                .close(id, Gone::ResetByUs, self.config.max_remembered_resets),
+        }
+        self.provoked += 1;
+        if self.provoked > self.config.max_provoked_resets {
+            self.abort(Reason::ENHANCE_YOUR_CALM);
+        }
+    }
+}

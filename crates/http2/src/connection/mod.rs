@@ -1,0 +1,413 @@
+//! One connection: what both ends agreed on, its streams, what is to be written. Bytes come in by `receive.rs`, heads by
+//! `heads.rs`, bodies by `data.rs`; what tasks say goes out by `send.rs`.
+
+mod data;
+mod heads;
+mod ids;
+mod lifecycle;
+mod read;
+mod receive;
+mod send;
+mod settings;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::task::{Context, Waker};
+
+use slab::Slab;
+
+use crate::fields::Fields;
+use crate::frame::{self, DEFAULT_MAX_FRAME, DEFAULT_WINDOW, PREFACE, Reason, kind, setting};
+use crate::hpack::{Decoder, Encoder};
+use crate::pool::Pool;
+use ids::{Gone, Ids};
+use receive::Input;
+use stream::{Half, Stream};
+
+/// The limits of a connection, each named and explained by whoever sets it.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Bytes a peer may send on one stream before some are released.
+    pub stream_window: u32,
+    /// The same for all streams together.
+    pub connection_window: u32,
+    /// Largest head, in bytes as RFC 9113 section 6.5.2 counts them.
+    pub max_header_list: u32,
+    /// CONTINUATION frames of one head.
+    pub max_continuations: u32,
+    /// Streams the peer may have open.
+    pub max_peer_streams: u32,
+    /// Streams of ours that may be open before the peer says how many.
+    pub initial_streams: u32,
+    /// Streams reset by us that are remembered, so that frames on their way are not an error.
+    pub max_remembered_resets: usize,
+    /// Streams reset by the peer before they were accepted.
+    pub max_unseen_resets: usize,
+    /// Streams that we had to reset for the peer's errors.
+    pub max_provoked_resets: usize,
+    /// DATA frames without data, one after another.
+    pub max_empty_frames: u32,
+    /// Interim heads of one answer that wait to be read.
+    pub max_interim: usize,
+}
+
+/// Why a stream failed, as its task sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// By RST_STREAM, with this code.
+    Reset(Reason),
+    /// The peer did nothing with it: REFUSED_STREAM, or behind the last stream that a GOAWAY names.
+    Unprocessed,
+    /// By us, for what the peer said: RFC 9113 calls it an error.
+    Violation(Reason),
+    /// With its connection.
+    Connection,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// As both ends wished.
+    Clean,
+    /// The peer broke a rule, or made too much work.
+    Error(Reason),
+    /// The socket ended.
+    Closed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Server,
+    Client,
+}
+
+/// What the peer's settings say.
+#[derive(Debug)]
+struct Peer {
+    window: u32,
+    max_frame: u32,
+    max_streams: u32,
+    extended_connect: bool,
+}
+
+/// How far we are in saying goodbye.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    No,
+    /// GOAWAY without a last stream was said; the answer to a ping says that the peer knows.
+    Announced,
+    /// Streams after this one are ignored.
+    After(u32),
+}
+
+/// What the ping of a goodbye carries.
+const GOODBYE: [u8; 8] = *b"goodbye.";
+
+/// What the ping of a doubt carries.
+const ALIVE: [u8; 8] = *b"you ok?.";
+
+/// Streams woken at once when there is room for data again.
+const WAKE_AT_ONCE: usize = 4;
+
+/// See the module.
+pub struct Connection {
+    side: Side,
+    config: Config,
+    pool: Pool,
+    input: Input,
+    decoder: Decoder,
+    encoder: Encoder,
+    out: Vec<u8>,
+    written: usize,
+    peer: Peer,
+    send_window: i64,
+    recv_window: i64,
+    /// Bytes that tasks released and the peer was not told of.
+    released: u32,
+    streams: Slab<Stream>,
+    ids: Ids,
+    last_peer: u32,
+    next_local: u32,
+    open_peer: u32,
+    open_local: u32,
+    /// Ours that wait until the peer allows more.
+    opening: VecDeque<usize>,
+    /// Those that wait for room.
+    waiting: VecDeque<usize>,
+    /// The peer's that nobody accepted yet.
+    accepting: VecDeque<usize>,
+    leaving: Leaving,
+    /// The peer said GOAWAY.
+    peer_leaves: bool,
+    over: Option<End>,
+    provoked: usize,
+    unseen: usize,
+    empty: u32,
+    driver: Option<Waker>,
+}
+
+impl Connection {
+    /// The end that answers. Its settings are waiting to be written.
+    pub fn server(config: Config, pool: Pool) -> Self {
+        let mut server = Self::new(Side::Server, config, pool);
+        server.greet(&[
+            (setting::MAX_CONCURRENT_STREAMS, config.max_peer_streams),
+            (setting::INITIAL_WINDOW_SIZE, config.stream_window),
+            (setting::MAX_HEADER_LIST_SIZE, config.max_header_list),
+            (setting::ENABLE_CONNECT_PROTOCOL, 1),
+        ]);
+        server
+    }
+
+    /// The end that asks. Preface and settings are waiting to be written.
+    pub fn client(config: Config, pool: Pool) -> Self {
+        let mut client = Self::new(Side::Client, config, pool);
+        client.room().extend_from_slice(PREFACE);
+        client.greet(&[
+            (setting::ENABLE_PUSH, 0),
+            (setting::INITIAL_WINDOW_SIZE, config.stream_window),
+            (setting::MAX_HEADER_LIST_SIZE, config.max_header_list),
+        ]);
+        client
+    }
+
+    fn new(side: Side, config: Config, pool: Pool) -> Self {
+        Self {
+            side,
+            config,
+            pool,
+            input: Input::new(side == Side::Server),
+            decoder: Decoder::new(),
+            encoder: Encoder::new(),
+            out: Vec::new(),
+            written: 0,
+            peer: Peer {
+                window: DEFAULT_WINDOW,
+                max_frame: DEFAULT_MAX_FRAME,
+                max_streams: config.initial_streams,
+                extended_connect: false,
+            },
+            send_window: DEFAULT_WINDOW.into(),
+            recv_window: config.connection_window.into(),
+            released: 0,
+            streams: Slab::new(),
+            ids: Ids::default(),
+            last_peer: 0,
+            next_local: 1,
+            open_peer: 0,
+            open_local: 0,
+            opening: VecDeque::new(),
+            waiting: VecDeque::new(),
+            accepting: VecDeque::new(),
+            leaving: Leaving::No,
+            peer_leaves: false,
+            over: None,
+            provoked: 0,
+            unseen: 0,
+            empty: 0,
+            driver: None,
+        }
+    }
+
+    fn greet(&mut self, settings: &[(u16, u32)]) {
+        let mut payload = Vec::with_capacity(settings.len() * 6);
+        for (name, value) in settings {
+            payload.extend_from_slice(&name.to_be_bytes());
+            payload.extend_from_slice(&value.to_be_bytes());
+        }
+        self.write(kind::SETTINGS, 0, 0, &payload);
+        let more = self.config.connection_window.saturating_sub(DEFAULT_WINDOW);
+        if more > 0 {
+            self.write(kind::WINDOW_UPDATE, 0, 0, &more.to_be_bytes());
+        }
+    }
+
+    // --- output
+
+    fn room(&mut self) -> &mut Vec<u8> {
+        if self.out.capacity() == 0 {
+            self.out = self.pool.room();
+        }
+        &mut self.out
+    }
+
+    fn write(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        frame::write(self.room(), kind, flags, stream, payload);
+    }
+
+    /// What is to be written now.
+    pub fn output(&self) -> &[u8] {
+        &self.out[self.written..]
+    }
+
+    /// So much of it was.
+    pub fn wrote(&mut self, bytes: usize) {
+        self.written += bytes;
+        if self.written >= self.out.len() {
+            self.written = 0;
+            self.pool.give_room(std::mem::take(&mut self.out));
+        }
+    }
+
+    // --- its driver
+
+    /// Whoever drives it is woken when a task has said something.
+    pub fn watch(&mut self, cx: &Context<'_>) {
+        match &mut self.driver {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => self.driver = Some(cx.waker().clone()),
+        }
+    }
+
+    /// Has the driver look at everything again.
+    pub fn wake_driver(&mut self) {
+        self.nudge();
+    }
+
+    /// Wakes the driver, once until it watches again.
+    pub(crate) fn nudge(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+    }
+
+    /// Lets streams go on for which there is room again. True when more of them wait than were woken.
+    pub fn replenish(&mut self) -> bool {
+        let mut woken = 0;
+        while self.free() > 0 {
+            let Some(key) = self.waiting.pop_front() else {
+                return false;
+            };
+            let Some(stream) = self.streams.get_mut(key) else {
+                continue;
+            };
+            stream.waiting = false;
+            if stream.queue.is_empty() {
+                stream.wake();
+                woken += 1;
+                if woken == WAKE_AT_ONCE {
+                    return !self.waiting.is_empty();
+                }
+            } else {
+                self.resume(key);
+            }
+        }
+        false
+    }
+
+    /// How it ended, once it did; what is waiting to be written is its last word.
+    pub fn end(&mut self) -> Option<End> {
+        if self.over.is_none() && self.open_local == 0 && self.open_peer == 0 {
+            let done = match self.side {
+                Side::Server => {
+                    matches!(self.leaving, Leaving::After(_)) && self.accepting.is_empty()
+                }
+                Side::Client => self.leaving != Leaving::No && self.opening.is_empty(),
+            };
+            if done {
+                if self.side == Side::Client {
+                    self.say_goodbye(0, Reason::NO_ERROR);
+                }
+                self.over = Some(End::Clean);
+            }
+        }
+        self.over
+    }
+
+    /// Whether it ended.
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// Whether it takes no more streams.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving != Leaving::No
+    }
+
+    /// The socket gives and takes no more.
+    pub fn closed(&mut self) {
+        if self.over.is_none() {
+            self.over = Some(End::Closed);
+            self.fail_all(Failure::Connection);
+        }
+    }
+
+    /// Takes no more streams; those in flight finish.
+    pub fn leave(&mut self) {
+        if self.leaving != Leaving::No || self.over.is_some() {
+            return;
+        }
+        self.leaving = Leaving::Announced;
+        if self.side == Side::Server {
+            self.say_goodbye(0x7fff_ffff, Reason::NO_ERROR);
+            self.write(kind::PING, 0, 0, &GOODBYE);
+        }
+        self.nudge();
+    }
+
+    /// Ends it at once, for this reason.
+    pub fn abort(&mut self, reason: Reason) {
+        if self.over.is_none() {
+            self.say_goodbye(self.last_peer, reason);
+            self.over = Some(End::Error(reason));
+            self.fail_all(Failure::Violation(reason));
+        }
+    }
+
+    /// Asks whether the peer is there; whatever comes next says yes.
+    pub fn ask(&mut self) {
+        self.write(kind::PING, 0, 0, &ALIVE);
+    }
+
+    fn say_goodbye(&mut self, last: u32, reason: Reason) {
+        let mut payload = [0; 8];
+        payload[..4].copy_from_slice(&last.to_be_bytes());
+        payload[4..].copy_from_slice(&reason.0.to_be_bytes());
+        self.write(kind::GOAWAY, 0, 0, &payload);
+    }
+
+    // --- streams
+
+    /// Whether our streams may use extended CONNECT (RFC 8441).
+    pub fn allows_extended_connect(&self) -> bool {
+        self.peer.extended_connect
+    }
+
+    /// Streams of ours that the peer allows.
+    pub fn max_local_streams(&self) -> u32 {
+        self.peer.max_streams
+    }
+
+    /// Whether another stream of ours may be begun.
+    pub fn takes_streams(&self) -> bool {
+        self.over.is_none()
+            && self.leaving == Leaving::No
+            && !self.peer_leaves
+            && self.next_local < 0x7fff_ffff
+    }
+
+    /// Streams that the peer opened and reset before anybody looked, since the last question.
+    pub fn take_unseen(&mut self) -> u32 {
+        u32::try_from(std::mem::take(&mut self.unseen)).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn accept(&mut self) -> Option<(usize, Fields)> {
+        while let Some(key) = self.accepting.pop_front() {
+            let Some(stream) = self.streams.get_mut(key) else {
+                continue;
+            };
+            stream.accepted = true;
+            match (stream.failed, stream.head.take()) {
+                (None, Some(head)) => return Some((key, head)),
+                _ => self.forget(key),
+            }
+        }
+        None
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}

@@ -1,0 +1,276 @@
+//! Bytes to frames. Bodies pass in whatever pieces they come; other frames are taken from where they lie when they are
+//! whole, and collected when they are not, so that a connection that waits holds no buffer of anybody's.
+
+use super::{Connection, Failure, GOODBYE, Gone, Leaving, Side};
+use crate::frame::{
+    DEFAULT_MAX_FRAME, FrameHead, HEAD_BYTES, MAX_WINDOW, PREFACE, Reason, flag, kind, number,
+};
+
+/// A header block that is being collected.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) stream: u32,
+    pub(super) end_stream: bool,
+    /// The stream was said to depend on itself.
+    pub(super) own_parent: bool,
+    pub(super) continuations: u32,
+    pub(super) text: Vec<u8>,
+}
+
+/// A DATA frame whose bytes are passing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passing {
+    pub(super) stream: u32,
+    /// The next byte says how much padding there is.
+    pub(super) padded: bool,
+    pub(super) left: usize,
+    pub(super) padding: usize,
+    pub(super) end: bool,
+}
+
+/// How far reading is.
+#[derive(Debug)]
+pub(super) struct Input {
+    /// Bytes of the preface still to come.
+    preface: usize,
+    /// The first frame is settings.
+    greeted: bool,
+    head: [u8; HEAD_BYTES],
+    have: usize,
+    /// The beginning of a frame that is not whole.
+    partial: Vec<u8>,
+    pub(super) passing: Option<Passing>,
+    pub(super) block: Option<Block>,
+}
+
+impl Input {
+    pub(super) fn new(preface: bool) -> Self {
+        Self {
+            preface: if preface { PREFACE.len() } else { 0 },
+            greeted: false,
+            head: [0; HEAD_BYTES],
+            have: 0,
+            partial: Vec::new(),
+            passing: None,
+            block: None,
+        }
+    }
+}
+
+impl Connection {
+    /// Takes bytes from the peer, all of them.
+    pub fn receive(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.over.is_none() {
+            match self.take(bytes) {
+                Ok(taken) => bytes = &bytes[taken..],
+                Err(reason) => self.abort(reason),
+            }
+        }
+    }
+
+    /// Whether the peer has said its preface and settings.
+    pub fn is_greeted(&self) -> bool {
+        self.input.greeted
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, Reason> {
+        if self.input.preface > 0 {
+            return self.take_preface(bytes);
+        }
+        if let Some(passing) = self.input.passing {
+            return self.take_data(passing, bytes);
+        }
+        let missing = HEAD_BYTES - self.input.have;
+        if missing > 0 {
+            let taken = missing.min(bytes.len());
+            let have = self.input.have;
+            self.input.head[have..have + taken].copy_from_slice(&bytes[..taken]);
+            self.input.have += taken;
+            if taken == missing {
+                self.begin_frame()?;
+            }
+            return Ok(taken);
+        }
+        let head = FrameHead::read(&self.input.head);
+        if self.input.partial.is_empty() && bytes.len() >= head.length {
+            self.input.have = 0;
+            self.frame(head, &bytes[..head.length])?;
+            return Ok(head.length);
+        }
+        let taken = (head.length - self.input.partial.len()).min(bytes.len());
+        self.input.partial.extend_from_slice(&bytes[..taken]);
+        if self.input.partial.len() == head.length {
+            let payload = std::mem::take(&mut self.input.partial);
+            self.input.have = 0;
+            self.frame(head, &payload)?;
+        }
+        Ok(taken)
+    }
+
+    fn take_preface(&mut self, bytes: &[u8]) -> Result<usize, Reason> {
+        let expected = &PREFACE[PREFACE.len() - self.input.preface..];
+        let taken = expected.len().min(bytes.len());
+        if bytes[..taken] != expected[..taken] {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        self.input.preface -= taken;
+        Ok(taken)
+    }
+
+    /// A frame's head is there.
+    fn begin_frame(&mut self) -> Result<(), Reason> {
+        let head = FrameHead::read(&self.input.head);
+        if !self.input.greeted && head.kind != kind::SETTINGS {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        if head.length > DEFAULT_MAX_FRAME as usize {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        if self.input.block.is_some() && head.kind != kind::CONTINUATION {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        if head.kind == kind::DATA {
+            self.input.have = 0;
+            return self.begin_data(head);
+        }
+        if head.length == 0 {
+            self.input.have = 0;
+            return self.frame(head, &[]);
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+        let on_stream = head.stream != 0;
+        match head.kind {
+            kind::HEADERS if on_stream => self.headers(head, payload),
+            kind::CONTINUATION if on_stream => self.continuation(head, payload),
+            kind::PRIORITY if on_stream => self.priority(head.stream, payload),
+            kind::RST_STREAM if on_stream => self.reset_by_peer(head.stream, payload),
+            kind::SETTINGS if !on_stream => {
+                self.input.greeted |= !head.has(flag::ACK);
+                self.settings(head.flags, payload)
+            }
+            kind::PING if !on_stream => self.ping(head, payload),
+            kind::GOAWAY if !on_stream => self.peer_leaves(payload),
+            kind::WINDOW_UPDATE => self.window_update(head.stream, payload),
+            // Nobody may push to us, and what is for a stream is for a stream.
+            kind::DATA..=kind::CONTINUATION => Err(Reason::PROTOCOL_ERROR),
+            // What nobody knows means nothing (RFC 9113 section 5.5).
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nobody has opened the stream yet.
+    pub(super) fn is_idle(&self, id: u32) -> bool {
+        let by_client = id % 2 == 1;
+        match (self.side, by_client) {
+            (Side::Server, true) => id > self.last_peer,
+            (Side::Client, true) => id >= self.next_local,
+            // Nobody pushes.
+            (_, false) => true,
+        }
+    }
+
+    fn priority(&mut self, id: u32, payload: &[u8]) -> Result<(), Reason> {
+        if payload.len() != 5 {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        if number(payload) & 0x7fff_ffff == id {
+            self.stream_error(id, Reason::PROTOCOL_ERROR);
+        }
+        Ok(())
+    }
+
+    fn reset_by_peer(&mut self, id: u32, payload: &[u8]) -> Result<(), Reason> {
+        if payload.len() != 4 {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        if self.is_idle(id) {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        let Some(key) = self.ids.get(id) else {
+            return Ok(());
+        };
+        let failure = match Reason(number(payload)) {
+            Reason::REFUSED_STREAM => Failure::Unprocessed,
+            reason => Failure::Reset(reason),
+        };
+        if !self.streams[key].accepted {
+            self.unseen += 1;
+            if self.unseen > self.config.max_unseen_resets {
+                return Err(Reason::ENHANCE_YOUR_CALM);
+            }
+        }
+        self.fail(key, failure, Gone::Over);
+        Ok(())
+    }
+
+    fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+        if payload.len() != 8 {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        if !head.has(flag::ACK) {
+            self.write(kind::PING, flag::ACK, 0, payload);
+        } else if payload == GOODBYE && self.leaving == Leaving::Announced {
+            self.leaving = Leaving::After(self.last_peer);
+            self.say_goodbye(self.last_peer, Reason::NO_ERROR);
+        }
+        Ok(())
+    }
+
+    fn peer_leaves(&mut self, payload: &[u8]) -> Result<(), Reason> {
+        if payload.len() < 8 {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        self.peer_leaves = true;
+        if self.side == Side::Server {
+            return Ok(());
+        }
+        let last = number(payload) & 0x7fff_ffff;
+        for key in self.ids.keys() {
+            if self.streams[key].id > last {
+                self.fail(key, Failure::Unprocessed, Gone::ResetByUs);
+            }
+        }
+        while let Some(key) = self.opening.pop_front() {
+            self.fail(key, Failure::Unprocessed, Gone::Over);
+        }
+        // Nobody can begin a stream any more; the last one ends the connection.
+        self.leaving = Leaving::Announced;
+        Ok(())
+    }
+
+    fn window_update(&mut self, id: u32, payload: &[u8]) -> Result<(), Reason> {
+        if payload.len() != 4 {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        let more = i64::from(number(payload) & 0x7fff_ffff);
+        if id == 0 {
+            self.send_window += more;
+            return match more {
+                0 => Err(Reason::PROTOCOL_ERROR),
+                _ if self.send_window > MAX_WINDOW => Err(Reason::FLOW_CONTROL_ERROR),
+                _ => Ok(()),
+            };
+        }
+        if self.is_idle(id) {
+            return Err(Reason::PROTOCOL_ERROR);
+        }
+        let Some(key) = self.ids.get(id) else {
+            return Ok(());
+        };
+        let stream = &mut self.streams[key];
+        stream.send_window += more;
+        if more == 0 {
+            self.stream_error(id, Reason::PROTOCOL_ERROR);
+        } else if stream.send_window > MAX_WINDOW {
+            self.stream_error(id, Reason::FLOW_CONTROL_ERROR);
+        } else if stream.queue.is_empty() {
+            stream.wake();
+        } else {
+            self.resume(key);
+        }
+        Ok(())
+    }
+}

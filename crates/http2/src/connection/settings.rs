@@ -1,0 +1,47 @@
+//! The peer's settings: taken at once, all or none, and acknowledged.
+
+use super::{Connection, Side};
+use crate::frame::{DEFAULT_MAX_FRAME, Reason, flag, kind, number, setting};
+
+impl Connection {
+    fn setting(&mut self, name: u16, value: u32) -> Result<(), Reason> {
+        match name {
+            setting::HEADER_TABLE_SIZE => self.encoder.limit(value as usize),
+            setting::ENABLE_PUSH if value > 1 => return Err(Reason::PROTOCOL_ERROR),
+            setting::ENABLE_PUSH if value == 1 && self.side == Side::Client => {
+                return Err(Reason::PROTOCOL_ERROR);
+            }
+            setting::MAX_CONCURRENT_STREAMS => {
+                self.peer.max_streams = value;
+                self.open_more();
+            }
+            setting::INITIAL_WINDOW_SIZE => self.resize_windows(value)?,
+            setting::MAX_FRAME_SIZE if !(DEFAULT_MAX_FRAME..=0xff_ffff).contains(&value) => {
+                return Err(Reason::PROTOCOL_ERROR);
+            }
+            setting::MAX_FRAME_SIZE => self.peer.max_frame = value,
+            setting::ENABLE_CONNECT_PROTOCOL if value > 1 => return Err(Reason::PROTOCOL_ERROR),
+            setting::ENABLE_CONNECT_PROTOCOL => self.peer.extended_connect = value == 1,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn settings(&mut self, flags: u8, payload: &[u8]) -> Result<(), Reason> {
+        if flags & flag::ACK != 0 {
+            return match payload {
+                [] => Ok(()),
+                _ => Err(Reason::FRAME_SIZE_ERROR),
+            };
+        }
+        if !payload.len().is_multiple_of(6) {
+            return Err(Reason::FRAME_SIZE_ERROR);
+        }
+        for one in payload.chunks_exact(6) {
+            let name = u16::from_be_bytes([one[0], one[1]]);
+            self.setting(name, number(&one[2..]))?;
+        }
+        self.write(kind::SETTINGS, flag::ACK, 0, &[]);
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! A head or trailers, decoded: one block of text and where its fields lie in it. Names are lower case, pseudo-header
+//! fields come first.
+
+/// Where one field lies.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    at: u32,
+    name: u32,
+    value: u32,
+    /// No table may keep it (RFC 7541 section 7.1.3).
+    never: bool,
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct Fields {
+    text: Vec<u8>,
+    lines: Vec<Line>,
+}
+
+impl Fields {
+    /// No fields.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Room for a usual head.
+    pub fn with_capacity(bytes: usize, lines: usize) -> Self {
+        Self {
+            text: Vec::with_capacity(bytes),
+            lines: Vec::with_capacity(lines),
+        }
+    }
+
+    /// The head of a response.
+    pub fn response(status: u16) -> Self {
+        let mut fields = Self::new();
+        fields.push_status(status);
+        fields
+    }
+
+    /// Adds `:status`.
+    pub fn push_status(&mut self, status: u16) {
+        let digit = |value: u16| b'0' + (value % 10) as u8;
+        let digits = [digit(status / 100), digit(status / 10), digit(status)];
+        self.push(":status", &digits);
+    }
+
+    /// Adds a field. The name is in lower case; pseudo-header fields are added before others.
+    pub fn push(&mut self, name: &str, value: &[u8]) {
+        self.add(name.as_bytes(), value, false);
+    }
+
+    /// Adds a field whose name may be in any case, if it is one that may travel. Says whether it was.
+    pub fn push_checked(&mut self, name: &[u8], value: &[u8]) -> bool {
+        if name.is_empty() || !value.iter().all(|byte| is_value(*byte)) {
+            return false;
+        }
+        if !name.iter().all(|byte| is_name(byte.to_ascii_lowercase())) {
+            return false;
+        }
+        let mark = self.mark();
+        self.text.extend(name.iter().map(u8::to_ascii_lowercase));
+        self.text.extend_from_slice(value);
+        self.line(mark, name.len(), false);
+        true
+    }
+
+    /// Adds a field as it is in another block.
+    pub(crate) fn add(&mut self, name: &[u8], value: &[u8], never: bool) {
+        let mark = self.mark();
+        self.text.extend_from_slice(name);
+        self.text.extend_from_slice(value);
+        self.line(mark, name.len(), never);
+    }
+
+    /// Adds the fields of `other`, pseudo-header fields apart, that are wanted.
+    pub fn extend_from(&mut self, other: &Self, mut wanted: impl FnMut(&str, &[u8]) -> bool) {
+        for line in &other.lines {
+            let (name, value) = other.parts(line);
+            let name_text = text(name);
+            if !name_text.starts_with(':') && wanted(name_text, value) {
+                self.add(name, value, line.never);
+            }
+        }
+    }
+
+    /// Forgets everything, and keeps the room.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.lines.clear();
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Bytes of text and room for it; what a pool may want to know.
+    pub fn capacity(&self) -> usize {
+        self.text.capacity()
+    }
+
+    /// The first value of that name, which is in lower case.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.lines.iter().find_map(|line| {
+            let (known, value) = self.parts(line);
+            (known == name.as_bytes()).then_some(value)
+        })
+    }
+
+    /// Whether there is one of that name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Every value of that name.
+    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.lines.iter().filter_map(move |line| {
+            let (known, value) = self.parts(line);
+            (known == name.as_bytes()).then_some(value)
+        })
+    }
+
+    /// Takes every field of that name out.
+    pub fn remove(&mut self, name: &str) {
+        self.retain(|known, _| known != name);
+    }
+
+    /// Takes out what is not wanted.
+    pub fn retain(&mut self, mut wanted: impl FnMut(&str, &[u8]) -> bool) {
+        let text_bytes = &self.text;
+        self.lines.retain(|line| {
+            let (name, value) = cut(text_bytes, line);
+            wanted(text(name), value)
+        });
+    }
+
+    /// One field of that name, with this value.
+    pub fn set(&mut self, name: &str, value: &[u8]) {
+        self.remove(name);
+        self.push(name, value);
+    }
+
+    /// The fields, without pseudo-header fields.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> + Clone {
+        let lines = self.lines.iter().map(|line| self.parts(line));
+        let lines = lines.map(|(name, value)| (text(name), value));
+        lines.filter(|(name, _)| !name.starts_with(':'))
+    }
+
+    /// Everything with what an encoder must know.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
+        self.lines.iter().map(|line| {
+            let (name, value) = self.parts(line);
+            (name, value, line.never)
+        })
+    }
+
+    /// `:method`, empty in answers.
+    pub fn method(&self) -> &str {
+        self.pseudo(":method").unwrap_or_default()
+    }
+
+    /// `:path`.
+    pub fn path(&self) -> Option<&str> {
+        self.pseudo(":path")
+    }
+
+    /// `:scheme`.
+    pub fn scheme(&self) -> Option<&str> {
+        self.pseudo(":scheme")
+    }
+
+    /// `:authority`.
+    pub fn authority(&self) -> Option<&str> {
+        self.pseudo(":authority").filter(|value| !value.is_empty())
+    }
+
+    /// `:protocol` of an extended CONNECT (RFC 8441).
+    pub fn protocol(&self) -> Option<&str> {
+        self.pseudo(":protocol")
+    }
+
+    /// `:status`, 0 in requests.
+    pub fn status(&self) -> u16 {
+        let status = self.pseudo(":status");
+        status.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    fn pseudo(&self, name: &str) -> Option<&str> {
+        // They come first, so that the search ends early.
+        for line in &self.lines {
+            let (known, value) = self.parts(line);
+            if known == name.as_bytes() {
+                return Some(text(value));
+            }
+            if known.first() != Some(&b':') {
+                break;
+            }
+        }
+        None
+    }
+
+    fn parts(&self, line: &Line) -> (&[u8], &[u8]) {
+        cut(&self.text, line)
+    }
+
+    pub(crate) fn mark(&self) -> usize {
+        self.text.len()
+    }
+
+    pub(crate) fn back_to(&mut self, mark: usize) {
+        self.text.truncate(mark);
+    }
+
+    pub(crate) fn since(&self, mark: usize) -> &[u8] {
+        &self.text[mark..]
+    }
+
+    pub(crate) fn text(&mut self, text: &[u8]) {
+        self.text.extend_from_slice(text);
+    }
+
+    pub(crate) fn room(&mut self) -> &mut Vec<u8> {
+        &mut self.text
+    }
+
+    /// Makes a field of the text from `mark` on.
+    pub(crate) fn line(&mut self, mark: usize, name: usize, never: bool) {
+        self.lines.push(Line {
+            at: mark as u32,
+            name: name as u32,
+            value: (self.text.len() - mark - name) as u32,
+            never,
+        });
+    }
+}
+
+fn cut<'a>(text: &'a [u8], line: &Line) -> (&'a [u8], &'a [u8]) {
+    let (at, name, value) = (line.at as usize, line.name as usize, line.value as usize);
+    text[at..at + name + value].split_at(name)
+}
+
+/// What was checked to be text when it came.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// What a name is made of: lower-case token characters (RFC 9113 section 8.2.1).
+pub(crate) fn is_name(byte: u8) -> bool {
+    NAME[usize::from(byte)]
+}
+
+static NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        table[byte] = matches!(byte as u8,
+            b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'
+            | b'_' | b'`' | b'|' | b'~');
+        byte += 1;
+    }
+    table
+};
+
+/// What a value is made of: everything but control bytes.
+pub(crate) fn is_value(byte: u8) -> bool {
+    (byte >= b' ' && byte != 0x7f) || byte == b'\t'
+}

@@ -1,0 +1,227 @@
+//! Whether a head means anything (RFC 9113 section 8.1.1 to 8.3): what does not is malformed, and its stream ends.
+
+use crate::fields::{Fields, is_name, is_value};
+
+/// What a block of fields is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Request,
+    Response,
+    Trailers,
+}
+
+/// What is to be known of a good head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Checked {
+    /// `content-length`.
+    pub(crate) length: Option<u64>,
+}
+
+/// A head that breaks a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// Pseudo-header fields by their bit.
+const METHOD: u8 = 1;
+const SCHEME: u8 = 2;
+const PATH: u8 = 4;
+const AUTHORITY: u8 = 8;
+const PROTOCOL: u8 = 16;
+const STATUS: u8 = 32;
+
+/// Looks at every field once.
+pub(crate) fn check(kind: Kind, fields: &Fields) -> Result<Checked, Malformed> {
+    let (mut seen, mut regular, mut checked) = (0_u8, false, Checked::default());
+    for (name, value, _) in fields.all() {
+        if !value.iter().all(|byte| is_value(*byte)) {
+            return Err(Malformed);
+        }
+        if name.first() == Some(&b':') {
+            let bit = pseudo(kind, name)?;
+            if regular || seen & bit != 0 || !pseudo_value(bit, value) {
+                return Err(Malformed);
+            }
+            seen |= bit;
+            continue;
+        }
+        regular = true;
+        if name.is_empty() || !name.iter().all(|byte| is_name(*byte)) {
+            return Err(Malformed);
+        }
+        match name {
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
+            | b"upgrade" => return Err(Malformed),
+            b"te" if value != b"trailers" => return Err(Malformed),
+            b"content-length" => {
+                // Said twice it may be understood twice.
+                if checked.length.is_some() {
+                    return Err(Malformed);
+                }
+                checked.length = Some(length(value).ok_or(Malformed)?);
+            }
+            _ => {}
+        }
+    }
+    let whole = match kind {
+        Kind::Trailers => true,
+        Kind::Response => seen == STATUS,
+        Kind::Request => request(seen, fields),
+    };
+    if whole { Ok(checked) } else { Err(Malformed) }
+}
+
+fn pseudo(kind: Kind, name: &[u8]) -> Result<u8, Malformed> {
+    match (kind, name) {
+        (Kind::Request, b":method") => Ok(METHOD),
+        (Kind::Request, b":scheme") => Ok(SCHEME),
+        (Kind::Request, b":path") => Ok(PATH),
+        (Kind::Request, b":authority") => Ok(AUTHORITY),
+        (Kind::Request, b":protocol") => Ok(PROTOCOL),
+        (Kind::Response, b":status") => Ok(STATUS),
+        _ => Err(Malformed),
+    }
+}
+
+fn pseudo_value(bit: u8, value: &[u8]) -> bool {
+    match bit {
+        METHOD | PROTOCOL => {
+            let token = |byte: &u8| is_name(byte.to_ascii_lowercase());
+            !value.is_empty() && value.iter().all(token)
+        }
+        SCHEME => {
+            let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+            value.first().is_some_and(u8::is_ascii_alphabetic) && value.iter().all(letter)
+        }
+        PATH => {
+            let plain = |byte: &u8| *byte > b' ' && *byte != b'#';
+            matches!(value, [b'/', ..] | b"*")
+                && value.iter().all(plain)
+                && (value.is_ascii() || std::str::from_utf8(value).is_ok())
+        }
+        AUTHORITY => {
+            let plain = |byte: &u8| byte.is_ascii_graphic() && !b"/?#\\\"<>^`{|}".contains(byte);
+            value.iter().all(plain)
+        }
+        STATUS => matches!(value, [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9']),
+        _ => false,
+    }
+}
+
+fn request(seen: u8, fields: &Fields) -> bool {
+    let (connect, protocol) = (fields.method() == "CONNECT", seen & PROTOCOL != 0);
+    let target = seen & (SCHEME | PATH);
+    match (connect, protocol) {
+        (true, false) => target == 0 && seen & METHOD != 0 && fields.authority().is_some(),
+        // RFC 8441 section 4: as any other request.
+        (true, true) | (false, false) => seen & METHOD != 0 && target == SCHEME | PATH,
+        (false, true) => false,
+    }
+}
+
+fn length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: [(&str, &str); 4] = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/"),
+        (":authority", "a"),
+    ];
+
+    fn malformed(kind: Kind, list: &[(&str, &str)]) -> bool {
+        let mut fields = Fields::new();
+        for (name, value) in list {
+            fields.push(name, value.as_bytes());
+        }
+        check(kind, &fields).is_err()
+    }
+
+    #[test]
+    fn requests_are_whole_and_say_nothing_twice() {
+        let with = |more: &[(&'static str, &'static str)]| [&GET[..], more].concat();
+        let connect = |more: &[(&'static str, &'static str)]| {
+            [&[(":method", "CONNECT"), (":authority", "a:1")], more].concat()
+        };
+        let target = [(":scheme", "http"), (":path", "/")];
+        for (list, good) in [
+            (with(&[]), true),
+            (with(&[("te", "trailers")]), true),
+            (with(&[("te", "gzip")]), false),
+            (with(&[("connection", "close")]), false),
+            (with(&[("upgrade", "x")]), false),
+            (with(&[("X-A", "1")]), false),
+            (with(&[("x a", "1")]), false),
+            (with(&[("", "1")]), false),
+            (with(&[("x-a", "1\r\n")]), false),
+            (with(&[("x-a", "\u{e9}\t")]), true),
+            (with(&[(":status", "200")]), false),
+            (with(&[(":path", "/")]), false),
+            (with(&[("x-a", ""), (":protocol", "x")]), false),
+            (with(&[("content-length", "1")]), true),
+            (with(&[("content-length", "+1")]), false),
+            (with(&[("content-length", "")]), false),
+            (with(&[("content-length", "99999999999999999999")]), false),
+            (
+                with(&[("content-length", "1"), ("content-length", "1")]),
+                false,
+            ),
+            (with(&[(":protocol", "websocket")]), false),
+            (GET[..3].to_vec(), true),
+            (GET[1..].to_vec(), false),
+            (connect(&[]), true),
+            (connect(&target), false),
+            (
+                connect(&[&target[..], &[(":protocol", "websocket")]].concat()),
+                true,
+            ),
+            (vec![(":method", "CONNECT")], false),
+        ] {
+            assert_eq!(malformed(Kind::Request, &list), !good, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn targets_are_paths() {
+        for (path, good) in [
+            ("/", true),
+            ("*", true),
+            ("/a?b", true),
+            ("/\u{e9}", true),
+            ("", false),
+            ("a", false),
+            ("/a b", false),
+            ("/a#b", false),
+            ("http://a/", false),
+        ] {
+            let list = [GET[0], GET[1], (":path", path)];
+            assert_eq!(malformed(Kind::Request, &list), !good, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn answers_have_one_status_and_trailers_none() {
+        for (kind, list, good) in [
+            (Kind::Response, vec![(":status", "200")], true),
+            (Kind::Response, vec![(":status", "20")], false),
+            (Kind::Response, vec![(":status", "abc")], false),
+            (Kind::Response, vec![("x-a", "1")], false),
+            (
+                Kind::Response,
+                vec![(":status", "200"), (":path", "/")],
+                false,
+            ),
+            (Kind::Trailers, vec![("grpc-status", "0")], true),
+            (Kind::Trailers, vec![(":status", "200")], false),
+        ] {
+            assert_eq!(malformed(kind, &list), !good, "{list:?}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Reads header blocks. What a block says is stored as far as the limit goes; beyond it, it is read on only to keep the
+//! table that both ends share.
+
+use super::table::{ENTRY_OVERHEAD, Table};
+use super::{TABLE_BYTES, huffman, known};
+use crate::fields::Fields;
+
+/// A block that cannot be read; the connection is lost with it (RFC 9113 section 4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BadBlock;
+
+/// Continuation bytes of an integer: enough for every length there is.
+const MAX_INTEGER_BYTES: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    table: Table,
+}
+
+impl Decoder {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Table::new(TABLE_BYTES),
+        }
+    }
+
+    /// Appends the block's fields to `out`, of which at most `limit` bytes, in the count of RFC 9113 section 6.5.2, are
+    /// kept. Says whether they were all.
+    pub(crate) fn decode(
+        &mut self,
+        block: &[u8],
+        out: &mut Fields,
+        limit: usize,
+    ) -> Result<bool, BadBlock> {
+        let (mut rest, mut size, mut begun) = (block, 0_usize, false);
+        while let Some(first) = rest.first().copied() {
+            if first & 0xe0 == 0x20 {
+                // Changes of size only at the beginning (RFC 7541 section 4.2).
+                let room = integer(&mut rest, 5)?;
+                if begun || room > TABLE_BYTES {
+                    return Err(BadBlock);
+                }
+                self.table.resize(room);
+                continue;
+            }
+            begun = true;
+            let mark = out.mark();
+            let name = if first & 0x80 != 0 {
+                self.indexed(&mut rest, out)?
+            } else {
+                self.literal(&mut rest, out)?
+            };
+            let length = out.mark() - mark;
+            size = size.saturating_add(length + ENTRY_OVERHEAD);
+            if size > limit {
+                out.back_to(mark);
+            } else {
+                out.line(mark, name, first & 0xf0 == 0x10);
+            }
+        }
+        Ok(size <= limit)
+    }
+
+    /// Appends the text of an indexed field; gives the length of its name.
+    fn indexed(&self, rest: &mut &[u8], out: &mut Fields) -> Result<usize, BadBlock> {
+        let index = integer(rest, 7)?;
+        let (name, value) = self.entry(index)?;
+        out.text(name);
+        out.text(value);
+        Ok(name.len())
+    }
+
+    fn entry(&self, index: usize) -> Result<(&[u8], &[u8]), BadBlock> {
+        if let Some(found) = known::entry(index) {
+            return Ok(found);
+        }
+        let age = index.checked_sub(known::ENTRIES.len() + 1);
+        let entry = age.and_then(|age| self.table.get(age)).ok_or(BadBlock)?;
+        Ok((entry.name(), entry.value()))
+    }
+
+    fn literal(&mut self, rest: &mut &[u8], out: &mut Fields) -> Result<usize, BadBlock> {
+        let in_table = rest[0] & 0x40 != 0;
+        let index = integer(rest, if in_table { 6 } else { 4 })?;
+        let mark = out.mark();
+        if index == 0 {
+            string(rest, out)?;
+        } else {
+            let (name, _) = self.entry(index)?;
+            out.text(name);
+        }
+        let name = out.mark() - mark;
+        string(rest, out)?;
+        if in_table {
+            self.table.insert(out.since(mark), name);
+        }
+        Ok(name)
+    }
+}
+
+/// Appends a string.
+fn string(rest: &mut &[u8], out: &mut Fields) -> Result<(), BadBlock> {
+    let coded = rest.first().ok_or(BadBlock)? & 0x80 != 0;
+    let length = integer(rest, 7)?;
+    let (text, after) = rest.split_at_checked(length).ok_or(BadBlock)?;
+    *rest = after;
+    if !coded {
+        out.text(text);
+        return Ok(());
+    }
+    match huffman::decode(text, out.room()) {
+        true => Ok(()),
+        false => Err(BadBlock),
+    }
+}
+
+/// Reads an integer whose first byte has `prefix` bits of it (RFC 7541 section 5.1).
+fn integer(rest: &mut &[u8], prefix: u32) -> Result<usize, BadBlock> {
+    let (first, mut after) = rest.split_first().ok_or(BadBlock)?;
+    let most = (1_usize << prefix) - 1;
+    let mut value = usize::from(*first) & most;
+    if value == most {
+        for at in 0.. {
+            let (byte, next) = after.split_first().ok_or(BadBlock)?;
+            after = next;
+            value += usize::from(byte & 0x7f) << (7 * at);
+            if byte & 0x80 == 0 {
+                break;
+            }
+            if at + 1 == MAX_INTEGER_BYTES {
+                return Err(BadBlock);
+            }
+        }
+    }
+    *rest = after;
+    Ok(value)
+}

@@ -1,0 +1,15 @@
+//! HPACK (RFC 7541): fields to few bytes and back.
+
+mod decode;
+mod encode;
+mod huffman;
+mod known;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use decode::Decoder;
+pub(crate) use encode::Encoder;
+
+/// Size of the dynamic tables in bytes, in the RFC's count: the protocol's default, which we do not raise.
+pub(crate) const TABLE_BYTES: usize = 4096;

@@ -1,0 +1,21 @@
+//! HTTP/2 (RFC 9113) without I/O: bytes in, bytes out, and between them streams that tasks of one thread hold by handles.
+//! Whoever owns the socket feeds [`Connection::receive`] and writes [`Connection::output`]; nothing here reads a clock.
+//!
+//! ```text
+//! socket ─ bytes ─► Connection ─ heads, data ─► RecvStream, ResponseFuture … (tasks)
+//!        ◄─ bytes ─ (windows, HPACK, limits) ◄─ SendStream, SendResponse …
+//! ```
+
+mod connection;
+mod fields;
+mod frame;
+mod handle;
+mod head;
+mod hpack;
+mod pool;
+
+pub use connection::{Config, Connection, End, Failure};
+pub use fields::Fields;
+pub use frame::{PREFACE, Reason};
+pub use handle::{Link, RecvStream, ResponseFuture, SendResponse, SendStream};
+pub use pool::Pool;
