@@ -24,6 +24,7 @@ mod shovel;
 mod stop;
 mod table;
 mod tally;
+mod threads;
 mod worker;
 
 pub use duration::parse_duration;

@@ -192,11 +192,7 @@ impl LoadResult {
             scheduled: tally.scheduled,
             sent: tally.sent,
             ok: tally.ok,
-            errors: tally
-                .errors
-                .iter()
-                .map(|(kind, count)| (kind.name(), *count))
-                .collect(),
+            errors: named(&tally.errors),
             errors_total,
             latency_us: tally.latency.summary(),
             service_us: tally.service.summary(),
@@ -343,6 +339,12 @@ fn per_second(tally: &Tally) -> Vec<PerSecond> {
             histogram: second.latency.encode(),
         })
         .collect()
+}
+
+/// Errors by the names of their kinds.
+pub(crate) fn named(errors: &BTreeMap<Outcome, u64>) -> BTreeMap<&'static str, u64> {
+    let named = |(kind, count): (&Outcome, &u64)| (kind.name(), *count);
+    errors.iter().map(named).collect()
 }
 
 /// A Unix time as RFC 3339 in UTC with nanoseconds (days to civil date by the usual era arithmetic).

@@ -1,5 +1,6 @@
 //! The result for people.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::outcome::LoadResult;
@@ -53,17 +54,7 @@ impl LoadResult {
             "sent", self.sent, self.scheduled
         )?;
         writeln!(text, "{:<12}{:>12}", "ok", self.ok)?;
-        let kinds: Vec<_> = self
-            .errors
-            .iter()
-            .map(|(kind, count)| format!("{kind} {count}"))
-            .collect();
-        let kinds = if kinds.is_empty() {
-            String::new()
-        } else {
-            format!("   ({})", kinds.join(", "))
-        };
-        writeln!(text, "{:<12}{:>12}{kinds}", "errors", self.errors_total)?;
+        write_errors(text, &self.errors, self.errors_total)?;
         let statuses: Vec<_> = self
             .status
             .iter()
@@ -91,12 +82,33 @@ impl LoadResult {
             "\ngenerator CPU {:.1} µs per request",
             self.cpu_us_per_request
         )?;
-        if self.valid {
-            writeln!(text, "VALID")?;
-        } else {
-            writeln!(text, "INVALID: {}", self.invalid_reasons.join("; "))?;
-        }
-        Ok(())
+        write_verdict(text, &self.invalid_reasons)
+    }
+}
+
+/// All errors, and how many of each kind.
+pub(crate) fn write_errors(
+    text: &mut String,
+    errors: &BTreeMap<&'static str, u64>,
+    total: u64,
+) -> std::fmt::Result {
+    let kinds: Vec<_> = errors
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"))
+        .collect();
+    let kinds = if kinds.is_empty() {
+        String::new()
+    } else {
+        format!("   ({})", kinds.join(", "))
+    };
+    writeln!(text, "{:<12}{total:>12}{kinds}", "errors")
+}
+
+/// The last line: whether the figures may be believed.
+pub(crate) fn write_verdict(text: &mut String, reasons: &[String]) -> std::fmt::Result {
+    match reasons {
+        [] => writeln!(text, "VALID"),
+        reasons => writeln!(text, "INVALID: {}", reasons.join("; ")),
     }
 }
 

@@ -26,6 +26,7 @@ use crate::samples::Samples;
 use crate::schedule::{Arrival, Schedule};
 use crate::stop::Stop;
 use crate::tally::{Finished, Outcome, Tally};
+use crate::threads::Generator;
 
 /// One read of a response: a 64 KiB socket buffer's worth.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -190,10 +191,14 @@ impl Worker {
             index,
         })
     }
+}
+
+impl Generator for Worker {
+    type Count = Tally;
 
     /// Opens all connections and waits until each is open or has failed (failed ones are tried again by the
     /// requests that need them).
-    pub(crate) fn prepare(&mut self, stop: &Stop) -> io::Result<()> {
+    fn prepare(&mut self, stop: &Stop) -> io::Result<()> {
         sharpen_timers();
         self.poll.add_timer(&self.timer, TIMER)?;
         self.poll.add_level(stop.fd(), STOP)?;
@@ -235,7 +240,7 @@ impl Worker {
     }
 
     /// Runs the schedule and returns what was counted.
-    pub(crate) fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Tally> {
+    fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Tally> {
         self.timeline = timeline;
         self.tally = Tally::new(timeline.measure, timeline.end);
         self.pacing = self.pacing_of(timeline);
@@ -276,7 +281,9 @@ impl Worker {
         self.close_books(now());
         Ok(self.tally)
     }
+}
 
+impl Worker {
     fn pacing_of(&self, timeline: Timeline) -> Pacing {
         let Timeline { start, end, .. } = timeline;
         let (rate, threads, index) = (self.options.rate, self.options.threads, self.index as u64);

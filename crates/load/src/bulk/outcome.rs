@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::worker::Count;
 use crate::clock::SECOND;
 use crate::options::{Bulk, LoadOptions};
-use crate::outcome::rfc3339;
+use crate::outcome::{named, rfc3339};
+use crate::table::{write_errors, write_verdict};
 use crate::worker::Timeline;
 
 /// A finished bulk run, in the shape of its JSON.
@@ -123,11 +124,7 @@ impl BulkResult {
                 count.each.iter().min().copied().unwrap_or(0),
                 count.each.iter().max().copied().unwrap_or(0),
             ],
-            errors: count
-                .errors
-                .iter()
-                .map(|(kind, count)| (kind.name(), *count))
-                .collect(),
+            errors: named(&count.errors),
             errors_total,
             cpu_us_per_megabyte: match count.arrived {
                 0 => 0.0,
@@ -213,27 +210,12 @@ impl BulkResult {
         )?;
         let [fewest, most] = self.connection_bytes;
         writeln!(text, "{:<12}{fewest:>12} to {most} bytes", "each")?;
-        let kinds: Vec<_> = self
-            .errors
-            .iter()
-            .map(|(kind, count)| format!("{kind} {count}"))
-            .collect();
-        writeln!(
-            text,
-            "{:<12}{:>12}   {}",
-            "errors",
-            self.errors_total,
-            kinds.join(", ")
-        )?;
+        write_errors(text, &self.errors, self.errors_total)?;
         writeln!(
             text,
             "\ngenerator CPU {:.1} µs per MB",
             self.cpu_us_per_megabyte
         )?;
-        if self.valid {
-            writeln!(text, "VALID")
-        } else {
-            writeln!(text, "INVALID: {}", self.invalid_reasons.join("; "))
-        }
+        write_verdict(text, &self.invalid_reasons)
     }
 }

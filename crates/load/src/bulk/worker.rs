@@ -16,6 +16,7 @@ use crate::options::{Bulk, LoadOptions};
 use crate::poll::{Poll, Ready};
 use crate::stop::Stop;
 use crate::tally::Outcome;
+use crate::threads::Generator;
 use crate::worker::Timeline;
 
 /// What is written at once: few system calls, and still in the second-level cache.
@@ -169,9 +170,13 @@ impl Worker {
             ending: false,
         })
     }
+}
+
+impl Generator for Worker {
+    type Count = Count;
 
     /// Waits until each connection is open or has failed.
-    pub(super) fn prepare(&mut self, stop: &Stop) -> io::Result<()> {
+    fn prepare(&mut self, stop: &Stop) -> io::Result<()> {
         sharpen_timers();
         self.poll.add_timer(&self.timer, TIMER)?;
         self.poll.add_level(stop.fd(), STOP)?;
@@ -190,7 +195,7 @@ impl Worker {
     }
 
     /// Moves bytes until the end.
-    pub(super) fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Count> {
+    fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Count> {
         self.timeline = timeline;
         self.timer.set(Some(timeline.start))?;
         while now() < timeline.start && !stop.raised() {
@@ -230,7 +235,9 @@ impl Worker {
         self.finish(stop)?;
         Ok(self.count)
     }
+}
 
+impl Worker {
     fn take_events(&mut self, stop: &Stop) -> io::Result<()> {
         for event in 0..self.poll.wait_unless(!self.turns.is_empty())? {
             let ready = self.poll.event(event);

@@ -357,3 +357,56 @@ impl Worker {
         self.unread.retain(|unread| *unread != index);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::sync::Arc;
+
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    use super::*;
+    use crate::options::{LoadOptions, Target};
+    use crate::worker::InFlight;
+
+    /// Packets sent, of which each is one read: whatever the machine does meanwhile, all of them wait to be read.
+    const PACKETS: usize = 3 * READS_PER_TURN;
+
+    #[test]
+    fn a_connection_that_always_has_more_waits_for_the_others_turn() {
+        let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
+        let options = Arc::new(LoadOptions::new(target));
+        let mut worker = Worker::new(options, 0, None).expect("a worker");
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )
+        .expect("a pair of sockets");
+        let head: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n";
+        let piece = vec![b'x'; head.len()];
+        for number in 0..PACKETS {
+            let packet = if number == 0 { head } else { &piece };
+            send(&theirs, packet, SendFlags::empty()).expect("room in the buffer");
+        }
+        worker.connections[0].stream = Some(TcpStream::from(ours));
+        worker.connections[0].state = State::Open;
+        // The peer is gone: its bytes are read until there are none, however few come at once.
+        worker.connections[0].hangup = true;
+        worker.lanes[0].request = Some(InFlight {
+            intended: 0,
+            sent: 0,
+        });
+        let turn = (READS_PER_TURN * head.len()) as u64;
+        worker.read(0);
+        for turns in 1..=2 {
+            assert_eq!(worker.tally.bytes_received, turns * turn);
+            assert_eq!(worker.unread, [0], "it has its next turn without an event");
+            worker.read_on();
+        }
+        assert_eq!(worker.tally.bytes_received, 3 * turn);
+        worker.read_on();
+        assert!(worker.unread.is_empty(), "nothing is left");
+    }
+}

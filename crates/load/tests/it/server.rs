@@ -72,6 +72,8 @@ impl Served {
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // A server that reads no more must not hold a test for ever.
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
