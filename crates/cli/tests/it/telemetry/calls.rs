@@ -127,105 +127,132 @@ fn text(bytes: &[u8]) -> String {
 /// Traces of 64 bits are padded to 128.
 const SHORT: &str = "a3ce929d0e0e4736";
 
+/// What a caller sends of its trace, and the fields in which the server must see it go on.
+struct Context {
+    trace: String,
+    fields: Vec<(&'static str, String)>,
+    forms: &'static [&'static str],
+}
+
+/// The forms in which a trace comes.
+fn contexts() -> [Context; 5] {
+    let w3c = format!("00-{TRACE}-{CALLER}-01");
+    let single = format!("{TRACE}-{CALLER}-1");
+    let whole = || TRACE.to_owned();
+    [
+        Context {
+            trace: whole(),
+            fields: vec![
+                ("traceparent", w3c.clone()),
+                ("tracestate", "vendor=1".to_owned()),
+            ],
+            forms: &["traceparent", "tracestate"],
+        },
+        Context {
+            trace: whole(),
+            fields: vec![("b3", single.clone())],
+            forms: &["b3"],
+        },
+        Context {
+            trace: whole(),
+            fields: vec![
+                ("x-b3-traceid", whole()),
+                ("x-b3-spanid", CALLER.to_owned()),
+                ("x-b3-sampled", "1".to_owned()),
+            ],
+            forms: &[
+                "x-b3-traceid",
+                "x-b3-spanid",
+                "x-b3-parentspanid",
+                "x-b3-sampled",
+            ],
+        },
+        Context {
+            trace: format!("{}{SHORT}", "0".repeat(16)),
+            fields: vec![("b3", format!("{SHORT}-{CALLER}-d"))],
+            forms: &["b3"],
+        },
+        Context {
+            trace: whole(),
+            fields: vec![("traceparent", w3c), ("b3", single)],
+            forms: &["b3", "traceparent"],
+        },
+    ]
+}
+
 #[test]
 fn a_calls_trace_goes_on_in_the_form_in_which_it_came_with_a_span_of_each_sidecar() {
     let mesh = Mesh::start("STRICT");
     let receiver = Receiver::start(mesh.tcp_app(), Manner::Takes);
     apply(&mesh, "4317-no-port", &collectors(0.0, "4317-no-port"));
     let (app, address) = (mesh.grpc_app(), mesh.grpc());
-    let w3c = format!("00-{TRACE}-{CALLER}-01");
-    let single = format!("{TRACE}-{CALLER}-1");
-    let short = format!("{SHORT}-{CALLER}-d");
-    let padded = format!("{}{SHORT}", "0".repeat(16));
-    // Each with a trace of its own, so that spans are told apart: the last eight digits differ.
-    let cases: [(&str, Vec<(&'static str, &str)>, &[&str]); 5] = [
-        (
-            TRACE,
-            vec![("traceparent", &w3c), ("tracestate", "vendor=1")],
-            &["traceparent", "tracestate"],
-        ),
-        (TRACE, vec![("b3", &single)], &["b3"]),
-        (
-            TRACE,
-            vec![
-                ("x-b3-traceid", TRACE),
-                ("x-b3-spanid", CALLER),
-                ("x-b3-sampled", "1"),
-            ],
-            &[
-                "x-b3-traceid",
-                "x-b3-spanid",
-                "x-b3-parentspanid",
-                "x-b3-sampled",
-            ],
-        ),
-        (&padded, vec![("b3", &short)], &["b3"]),
-        (
-            TRACE,
-            vec![("traceparent", &w3c), ("b3", &single)],
-            &["b3", "traceparent"],
-        ),
-    ];
+    let cases = contexts();
     let mut seen = Vec::new();
     play(|| async {
         serve(app).await;
         let mut client = connect(address).await;
-        for (_, fields, _) in &cases {
-            let (saw, status) = unary(&mut client, "/echo", fields).await;
+        for case in &cases {
+            let fields: Vec<(&'static str, &str)> = case
+                .fields
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect();
+            let (saw, status) = unary(&mut client, "/echo", &fields).await;
             assert_eq!(status, "0");
             seen.push(saw);
         }
     });
-    for ((trace, fields, forms), saw) in cases.iter().zip(seen) {
-        let names: Vec<&str> = saw.keys().map(String::as_str).collect();
-        let context: Vec<&str> = names
-            .iter()
-            .copied()
-            .filter(|name| *name != "x-request-id")
-            .collect();
-        let mut wanted = forms.to_vec();
+    for (case, saw) in cases.iter().zip(seen) {
+        let names = saw.keys().map(String::as_str);
+        let context: Vec<&str> = names.filter(|name| *name != "x-request-id").collect();
+        let mut wanted = case.forms.to_vec();
         wanted.sort_unstable();
-        assert_eq!(context, wanted, "{fields:?} gave {saw:?}");
+        assert_eq!(context, wanted, "{:?} gave {saw:?}", case.fields);
         assert!(saw.values().all(|values| values.len() == 1), "{saw:?}");
-        let id = &saw["x-request-id"][0];
-        // The application continues the server's span; find it by that.
-        let parts = |name: &str| {
-            let one = saw.get(name)?;
-            Some(one[0].split('-').map(str::to_owned).collect::<Vec<_>>())
-        };
-        let parent = match (parts("traceparent"), parts("b3")) {
-            (Some(parts), _) => parts[2].clone(),
-            (None, Some(parts)) => parts[1].clone(),
-            (None, None) => saw["x-b3-spanid"][0].clone(),
-        };
-        let mut pair = None;
-        wait_until("both spans of the call", || {
-            let all = receiver.spans(&hex(trace), 2);
-            let server = all.iter().find(|(_, span)| text(&span.span_id) == parent);
-            let client = server.and_then(|(_, server)| {
-                all.iter()
-                    .find(|(_, span)| span.span_id == server.parent_span_id)
-            });
-            pair = server.cloned().zip(client.cloned());
-            pair.is_some()
+        spans_of(&receiver, case, &saw);
+    }
+}
+
+/// One span of each sidecar, the server's child of the client's and the client's child of the caller.
+fn spans_of(receiver: &Receiver, case: &Context, saw: &BTreeMap<String, Vec<String>>) {
+    let id = &saw["x-request-id"][0];
+    // The application continues the server's span; find it by that.
+    let parts = |name: &str| {
+        let one = saw.get(name)?;
+        Some(one[0].split('-').map(str::to_owned).collect::<Vec<_>>())
+    };
+    let parent = match (parts("traceparent"), parts("b3")) {
+        (Some(parts), _) => parts[2].clone(),
+        (None, Some(parts)) => parts[1].clone(),
+        (None, None) => saw["x-b3-spanid"][0].clone(),
+    };
+    let mut pair = None;
+    wait_until("both spans of the call", || {
+        let all = receiver.spans(&hex(&case.trace), 2);
+        let server = all.iter().find(|(_, span)| text(&span.span_id) == parent);
+        let client = server.and_then(|(_, server)| {
+            all.iter()
+                .find(|(_, span)| span.span_id == server.parent_span_id)
         });
-        let ((inside, server), (outside, client)) = pair.expect("both");
-        assert_eq!(
-            (outside.as_str(), inside.as_str()),
-            ("client.shop", "server.shop")
-        );
-        assert_eq!(client.kind, i32::from(SpanKind::Client));
-        assert_eq!(server.kind, i32::from(SpanKind::Server));
-        assert_eq!(text(&client.parent_span_id), CALLER, "{fields:?}");
-        for (key, value) in [
-            ("http.protocol", "HTTP/2"),
-            ("http.method", "POST"),
-            ("grpc.status_code", "0"),
-            ("guid:x-request-id", id.as_str()),
-        ] {
-            assert_eq!(tag(&server.attributes, key), value, "{key} of {server:?}");
-            assert_eq!(tag(&client.attributes, key), value, "{key} of {client:?}");
-        }
+        pair = server.cloned().zip(client.cloned());
+        pair.is_some()
+    });
+    let ((inside, server), (outside, client)) = pair.expect("both");
+    assert_eq!(
+        (outside.as_str(), inside.as_str()),
+        ("client.shop", "server.shop")
+    );
+    assert_eq!(client.kind, i32::from(SpanKind::Client));
+    assert_eq!(server.kind, i32::from(SpanKind::Server));
+    assert_eq!(text(&client.parent_span_id), CALLER, "{:?}", case.fields);
+    for (key, value) in [
+        ("http.protocol", "HTTP/2"),
+        ("http.method", "POST"),
+        ("grpc.status_code", "0"),
+        ("guid:x-request-id", id.as_str()),
+    ] {
+        assert_eq!(tag(&server.attributes, key), value, "{key} of {server:?}");
+        assert_eq!(tag(&client.attributes, key), value, "{key} of {client:?}");
     }
 }
 
@@ -297,6 +324,25 @@ fn metrics_and_logs_tell_how_calls_ended_on_both_sides() {
     ));
     let resources = telemetry("  accessLogging:\n  - providers:\n    - name: all\n");
     apply(&mesh, "calls.log", &format!("{config}{resources}"));
+    calls_of_every_end(&mesh);
+    let mut lines: Vec<Value> = Vec::new();
+    wait_until("twelve lines", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let all = text.lines().map(serde_json::from_str);
+        lines = all.collect::<Result<_, _>>().unwrap_or_default();
+        lines.len() >= 12
+    });
+    logged(&lines);
+    for (metrics, reporter, nobody) in [
+        (mesh.client_metrics(), "source", "-"),
+        (mesh.server_metrics(), "destination", "UF"),
+    ] {
+        counted(&metrics, reporter, nobody);
+    }
+}
+
+/// Calls to nobody, with each status, and one that its caller gives up.
+fn calls_of_every_end(mesh: &Mesh) {
     let (app, address) = (mesh.grpc_app(), mesh.grpc());
     play(|| async {
         // Nobody listens yet.
@@ -319,13 +365,9 @@ fn metrics_and_logs_tell_how_calls_ended_on_both_sides() {
         let (_, got) = unary(&mut client, "/good", &[]).await;
         assert_eq!(got, "0");
     });
-    let mut lines: Vec<Value> = Vec::new();
-    wait_until("twelve lines", || {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let all = text.lines().map(serde_json::from_str);
-        lines = all.collect::<Result<_, _>>().unwrap_or_default();
-        lines.len() >= 12
-    });
+}
+
+fn logged(lines: &[Value]) {
     for (path, side, wanted) in [
         ("/good", "outbound|", (200, "OK", Some(0), "0", "-")),
         ("/good", "inbound|", (200, "OK", Some(0), "0", "-")),
@@ -367,29 +409,27 @@ fn metrics_and_logs_tell_how_calls_ended_on_both_sides() {
         assert_eq!(or_dash("flags"), flags, "{line}");
         assert_eq!(line["protocol"], "HTTP/2", "{line}");
     }
-    for (metrics, reporter, nobody) in [
-        (mesh.client_metrics(), "source", "-"),
-        (mesh.server_metrics(), "destination", "UF"),
+}
+
+fn counted(metrics: &str, reporter: &str, nobody: &str) {
+    for (status, code, flags, count) in [
+        ("0", "200", "-", 2.0),
+        ("5", "200", "-", 1.0),
+        ("77", "200", "-", 1.0),
+        ("14", "200", nobody, 1.0),
+        ("", "0", "DR", 1.0),
     ] {
-        for (status, code, flags, count) in [
-            ("0", "200", "-", 2.0),
-            ("5", "200", "-", 1.0),
-            ("77", "200", "-", 1.0),
-            ("14", "200", nobody, 1.0),
-            ("", "0", "DR", 1.0),
-        ] {
-            let got = series(
-                &metrics,
-                "istio_requests_total",
-                &[
-                    "request_protocol=\"grpc\"",
-                    &format!("reporter=\"{reporter}\""),
-                    &format!("grpc_response_status=\"{status}\""),
-                    &format!("response_code=\"{code}\""),
-                    &format!("response_flags=\"{flags}\""),
-                ],
-            );
-            assert_eq!(got, Some(count), "{reporter} {status} {flags}: {metrics}");
-        }
+        let got = series(
+            metrics,
+            "istio_requests_total",
+            &[
+                "request_protocol=\"grpc\"",
+                &format!("reporter=\"{reporter}\""),
+                &format!("grpc_response_status=\"{status}\""),
+                &format!("response_code=\"{code}\""),
+                &format!("response_flags=\"{flags}\""),
+            ],
+        );
+        assert_eq!(got, Some(count), "{reporter} {status} {flags}: {metrics}");
     }
 }
