@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use voile_model::{Mesh, SourceFile};
 
-/// Name in the state directory. Secrets are resources too, so it is for its owner only.
+/// Name in the state directory. Secrets are left out of it; it is for its owner all the same.
 const FILE: &str = "last-good.json";
 
 /// See the module.
@@ -49,16 +49,26 @@ impl LastGood {
     }
 
     /// Keeps these files. Failing is no reason to stop: it is said, and what is in force stays.
-    pub(crate) fn keep(&self, files: &[SourceFile]) {
-        if let Err(error) = self.write(files) {
+    pub(crate) fn keep(&self, files: &[SourceFile], mesh: &Mesh) {
+        if let Err(error) = self.write(files, mesh) {
             tracing::warn!(path = %self.path.display(), %error, "the last good configuration cannot be kept");
         }
     }
 
-    fn write(&self, files: &[SourceFile]) -> std::io::Result<()> {
-        let texts: Vec<(&str, &str)> = files
+    fn write(&self, files: &[SourceFile], mesh: &Mesh) -> std::io::Result<()> {
+        let secrets = |file: &SourceFile| -> Vec<u32> {
+            let secrets = mesh.secrets.values().map(|secret| &secret.source);
+            secrets
+                .filter(|source| *source.file == *file.name)
+                .map(|source| source.line)
+                .collect()
+        };
+        let texts: Vec<(&str, String)> = files
             .iter()
-            .filter_map(|file| Some((&*file.name, file.text.as_deref().ok()?)))
+            .filter_map(|file| {
+                let text = file.text.as_deref().ok()?;
+                Some((&*file.name, without_documents(text, &secrets(file))))
+            })
             .collect();
         let draft = self.path.with_extension("draft");
         let mut file = std::fs::OpenOptions::new()
@@ -70,5 +80,73 @@ impl LastGood {
         file.write_all(&serde_json::to_vec(&texts)?)?;
         file.sync_all()?;
         std::fs::rename(draft, &self.path)
+    }
+}
+
+/// The text without the documents that hold these lines (from 1). Lines keep their numbers.
+fn without_documents(text: &str, lines: &[u32]) -> String {
+    if lines.is_empty() {
+        return text.to_owned();
+    }
+    let all: Vec<&str> = text.lines().collect();
+    let begins = |line: &str| line.starts_with("---");
+    let mut kept: Vec<&str> = Vec::new();
+    let mut start = 0;
+    while start < all.len() {
+        let more = all[start + 1..].iter().take_while(|line| !begins(line));
+        let document = start..start + 1 + more.count();
+        let is_secret = lines
+            .iter()
+            .any(|line| document.contains(&(*line as usize).saturating_sub(1)));
+        for line in &all[document.clone()] {
+            kept.push(match (is_secret, begins(line)) {
+                (false, _) => line,
+                (true, true) => "---",
+                (true, false) => "",
+            });
+        }
+        start = document.end;
+    }
+    kept.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_kept_and_everything_else_stays_where_it_was() {
+        let secret = |name: &str| {
+            format!(
+                "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: a}}\nstringData: {{key: hidden}}\n"
+            )
+        };
+        let map = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: map, namespace: a}\ndata: {say: \"kind: Secret\"}\n";
+        let json = r#"{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "j", "namespace": "a"}, "data": {"key": "aGlkZGVu"}}"#;
+        let files = [
+            SourceFile::new("a.yaml", secret("one") + map + &secret("two")),
+            SourceFile::new("b.yaml", map.replace("name: map", "name: other")),
+            SourceFile::new("c.json", json),
+        ];
+        let (mesh, problems) = voile_model::check(&files, None);
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!(mesh.secrets.len(), 3);
+        let folder = tempfile::tempdir().expect("a folder");
+        let kept = LastGood::new(folder.path());
+        kept.keep(&files, &mesh);
+        let text = std::fs::read_to_string(folder.path().join(FILE)).expect("kept");
+        assert!(
+            !text.contains("hidden") && !text.contains("aGlkZGVu"),
+            "{text}"
+        );
+        let again = kept.load().expect("read");
+        assert_eq!((again.secrets.len(), again.config_maps.len()), (0, 2));
+        let lines = |mesh: &Mesh| -> Vec<u32> {
+            mesh.config_maps
+                .values()
+                .map(|map| map.source.line)
+                .collect()
+        };
+        assert_eq!(lines(&again), lines(&mesh));
     }
 }

@@ -4,6 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Istiod's `keepaliveMaxServerConnectionAge`. A caller proves itself when a stream begins; this bounds how long a stream
+/// outlives the token or certificate that opened it.
+pub(crate) const CONNECTION_AGE: Duration = Duration::from_secs(30 * 60);
+
 /// Where the control plane reads, keeps its secrets, and listens.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -19,6 +23,8 @@ pub struct Options {
     pub plaintext_beyond_loopback: bool,
     /// Longest life of a workload's certificate.
     pub certificate_ttl: Duration,
+    /// How long a connection may last before its caller must prove itself again.
+    pub connection_age: Duration,
     /// Readiness, metrics and status.
     pub monitoring: SocketAddr,
 }
@@ -34,6 +40,7 @@ impl Options {
             plaintext: Some(local(15010)),
             plaintext_beyond_loopback: false,
             certificate_ttl: voile_identity::DEFAULT_TTL,
+            connection_age: CONNECTION_AGE,
             monitoring: local(15014),
         }
     }

@@ -120,7 +120,7 @@ impl<S: Source> Reload<S> {
         self.status.errors.store(errors as u64, Ordering::Relaxed);
         self.status.reloads.fetch_add(1, Ordering::Relaxed);
         if errors == 0 && (changed || first) {
-            self.last_good.keep(&files);
+            self.last_good.keep(&files, &mesh);
         }
         if errors > 0 {
             self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);

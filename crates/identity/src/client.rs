@@ -22,6 +22,9 @@ use crate::refresh::{next_refresh, retry_delay};
 use crate::store::{CertificateStore, TrustBundle};
 use crate::token::MAX_TOKEN_BYTES;
 
+/// Longest wait after a join token was refused: only a new file helps, and whoever writes one may wait so long, or start the
+/// proxy again.
+const USED_UP_WAIT: Duration = Duration::from_secs(300);
 /// Longest wait for a connection to the control plane.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for a certificate once connected.
@@ -197,23 +200,43 @@ impl CertificateClient {
 
     async fn keep_fresh(&self) {
         let mut failures: u32 = 0;
+        let mut said: Option<String> = None;
         loop {
             let wait = match self.obtain().await {
                 Ok(certificate) => {
                     failures = 0;
+                    said = None;
                     self.store.set_trouble(None);
                     next_refresh(SystemTime::now(), certificate.not_after(), fastrand::f64())
                 }
                 Err(error) => {
                     failures = failures.saturating_add(1);
                     self.store.set_trouble(Some(error.to_string()));
-                    let wait = retry_delay(failures, fastrand::f64());
-                    tracing::warn!(%error, failures, wait_ms = wait.as_millis(), "no new certificate");
+                    let mut wait = retry_delay(failures, fastrand::f64());
+                    if self.is_used_up(&error) {
+                        wait = wait.saturating_mul(1 << failures.min(16)).min(USED_UP_WAIT);
+                    }
+                    let wait_ms = wait.as_millis();
+                    // The same trouble is said once.
+                    let text = error.to_string();
+                    if said.as_ref() == Some(&text) {
+                        tracing::debug!(%error, failures, wait_ms, "still no new certificate");
+                    } else {
+                        tracing::warn!(%error, failures, wait_ms, "no new certificate");
+                        said = Some(text);
+                    }
                     wait
                 }
             };
             tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Whether a join token is all we have, and it was refused: it will not become good by asking.
+    fn is_used_up(&self, error: &ClientError) -> bool {
+        let refused =
+            matches!(error, ClientError::Refused(status) if status.code() == Code::Unauthenticated);
+        refused && self.settings.token_file.is_none() && self.store.current().is_none()
     }
 
     /// Gets and publishes one certificate now.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use voile_model::Mesh;
-use voile_model::mesh::{Container, EnvValue};
+use voile_model::mesh::{Container, EnvValue, Restart};
 
 use crate::expand::PodPlan;
 use crate::process::Recipe;
@@ -106,6 +106,7 @@ fn ours(around: &Surroundings<'_>, name: String, command: &str, args: &[(&str, S
         folder: None,
         show: around.show,
         place: None,
+        restart: Restart::Always,
     }
 }
 
@@ -155,6 +156,7 @@ pub fn container(
         folder: Some(folder),
         show: around.show,
         place: None,
+        restart: pod.template.restart,
     })
 }
 

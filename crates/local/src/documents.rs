@@ -19,8 +19,13 @@ use crate::expand::{POD_LABEL, Plan, PodPlan, SidecarPlan};
 /// Says which of the user's resources a generated one stands for.
 const GENERATED_FROM: &str = "voile.dev/generated-from";
 
-/// The documents of `plan`, each on a line of its own. Only the pods in `ready` take traffic.
-pub fn render(plan: &Plan, layout: Layout, ready: &BTreeSet<ResourceName>) -> String {
+/// The documents of `plan`, each on a line of its own. Only the pods in `ready` take traffic; those in `over` are done.
+pub fn render(
+    plan: &Plan,
+    layout: Layout,
+    ready: &BTreeSet<ResourceName>,
+    over: &BTreeSet<ResourceName>,
+) -> String {
     let mut text = String::new();
     for (service, address) in &plan.given {
         text.push_str("---\n");
@@ -28,7 +33,9 @@ pub fn render(plan: &Plan, layout: Layout, ready: &BTreeSet<ResourceName>) -> St
         text.push('\n');
     }
     for pod in &plan.pods {
-        let phase = if ready.contains(&pod.name) {
+        let phase = if over.contains(&pod.name) {
+            "Succeeded"
+        } else if ready.contains(&pod.name) {
             "Running"
         } else {
             "Pending"

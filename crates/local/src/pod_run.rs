@@ -31,6 +31,8 @@ pub struct PodRun {
     network: Option<PodNetwork>,
     apps_started: bool,
     generation: u32,
+    /// Its applications have ended for good.
+    over: bool,
 }
 
 impl PodRun {
@@ -48,6 +50,7 @@ impl PodRun {
             apps,
             apps_started: false,
             generation: 0,
+            over: false,
         }
     }
 
@@ -66,8 +69,33 @@ impl PodRun {
                     said.push(text);
                 }
             }
+            said.extend(self.settle());
         }
         said
+    }
+
+    /// When its applications have ended for good its sidecar ends, too: that is how a job is done.
+    fn settle(&mut self) -> Option<String> {
+        if self.over
+            || self.apps.is_empty()
+            || !self.apps.iter().all(|app| app.finished().is_some())
+        {
+            return None;
+        }
+        self.over = true;
+        self.sidecar.iter_mut().for_each(Process::end);
+        let failed = |app: &&Process| app.finished().is_some_and(|exit| !exit.is_success());
+        let failed: Vec<_> = self.apps.iter().filter(failed).map(Process::name).collect();
+        let name = &self.plan.name;
+        Some(match failed.is_empty() {
+            true => format!("{name} has succeeded"),
+            false => format!("{name} has failed: {}", failed.join(", ")),
+        })
+    }
+
+    /// Whether its applications have ended and are not started again.
+    pub fn is_over(&self) -> bool {
+        self.over
     }
 
     /// The plan has changed in what does not concern its processes.
@@ -100,11 +128,11 @@ impl PodRun {
 
     /// What the observer should ask.
     pub fn target(&self) -> Target {
-        let running = self.apps_started && self.apps.iter().all(Process::is_running);
+        let running = self.apps_started && !self.over && self.apps.iter().all(Process::is_running);
         Target {
             address: self.plan.address,
             namespace: self.namespace().cloned(),
-            sidecar: self.sidecar.as_ref().is_some_and(Process::is_running),
+            sidecar: !self.over && self.sidecar.as_ref().is_some_and(Process::is_running),
             endpoints: if running {
                 self.plan.endpoints.clone()
             } else {
@@ -116,17 +144,21 @@ impl PodRun {
 
     /// Whether it takes traffic.
     pub fn is_ready(&self, seen: &Observation) -> bool {
-        self.missing(seen).is_none()
+        !self.over && self.missing(seen).is_none()
     }
 
     /// What it still waits for.
     pub fn missing(&self, seen: &Observation) -> Option<String> {
+        if self.over {
+            return None;
+        }
         if let Some(sidecar) = &self.sidecar
             && !(sidecar.is_running() && seen.sidecar_ready)
         {
             return Some(format!("{} to be ready", sidecar.name()));
         }
-        if let Some(app) = self.apps.iter().find(|app| !app.is_running()) {
+        let waits = |app: &&Process| !app.is_running() && app.finished().is_none();
+        if let Some(app) = self.apps.iter().find(waits) {
             return Some(format!("{} to run", app.name()));
         }
         if !self.plan.endpoints.is_empty() && seen.listening != Some(self.generation) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use voile_host::child::{Exit, LineSink, Output, Spec, Supervised};
 use voile_host::place::Place;
+use voile_model::mesh::Restart;
 
 /// The first restart is at once; the pause before the second. Kubernetes begins with 10 s, which is long for who edits and looks.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -16,6 +17,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Who ran this long is forgiven its earlier ends.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
+/// Lines of a log that are shown when a process failed.
+const SHOWN_LINES: usize = 3;
 /// How much of a log's end is looked at when somebody died, in bytes.
 const TAIL_BYTES: u64 = 16 * 1024;
 
@@ -26,6 +29,15 @@ pub fn pause(restart: u32) -> Duration {
         n => FIRST_PAUSE
             .saturating_mul(1 << (n - 1).min(16))
             .min(LONGEST_PAUSE),
+    }
+}
+
+/// Whether a process that ended like this is started again.
+fn starts_again(policy: Restart, exit: Exit) -> bool {
+    match policy {
+        Restart::Always => true,
+        Restart::OnFailure => !exit.is_success(),
+        Restart::Never => false,
     }
 }
 
@@ -48,6 +60,8 @@ pub struct Recipe {
     pub show: bool,
     /// Where it runs, when not where we do.
     pub place: Option<Place>,
+    /// Whether it is started again when it ends.
+    pub restart: Restart,
 }
 
 impl Recipe {
@@ -70,6 +84,10 @@ pub struct Process {
     start_at: Instant,
     /// How often it was started again.
     pub restarts: u32,
+    /// It is to end for good.
+    over: bool,
+    /// How it ended for good.
+    finished: Option<Exit>,
 }
 
 impl Process {
@@ -84,6 +102,8 @@ impl Process {
             ends: 0,
             start_at: now,
             restarts: 0,
+            over: false,
+            finished: None,
         }
     }
 
@@ -99,6 +119,9 @@ impl Process {
 
     /// Looks after it: starts it when it is time, notices its end. Returns what people should know.
     pub fn tick(&mut self, now: Instant) -> Option<String> {
+        if self.finished.is_some() {
+            return None;
+        }
         let Some(child) = &mut self.child else {
             if let Some(successor) = self.successor.take() {
                 return self.succeed(successor, now);
@@ -121,6 +144,14 @@ impl Process {
         }
         if now.duration_since(self.started) >= FORGIVEN_AFTER {
             self.ends = 0;
+        }
+        if self.over || !starts_again(self.recipe.restart, exit) {
+            self.finished = Some(exit);
+            let mut text = format!("{} {exit}", self.name());
+            if !exit.is_success() && !self.over {
+                self.add_last_lines(&mut text);
+            }
+            return Some(text);
         }
         Some(self.ended(now, &exit.to_string(), exit))
     }
@@ -174,12 +205,29 @@ impl Process {
         };
         let mut text = format!("{} {how}; starting it again {when}", self.name());
         if !exit.is_success() {
-            for line in tail(&self.recipe.log, 3) {
-                text.push_str("\n    ");
-                text.push_str(&line);
-            }
+            self.add_last_lines(&mut text);
         }
         text
+    }
+
+    fn add_last_lines(&self, text: &mut String) {
+        for line in tail(&self.recipe.log, SHOWN_LINES) {
+            text.push_str("\n    ");
+            text.push_str(&line);
+        }
+    }
+
+    /// Ends it for good, in good order.
+    pub fn end(&mut self) {
+        if !self.over {
+            self.over = true;
+            self.begin_stop();
+        }
+    }
+
+    /// How it ended, when it is not started again.
+    pub fn finished(&self) -> Option<Exit> {
+        self.finished
     }
 
     fn spec(&self, first: bool) -> Spec {
@@ -295,6 +343,7 @@ mod tests {
             log: log.clone(),
             show: false,
             place: None,
+            restart: Restart::Always,
         });
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut said = Vec::new();
@@ -324,7 +373,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         // The first waits until `over` is there; so does each later one, or ends at once while `broken` is.
-        let script = "[ -e $0/broken ] && exit 4; while [ ! -e $0/over ]; do sleep 0.01; done";
+        let script = "[ -e $0/broken ] && exit 4; touch $0/began; while [ ! -e $0/over ]; do sleep 0.01; done";
         let mut process = Process::new(Recipe {
             name: "sidecar".to_owned(),
             program: "/bin/sh".into(),
@@ -338,6 +387,7 @@ mod tests {
             log: path("log"),
             show: false,
             place: None,
+            restart: Restart::Always,
         });
         let wait = |process: &mut Process| {
             let deadline = Instant::now() + Duration::from_secs(20);
@@ -350,6 +400,11 @@ mod tests {
             }
         };
         process.tick(Instant::now());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !path("began").exists() {
+            assert!(Instant::now() < deadline, "it never began");
+            std::thread::yield_now();
+        }
         fs::write(path("broken"), "").expect("written");
         process.replace().expect("started");
         assert_eq!(
@@ -369,6 +424,23 @@ mod tests {
     }
 
     #[test]
+    fn the_policy_says_who_is_started_again() {
+        for (policy, good, bad) in [
+            (Restart::Always, true, true),
+            (Restart::OnFailure, false, true),
+            (Restart::Never, false, false),
+        ] {
+            let again = |exit| starts_again(policy, exit);
+            let all = (
+                again(Exit::Code(0)),
+                again(Exit::Code(1)),
+                again(Exit::Signal(9)),
+            );
+            assert_eq!(all, (good, bad, bad), "{policy:?}");
+        }
+    }
+
+    #[test]
     fn a_program_that_is_not_there_is_named() {
         let mut process = Process::new(Recipe {
             name: "app".to_owned(),
@@ -379,6 +451,7 @@ mod tests {
             log: "/nonexistent/log".into(),
             show: true,
             place: None,
+            restart: Restart::Always,
         });
         let said = process.tick(Instant::now()).expect("said at once");
         assert!(said.contains("/nonexistent/program"), "{said}");

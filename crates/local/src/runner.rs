@@ -157,6 +157,8 @@ struct Runner {
     replace: Arc<AtomicBool>,
     /// Pods that wait for a new sidecar.
     to_replace: BTreeSet<ResourceName>,
+    /// Pods that are done, as they were published.
+    over: BTreeSet<ResourceName>,
     /// Which pods were said to take traffic; `None` when the plan has changed since.
     published: Option<BTreeSet<ResourceName>>,
     written: String,
@@ -234,6 +236,7 @@ impl Runner {
             ready_since: BTreeMap::new(),
             replace,
             to_replace: BTreeSet::new(),
+            over: BTreeSet::new(),
             published: None,
             written: String::new(),
             reach,
@@ -369,10 +372,13 @@ impl Runner {
     /// Tells the control plane, and the relays, which pods there are and which take traffic.
     fn publish(&mut self) -> Result<(), UpError> {
         let ready = self.ready();
-        if self.published.as_ref() == Some(&ready) {
+        let over = self.pods.values().filter(|pod| pod.is_over());
+        let over: BTreeSet<_> = over.map(|pod| pod.plan.name.clone()).collect();
+        if self.published.as_ref() == Some(&ready) && self.over == over {
             return Ok(());
         }
-        let text = render(&self.plan, self.ground.layout(), &ready);
+        let text = render(&self.plan, self.ground.layout(), &ready, &over);
+        self.over = over;
         if text != self.written {
             self.run_folder
                 .replace(&self.run_folder.config().join("mesh.json"), &text)?;

@@ -31,8 +31,8 @@ pub use sidecar::{
 };
 pub use telemetry::Telemetry;
 pub use workload::{
-    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Share, Strategy,
-    Workload, WorkloadKind, WorkloadType,
+    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Restart, Share,
+    Strategy, Workload, WorkloadKind, WorkloadType,
 };
 
 use crate::names::{Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};

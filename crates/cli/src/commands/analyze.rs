@@ -63,14 +63,20 @@ pub(crate) fn run(args: Args) -> ExitCode {
         .filter(|diagnostic| diagnostic.is_error())
         .count();
     eprintln!(
-        "{} files, {} services, {} workloads, {} deployments: {errors} errors, {} warnings",
-        files.len(),
-        mesh.services.len(),
-        mesh.workloads.len(),
-        mesh.deployments.len(),
-        diagnostics.len() - errors
+        "{}, {}, {}, {}: {}, {}",
+        counted(files.len(), "file"),
+        counted(mesh.services.len(), "service"),
+        counted(mesh.workloads.len(), "workload"),
+        counted(mesh.deployments.len(), "deployment"),
+        counted(errors, "error"),
+        counted(diagnostics.len() - errors, "warning"),
     );
     ExitCode::from(u8::from(errors > 0))
+}
+
+/// `1 file`, `2 files`.
+fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 fn json(diagnostics: &[Diagnostic]) -> String {

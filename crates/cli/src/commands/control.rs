@@ -62,6 +62,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = certificate_ttl)]
     certificate_ttl: Duration,
 
+    /// How long a connection may last, at least 1s; then it is closed, and its proxy proves itself anew on the next one.
+    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = connection_age)]
+    connection_age: Duration,
+
     /// GET /ready, /metrics, /debug/status.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
     monitoring: SocketAddr,
@@ -69,6 +73,14 @@ pub(crate) struct Args {
     /// off, error, warn, info, debug or trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
+}
+
+fn connection_age(text: &str) -> Result<Duration, String> {
+    let age = super::proxy::duration(text)?;
+    match age >= Duration::from_secs(1) {
+        true => Ok(age),
+        false => Err(format!("`{text}`: expected 1s or more")),
+    }
 }
 
 fn certificate_ttl(text: &str) -> Result<Duration, String> {
@@ -96,6 +108,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         },
         plaintext_beyond_loopback: args.plaintext_beyond_loopback,
         certificate_ttl: args.certificate_ttl,
+        connection_age: args.connection_age,
         monitoring: args.monitoring,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

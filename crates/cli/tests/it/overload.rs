@@ -1,8 +1,9 @@
 //! More than a sidecar will carry: it refuses the surplus at once, serves what it took, and is itself again afterwards.
 
 use std::io::{BufReader, Write};
-use std::net::TcpStream;
-use std::sync::mpsc;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, RwLock, mpsc};
+use std::time::Duration;
 
 use crate::mesh::{Client, Mesh, application, get, read_answer, series, wait_until};
 
@@ -118,4 +119,108 @@ fn at_the_memory_limit_new_work_is_refused_until_there_is_room_again() {
     let page = roomy.client_metrics();
     let refused = series(&page, "voile_requests_overload_total", &["memory"]);
     assert_eq!(refused, Some(0.0));
+}
+
+/// Resident memory of a process, in bytes.
+fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kibibytes.expect("its resident memory") * 1024
+}
+
+/// The server of the crowd: answers at once, but `/slow` only when the gate is open; says what arrived.
+fn slow_server(gate: &Arc<RwLock<()>>, reached: &mpsc::Sender<()>, stream: TcpStream) {
+    let mut reader = BufReader::new(stream);
+    while let Some((head, _)) = application::read_request(&mut reader) {
+        if head.starts_with("GET /slow") {
+            // Nobody listens any more once the crowd is there.
+            let _ = reached.send(());
+            drop(gate.read());
+        }
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone";
+        if reader.get_mut().write_all(answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// A connection whose only request was answered.
+fn idle(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .expect("sent");
+    let answer = read_answer(&mut BufReader::new(&stream)).expect("served");
+    assert_eq!(answer.status, 200);
+    stream
+}
+
+/// Slow requests, one after another, until the proxy refuses one: the last of them.
+fn crowd(mesh: &Mesh, arrivals: &mpsc::Receiver<()>) -> Vec<TcpStream> {
+    /// More than enough to reach the limit: each holds at least a buffer of 16 KiB, and a connection to the server.
+    const CROWD: usize = 3000;
+    const TURN: Duration = Duration::from_millis(20);
+    let mut crowd = Vec::new();
+    while crowd.len() < CROWD {
+        let mut stream = TcpStream::connect(mesh.http()).expect("a connection");
+        // A connection may be closed at once; a request that came in may be refused with a word.
+        let _ = stream.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+        crowd.push(stream);
+        while arrivals.recv_timeout(TURN).is_err() {
+            let refused = mesh.client_metrics().lines().any(|line| {
+                let counted = line.starts_with("voile_connections_shed_total ")
+                    || line.starts_with("voile_requests_overload_total{reason=\"memory\"}");
+                counted && !line.ends_with(" 0")
+            });
+            if refused {
+                return crowd;
+            }
+        }
+    }
+    panic!("{CROWD} requests in flight and no end");
+}
+
+#[test]
+fn near_its_memory_limit_a_proxy_lets_go_of_what_is_idle_then_refuses_and_recovers() {
+    /// What there is room for above what an idle proxy holds.
+    const ROOM: u64 = 12 << 20;
+    let limit = resident(Mesh::start_as("STRICT", &limited(&[])).client.pid()) + ROOM;
+    let mesh = Mesh::start_as("STRICT", &limited(&["--memory-limit", &limit.to_string()]));
+    let (reached, arrivals) = mpsc::channel();
+    let gate = Arc::new(RwLock::new(()));
+    let open = Arc::clone(&gate);
+    let closed = gate.write().expect("nobody panics");
+    application::serve(mesh.http_app(), move |stream| {
+        slow_server(&open, &reached, stream);
+    });
+    let idle: Vec<TcpStream> = (0..20).map(|_| idle(mesh.http())).collect();
+    let mut crowd = crowd(&mesh, &arrivals);
+    wait_until("it said so before", || {
+        mesh.client
+            .log()
+            .contains("memory is short: idle connections are closed")
+    });
+    for stream in idle {
+        let end = std::io::Read::read(&mut &stream, &mut [0; 1]);
+        assert!(
+            matches!(end, Ok(0) | Err(_)),
+            "an idle connection was kept: {end:?}"
+        );
+    }
+    // What was taken is served, and then there is room again.
+    drop(closed);
+    crowd.pop();
+    for (number, stream) in crowd.into_iter().enumerate() {
+        let answer = read_answer(&mut BufReader::new(stream));
+        let status = answer.map(|answer| answer.status);
+        assert_eq!(
+            status.as_ref().ok(),
+            Some(&200),
+            "request {number}: {status:?}"
+        );
+    }
+    wait_until("it serves again", || {
+        get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
+    });
 }

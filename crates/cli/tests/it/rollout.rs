@@ -58,6 +58,34 @@ spec:
       exec sleep 1000
 "#;
 
+/// Pods that do something once: one when its service answers, one that fails, one that fails at first.
+const JOBS: &str = r#"---
+apiVersion: v1
+kind: Pod
+metadata: {name: good, namespace: roll, labels: {app: good, sidecar.istio.io/inject: "true"}}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: app
+    command:
+    - sh
+    - -c
+    - |
+      until $VOILE load http://$WEB_SERVICE_HOST:$WEB_SERVICE_PORT/ --rate 50 --duration 200ms --json | grep -q '"200"'; do
+        sleep 0.1
+      done
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: bad, namespace: roll, labels: {app: bad, sidecar.istio.io/inject: "true"}}
+spec: {restartPolicy: Never, containers: [{name: app, command: [sh, -c, "echo last words; exit 3"]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: stubborn, namespace: roll, labels: {app: stubborn, sidecar.istio.io/inject: "true"}}
+spec: {restartPolicy: OnFailure, containers: [{name: app, command: [sh, -c, "[ -e tried ] || { touch tried; exit 4; }"]}]}
+"#;
+
 /// Opaque bytes to the same pod, where the kernel redirects them.
 const RAW: &str = r#"---
 apiVersion: v1
@@ -205,4 +233,28 @@ fn a_replaced_sidecar_loses_no_question_and_keeps_its_tunnels_to_their_end() {
     });
     over.store(true, Ordering::Relaxed);
     assert!(asking.join().expect("no question is lost") > 10);
+}
+
+#[test]
+fn a_pod_that_does_its_work_once_ends_with_its_sidecar_and_its_code_is_said() {
+    let mut up = Up::start_as(
+        |folder| write(folder, &[PAIR, JOBS].concat()),
+        &["--isolation", "loopback", "--quiet"],
+        None,
+    );
+    up.ready();
+    for line in [
+        "roll/good-0 has succeeded",
+        "roll.bad-0.app ended with code 3\n    last words\n",
+        "roll/bad-0 has failed: roll.bad-0.app",
+        "roll.stubborn-0.app ended with code 4; starting it again at once",
+        "roll/stubborn-0 has succeeded",
+        "roll.good-0.sidecar ended with code 0\n",
+        "roll.bad-0.sidecar ended with code 0\n",
+        "roll.stubborn-0.sidecar ended with code 0\n",
+    ] {
+        wait_until(line, || said(&up, line));
+    }
+    let sidecars: Vec<_> = sidecars(&up).into_iter().map(|(pod, _)| pod).collect();
+    assert_eq!(sidecars.len(), 2, "of those that go on: {sidecars:?}");
 }

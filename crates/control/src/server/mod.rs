@@ -43,6 +43,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls at once on one connection: a proxy has one stream, and now and then asks for a certificate.
 const MAX_CALLS_PER_CONNECTION: u32 = 16;
+/// How long a connection may take to end when it has reached its age: a stream does not end by itself, other calls are short.
+const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(5);
 /// How long open calls may take to end at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
@@ -132,16 +134,12 @@ impl Control {
             ended.clone(),
             &mut tasks,
         )?;
-        tasks.spawn(serve_tls(
-            &keys,
-            ads.clone(),
-            status.clone(),
-            incoming,
-            ended.clone(),
-        ));
+        let tls = (incoming, options.connection_age, ended.clone());
+        tasks.spawn(serve_tls(&keys, ads.clone(), status.clone(), tls));
         if let Some(listener) = plaintext {
             let incoming = accept::plaintext(listener, ended.clone(), &mut tasks);
-            tasks.spawn(serve_plaintext(&keys, ads, status.clone(), incoming, ended));
+            let plaintext = (incoming, options.connection_age, ended);
+            tasks.spawn(serve_plaintext(&keys, ads, status.clone(), plaintext));
         }
         tasks.spawn(follow(reload, ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
@@ -217,8 +215,10 @@ fn keys(state: &Path, longest: Duration) -> Result<Keys, ControlError> {
     })
 }
 
-fn builder() -> Server {
+fn builder(connection_age: Duration) -> Server {
     Server::builder()
+        .max_connection_age(connection_age)
+        .max_connection_age_grace(CONNECTION_AGE_GRACE)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
@@ -228,8 +228,11 @@ fn serve_tls(
     keys: &Keys,
     ads: AdsService<Caller>,
     status: Arc<Status>,
-    incoming: mpsc::Receiver<accept::Accepted<TlsStream<TcpStream>>>,
-    ended: watch::Receiver<bool>,
+    (incoming, age, ended): (
+        mpsc::Receiver<accept::Accepted<TlsStream<TcpStream>>>,
+        Duration,
+        watch::Receiver<bool>,
+    ),
 ) -> impl Future<Output = ()> + Send + 'static {
     let certificates = CertificateService::new(
         keys.authority.clone(),
@@ -244,7 +247,7 @@ fn serve_tls(
     };
     async move {
         let incoming = ReceiverStream::new(incoming);
-        let served = builder().serve_with_incoming_shutdown(routes, incoming, over(ended));
+        let served = builder(age).serve_with_incoming_shutdown(routes, incoming, over(ended));
         if let Err(error) = served.await {
             tracing::error!(%error, "discovery over TLS ended");
         }
@@ -255,8 +258,11 @@ fn serve_plaintext(
     keys: &Keys,
     ads: AdsService<Caller>,
     status: Arc<Status>,
-    incoming: mpsc::Receiver<accept::Accepted<TcpStream>>,
-    ended: watch::Receiver<bool>,
+    (incoming, age, ended): (
+        mpsc::Receiver<accept::Accepted<TcpStream>>,
+        Duration,
+        watch::Receiver<bool>,
+    ),
 ) -> impl Future<Output = ()> + Send + 'static {
     let check = authenticate::optional(keys.authenticator.clone(), status);
     let routes = Routes {
@@ -268,7 +274,7 @@ fn serve_plaintext(
     };
     async move {
         let incoming = ReceiverStream::new(incoming);
-        let served = builder().serve_with_incoming_shutdown(routes, incoming, over(ended));
+        let served = builder(age).serve_with_incoming_shutdown(routes, incoming, over(ended));
         if let Err(error) = served.await {
             tracing::error!(%error, "plaintext discovery ended");
         }

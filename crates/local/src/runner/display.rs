@@ -67,7 +67,7 @@ impl Runner {
     pub(super) fn view(&self) -> View {
         let mut rows: BTreeMap<String, (Row, Counters, Duration)> = BTreeMap::new();
         let nothing = Observation::default();
-        for (name, pod) in &self.pods {
+        for (name, pod) in self.pods.iter().filter(|(_, pod)| !pod.is_over()) {
             let seen = self.seen.get(name).unwrap_or(&nothing);
             let key = format!("{}/{}", name.namespace, pod.plan.workload());
             let (row, sum, span) = rows.entry(key.clone()).or_default();

@@ -25,7 +25,9 @@ impl Runner {
     /// On loopback every sidecar is told beforehand of every pod that it may call.
     fn uninformed_beforehand(&self) -> Option<String> {
         let ready = self.ready();
-        let sidecars = self.plan.pods.iter().filter(|pod| pod.sidecar.is_some());
+        let runs = |name| self.pods.get(name).is_some_and(|pod| !pod.is_over());
+        let sidecars = self.plan.pods.iter();
+        let sidecars = sidecars.filter(|pod| pod.sidecar.is_some() && runs(&pod.name));
         sidecars.into_iter().find_map(|pod| {
             let known = known_workloads(pod.address).healthy;
             let callable = self.plan.pods.iter().filter(|other| {
@@ -47,7 +49,8 @@ impl Runner {
         }
         let ready: BTreeSet<_> = self.ready().iter().map(ToString::to_string).collect();
         self.pods.iter().find_map(|(name, pod)| {
-            let namespace = pod.namespace().filter(|_| pod.sidecar.is_some())?;
+            let asked = pod.sidecar.is_some() && !pod.is_over();
+            let namespace = pod.namespace().filter(|_| asked)?;
             let known = namespace
                 .run(|| known_workloads(Ipv4Addr::LOCALHOST))
                 .ok()?;

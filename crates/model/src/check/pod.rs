@@ -8,8 +8,8 @@ use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, IntegerOrText, Report, Spanned};
 use crate::mesh::{
-    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Share, Strategy,
-    WorkloadType,
+    Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Restart, Share,
+    Strategy, WorkloadType,
 };
 use crate::names::Labels;
 use crate::written::pod as written;
@@ -125,6 +125,21 @@ pub(super) fn deployment(
         );
     }
     let template = template(labels, annotations, &pods.spec, &pods.at, report)?;
+    if let (Some(text), true) = (
+        &pods.spec.restart_policy,
+        template.restart != Restart::Always,
+    ) {
+        report.error(
+            codes::BAD_VALUE,
+            &text.at,
+            format!(
+                "a Deployment's Pods cannot have restartPolicy {}",
+                text.value
+            ),
+            "Always; a Pod may have the others",
+        );
+        return None;
+    }
     let strategy = match &written.strategy {
         None => Strategy::DEFAULT,
         Some(written) => strategy(written, report)?,
@@ -230,7 +245,15 @@ fn template(
         ports.map(|name| (name.value.clone(), &name.at)),
         report,
     );
+    let policies = [
+        ("Always", Restart::Always),
+        ("OnFailure", Restart::OnFailure),
+        ("Never", Restart::Never),
+    ];
+    let policy = spec.restart_policy.as_ref();
+    let restart = policy.map_or(Some(Restart::Always), |text| report.one_of(text, &policies));
     Some(PodTemplate {
+        restart: restart?,
         labels,
         annotations,
         service_account: values::service_account(spec.service_account.as_ref(), report),

@@ -206,8 +206,21 @@ pub struct PodTemplate {
     pub containers: Vec<Container>,
     /// How long it may take to stop.
     pub termination_grace: std::time::Duration,
+    /// Whether its containers are started again when they end.
+    pub restart: Restart,
     /// Which connections its sidecar takes, where the kernel redirects them.
     pub capture: CaptureScope,
+}
+
+/// `restartPolicy` of a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restart {
+    /// However they end.
+    Always,
+    /// When they fail.
+    OnFailure,
+    /// Never.
+    Never,
 }
 
 /// One container: locally, one process.

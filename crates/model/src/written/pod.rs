@@ -11,6 +11,7 @@ pub(crate) struct PodSpec {
     pub(crate) service_account: Option<Text>,
     pub(crate) containers: Vec<Container>,
     pub(crate) termination_grace_seconds: Option<Spanned<i64>>,
+    pub(crate) restart_policy: Option<Text>,
 }
 
 /// `status` of a Pod.
@@ -89,7 +90,7 @@ pub(crate) struct Template {
     pub(crate) spec: PodSpec,
 }
 
-const IGNORED_IN_POD: [&str; 36] = [
+const IGNORED_IN_POD: [&str; 35] = [
     "activeDeadlineSeconds",
     "affinity",
     "automountServiceAccountToken",
@@ -115,7 +116,6 @@ const IGNORED_IN_POD: [&str; 36] = [
     "readinessGates",
     "resourceClaims",
     "resources",
-    "restartPolicy",
     "runtimeClassName",
     "schedulerName",
     "schedulingGates",
@@ -155,6 +155,7 @@ impl PodSpec {
             service_account: spec.text("serviceAccountName"),
             containers: spec.list("containers", Container::read),
             termination_grace_seconds: spec.integer("terminationGracePeriodSeconds"),
+            restart_policy: spec.text("restartPolicy"),
         };
         spec.ignore(&IGNORED_IN_POD);
         spec.ignore(&["initContainers", "volumes"]);

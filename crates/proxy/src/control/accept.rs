@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use voile_transport::{
     ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, SHED_LOG_INTERVAL, SpareDescriptor,
 };
@@ -33,6 +33,7 @@ pub(super) struct Dispatcher {
     spare: RefCell<SpareDescriptor>,
     shed: Cell<u64>,
     logged: Cell<Option<Instant>>,
+    short: Notify,
 }
 
 impl Dispatcher {
@@ -44,6 +45,7 @@ impl Dispatcher {
             spare: RefCell::new(SpareDescriptor::reserve()?),
             shed: Cell::new(0),
             logged: Cell::new(None),
+            short: Notify::new(),
         })
     }
 
@@ -74,10 +76,17 @@ impl Dispatcher {
         &self.ledger
     }
 
+    /// Ready when a connection was refused for want of memory.
+    pub(super) async fn memory_short(&self) {
+        self.short.notified().await;
+    }
+
     /// Why a connection has no place here, if it has none.
     fn full(&self) -> Option<&'static str> {
         let most = self.ledger.limits.connections;
         if self.ledger.ceiling.arrived() == Some(Level::Closed) || self.ledger.ceiling.is_closed() {
+            // No worker sees this connection, so nobody else would make room.
+            self.short.notify_one();
             return Some("the memory limit is near");
         }
         (most > 0 && self.load() >= most as usize).then_some("the proxy holds --max-connections")

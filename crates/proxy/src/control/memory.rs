@@ -3,13 +3,16 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::state::Control;
 use crate::worker::ToWorker;
 
 /// How long workers get to close what is idle before what they freed is given back.
 const RELIEF_TIME: Duration = Duration::from_millis(200);
+
+/// Between two lines in the log about it, while it lasts.
+const SAID_EVERY: Duration = Duration::from_secs(10);
 
 /// A limit at least this large is none: version 1 writes "no limit" as a number near this one.
 const NO_LIMIT: u64 = 1 << 60;
@@ -61,8 +64,16 @@ fn limit(file: &Path) -> Option<u64> {
 
 /// Memory is short: everybody closes what is idle, and what that frees goes back to the kernel.
 pub(super) fn relieve(control: &Rc<RefCell<Control>>) {
+    if control.borrow().giving_back {
+        return; // Somebody said so a moment ago.
+    }
     control.borrow().dispatcher.broadcast(|| ToWorker::Relieve);
-    tracing::warn!("memory is short: idle connections are closed");
+    let now = Instant::now();
+    let said = control.borrow().said_short;
+    if said.is_none_or(|then| now.duration_since(then) >= SAID_EVERY) {
+        control.borrow_mut().said_short = Some(now);
+        tracing::warn!("memory is short: idle connections are closed");
+    }
     give_back_soon(control);
 }
 

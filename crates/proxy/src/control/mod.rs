@@ -464,6 +464,7 @@ async fn control(
                 FromWorker::Emptied => memory::give_back_soon(&control),
                 news => control.borrow_mut().heard(news),
             },
+            () = dispatcher.memory_short() => memory::relieve(&control),
             () = sockets::until(look) => {
                 let asked = control.borrow_mut().ask_for_used();
                 tokio::task::spawn_local(destinations::look(Rc::clone(&control), asked));

@@ -84,6 +84,8 @@ pub(super) struct Control {
     pub(super) draining: bool,
     /// Memory is about to be given back.
     pub(super) giving_back: bool,
+    /// When it was last said that memory is short.
+    pub(super) said_short: Option<Instant>,
     accepting: BTreeMap<Key, watch::Sender<()>>,
     subscribed: BTreeSet<Arc<str>>,
     workload_uid: Option<Arc<str>>,
@@ -119,6 +121,7 @@ impl Control {
             lookups,
             draining: false,
             giving_back: false,
+            said_short: None,
             accepting: BTreeMap::new(),
             subscribed: BTreeSet::new(),
             workload_uid: None,

@@ -18,12 +18,12 @@ use tokio::sync::oneshot;
 use voile_transport as transport;
 
 use super::slots::{InboundSlot, OutboundSlot};
-use super::{FromWorker, Worker, count, inbound, outbound};
+use super::{FromWorker, Overload, Worker, count, inbound, outbound};
 use crate::plan::{CapturePlan, OutboundPlan, Target};
 
 /// Connections of one worker that may wait to learn where their destination leads; a control plane that is slow must not
 /// fill the memory.
-const MAX_PARKED: usize = 1024;
+pub(crate) const MAX_PARKED: usize = 1024;
 
 /// How long a connection waits for the control plane before the control thread decides by what it knows.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(2);
@@ -229,7 +229,10 @@ impl Captured {
                 used.set(true);
                 return Some(Rc::clone(slot));
             }
-            let parked = Parked::begin(&self.parked)?;
+            let Some(parked) = Parked::begin(&self.parked) else {
+                worker.seat.ledger.count_refused(Overload::Waiting);
+                return None;
+            };
             let (sender, answer) = oneshot::channel();
             match all.get_mut(&to) {
                 Some(Destination::Asked(waiting)) => {

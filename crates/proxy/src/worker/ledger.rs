@@ -56,7 +56,7 @@ pub(crate) struct Ledger {
     all: Arc<Tally>,
     destinations: Mutex<HashMap<(String, u16), Weak<Tally>>>,
     /// Requests refused, by [`Overload`].
-    refused: [AtomicU64; 3],
+    refused: [AtomicU64; 4],
 }
 
 /// Why work is refused.
@@ -65,23 +65,31 @@ pub(crate) enum Overload {
     Memory,
     Requests,
     Destination,
+    /// Captured connections that wait for word of where they lead; refused as connections, before anything is read.
+    Waiting,
 }
 
 impl Overload {
-    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Requests, Self::Destination];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Memory,
+        Self::Requests,
+        Self::Destination,
+        Self::Waiting,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Requests => "requests",
             Self::Destination => "requests_per_destination",
+            Self::Waiting => "waiting",
         }
     }
 
     pub(crate) fn flag(self) -> ResponseFlag {
         match self {
             Self::Memory => ResponseFlag::OverloadManager,
-            Self::Requests | Self::Destination => ResponseFlag::UpstreamOverflow,
+            Self::Requests | Self::Destination | Self::Waiting => ResponseFlag::UpstreamOverflow,
         }
     }
 
@@ -91,6 +99,7 @@ impl Overload {
             Self::Memory => "overload: the proxy is near its memory limit",
             Self::Requests => "overload: too many requests in flight through this proxy",
             Self::Destination => "overload: too many requests in flight to this destination",
+            Self::Waiting => "overload: too many connections wait for the control plane",
         }
     }
 }
@@ -126,7 +135,7 @@ impl Ledger {
         self.refused[why as usize].load(Ordering::Relaxed)
     }
 
-    fn count_refused(&self, why: Overload) {
+    pub(crate) fn count_refused(&self, why: Overload) {
         self.refused[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,5 @@
-//! Pages that must tell the truth: ARCHITECTURE.md's table of arrows, and the two commands that README promises.
+//! Pages that must tell the truth: ARCHITECTURE.md's table of arrows, the two commands that README promises, and the options of
+//! `voile proxy`.
 
 use std::collections::BTreeSet;
 
@@ -58,4 +59,24 @@ fn readme_and_ci_run_the_same_commands() {
         ci.lines().any(|line| line == "cargo test"),
         ".ci/run runs README's test command"
     );
+}
+
+#[test]
+fn the_page_on_the_proxy_shows_its_help() {
+    const PAGE: &str = "docs/reference/proxy.md";
+    const BEGIN: &str = "```text\n";
+    let output = crate::mesh::Process::output(|voile| {
+        voile.args(["proxy", "--help"]);
+    });
+    let help = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
+    let help = lines.join("\n");
+    let text = page(PAGE);
+    let (before, rest) = text.split_once(BEGIN).expect("a place for it");
+    let (shown, after) = rest.split_once("\n```\n").expect("its end");
+    if std::env::var_os("VOILE_BLESS").is_some() {
+        let blessed = [before, BEGIN, &help, "\n```\n", after].concat();
+        return std::fs::write(super::root().join(PAGE), blessed).expect("written");
+    }
+    assert_eq!(shown, help, "VOILE_BLESS=1 cargo test -p voile pages");
 }

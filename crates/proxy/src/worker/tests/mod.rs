@@ -12,6 +12,7 @@ mod http2;
 mod identity;
 mod instructions;
 mod late_detection;
+mod page;
 mod retries;
 mod server_first;
 mod server_name;
