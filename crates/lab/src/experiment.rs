@@ -91,7 +91,15 @@ pub fn run(
     record.histograms = merged(&record, &histograms);
     unequal_tls(&mut record);
     summarise(&mut record);
+    let record = placeless(&record)?;
     Ok(Outcome { record, histograms })
+}
+
+/// The record without the places of this machine.
+fn placeless(record: &Record) -> Result<Record, String> {
+    let mut value = serde_json::to_value(record).map_err(|e| e.to_string())?;
+    crate::places::without_in(&mut value);
+    serde_json::from_value(value).map_err(|e| e.to_string())
 }
 
 /// Starts everything, measures all rounds into the record, ends everything. Returns the new slices' histograms.

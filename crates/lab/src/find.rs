@@ -135,7 +135,7 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
 }
 
 /// Where a server of that name may be.
-fn servers(name: &str) -> Vec<PathBuf> {
+pub(crate) fn servers(name: &str) -> Vec<PathBuf> {
     let on_path = std::env::var_os("PATH")
         .map(|path| std::env::split_paths(&path).collect::<Vec<_>>())
         .unwrap_or_default();

@@ -8,10 +8,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+use voile_report::agreement::Agreement;
+use voile_report::generators::Generators;
 use voile_report::record::{Merged, Record};
 use voile_report::summarise::summarise;
 
 use crate::experiment::Outcome;
+use crate::places;
 
 /// `voile-results/<date>-<name>` in the working folder.
 #[must_use]
@@ -87,15 +91,46 @@ fn draw(record: &Record, folder: &Path) -> Result<(), String> {
     )
 }
 
-/// Reads a record folder, sums it up anew from its runs and draws report and table again.
+/// What was drawn again.
+pub enum Redrawn {
+    /// An experiment: `report.html`, `results.csv`.
+    Experiment(Box<Record>),
+    /// A comparison of generators: `report.md`, and what it says first.
+    Comparison(String),
+}
+
+/// Reads a record folder, sums it up anew from its runs and draws report and table again. Older records told more of the
+/// machine's folders than newer ones do; the drawing does not.
 ///
 /// # Errors
 /// When there is no record, it cannot be read, or the drawing cannot be written.
-pub fn redraw(folder: &Path) -> Result<Record, String> {
+pub fn redraw(folder: &Path) -> Result<Redrawn, String> {
+    if let Some(mut record) = other::<Generators>(folder, "generators.json")? {
+        record.conclude();
+        write(&folder.join("report.md"), &record.to_markdown())?;
+        return Ok(Redrawn::Comparison(record.in_words()));
+    }
+    if let Some(record) = other::<Agreement>(folder, "agreement.json")? {
+        write(&folder.join("report.md"), &record.to_markdown())?;
+        return Ok(Redrawn::Comparison(record.in_words()));
+    }
     let mut record = read(folder)?;
     summarise(&mut record);
     draw(&record, folder)?;
-    Ok(record)
+    Ok(Redrawn::Experiment(Box::new(record)))
+}
+
+/// A record of another kind, if the folder is of that kind.
+fn other<T: DeserializeOwned>(folder: &Path, name: &str) -> Result<Option<T>, String> {
+    let path = folder.join(name);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let why = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let text = fs::read_to_string(&path).map_err(|e| why(&e))?;
+    let mut value = serde_json::from_str(&text).map_err(|e| why(&e))?;
+    places::without_in(&mut value);
+    serde_json::from_value(value).map(Some).map_err(|e| why(&e))
 }
 
 /// Reads the record of a folder.
@@ -105,5 +140,8 @@ pub fn redraw(folder: &Path) -> Result<Record, String> {
 pub fn read(folder: &Path) -> Result<Record, String> {
     let path = folder.join("record.json");
     let text = fs::read_to_string(&path).map_err(|e| format!("reading {}: {e}", path.display()))?;
-    Record::from_json(&text).map_err(|e| format!("{}: {e}", path.display()))
+    let why = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let mut value = serde_json::from_str(&text).map_err(|e| why(&e))?;
+    places::without_in(&mut value);
+    Record::from_json(&value.to_string()).map_err(|e| why(&e))
 }

@@ -10,6 +10,7 @@ mod columns;
 pub mod compare;
 pub mod csv;
 pub mod findings;
+pub mod generators;
 pub mod html;
 pub mod record;
 pub mod statistics;

@@ -54,6 +54,12 @@ enum Command {
     ///
     /// Writes a folder: agreement.json, slices.csv, report.md. About four minutes. Exit code 1 when they do not agree.
     Agreement(Comparison),
+    /// Compare what a request costs `voile load` with what it costs Fortio, wrk and h2load, on the same server.
+    ///
+    /// As many requests as go over HTTP/1.1, HTTP/2, gRPC and TCP, per core of the generator; and the same answer from a
+    /// server with a fixed delay. Whoever is not here is left out. Writes a folder: generators.json, report.md. About three
+    /// minutes. Exit code 1 when a bound is missed.
+    Generators(Comparison),
     /// List the contestants found on this machine.
     Peers {
         /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH.
@@ -64,10 +70,11 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Comparison {
-    /// The record folder [default: voile-results/DATE-agreement].
+    /// The record folder [default: voile-results/DATE-agreement, or -generators].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Where Fortio is: fortio=PATH. Looked for on PATH and where `go install` puts programs otherwise.
+    /// Where another generator is: fortio=PATH; for `generators` also wrk=PATH, h2load=PATH. Looked for on PATH and where
+    /// `go install` puts programs otherwise.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
     /// How often each generator meets each server; fewer than 6 give no intervals.
@@ -124,6 +131,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Report { folder } => redraw(&folder),
         Command::Compare { first, second } => compare(&first, &second),
         Command::Agreement(comparison) => agreement(&comparison),
+        Command::Generators(comparison) => generators(&comparison),
         Command::Peers { peers } => list(&peers),
     };
     match done {
@@ -256,7 +264,7 @@ fn program(given: Option<&Path>) -> Result<PathBuf, (u8, String)> {
     }
 }
 
-/// How we were called, for the record; where peers are on this machine is nobody's business.
+/// How we were called, for the record; where things are on this machine is nobody's business.
 fn command() -> String {
     let words = std::env::args().skip(1).map(|word| {
         let names_a_place = |name: &str| {
@@ -264,7 +272,7 @@ fn command() -> String {
                 .unwrap_or(&word)
                 .starts_with(name)
         };
-        match ["envoy=", "fortio=", "nginx=", "haproxy="]
+        match ["envoy=", "fortio=", "nginx=", "haproxy=", "wrk=", "h2load="]
             .into_iter()
             .find(|name| names_a_place(name))
         {
@@ -272,6 +280,7 @@ fn command() -> String {
             None => word,
         }
     });
+    let words = words.map(|word| voile_lab::without_places(&word));
     format!("voile {}", words.collect::<Vec<_>>().join(" "))
 }
 
@@ -309,6 +318,36 @@ fn agreement(comparison: &Comparison) -> Done {
     Err(failed("the generators do not agree as asked".to_owned()))
 }
 
+fn generators(comparison: &Comparison) -> Done {
+    let settings = voile_lab::GeneratorSettings {
+        voile: program(comparison.voile.as_deref())?,
+        others: voile_lab::generators(&comparison.peers).map_err(usage)?,
+        rounds: comparison.rounds,
+        slice: comparison.slice,
+        command: command(),
+    };
+    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
+    let record = voile_lab::measure_generators(&settings, &say, &voile_host::interrupt::asked)
+        .map_err(failed)?;
+    let folder = match &comparison.out {
+        Some(folder) => folder.clone(),
+        None => voile_lab::default_folder("generators", &record.started_at),
+    };
+    voile_lab::write_generators(&record, &folder).map_err(failed)?;
+    for note in &record.notes {
+        println!("{note}");
+    }
+    let report = folder.join("report.md");
+    println!("{}{}", record.in_words(), report.display());
+    if voile_host::interrupt::asked() {
+        return Err(failed("interrupted; what was measured is kept".to_owned()));
+    }
+    if record.holds() {
+        return Ok(());
+    }
+    Err(failed("a bound is missed".to_owned()))
+}
+
 fn keep(outcome: &Outcome, out: Option<&Path>, definition: &str) -> Done {
     let experiment = &outcome.record.experiment;
     let folder = match out {
@@ -333,9 +372,15 @@ fn keep(outcome: &Outcome, out: Option<&Path>, definition: &str) -> Done {
 }
 
 fn redraw(folder: &Path) -> Done {
-    let record = voile_lab::redraw(folder).map_err(failed)?;
-    print!("{}", voile_report::table::render(&record));
-    println!("\n{}", folder.join("report.html").display());
+    match voile_lab::redraw(folder).map_err(failed)? {
+        voile_lab::Redrawn::Experiment(record) => {
+            print!("{}", voile_report::table::render(&record));
+            println!("\n{}", folder.join("report.html").display());
+        }
+        voile_lab::Redrawn::Comparison(words) => {
+            println!("{words}{}", folder.join("report.md").display());
+        }
+    }
     Ok(())
 }
 

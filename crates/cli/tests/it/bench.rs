@@ -45,6 +45,7 @@ fn a_smoke_run_writes_a_whole_record_that_can_be_drawn_again() {
     ] {
         assert!(out.join(file).is_file(), "{file} is missing");
     }
+    no_place(&out, folder.path());
     std::fs::remove_file(out.join("report.html")).expect("it was there");
     let again = Process::output(|voile| {
         voile.args(["bench", "report"]).arg(&out);
@@ -127,6 +128,7 @@ fn wrong_words_exit_with_two() {
         vec!["bench", "quick", "--rounds", "0"],
         vec!["bench", "quick", "--repeat", "0"],
         vec!["bench", "agreement", "--peer", "fortio=/no/such/fortio"],
+        vec!["bench", "generators", "--peer", "ab=/usr/bin/ab"],
     ] {
         let ran = Process::output(|voile| {
             voile.args(&words);
@@ -138,6 +140,85 @@ fn wrong_words_exit_with_two() {
             String::from_utf8_lossy(&ran.stderr)
         );
     }
+}
+
+#[test]
+fn generators_that_are_missing_or_talk_nonsense_are_named_and_the_rest_is_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let wrk = env!("CARGO_BIN_EXE_voile");
+    let ran = Process::output(|voile| {
+        voile
+            .args(["bench", "generators", "--rounds", "1", "--slice", "1s"])
+            .args(["--peer", &format!("wrk={wrk}"), "--out"])
+            .arg(&out)
+            .env("PATH", folder.path())
+            .env("HOME", folder.path())
+            .env_remove("GOPATH")
+            .env_remove("GOBIN");
+    });
+    let text = std::fs::read_to_string(out.join("generators.json"));
+    let text = text.unwrap_or_else(|why| panic!("{why}: {}", String::from_utf8_lossy(&ran.stderr)));
+    let record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let slices = record["slices"].as_array().expect("slices");
+    let of = |name: &str| -> Vec<&serde_json::Value> {
+        let its = slices.iter().filter(|slice| slice["generator"] == name);
+        its.collect()
+    };
+    assert_eq!(
+        (of("voile").len(), of("wrk").len(), slices.len()),
+        (6, 1, 7)
+    );
+    for slice in of("voile") {
+        assert!(slice["requests_per_core"].as_f64() > Some(100.0), "{slice}");
+    }
+    assert!(
+        of("wrk").iter().all(|slice| slice["failure"].is_string()),
+        "{text}"
+    );
+    let said = String::from_utf8_lossy(&ran.stdout);
+    for words in [
+        "fortio not found",
+        "h2load not found",
+        "http1-most wrk failed",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    no_place(&out, folder.path());
+    std::fs::remove_file(out.join("report.md")).expect("it was written");
+    let again = Process::output(|voile| {
+        voile.args(["bench", "report"]).arg(&out);
+    });
+    assert!(again.status.success() && out.join("report.md").is_file());
+}
+
+/// No file of a record tells where this machine keeps the program, the tests' folders or the user's.
+fn no_place(out: &Path, folder: &Path) {
+    let program = Path::new(env!("CARGO_BIN_EXE_voile"));
+    let home = std::env::var("HOME").unwrap_or_default();
+    let mut places = vec![
+        program.parent().expect("a folder").display().to_string(),
+        folder.display().to_string(),
+        std::env::temp_dir().display().to_string(),
+        env!("CARGO_MANIFEST_DIR").to_owned(),
+        home,
+    ];
+    places.retain(|place| place.len() > 1);
+    let mut seen = 0;
+    for file in std::fs::read_dir(out).expect("the record").flatten() {
+        let Ok(text) = std::fs::read_to_string(file.path()) else {
+            continue;
+        };
+        seen += 1;
+        for place in &places {
+            assert!(
+                !text.contains(place.as_str()),
+                "{place} in {}",
+                file.path().display()
+            );
+        }
+    }
+    assert!(seen >= 2, "there are files to look at");
 }
 
 /// Nothing is as punctual as this definition asks, so the machine spoils every slice.

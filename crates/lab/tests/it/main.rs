@@ -1,3 +1,4 @@
 //! Experiment definitions as their writers see them: what is accepted, and how mistakes are told.
 
 mod definitions;
+mod records;

@@ -51,11 +51,6 @@ impl Reach {
             .collect()
     }
 
-    /// Where relays run.
-    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
-        self.thread.handle()
-    }
-
     /// Opens, closes and turns relays as the plan and the ready pods want it; returns what people should know.
     pub(super) fn follow(
         &mut self,

@@ -1,0 +1,540 @@
+//! What a request costs the generator itself: `voile load` beside Fortio, wrk and h2load against the same server, as many
+//! requests as go, and the same answer where the server waits a fixed time. Whoever is not on this machine is left out
+//! with a word on how to get it.
+//!
+//! ```text
+//! round: every scene × every generator, shuffled ── rate ÷ the generator's own CPU time ── × rounds
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use voile_host::child::{Output, Spec};
+use voile_host::sampler::Usage;
+use voile_report::generators::{Bound, Generators, Measured, Scene};
+
+use crate::environment::{environment, now, warnings};
+use crate::find::{self, Peer};
+use crate::generator::{Broken, wait_until};
+use crate::places::without;
+use crate::target::{Echo, HTTP, Lab, TCP, start_echo};
+
+const CONNECTIONS: u32 = 16;
+/// Requests in flight on a connection of HTTP/2, at most rate.
+const STREAMS: u32 = 10;
+/// Requests a second where the server waits.
+const RATE: u32 = 1000;
+const DELAY: &str = "2ms";
+const SIZE: u64 = 1024;
+/// Between these parts of a slice its CPU is read.
+const WINDOW: (f64, f64) = (0.25, 0.85);
+/// How long a generator may take beyond its own plan.
+const OVERTIME: Duration = Duration::from_secs(8);
+const PING: &str = "fgrpc.PingServer/Ping";
+
+/// What to run and with what.
+pub struct GeneratorSettings {
+    /// The `voile` program: generator and server.
+    pub voile: PathBuf,
+    /// The others by name, or how to get them.
+    pub others: BTreeMap<&'static str, Result<Peer, String>>,
+    /// How often each is measured.
+    pub rounds: u32,
+    /// For how long.
+    pub slice: Duration,
+    /// How the user called us, for the record.
+    pub command: String,
+}
+
+/// Looks for the other generators, where the user says or on PATH.
+///
+/// # Errors
+/// When the user names a program that is not there, or one that we do not know.
+pub fn generators(
+    given: &[String],
+) -> Result<BTreeMap<&'static str, Result<Peer, String>>, String> {
+    let mut found = BTreeMap::new();
+    let (fortio, others): (Vec<String>, Vec<String>) = given
+        .iter()
+        .cloned()
+        .partition(|peer| peer.starts_with("fortio="));
+    let fortio_here = find::fortio(&fortio);
+    if let (Err(why), false) = (&fortio_here, fortio.is_empty()) {
+        return Err(why.clone());
+    }
+    found.insert("fortio", fortio_here);
+    for (name, package) in [("wrk", "wrk"), ("h2load", "nghttp2-client")] {
+        let own = others
+            .iter()
+            .rev()
+            .find_map(|peer| peer.strip_prefix(name)?.strip_prefix('='));
+        let candidates = own.map_or_else(|| find::servers(name), |path| vec![PathBuf::from(path)]);
+        let here = candidates.into_iter().find(|path| path.is_file());
+        let peer = here.map(|path| Peer {
+            version: version(&path),
+            path,
+        });
+        if let (None, Some(path)) = (&peer, own) {
+            return Err(format!("--peer {name}={path}: no such program"));
+        }
+        let how = format!("{name} not found: `apt-get install {package}`, or --peer {name}=PATH");
+        found.insert(name, peer.ok_or(how));
+    }
+    let unknown = |peer: &&String| {
+        !found
+            .keys()
+            .any(|name| peer.starts_with(&format!("{name}=")))
+    };
+    match others.iter().find(unknown) {
+        Some(peer) => Err(format!(
+            "--peer {peer}: expected fortio=PATH, wrk=PATH or h2load=PATH"
+        )),
+        None => Ok(found),
+    }
+}
+
+/// The first line of what it says of its version; wrk says it and then fails.
+fn version(path: &Path) -> String {
+    let asked = std::process::Command::new(path).arg("--version").output();
+    let said = asked.map(|output| output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let words = said.lines().next().unwrap_or_default().split_whitespace();
+    let number = words
+        .map(|word| word.rsplit('/').next().unwrap_or(word))
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    number.unwrap_or("?").to_owned()
+}
+
+/// Runs it. `say` receives lines for people; `stopped` is asked often.
+///
+/// # Errors
+/// When a server does not start or the user ends it before anything was measured.
+pub fn measure_generators(
+    settings: &GeneratorSettings,
+    say: &dyn Fn(&str),
+    stopped: &dyn Fn() -> bool,
+) -> Result<Generators, String> {
+    let folder = tempfile::Builder::new()
+        .prefix("voile-lab-")
+        .tempdir()
+        .map_err(|e| format!("a temporary folder: {e}"))?;
+    let began = Instant::now();
+    let mut record = new_record(settings);
+    let (_http, http) = start_echo(&settings.voile, folder.path(), HTTP, &[], stopped)?;
+    let (_tcp, tcp) = start_echo(&settings.voile, folder.path(), TCP, &[], stopped)?;
+    let lab = Lab {
+        voile: settings.voile.clone(),
+        folder: folder.path(),
+        echo: Echo { http, tcp },
+        workers: 1,
+        stopped,
+    };
+    record.scenes = scenes();
+    let mut turns: Vec<(usize, &str)> = Vec::new();
+    for (at, scene) in record.scenes.iter().enumerate() {
+        turns.push((at, "voile"));
+        let here = |name: &&String| {
+            settings
+                .others
+                .get(name.as_str())
+                .is_some_and(Result::is_ok)
+        };
+        let others = scene.bounds.iter().map(|bound| &bound.of);
+        turns.extend(others.filter(here).map(|name| {
+            let known = settings.others.keys().find(|known| *known == name);
+            (at, *known.unwrap_or(&"fortio"))
+        }));
+    }
+    'rounds: for round in 1..=settings.rounds {
+        fastrand::shuffle(&mut turns);
+        for (at, generator) in &turns {
+            let scene = &record.scenes[*at];
+            say(&format!(
+                "\rround {round}/{}, {}: {generator}",
+                settings.rounds, scene.name
+            ));
+            let mut measured = match turn(&lab, settings, scene, generator) {
+                Ok(measured) => measured,
+                Err(Broken::Stopped) => break 'rounds,
+                Err(Broken::Failed(why)) => Measured {
+                    failure: Some(without(&why)),
+                    ..Measured::default()
+                },
+            };
+            measured.scene.clone_from(&scene.name);
+            measured.generator = (*generator).to_owned();
+            measured.round = round;
+            record.slices.push(measured);
+        }
+    }
+    say("\r");
+    if record.slices.is_empty() {
+        return Err("interrupted before anything was measured".to_owned());
+    }
+    if stopped() {
+        let note = "Interrupted: rounds that were not measured are missing.";
+        record.notes.push(note.to_owned());
+    }
+    record.took_seconds = began.elapsed().as_secs_f64();
+    record.conclude();
+    Ok(record)
+}
+
+fn new_record(settings: &GeneratorSettings) -> Generators {
+    let mut environment = environment(&settings.voile);
+    let mut notes = warnings(&environment);
+    for (name, other) in &settings.others {
+        match other {
+            Ok(peer) => {
+                let version = peer.version.clone();
+                environment.versions.insert((*name).to_owned(), version);
+            }
+            Err(how) => notes.push(how.clone()),
+        }
+    }
+    Generators {
+        format: 1,
+        started_at: now(),
+        command: settings.command.clone(),
+        environment,
+        notes,
+        ..Generators::default()
+    }
+}
+
+/// What is compared with whom.
+fn scenes() -> Vec<Scene> {
+    let scene = |name: &str, title: &str, figure: &str, bounds: &[(&str, Option<f64>)]| Scene {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        figure: figure.to_owned(),
+        bounds: bounds
+            .iter()
+            .map(|(of, at_least)| Bound {
+                of: (*of).to_owned(),
+                at_least: *at_least,
+            })
+            .collect(),
+    };
+    let most = "requests_per_core";
+    vec![
+        scene(
+            "http1-most",
+            "HTTP/1.1, as many as go",
+            most,
+            &[("fortio", Some(2.0)), ("wrk", Some(0.8))],
+        ),
+        scene(
+            "http2-most",
+            "HTTP/2, as many as go, 10 streams a connection",
+            most,
+            &[("h2load", None)],
+        ),
+        scene(
+            "grpc-most",
+            "gRPC unary, as many as go",
+            most,
+            &[("fortio", Some(2.0))],
+        ),
+        scene(
+            "tcp-most",
+            "TCP, as many round trips as go",
+            most,
+            &[("fortio", Some(2.0))],
+        ),
+        scene(
+            "http2-fixed",
+            "HTTP/2, 1000/s, the server waits 2 ms",
+            "mean_us",
+            &[("h2load", None)],
+        ),
+        scene(
+            "grpc-fixed",
+            "gRPC unary, 1000/s, the server waits 2 ms",
+            "p50_us",
+            &[("fortio", None)],
+        ),
+    ]
+}
+
+/// The command of a generator in a scene.
+fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &str) -> Option<Spec> {
+    let (http, tcp) = (lab.echo.http, lab.echo.tcp);
+    let most = scene.ends_with("-most");
+    let program = match generator {
+        "voile" => &settings.voile,
+        other => &settings.others.get(other)?.as_ref().ok()?.path,
+    };
+    let words: Vec<String> = match generator {
+        "voile" => ours(scene, most, http, tcp),
+        "fortio" => fortio(lab.folder, scene, most),
+        "wrk" => ["-t1", &format!("-c{CONNECTIONS}")]
+            .map(str::to_owned)
+            .to_vec(),
+        _ => {
+            let streams = if most { STREAMS } else { 1 };
+            let mut words = vec![
+                format!("-c{CONNECTIONS}"),
+                format!("-m{streams}"),
+                "-t1".to_owned(),
+            ];
+            if !most {
+                let each = f64::from(RATE) / f64::from(CONNECTIONS);
+                words.push(format!("--rps={each}"));
+            }
+            words
+        }
+    };
+    let spec = lab.process(generator, program).args(words);
+    let seconds = settings.slice.as_secs().max(1);
+    let delay = if most {
+        String::new()
+    } else {
+        format!("&delay={DELAY}")
+    };
+    let url = format!("http://{http}/?size={SIZE}{delay}");
+    let spec = match generator {
+        "voile" => spec.args(["--duration", &format!("{seconds}s"), "--json"]),
+        "fortio" => spec,
+        "wrk" => spec.args([&format!("-d{seconds}s"), &url]),
+        _ => spec.args(["-D", &seconds.to_string(), &url]),
+    };
+    let out = told_at(lab.folder);
+    Some(match generator {
+        // It writes the file by itself.
+        "fortio" => spec.args([
+            "-t".to_owned(),
+            format!("{seconds}s"),
+            fortio_url(scene, http, tcp),
+        ]),
+        _ => spec.stdout(Output::File(out)),
+    })
+}
+
+fn told_at(folder: &Path) -> PathBuf {
+    folder.join("generator.out")
+}
+
+fn ours(scene: &str, most: bool, http: SocketAddr, tcp: SocketAddr) -> Vec<String> {
+    let delay = if most {
+        String::new()
+    } else {
+        format!("delay={DELAY}")
+    };
+    let url = match scene.split('-').next() {
+        Some("http2") => format!("h2c://{http}/?size={SIZE}&{delay}"),
+        Some("grpc") => format!("grpc://{http}/{PING}?{delay}"),
+        Some("tcp") => format!("tcp://{tcp}"),
+        _ => format!("http://{http}/?size={SIZE}&{delay}"),
+    };
+    let url = url.trim_end_matches(['&', '?']).to_owned();
+    let mut words = vec!["load".to_owned(), url, "--connections".to_owned()];
+    words.push(CONNECTIONS.to_string());
+    words.push("--rate".to_owned());
+    words.push(if most { 0 } else { RATE }.to_string());
+    if scene == "http2-most" {
+        words.extend(["--streams".to_owned(), STREAMS.to_string()]);
+    }
+    if scene.starts_with("grpc") || scene.starts_with("tcp") {
+        words.extend(["--payload-size".to_owned(), SIZE.to_string()]);
+    }
+    words
+}
+
+fn fortio(folder: &Path, scene: &str, most: bool) -> Vec<String> {
+    let rate = if most { 0 } else { RATE };
+    let mut words: Vec<String> = [
+        "load",
+        "-quiet",
+        "-loglevel",
+        "Error",
+        "-p",
+        "50,99",
+        "-json",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    words.push(told_at(folder).display().to_string());
+    words.extend(["-c", &CONNECTIONS.to_string(), "-qps", &rate.to_string()].map(str::to_owned));
+    if scene.starts_with("grpc") {
+        let size = SIZE.to_string();
+        words.extend(["-grpc", "-ping", "-payload-size", &size].map(str::to_owned));
+        if !most {
+            let fine = [
+                "-grpc-ping-delay",
+                DELAY,
+                "-uniform",
+                "-offset",
+                DELAY,
+                "-r",
+                "0.00001",
+            ];
+            words.extend(fine.map(str::to_owned));
+        }
+    } else if scene.starts_with("tcp") {
+        words.extend(["-payload-size".to_owned(), SIZE.to_string()]);
+    }
+    words
+}
+
+fn fortio_url(scene: &str, http: SocketAddr, tcp: SocketAddr) -> String {
+    match scene.split('-').next() {
+        Some("grpc") => http.to_string(),
+        Some("tcp") => format!("tcp://{tcp}"),
+        _ => format!("http://{http}/?size={SIZE}"),
+    }
+}
+
+fn turn(
+    lab: &Lab<'_>,
+    settings: &GeneratorSettings,
+    scene: &Scene,
+    generator: &str,
+) -> Result<Measured, Broken> {
+    let failed = |why: String| Broken::Failed(why);
+    let spec = spec(lab, settings, &scene.name, generator);
+    let spec = spec.ok_or_else(|| failed(format!("{generator} is not here")))?;
+    let _ = std::fs::remove_file(told_at(lab.folder));
+    let mut child = spec.start().map_err(|e| failed(e.to_string()))?;
+    let began = Instant::now();
+    let slice = Duration::from_secs(settings.slice.as_secs().max(1));
+    let read = |child: &voile_host::child::Supervised| {
+        (Usage::of_all(&child.group_pids()), Instant::now())
+    };
+    wait_until(&mut child, began + slice.mul_f64(WINDOW.0), lab)?;
+    let (before, from) = read(&child);
+    wait_until(&mut child, began + slice.mul_f64(WINDOW.1), lab)?;
+    let (after, to) = read(&child);
+    if !wait_until(&mut child, Instant::now() + slice + OVERTIME, lab)? {
+        return Err(failed(format!("{generator} did not end in time")));
+    }
+    let text = std::fs::read_to_string(told_at(lab.folder)).unwrap_or_default();
+    let (rate, p50_us, mean_us) = told(generator, &text).ok_or_else(|| {
+        let end = lab.log_end(generator);
+        failed(format!("{generator} told nothing we understand{end}"))
+    })?;
+    let cpu = after.since(before).cpu_ns as f64 / 1e9 / to.duration_since(from).as_secs_f64();
+    Ok(Measured {
+        requests_per_second: rate,
+        cores: cpu,
+        requests_per_core: rate / cpu.max(1e-9),
+        p50_us,
+        mean_us,
+        ..Measured::default()
+    })
+}
+
+/// Rate, median and mean in µs, as far as a generator tells them.
+fn told(generator: &str, text: &str) -> Option<(f64, Option<f64>, Option<f64>)> {
+    match generator {
+        "voile" => {
+            let json: serde_json::Value = serde_json::from_str(text).ok()?;
+            // From the send, as the others count.
+            let of = |name: &str| json["service_us"][name].as_f64();
+            Some((json["achieved_rps"].as_f64()?, of("p50"), of("mean")))
+        }
+        "fortio" => {
+            let json: serde_json::Value = serde_json::from_str(text).ok()?;
+            let histogram = &json["DurationHistogram"];
+            let median = histogram["Percentiles"].as_array()?.iter().find_map(|p| {
+                (p["Percentile"].as_f64()? - 50.0)
+                    .abs()
+                    .lt(&1e-6)
+                    .then(|| p["Value"].as_f64())?
+            });
+            let us = |seconds: Option<f64>| seconds.map(|seconds| seconds * 1e6);
+            Some((
+                json["ActualQPS"].as_f64()?,
+                us(median),
+                us(histogram["Avg"].as_f64()),
+            ))
+        }
+        "wrk" => {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("Requests/sec:"))?;
+            Some((line.trim().parse().ok()?, None, None))
+        }
+        _ => {
+            let line = text.lines().find(|line| line.starts_with("finished in "))?;
+            let rate = line
+                .split(", ")
+                .find_map(|part| part.strip_suffix(" req/s"))?;
+            let times = text
+                .lines()
+                .find_map(|line| line.strip_prefix("time for request:"));
+            let mean = times.and_then(|line| span(line.split_whitespace().nth(2)?));
+            Some((rate.parse().ok()?, None, mean))
+        }
+    }
+}
+
+/// `2.31ms`, `120us`, `1.02s` in µs.
+fn span(text: &str) -> Option<f64> {
+    let at = text.find(|c: char| c.is_ascii_alphabetic())?;
+    let number: f64 = text[..at].parse().ok()?;
+    match &text[at..] {
+        "us" => Some(number),
+        "ms" => Some(number * 1e3),
+        "s" => Some(number * 1e6),
+        _ => None,
+    }
+}
+
+/// Writes the record folder: `generators.json`, `report.md`.
+///
+/// # Errors
+/// When something cannot be written; says what.
+pub fn write_generators(record: &Generators, folder: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("making {}: {e}", folder.display()))?;
+    for (name, text) in [
+        ("generators.json", json(record)),
+        ("report.md", record.to_markdown()),
+    ] {
+        let path = folder.join(name);
+        std::fs::write(&path, text).map_err(|e| format!("writing {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn json(record: &impl Serialize) -> String {
+    serde_json::to_string_pretty(record).unwrap_or_default() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_other_generators_print_is_understood() {
+        let wrk = "Running 2s test\n  1 threads and 16 connections\nRequests/sec:  71234.56\nTransfer/sec:     80MB\n";
+        assert_eq!(told("wrk", wrk), Some((71234.56, None, None)));
+        let h2load = "finished in 2.00s, 998.50 req/s, 1.02MB/s\nrequests: 2000 total\n                     min         max         mean         sd        +/- sd\ntime for request:     2.05ms      4.40ms      2.31ms       120us    83.70%\n";
+        assert_eq!(told("h2load", h2load), Some((998.5, None, Some(2310.0))));
+        let fortio = r#"{"ActualQPS":999.5,"DurationHistogram":{"Avg":0.0022,"Percentiles":[{"Percentile":50,"Value":0.0021}]}}"#;
+        let (rate, p50, mean) = told("fortio", fortio).expect("understood");
+        assert_eq!(
+            (rate, p50.map(f64::round), mean.map(f64::round)),
+            (999.5, Some(2100.0), Some(2200.0))
+        );
+        let voile = r#"{"achieved_rps":1000.0,"service_us":{"p50":2100,"mean":2110.5}}"#;
+        assert_eq!(
+            told("voile", voile),
+            Some((1000.0, Some(2100.0), Some(2110.5)))
+        );
+        for generator in ["voile", "fortio", "wrk", "h2load"] {
+            assert_eq!(told(generator, "nonsense"), None, "{generator}");
+        }
+        assert_eq!(span("1.02s"), Some(1_020_000.0));
+        assert_eq!(span("12"), None);
+    }
+
+    #[test]
+    fn a_generator_that_nobody_knows_is_refused() {
+        assert!(generators(&["ab=/bin/true".to_owned()]).is_err());
+        assert!(generators(&["wrk=/no/such/wrk".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,55 @@
+//! Records of earlier versions are drawn again, and tell nothing of the machine they came from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn committed() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/records");
+    let entries = fs::read_dir(folder).expect("the committed records");
+    let mut folders: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    folders.sort();
+    folders
+}
+
+#[test]
+fn every_committed_record_can_be_read() {
+    let folders = committed();
+    assert!(folders.len() > 5);
+    for folder in folders {
+        if folder.join("record.json").is_file() {
+            let record = voile_lab::read(&folder).expect("it is read");
+            assert!(!record.runs.is_empty(), "{}", folder.display());
+        }
+    }
+}
+
+#[test]
+fn an_old_record_is_drawn_again_without_the_places_it_names() {
+    let program = std::env::current_exe().expect("this program");
+    let place = program.parent().expect("a folder").display().to_string();
+    for name in ["2026-11-21-speed-telemetry", "2026-11-21-agreement"] {
+        let all = committed();
+        let from = all.iter().find(|path| path.ends_with(name));
+        let from = from.expect("it is committed");
+        let folder = tempfile::tempdir().expect("a folder");
+        for file in ["record.json", "agreement.json"] {
+            let Ok(text) = fs::read_to_string(from.join(file)) else {
+                continue;
+            };
+            let told = text.replacen("\"voile bench", &format!("\"{place}/voile bench"), 1);
+            assert_ne!(told, text, "the old record names a command");
+            fs::write(folder.path().join(file), told).expect("written");
+        }
+        let drawn = voile_lab::redraw(folder.path()).expect("it is drawn");
+        let page = match drawn {
+            voile_lab::Redrawn::Experiment(_) => "report.html",
+            voile_lab::Redrawn::Comparison(_) => "report.md",
+        };
+        let page = fs::read_to_string(folder.path().join(page)).expect("it was written");
+        assert!(!page.is_empty() && !page.contains(&place), "{name}");
+    }
+}

@@ -1,0 +1,319 @@
+//! What a request costs a load generator, ours beside others: the record of interleaved slices against the same server,
+//! and what follows from it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agreement::BOUND;
+use crate::record::{Environment, Estimate};
+use crate::statistics::{estimate, paired_ratio};
+use crate::targets::Reached;
+use crate::words::{duration, interval, per_second, ratio};
+
+/// A whole record.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Generators {
+    /// Version of this layout: 1.
+    pub format: u32,
+    /// RFC 3339, UTC.
+    pub started_at: String,
+    /// How long all of it took.
+    pub took_seconds: f64,
+    /// The command that ran it.
+    pub command: String,
+    /// Where.
+    pub environment: Environment,
+    /// What was compared.
+    pub scenes: Vec<Scene>,
+    /// Every slice in order, failed ones included.
+    pub slices: Vec<Measured>,
+    /// What follows.
+    pub findings: Vec<Finding>,
+    /// What the reader must know.
+    pub notes: Vec<String>,
+}
+
+/// A load that several generators make.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scene {
+    /// Its name in slices.
+    pub name: String,
+    /// In words.
+    pub title: String,
+    /// What is compared: `requests_per_core`, `p50_us` or `mean_us`.
+    pub figure: String,
+    /// With whom, and what is asked.
+    pub bounds: Vec<Bound>,
+}
+
+/// Another generator in a scene.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    /// Its name.
+    pub of: String,
+    /// The least ratio of ours to its figure; without one rates are only shown, and latencies must agree.
+    pub at_least: Option<f64>,
+}
+
+/// One generator's turn.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The scene.
+    pub scene: String,
+    /// Who.
+    pub generator: String,
+    /// From 1.
+    pub round: u32,
+    /// By its own word.
+    pub requests_per_second: f64,
+    /// Cores that it kept busy.
+    pub cores: f64,
+    /// One divided by the other.
+    pub requests_per_core: f64,
+    /// Median, where it tells one.
+    pub p50_us: Option<f64>,
+    /// Mean, where it tells one.
+    pub mean_us: Option<f64>,
+    /// Why there are no figures.
+    pub failure: Option<String>,
+}
+
+/// Ours beside one other in one scene.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The scene.
+    pub scene: String,
+    /// Whom ours is divided by.
+    pub of: String,
+    /// Ours.
+    pub voile: Option<Estimate>,
+    /// The other's.
+    pub other: Option<Estimate>,
+    /// Paired within rounds.
+    pub ratio: Option<Estimate>,
+    /// What was asked, in words; empty when nothing was.
+    pub asked: String,
+    /// How it came out.
+    pub outcome: Option<Reached>,
+}
+
+impl Generators {
+    /// Fills `findings` from `slices`.
+    pub fn conclude(&mut self) {
+        let all = self.scenes.iter().flat_map(|scene| {
+            let each = scene.bounds.iter();
+            each.map(|bound| self.finding(scene, bound))
+        });
+        self.findings = all.collect();
+    }
+
+    fn finding(&self, scene: &Scene, bound: &Bound) -> Finding {
+        let (ours, theirs) = (self.rounds(scene, "voile"), self.rounds(scene, &bound.of));
+        let pairs: Vec<(f64, f64)> = ours
+            .iter()
+            .filter_map(|(round, ours)| Some((*ours, *theirs.get(round)?)))
+            .collect();
+        let over =
+            |rounds: &BTreeMap<u32, f64>| estimate(&rounds.values().copied().collect::<Vec<_>>());
+        let ratio = paired_ratio(&pairs);
+        let rates = scene.figure == "requests_per_core";
+        let (low, high) = match bound.at_least {
+            Some(least) => (least, f64::INFINITY),
+            None => (1.0 - BOUND, 1.0 + BOUND),
+        };
+        let asked = match bound.at_least {
+            Some(least) => format!("at least {least} × {}", bound.of),
+            None if rates => String::new(),
+            None => format!("within {:.0} % of {}", BOUND * 100.0, bound.of),
+        };
+        Finding {
+            scene: scene.name.clone(),
+            of: bound.of.clone(),
+            voile: over(&ours),
+            other: over(&theirs),
+            outcome: (!asked.is_empty()).then(|| outcome(ratio.as_ref(), low, high)),
+            ratio,
+            asked,
+        }
+    }
+
+    fn rounds(&self, scene: &Scene, generator: &str) -> BTreeMap<u32, f64> {
+        let of_it = |slice: &&Measured| {
+            slice.scene == scene.name && slice.generator == generator && slice.failure.is_none()
+        };
+        let figure = |slice: &Measured| match scene.figure.as_str() {
+            "p50_us" => slice.p50_us,
+            "mean_us" => slice.mean_us,
+            _ => Some(slice.requests_per_core),
+        };
+        let slices = self.slices.iter().filter(of_it);
+        slices
+            .filter_map(|slice| Some((slice.round, figure(slice)?)))
+            .collect()
+    }
+
+    /// The answer in lines, for the terminal and the head of the report.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            let scene = self.scenes.iter().find(|scene| scene.name == finding.scene);
+            let Some(scene) = scene else { continue };
+            let (show, what): (fn(f64) -> String, &str) = match scene.figure.as_str() {
+                "p50_us" => (duration, "p50"),
+                "mean_us" => (duration, "mean"),
+                _ => (per_second, "requests per core of the generator"),
+            };
+            let told = |found: &Option<Estimate>, show| {
+                let words = found.as_ref().map(|found| interval(found, show));
+                words.unwrap_or_else(|| "–".to_owned())
+            };
+            let _ = writeln!(
+                text,
+                "{}: {what}: voile load {}, {} {}; ratio {}.{}",
+                scene.title,
+                told(&finding.voile, show),
+                finding.of,
+                told(&finding.other, show),
+                told(&finding.ratio, ratio),
+                match finding.outcome {
+                    Some(outcome) => format!(" Asked: {}: {}.", finding.asked, outcome.in_words()),
+                    None => String::new(),
+                }
+            );
+        }
+        for slice in self.slices.iter().filter(|slice| slice.failure.is_some()) {
+            let why = slice.failure.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "{} {} failed: {why}", slice.scene, slice.generator);
+        }
+        text
+    }
+
+    /// Whether nothing that was asked is missed, and ours never failed.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let missed = |finding: &Finding| finding.outcome == Some(Reached::Missed);
+        let broke = |slice: &Measured| slice.generator == "voile" && slice.failure.is_some();
+        !self.slices.is_empty()
+            && !self.slices.iter().any(broke)
+            && !self.findings.iter().any(missed)
+    }
+
+    /// A small report in Markdown.
+    #[must_use]
+    pub fn to_markdown(&self) -> String {
+        let environment = &self.environment;
+        let versions: Vec<String> = environment
+            .versions
+            .iter()
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
+        let mut text = format!(
+            "# What a request costs a load generator\n\n{} · {} · {} cores · {} · {} · profile {}\n\n",
+            self.started_at,
+            environment.cpu,
+            environment.cores,
+            environment.kernel,
+            versions.join(", "),
+            environment.profile
+        );
+        for note in &self.notes {
+            let _ = writeln!(text, "> {note}\n");
+        }
+        for line in self.in_words().lines() {
+            let _ = writeln!(text, "- {line}");
+        }
+        let _ = writeln!(
+            text,
+            "\nMedians over rounds with 95 % intervals; ratios paired within rounds. Generator and server share the cores. `generators.json` \
+             holds every slice. `{}`",
+            self.command
+        );
+        text
+    }
+}
+
+fn outcome(ratio: Option<&Estimate>, low: f64, high: f64) -> Reached {
+    let Some(ratio) = ratio else {
+        return Reached::NotMeasured;
+    };
+    match (ratio.low, ratio.high) {
+        (Some(least), Some(most)) if least >= low && most <= high => Reached::Reached,
+        (Some(least), Some(most)) if most < low || least > high => Reached::Missed,
+        _ => Reached::CannotTell,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(figure: &str, at_least: Option<f64>, ours: f64, theirs: f64) -> Generators {
+        let mut record = Generators {
+            scenes: vec![Scene {
+                name: "it".to_owned(),
+                title: "it".to_owned(),
+                figure: figure.to_owned(),
+                bounds: vec![Bound {
+                    of: "fortio".to_owned(),
+                    at_least,
+                }],
+            }],
+            ..Generators::default()
+        };
+        for round in 1..=6 {
+            for (generator, value) in [("voile", ours), ("fortio", theirs)] {
+                record.slices.push(Measured {
+                    scene: "it".to_owned(),
+                    generator: generator.to_owned(),
+                    round,
+                    requests_per_core: value,
+                    p50_us: Some(value),
+                    ..Measured::default()
+                });
+            }
+        }
+        record.conclude();
+        record
+    }
+
+    #[test]
+    fn rates_have_a_least_ratio_and_latencies_must_agree() {
+        for (figure, at_least, ours, theirs, wanted) in [
+            (
+                "requests_per_core",
+                Some(2.0),
+                210.0,
+                100.0,
+                Some(Reached::Reached),
+            ),
+            (
+                "requests_per_core",
+                Some(2.0),
+                190.0,
+                100.0,
+                Some(Reached::Missed),
+            ),
+            ("requests_per_core", None, 50.0, 100.0, None),
+            ("p50_us", None, 2100.0, 2000.0, Some(Reached::Reached)),
+            ("p50_us", None, 2300.0, 2000.0, Some(Reached::Missed)),
+        ] {
+            let record = record(figure, at_least, ours, theirs);
+            assert_eq!(record.findings[0].outcome, wanted, "{}", record.in_words());
+            assert_eq!(record.holds(), wanted != Some(Reached::Missed));
+        }
+    }
+
+    #[test]
+    fn whoever_was_not_there_is_not_measured_and_no_failure() {
+        let mut record = record("requests_per_core", Some(2.0), 1.0, 1.0);
+        record.slices.retain(|slice| slice.generator == "voile");
+        record.conclude();
+        assert_eq!(record.findings[0].outcome, Some(Reached::NotMeasured));
+        assert!(record.holds() && record.to_markdown().contains("not measured"));
+        record.slices[0].failure = Some("it broke".to_owned());
+        assert!(!record.holds(), "ours must not fail");
+    }
+}
