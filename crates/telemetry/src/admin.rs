@@ -1,6 +1,7 @@
 //! A small HTTP server for people and scrapers: admin, metrics and readiness pages. Not on any data path; it serves
 //! few connections at once and small requests only.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::rc::Rc;
@@ -13,12 +14,15 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
 
-/// Connections served at once; more wait in the kernel. Scrapers need one.
+/// Connections served at once; the next one ends the oldest, so that a crowd of silent strangers cannot keep a probe
+/// out. Scrapers need one.
 pub const MAX_ADMIN_CONNECTIONS: usize = 64;
 
-/// How long a client may take to send its request head.
+/// How long a client may take to send its request head, and then its body.
 pub const ADMIN_HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Largest body of a request; ours need none.
@@ -120,11 +124,8 @@ where
     F: Future<Output = Answer> + 'static,
 {
     let handler = Rc::new(handler);
-    let slots = Rc::new(tokio::sync::Semaphore::new(MAX_ADMIN_CONNECTIONS));
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok(slot) = Rc::clone(&slots).acquire_owned_rc().await else {
-            return;
-        };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -133,18 +134,33 @@ where
                 continue;
             }
         };
-        let handler = Rc::clone(&handler);
-        tokio::task::spawn_local(async move {
-            let _slot = slot;
-            let service = service_fn(move |request| answer(Rc::clone(&handler), request));
-            let served = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(ADMIN_HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service);
-            // A client that breaks off, or speaks no HTTP, concerns nobody.
-            let _ = served.await;
-        });
+        if open.len() >= MAX_ADMIN_CONNECTIONS {
+            open.retain(|connection| !connection.is_finished());
+        }
+        if open.len() >= MAX_ADMIN_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
+        let connection = tokio::task::spawn_local(connection(stream, Rc::clone(&handler)));
+        open.push_back(connection.abort_handle());
     }
+}
+
+/// One client's connection, until it ends.
+async fn connection<S, H, F>(stream: S, handler: Rc<H>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    H: Fn(Question) -> F,
+    F: Future<Output = Answer>,
+{
+    let service = service_fn(move |request| answer(Rc::clone(&handler), request));
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(ADMIN_HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    // A client that breaks off, or speaks no HTTP, concerns nobody.
+    let _ = served.await;
 }
 
 async fn answer<H, F>(
@@ -163,11 +179,16 @@ where
         query: parts.uri.query().unwrap_or_default().to_owned(),
         open_metrics: prefers_open_metrics(&parts.headers),
     };
-    let answer = match Limited::new(body, MAX_ADMIN_BODY).collect().await {
-        Ok(_) => handler(question).await,
-        Err(_) => Answer::text(
+    let body = Limited::new(body, MAX_ADMIN_BODY).collect();
+    let answer = match tokio::time::timeout(ADMIN_HEADER_TIMEOUT, body).await {
+        Ok(Ok(_)) => handler(question).await,
+        Ok(Err(_)) => Answer::text(
             StatusCode::PAYLOAD_TOO_LARGE,
             "request body too large or broken\n",
+        ),
+        Err(_) => Answer::text(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("the request's body did not come within {ADMIN_HEADER_TIMEOUT:?}\n"),
         ),
     };
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
@@ -200,24 +221,4 @@ fn prefers_open_metrics(headers: &http::HeaderMap) -> bool {
         }
     }
     open > 0.0 && open >= plain
-}
-
-/// A semaphore's permit on one thread: tokio's owned permit wants an `Arc`.
-trait AcquireRc {
-    async fn acquire_owned_rc(self) -> Result<Slot, tokio::sync::AcquireError>;
-}
-
-struct Slot(Rc<tokio::sync::Semaphore>);
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.0.add_permits(1);
-    }
-}
-
-impl AcquireRc for Rc<tokio::sync::Semaphore> {
-    async fn acquire_owned_rc(self) -> Result<Slot, tokio::sync::AcquireError> {
-        self.acquire().await?.forget();
-        Ok(Slot(self))
-    }
 }

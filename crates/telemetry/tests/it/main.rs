@@ -3,6 +3,7 @@
 mod collectors;
 mod contexts;
 mod lines;
+mod pages;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,72 @@
+//! Silent and slow strangers at the pages: a probe is answered whatever they hold open.
+
+use std::future::Future;
+
+use http::StatusCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::LocalSet;
+use voile_telemetry::admin::{ADMIN_HEADER_TIMEOUT, Answer, MAX_ADMIN_CONNECTIONS, serve};
+
+/// A request whose body never comes.
+const SLOW: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nslow";
+const PROBE: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+/// Runs `client` against a page that says "fine". The clock stands still unless nobody has anything to do.
+fn with_page<F: Future<Output = ()>>(client: impl FnOnce(std::net::SocketAddr) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        tokio::task::spawn_local(serve(listener, |_| async {
+            Answer::text(StatusCode::OK, "fine")
+        }));
+        client(address).await;
+    });
+}
+
+async fn send(address: std::net::SocketAddr, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    stream.write_all(bytes).await.expect("written");
+    stream
+}
+
+async fn read_to_end(mut stream: TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A connection that is cut may be reset: what came before counts.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_crowd_that_never_finishes_its_requests_does_not_keep_a_probe_out() {
+    with_page(|address| async move {
+        let begin = tokio::time::Instant::now();
+        let mut crowd = Vec::new();
+        for _ in 0..MAX_ADMIN_CONNECTIONS * 2 {
+            crowd.push(send(address, SLOW).await);
+        }
+        let answer = read_to_end(send(address, PROBE).await).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+        assert!(answer.ends_with("fine"), "{answer:?}");
+        assert!(
+            begin.elapsed() < ADMIN_HEADER_TIMEOUT,
+            "the probe waited for the crowd"
+        );
+        let oldest = read_to_end(crowd.swap_remove(0)).await;
+        assert_eq!(oldest, "", "the oldest made room");
+    });
+}
+
+#[test]
+fn a_body_that_does_not_come_is_answered_and_the_connection_closed() {
+    with_page(|address| async move {
+        let answer = read_to_end(send(address, SLOW).await).await;
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer:?}");
+        assert!(answer.contains("did not come within 5s"), "{answer:?}");
+    });
+}
