@@ -138,14 +138,14 @@ fn grpc_streams_cross_both_sidecars_message_by_message_and_are_counted_as_grpc()
         }
         let trailers = body.trailers().await.expect("an end").expect("trailers");
         assert_eq!(trailers["grpc-status"], "0");
+        // A call that is given up is given up at the server too, once it is under way: as it is when one behind it is answered.
+        let (_response, mut send) = client.send_request(call("/late"), false).expect("sent");
         // A status without a body.
         let (response, _) = client.send_request(call("/what"), true).expect("sent");
         assert_eq!(
             response.await.expect("an answer").headers()["grpc-status"],
             "12"
         );
-        // A call that is given up is given up at the server too.
-        let (_response, mut send) = client.send_request(call("/late"), false).expect("sent");
         send.send_reset(Reason::CANCEL);
         assert_eq!(was_given_up.recv().await, Some(Reason::CANCEL));
     });
