@@ -71,10 +71,14 @@ impl LastGood {
             })
             .collect();
         let draft = self.path.with_extension("draft");
+        // One that a crash left behind would keep its mode.
+        match std::fs::remove_file(&draft) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let mut file = std::fs::OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o600)
             .open(&draft)?;
         file.write_all(&serde_json::to_vec(&texts)?)?;
@@ -89,7 +93,11 @@ fn without_documents(text: &str, lines: &[u32]) -> String {
         return text.to_owned();
     }
     let all: Vec<&str> = text.lines().collect();
-    let begins = |line: &str| line.starts_with("---");
+    // A key in quotes may have a line that begins with dashes.
+    let begins = |line: &str| {
+        let rest = line.strip_prefix("---");
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
+    };
     let mut kept: Vec<&str> = Vec::new();
     let mut start = 0;
     while start < all.len() {
@@ -112,6 +120,9 @@ fn without_documents(text: &str, lines: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -123,22 +134,32 @@ mod tests {
         };
         let map = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: map, namespace: a}\ndata: {say: \"kind: Secret\"}\n";
         let json = r#"{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "j", "namespace": "a"}, "data": {"key": "aGlkZGVu"}}"#;
+        let quoted = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: q, namespace: a}\nstringData: {key: \"-\n-----BEGIN hidden\n\"}\n";
         let files = [
+            SourceFile::new("d.yaml", quoted),
             SourceFile::new("a.yaml", secret("one") + map + &secret("two")),
             SourceFile::new("b.yaml", map.replace("name: map", "name: other")),
             SourceFile::new("c.json", json),
         ];
         let (mesh, problems) = voile_model::check(&files, None);
         assert!(problems.is_empty(), "{problems:?}");
-        assert_eq!(mesh.secrets.len(), 3);
+        assert_eq!(mesh.secrets.len(), 4);
         let folder = tempfile::tempdir().expect("a folder");
         let kept = LastGood::new(folder.path());
+        // What earlier versions or a crash left behind, readable by all.
+        for name in [FILE, "last-good.draft"] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "[]").expect("written");
+            std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("its mode");
+        }
         kept.keep(&files, &mesh);
         let text = std::fs::read_to_string(folder.path().join(FILE)).expect("kept");
         assert!(
             !text.contains("hidden") && !text.contains("aGlkZGVu"),
             "{text}"
         );
+        let mode = std::fs::metadata(folder.path().join(FILE)).expect("kept");
+        assert_eq!(mode.permissions().mode() & 0o7777, 0o600);
         let again = kept.load().expect("read");
         assert_eq!((again.secrets.len(), again.config_maps.len()), (0, 2));
         let lines = |mesh: &Mesh| -> Vec<u32> {

@@ -6,6 +6,7 @@
 //! ```
 //! `Control::start` runs all of it; a broken edit is reported and never reaches a proxy.
 
+mod departed;
 mod error;
 mod last_good;
 mod options;
@@ -18,7 +19,7 @@ pub mod translate;
 mod virtual_addresses;
 
 pub use error::ControlError;
-pub use options::Options;
+pub use options::{FAREWELL, Options};
 pub use reload::{Report, Reporter};
 pub use server::{Addresses, Control};
 pub use snapshot::{Caller, MeshSnapshot};

@@ -8,6 +8,10 @@ use std::time::Duration;
 /// outlives the token or certificate that opened it.
 pub(crate) const CONNECTION_AGE: Duration = Duration::from_secs(30 * 60);
 
+/// How long a removed workload's proxy is still told what it asks: longer than any drain, since an application that
+/// finishes its work may call somebody new.
+pub const FAREWELL: Duration = Duration::from_secs(300);
+
 /// Where the control plane reads, keeps its secrets, and listens.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -25,6 +29,8 @@ pub struct Options {
     pub certificate_ttl: Duration,
     /// How long a connection may last before its caller must prove itself again.
     pub connection_age: Duration,
+    /// How long a removed workload's proxy is still told what it asks.
+    pub farewell: Duration,
     /// Readiness, metrics and status.
     pub monitoring: SocketAddr,
 }
@@ -41,6 +47,7 @@ impl Options {
             plaintext_beyond_loopback: false,
             certificate_ttl: voile_identity::DEFAULT_TTL,
             connection_age: CONNECTION_AGE,
+            farewell: FAREWELL,
             monitoring: local(15014),
         }
     }

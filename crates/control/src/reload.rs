@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use voile_identity::TrustStore;
@@ -12,6 +12,7 @@ use voile_xds::server::Snapshot;
 
 use crate::error::ControlError;
 use crate::last_good::LastGood;
+use crate::options::FAREWELL;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
@@ -51,6 +52,8 @@ pub(crate) struct Reload<S> {
     pub(crate) publish: watch::Sender<Arc<dyn Snapshot<Caller>>>,
     pub(crate) trust: Arc<TrustStore>,
     pub(crate) status: Arc<Status>,
+    /// How long a removed workload's proxy is still told what it asks.
+    pub(crate) farewell: Duration,
     last_good: LastGood,
     virtual_addresses: VirtualAddresses,
     mesh: Option<Mesh>,
@@ -73,6 +76,7 @@ impl<S: Source> Reload<S> {
             publish,
             trust,
             status,
+            farewell: FAREWELL,
             mesh: last_good.load(),
             last_good,
             virtual_addresses,
@@ -106,7 +110,13 @@ impl<S: Source> Reload<S> {
             mesh = good;
         }
         let addressed = self.virtual_addresses.give(&mesh);
-        let (snapshot, mut problems) = translate(&addressed, self.snapshot.as_deref());
+        let (mut snapshot, mut problems) = translate(&addressed, self.snapshot.as_deref());
+        if let Some(before) = &self.snapshot {
+            snapshot.departed =
+                before
+                    .departed
+                    .follow(before, &snapshot, Instant::now() + self.farewell);
+        }
         if held {
             problems.push(HELD.to_owned());
             tracing::error!("{HELD}");

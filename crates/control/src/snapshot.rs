@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 use voile_model::mesh::Visibility;
@@ -10,6 +11,7 @@ use voile_model::{Identity, Namespace, Ranges};
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
 
+use crate::departed::Departed;
 use crate::translate::names::{Names, SEARCH};
 
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
@@ -67,6 +69,7 @@ pub struct MeshSnapshot {
     pub(crate) names: Names,
     /// Services that not everybody sees.
     pub(crate) kept_close: HashMap<Arc<str>, Visibility>,
+    pub(crate) departed: Departed,
 }
 
 impl MeshSnapshot {
@@ -206,6 +209,13 @@ impl Snapshot<Caller> for MeshSnapshot {
             }
             // Others may ask for types we have nothing of (ztunnel: Authorization) and wait for an answer.
             _ => Resolution::Found(Vec::new()),
+        }
+    }
+
+    fn farewell(&self, caller: &Caller) -> Option<Instant> {
+        match caller {
+            Caller::Known(caller) => self.departed.farewell(caller),
+            Caller::Anonymous => None,
         }
     }
 }

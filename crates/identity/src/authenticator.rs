@@ -34,6 +34,8 @@ pub struct Caller {
     pub pod: Option<String>,
     /// How it proved it.
     pub proof: Proof,
+    /// Until when that proof is believed.
+    pub until: SystemTime,
 }
 
 /// The certificates a client presented on its connection, leaf first. A server that does its own TLS puts this into
@@ -94,9 +96,9 @@ impl Authenticator for MeshAuthenticator {
                 "a join token only asks for a first certificate; show that certificate here",
             )),
             Some(token) => {
-                let subject = self.tokens.verify(token, TOKEN_AUDIENCE, now);
-                let subject =
-                    subject.map_err(|error| Status::unauthenticated(error.to_string()))?;
+                let verified = self.tokens.verify_until(token, TOKEN_AUDIENCE, now);
+                let (subject, until) =
+                    verified.map_err(|error| Status::unauthenticated(error.to_string()))?;
                 let identity = subject.identity(trust.trust_domain());
                 let identity =
                     identity.ok_or_else(|| Status::unauthenticated("the token names nobody"))?;
@@ -104,24 +106,27 @@ impl Authenticator for MeshAuthenticator {
                     identity,
                     pod: subject.pod,
                     proof: Proof::Token,
+                    until,
                 })
             }
             None if peer.is_empty() => Err(Status::unauthenticated(
                 "no proof of identity: send `authorization: Bearer TOKEN` or a client certificate",
             )),
             None => {
-                let now = now
+                let since = now
                     .duration_since(SystemTime::UNIX_EPOCH)
                     .unwrap_or(Duration::ZERO);
-                let now = UnixTime::since_unix_epoch(now);
-                let mut identity = verify_client_chain(&trust, peer, now)
+                let unix = UnixTime::since_unix_epoch(since);
+                let mut identity = verify_client_chain(&trust, peer, unix)
                     .map_err(|error| Status::unauthenticated(error.to_string()))?;
+                let until = peer.first().and_then(|leaf| crate::chain::not_after(leaf));
                 // An alias is another name of the same domain; what we issue carries its own name.
                 identity.trust_domain = trust.trust_domain().clone();
                 Ok(Caller {
                     identity,
                     pod: None,
                     proof: Proof::Certificate,
+                    until: until.unwrap_or(now),
                 })
             }
         }

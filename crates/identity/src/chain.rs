@@ -1,6 +1,8 @@
 //! Whether a certificate chain may be believed at a given time: signatures and dates up to a trusted root (webpki),
 //! then one SPIFFE identity of a trusted domain in the leaf.
 
+use std::time::SystemTime;
+
 use rustls_pki_types::{CertificateDer, UnixTime};
 use voile_model::Identity;
 use webpki::{EndEntityCert, KeyUsage};
@@ -45,6 +47,12 @@ pub fn verify_server_chain(
     now: UnixTime,
 ) -> Result<Identity, ChainError> {
     verify(trust, chain, now, KeyUsage::server_auth())
+}
+
+/// When a certificate ends; `None` when it cannot be read.
+pub(crate) fn not_after(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(parsed.validity().not_after.to_datetime().into())
 }
 
 fn verify(

@@ -75,6 +75,7 @@ impl<A: Authenticator> CertificateService<A> {
                     identity,
                     pod: None,
                     proof: Proof::JoinToken,
+                    until: now, // It is good for this call only.
                 };
                 Ok((caller, Some(token)))
             }

@@ -197,6 +197,21 @@ impl TokenKey {
         audience: &str,
         now: SystemTime,
     ) -> Result<TokenSubject, TokenError> {
+        let (subject, _) = self.verify_until(token, audience, now)?;
+        Ok(subject)
+    }
+
+    /// As [`Self::verify`], and until when it may be believed: its `exp`, or for one that is past it already what the
+    /// clocks' difference forgives.
+    ///
+    /// # Errors
+    /// As [`Self::verify`].
+    pub fn verify_until(
+        &self,
+        token: &str,
+        audience: &str,
+        now: SystemTime,
+    ) -> Result<(TokenSubject, SystemTime), TokenError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLarge(token.len()));
         }
@@ -217,7 +232,12 @@ impl TokenKey {
         if now.saturating_add(skew) < claims.nbf {
             return Err(TokenError::NotYetValid);
         }
-        subject_of(claims)
+        let forgiven = if now >= claims.exp { skew } else { 0 };
+        let until = Duration::from_secs(claims.exp.saturating_add(forgiven));
+        // A date beyond what the clock can say is no date of ours.
+        let until = SystemTime::UNIX_EPOCH.checked_add(until);
+        let until = until.ok_or_else(|| TokenError::Refused("its `exp` is no date".to_owned()))?;
+        Ok((subject_of(claims)?, until))
     }
 }
 

@@ -109,6 +109,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         plaintext_beyond_loopback: args.plaintext_beyond_loopback,
         certificate_ttl: args.certificate_ttl,
         connection_age: args.connection_age,
+        farewell: voile_control::FAREWELL,
         monitoring: args.monitoring,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -8,6 +8,7 @@ mod load;
 mod proxy;
 mod relay;
 mod token;
+mod token_files;
 mod up;
 
 use std::process::ExitCode;

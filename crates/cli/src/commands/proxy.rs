@@ -20,10 +20,10 @@ pub(crate) struct Args {
     /// PEM file of the mesh's root, by which the control plane is verified.
     #[arg(long, value_name = "FILE")]
     root_cert: PathBuf,
-    /// Service-account token, read anew whenever it is needed; may be rewritten by others.
+    /// Service-account token, read anew whenever it is needed; may be rewritten by others. For its owner only: mode 600.
     #[arg(long, value_name = "FILE", required_unless_present = "join_token_file")]
     token_file: Option<PathBuf>,
-    /// Single-use join token for the first certificate; renewals use the certificate.
+    /// Single-use join token for the first certificate; renewals use the certificate. For its owner only: mode 600.
     #[arg(long, value_name = "FILE")]
     join_token_file: Option<PathBuf>,
     /// Where the admin pages are served (GET /help lists them). Keep it on loopback.
@@ -134,6 +134,18 @@ pub(crate) fn run(args: Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let tokens = [
+        ("--token-file", &args.token_file),
+        ("--join-token-file", &args.join_token_file),
+    ];
+    for (option, path) in tokens {
+        let Some(path) = path else { continue };
+        if let Some(refusal) = super::token_files::refusal(option, path) {
+            eprintln!("voile proxy: {refusal}");
+            return ExitCode::from(2);
+        }
+        super::token_files::warn_of_open(path);
+    }
     let options = voile_proxy::Options {
         workload: args.workload,
         control: args.control,

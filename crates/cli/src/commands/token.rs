@@ -95,6 +95,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
     match made {
         Ok(token) => {
             println!("{token}");
+            let stdout = std::fs::metadata("/dev/stdout");
+            if let Some(warning) = stdout
+                .ok()
+                .and_then(|file| super::token_files::warning_of_output(&file))
+            {
+                eprintln!("voile token: {warning}");
+            }
             ExitCode::SUCCESS
         }
         Err(failure) => {

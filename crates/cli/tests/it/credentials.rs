@@ -76,3 +76,42 @@ fn the_token_of_another_account_gets_its_own_certificate_and_no_configuration() 
         "it is not told to spiffe://cluster.local/ns/shop/sa/server",
     );
 }
+
+#[test]
+fn a_token_that_others_can_read_is_warned_of_and_one_among_the_options_is_refused() {
+    let mut mesh = Mesh::start("STRICT");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), token(&mesh, "create", "shop/client")).expect("written");
+    let path = file.path().to_str().expect("a path of letters").to_owned();
+    for (mode, warned) in [(0o600, false), (0o644, true)] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(file.path(), mode).expect("its mode");
+        let (readiness, mut proxy) = sidecar(&mut mesh, ["--token-file", &path]);
+        says(readiness, 200, "ready");
+        proxy.terminate();
+        assert!(proxy.wait().success());
+        let said = proxy
+            .log()
+            .contains("everybody on this machine can read this token");
+        assert_eq!(said, warned, "{}", proxy.log());
+    }
+    let join = String::from_utf8(token(&mesh, "join", "shop/client")).expect("text");
+    let (_, mut proxy) = sidecar(&mut mesh, ["--join-token-file", join.trim()]);
+    assert_eq!(proxy.wait().code(), Some(2));
+    assert!(proxy.log().contains("takes the name of a file"));
+    assert!(!proxy.log().contains(join.trim()), "it is not repeated");
+    // Where the shell sent it.
+    let printed = std::fs::File::create(file.path()).expect("the file");
+    let output = Process::output(|voile| {
+        voile.args([
+            "token",
+            "create",
+            "--service-account",
+            "shop/client",
+            "--state",
+        ]);
+        voile.arg(mesh.state()).stdout(printed);
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("has mode 644"), "{said}");
+}

@@ -3,19 +3,46 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use tonic::{Request, Status as Refusal};
 use voile_identity::authenticator::peer_certificates;
 use voile_identity::{Authenticator, MeshAuthenticator};
+use voile_xds::server::BoundedLife;
 
 use crate::snapshot::Caller;
 use crate::status::Status;
+
+/// Said when a stream's time is over.
+const EXPIRED: &str =
+    "the credential that opened this stream has expired: come again with a newer one";
+const OLD: &str = "this stream has reached its age: come again";
+/// Streams end up to this share of their age earlier, so that proxies that came together do not come back together.
+const AGE_JITTER: f64 = 0.1;
+
+/// How long a stream may last that begins now.
+fn life(until: SystemTime, age: Duration) -> BoundedLife {
+    let (now, clock) = (Instant::now(), SystemTime::now());
+    let age = age.mul_f64(1.0 - AGE_JITTER * random());
+    let left = until.duration_since(clock).unwrap_or_default();
+    BoundedLife {
+        until: now + left.min(age),
+        reason: if left < age { EXPIRED } else { OLD },
+    }
+}
+
+/// From 0 to 1: the standard hasher's keys are random.
+fn random() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    let bits = RandomState::new().hash_one(0u8) >> 11;
+    bits as f64 / (1u64 << 53) as f64
+}
 
 /// An interceptor that lets only proven callers pass.
 pub(super) fn required(
     authenticator: Arc<MeshAuthenticator>,
     status: Arc<Status>,
+    age: Duration,
 ) -> impl Fn(Request<()>) -> Result<Request<()>, Refusal> + Clone + Send + Sync + 'static {
     move |mut request| {
         let peer = peer_certificates(&request);
@@ -25,6 +52,7 @@ pub(super) fn required(
                 status.refused_callers.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(peer = ?request.remote_addr(), "caller refused: {}", refusal.message());
             })?;
+        request.extensions_mut().insert(life(caller.until, age));
         request.extensions_mut().insert(Caller::Known(caller));
         Ok(request)
     }
@@ -34,8 +62,9 @@ pub(super) fn required(
 pub(super) fn optional(
     authenticator: Arc<MeshAuthenticator>,
     status: Arc<Status>,
+    age: Duration,
 ) -> impl Fn(Request<()>) -> Result<Request<()>, Refusal> + Clone + Send + Sync + 'static {
-    let required = required(authenticator, status);
+    let required = required(authenticator, status, age);
     move |mut request| {
         if request.metadata().contains_key("authorization") {
             return required(request);

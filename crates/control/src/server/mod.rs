@@ -43,7 +43,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls at once on one connection: a proxy has one stream, and now and then asks for a certificate.
 const MAX_CALLS_PER_CONNECTION: u32 = 16;
-/// How long a connection may take to end when it has reached its age: a stream does not end by itself, other calls are short.
+/// How long a connection may take to end when it has reached its age: streams end a little earlier, other calls are short.
 const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(5);
 /// How long open calls may take to end at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
@@ -123,6 +123,7 @@ impl Control {
             LastGood::new(&options.state),
             VirtualAddresses::load(&options.state),
         );
+        reload.farewell = options.farewell;
         reload.read()?;
         let (ending, ended) = watch::channel(false);
         let ads = AdsService::new(snapshots, status.clone(), ended.clone());
@@ -240,7 +241,7 @@ fn serve_tls(
         keys.joins.clone(),
         keys.trust.clone(),
     );
-    let check = authenticate::required(keys.authenticator.clone(), status);
+    let check = authenticate::required(keys.authenticator.clone(), status, age);
     let routes = Routes {
         discovery: InterceptedService::new(ads.into_server(), check),
         certificates: Some(certificates.into_server()),
@@ -264,7 +265,7 @@ fn serve_plaintext(
         watch::Receiver<bool>,
     ),
 ) -> impl Future<Output = ()> + Send + 'static {
-    let check = authenticate::optional(keys.authenticator.clone(), status);
+    let check = authenticate::optional(keys.authenticator.clone(), status, age);
     let routes = Routes {
         discovery: InterceptedService::new(ads.into_server(), check),
         // Keys are never certified over a wire that anybody can write on.

@@ -75,11 +75,16 @@ pub(crate) struct Seen {
 
 impl Mesh {
     pub(crate) async fn start(text: &str) -> Self {
+        Self::start_with(text, |_| ()).await
+    }
+
+    /// With other options than usual.
+    pub(crate) async fn start_with(text: &str, choose: impl FnOnce(&mut Options)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("config")).unwrap();
         std::fs::write(folder.path().join("config/mesh.yaml"), text).unwrap();
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let (control, reports) = run(&folder, any).await;
+        let (control, reports) = run(&folder, any, choose).await;
         Self {
             addresses: control.addresses(),
             folder,
@@ -94,7 +99,7 @@ impl Mesh {
 
     /// Again on the same address, as after a crash.
     pub(crate) async fn restart(&mut self) {
-        let (control, reports) = run(&self.folder, self.addresses.tls).await;
+        let (control, reports) = run(&self.folder, self.addresses.tls, |_| ()).await;
         self.addresses = control.addresses();
         self.control = Some(control);
         self.reports = reports;
@@ -112,16 +117,19 @@ impl Mesh {
     }
 
     pub(crate) fn token(&self, account: &str, pod: Option<&str>) -> Credential {
+        self.token_for(account, pod, Duration::from_secs(3600))
+    }
+
+    pub(crate) fn token_for(&self, account: &str, pod: Option<&str>, ttl: Duration) -> Credential {
         let state = StateDir::open(&self.folder.path().join("state")).unwrap();
         let subject = TokenSubject {
             namespace: "shop".to_owned(),
             service_account: account.to_owned(),
             pod: pod.map(ToOwned::to_owned),
         };
-        let hour = Duration::from_secs(3600);
         let key = TokenKey::open(&state).unwrap();
         Credential::Token(
-            key.mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), hour)
+            key.mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), ttl)
                 .unwrap(),
         )
     }
@@ -146,15 +154,18 @@ impl Mesh {
         credential: Credential,
         reject: impl Fn(&str) -> Option<String> + Send + 'static,
     ) -> Client {
-        let config = ClientConfig {
+        Client::start(self.client_config(), credential, reject)
+    }
+
+    pub(crate) fn client_config(&self) -> ClientConfig {
+        ClientConfig {
             address: format!("https://{}", self.addresses.tls),
             root_certificate: Some(self.folder.path().join("state/root-cert.pem")),
             node: Node {
                 id: "sidecar~test".to_owned(),
                 ..Node::default()
             },
-        };
-        Client::start(config, credential, reject)
+        }
     }
 
     /// GET from the monitoring address; the whole answer as text.
@@ -174,7 +185,11 @@ impl Mesh {
     }
 }
 
-async fn run(folder: &TempDir, listen: SocketAddr) -> (Control, watch::Receiver<Vec<Seen>>) {
+async fn run(
+    folder: &TempDir,
+    listen: SocketAddr,
+    choose: impl FnOnce(&mut Options),
+) -> (Control, watch::Receiver<Vec<Seen>>) {
     let mut options = Options::new(
         vec![folder.path().join("config")],
         folder.path().join("state"),
@@ -183,6 +198,7 @@ async fn run(folder: &TempDir, listen: SocketAddr) -> (Control, watch::Receiver<
     options.listen = listen;
     options.plaintext = Some(any);
     options.monitoring = any;
+    choose(&mut options);
     let (publish, reports) = watch::channel(Vec::new());
     let reporter = Box::new(move |report: &Report| {
         let mut lines: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();
@@ -229,6 +245,15 @@ impl Client {
         credential: Credential,
         reject: impl Fn(&str) -> Option<String> + Send + 'static,
     ) -> Self {
+        Self::start_from(config, Arc::new(Fixed(credential)), reject)
+    }
+
+    /// Asks for its credential anew each time.
+    pub(crate) fn start_from(
+        config: ClientConfig,
+        credentials: Arc<dyn CredentialSource>,
+        reject: impl Fn(&str) -> Option<String> + Send + 'static,
+    ) -> Self {
         let (publish, told) = watch::channel(Told::default());
         let handler = Box::new(move |update: &Update| {
             let mut rejections = Vec::new();
@@ -253,7 +278,7 @@ impl Client {
             rejections
         });
         let runtime = tokio::runtime::Handle::current();
-        let xds = XdsClient::start(config, Arc::new(Fixed(credential)), handler, &runtime);
+        let xds = XdsClient::start(config, credentials, handler, &runtime);
         Self { xds, told }
     }
 

@@ -9,3 +9,4 @@ mod convergence;
 mod harness;
 mod push;
 mod refusal;
+mod streams;

@@ -99,6 +99,14 @@ pub enum ClientError {
         /// What happened.
         reason: String,
     },
+    /// The stream has ended because it was open for long enough, or longer than what proved us was good for.
+    #[error("control plane {address}: {reason}")]
+    Again {
+        /// The control plane.
+        address: String,
+        /// What it said.
+        reason: String,
+    },
     /// The stream was refused or broke.
     #[error("control plane {address}: {status}")]
     Stream {

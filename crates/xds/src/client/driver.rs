@@ -201,6 +201,11 @@ impl Driver {
     /// Tells of a new trouble once; the same again only to those who debug.
     fn report(&mut self, error: &ClientError) {
         let text = error.to_string();
+        if matches!(error, ClientError::Again { .. }) {
+            tracing::info!("{text}");
+            self.publish.send_modify(|state| state.connected = false);
+            return;
+        }
         self.publish.send_modify(|state| {
             if state.last_error.as_ref() != Some(&text) || state.connected {
                 tracing::warn!("{text}; what is held stays in force");
@@ -241,11 +246,21 @@ impl Driver {
             state.connected_since = Some(SystemTime::now());
         });
         let commands = self.commands.clone();
+        let mut answered = false;
         loop {
             let next = tokio::select! {
                 response = responses.message() => match response {
-                    Ok(Some(response)) => vec![self.apply(response)],
+                    Ok(Some(response)) => {
+                        answered = true;
+                        vec![self.apply(response)]
+                    }
                     Ok(None) => return self.broken("it ended the stream"),
+                    Err(status) if answered && status.code() == tonic::Code::Unauthenticated => {
+                        return ClientError::Again {
+                            address: self.config.address.clone(),
+                            reason: status.message().to_owned(),
+                        };
+                    }
                     Err(status) => return self.refused(&status),
                 },
                 () = commands.news.notified() => commands.apply(&mut self.subscriptions),

@@ -23,6 +23,18 @@ use crate::generated::ads::aggregated_discovery_service_server::{
 /// Largest request that is taken, in bytes: a reconnect names everything held.
 const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
 
+/// How long a stream may last, put into the request's extensions by whoever checked who calls. Without it: for ever.
+#[derive(Debug, Clone, Copy)]
+pub struct BoundedLife {
+    /// Its last moment.
+    pub until: Instant,
+    /// What the caller is told then (`UNAUTHENTICATED`): whatever it is, it may come back and prove itself anew.
+    pub reason: &'static str,
+}
+
+/// What a caller that left the mesh is told.
+const DEPARTED: &str = "this workload is no longer in the mesh";
+
 /// Number of a stream, unique in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
@@ -108,6 +120,11 @@ impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService
             .extensions_mut()
             .remove::<C>()
             .ok_or_else(|| Status::unauthenticated("nobody has checked who calls"))?;
+        let life = request.extensions_mut().remove::<BoundedLife>();
+        let farewell = self.snapshots.borrow().farewell(&caller);
+        if farewell.is_some_and(|at| at <= Instant::now()) {
+            return Err(Status::permission_denied(DEPARTED));
+        }
         // One response in flight per type: the queue never holds more.
         let (responses, queue) = mpsc::channel(MAX_TYPES + 1);
         let session = Session {
@@ -116,6 +133,8 @@ impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService
             snapshots: self.snapshots.clone(),
             observer: self.observer.clone(),
             responses,
+            life,
+            farewell,
         };
         tokio::spawn(session.run(request.into_inner(), self.ending.clone()));
         Ok(Response::new(Box::pin(ReceiverStream::new(queue))))
@@ -128,6 +147,9 @@ struct Session<C> {
     snapshots: Snapshots<C>,
     observer: Arc<dyn Observer<C>>,
     responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+    life: Option<BoundedLife>,
+    /// When it ends because the caller left the mesh.
+    farewell: Option<Instant>,
 }
 
 impl<C: Clone + Send + Sync + 'static> Session<C> {
@@ -152,13 +174,9 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
     ) -> Status {
         let mut named = false;
         loop {
-            let deadline = self.stream.deadline();
-            let silence = async {
-                match deadline {
-                    Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let silence = until(self.stream.deadline());
+            let life = until(self.life.map(|life| life.until));
+            let farewell = until(self.farewell);
             tokio::select! {
                 request = requests.message() => match request {
                     Ok(Some(request)) => {
@@ -181,6 +199,10 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
                     return Status::unavailable("the control plane is ending");
                 }
                 () = silence => return status_of(&Ended::Silent),
+                () = life => {
+                    return Status::unauthenticated(self.life.map_or("", |life| life.reason));
+                }
+                () = farewell => return Status::permission_denied(DEPARTED),
                 () = self.responses.closed() => return Status::ok("the caller is gone"),
             }
             if let Err(status) = self.push() {
@@ -205,6 +227,7 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
             self.stream.changed();
         }
         let snapshot = self.snapshots.borrow_and_update().clone();
+        self.farewell = snapshot.farewell(self.stream.caller());
         while let Some(response) = self.stream.next(&*snapshot, Instant::now()) {
             self.observer.sent(
                 self.id,
@@ -218,6 +241,13 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
             }
         }
         Ok(())
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -5,8 +5,9 @@ mod driver;
 mod stream;
 
 use std::sync::Arc;
+use std::time::Instant;
 
-pub use driver::{AdsService, Observer, StreamId};
+pub use driver::{AdsService, BoundedLife, Observer, StreamId};
 pub use stream::{Ended, Event, Stream};
 
 /// One resource, encoded once and shared by all streams.
@@ -43,4 +44,9 @@ pub trait Snapshot<C>: Send + Sync + 'static {
 
     /// Everything of a type, for a caller that asked for `*`.
     fn everything(&self, caller: &C, type_url: &str) -> Resolution;
+
+    /// When a caller that is no longer part of what there is has its last stream ended; `None` for everybody else.
+    fn farewell(&self, _caller: &C) -> Option<Instant> {
+        None
+    }
 }

@@ -1,0 +1,53 @@
+//! Files of tokens, as people hand them over: a token among the options, where every process of the machine can read it,
+//! is refused; a file that everybody can read is warned of, with the words that mend it.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// How JSON Web Tokens begin: `{"` in base64url.
+const JWT_PREFIX: &str = "eyJ";
+
+/// Permission bits of everybody but the owner and its group.
+const OTHERS: u32 = 0o007;
+
+/// Permission bits of everybody but the owner.
+const NOT_OWNER: u32 = 0o077;
+
+/// Why a file's name is none, if it looks like what should be in the file. Does not repeat it.
+pub(super) fn refusal(option: &str, path: &Path) -> Option<String> {
+    let text = path.to_string_lossy();
+    let is_token =
+        text.starts_with(voile_identity::join::JOIN_TOKEN_PREFIX) || text.starts_with(JWT_PREFIX);
+    is_token.then(|| {
+        format!(
+            "{option} takes the name of a file, and this is a token: everybody on this machine can read it here (`ps`). Make \
+             another one, write it to a file of its owner's own (`umask 077`), and name that file"
+        )
+    })
+}
+
+/// Warns of a token's file that others can use. One that is not there yet is none of our business.
+pub(super) fn warn_of_open(path: &Path) {
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return;
+    };
+    if metadata.is_file() && metadata.mode() & OTHERS != 0 {
+        tracing::warn!(
+            path = %path.display(),
+            mode = format_args!("{:o}", metadata.mode() & 0o7777),
+            "everybody on this machine can read this token and be this workload: chmod 600, and write it under `umask 077`"
+        );
+    }
+}
+
+/// What to say when a token was just written where others can read it.
+pub(super) fn warning_of_output(stdout: &Metadata) -> Option<String> {
+    let open = stdout.is_file() && stdout.mode() & NOT_OWNER != 0;
+    open.then(|| {
+        format!(
+            "the file that the token went to has mode {:o}: chmod 600, or write it under `umask 077`",
+            stdout.mode() & 0o7777
+        )
+    })
+}

@@ -1,0 +1,116 @@
+//! How long a stream may last: no longer than what opened it is good for, nor than its age, nor long after its workload
+//! left; and that coming back costs nobody anything.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
+use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION};
+use voile_xds::client::{ClientState, Credential, CredentialSource};
+
+use crate::harness::{Client, Mesh, SECOND_ECHO, SHOP};
+
+const SERVICE: &str = "shop/echo.shop.svc.cluster.local";
+
+/// As a token file that is rewritten: whoever reads it finds one that is good for a while.
+struct Rewritten {
+    key: TokenKey,
+    ttl: Duration,
+}
+
+impl CredentialSource for Rewritten {
+    fn credential(&self) -> std::io::Result<Credential> {
+        let subject = TokenSubject {
+            namespace: "shop".to_owned(),
+            service_account: "client".to_owned(),
+            pod: Some("client-1".to_owned()),
+        };
+        let minted = self
+            .key
+            .mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), self.ttl);
+        minted.map(Credential::Token).map_err(std::io::Error::other)
+    }
+}
+
+fn rewritten(mesh: &Mesh, ttl: Duration) -> Client {
+    let state = StateDir::open(&mesh.folder.path().join("state")).unwrap();
+    let key = TokenKey::open(&state).unwrap();
+    Client::start_from(
+        mesh.client_config(),
+        Arc::new(Rewritten { key, ttl }),
+        |_| None,
+    )
+}
+
+async fn until_state(client: &Client, fits: impl Fn(&ClientState) -> bool) {
+    let mut state = client.xds.state();
+    let wait = state.wait_for(|state| fits(state));
+    tokio::time::timeout(Duration::from_secs(20), wait)
+        .await
+        .expect("in time")
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_token_or_its_age_and_the_next_goes_on_where_it_was() {
+    let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+    for (ttl, age) in [(second * 2, hour), (hour, second)] {
+        let mesh = Mesh::start_with(SHOP, |options| options.connection_age = age).await;
+        let mut client = rewritten(&mesh, ttl);
+        client.ask(PROXY_CONFIGURATION, &["shop/client-1"]);
+        client.ask(ADDRESS, &[SERVICE]);
+        let errors = Arc::new(Mutex::new(Vec::new()));
+        until_state(&client, |state| {
+            errors.lock().unwrap().extend(state.last_error.clone());
+            state.connections >= 3 && state.connected
+        })
+        .await;
+        assert!(
+            errors.lock().unwrap().is_empty(),
+            "no trouble: {:?}",
+            errors.lock().unwrap()
+        );
+        let told = client.told.borrow().clone();
+        assert!(told.removed.is_empty(), "{:?}", told.removed);
+        assert_eq!(told.arrived, 3, "what is held is not sent again");
+        // And news still arrive.
+        mesh.edit("more.yaml", SECOND_ECHO);
+        client.until(|told| told.arrived == 4).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_a_token_that_nobody_rewrites() {
+    let mesh = Mesh::start(SHOP).await;
+    let token = mesh.token_for("client", None, Duration::from_secs(1));
+    let client = mesh.client(token);
+    client.ask(ADDRESS, &[SERVICE]);
+    // The clocks' difference is forgiven once more, and no longer.
+    until_state(&client, |state| state.connections == 2).await;
+}
+
+#[tokio::test]
+async fn a_workload_that_left_is_told_nothing_more_and_is_welcome_when_it_is_back() {
+    let mesh = Mesh::start_with(SHOP, |options| {
+        options.farewell = Duration::from_millis(300);
+    })
+    .await;
+    mesh.edit("more.yaml", SECOND_ECHO);
+    let mut other = mesh.client(mesh.token("echo", Some("echo-1")));
+    other.ask(PROXY_CONFIGURATION, &["shop/echo-1"]);
+    let mut leaving = mesh.client(mesh.token("echo", Some("echo-2")));
+    leaving.ask(ADDRESS, &[SERVICE]);
+    leaving.ask(PROXY_CONFIGURATION, &["shop/echo-2"]);
+    leaving.until(|told| told.held.len() == 4).await;
+    std::fs::remove_file(mesh.config().join("more.yaml")).unwrap();
+    leaving
+        .until_error("PermissionDenied: this workload is no longer in the mesh")
+        .await;
+    let before = leaving.told.borrow().updates;
+    // The other pod of the same identity is told what it asks, as before.
+    other.ask(ADDRESS, &[SERVICE]);
+    other.until(|told| told.held.len() == 3).await;
+    assert_eq!(leaving.told.borrow().updates, before);
+    mesh.edit("more.yaml", SECOND_ECHO);
+    leaving.until(|told| told.updates > before).await;
+}
