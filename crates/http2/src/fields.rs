@@ -101,6 +101,11 @@ impl Fields {
         self.text.capacity()
     }
 
+    /// Bytes that it holds: text, and where it lies.
+    pub fn size(&self) -> usize {
+        self.text.len() + self.lines.len() * size_of::<Line>()
+    }
+
     /// The first value of that name, which is in lower case.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.lines.iter().find_map(|line| {

@@ -110,7 +110,9 @@ impl Connection {
                 .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
             return Ok(());
         }
-        if self.open_peer >= self.config.max_peer_streams {
+        let crowded = self.heads + fields.size() > self.config.max_heads;
+        if self.open_peer >= self.config.max_peer_streams || crowded {
+            self.pool.give_block(fields);
             let refused = Reason::REFUSED_STREAM.0.to_be_bytes();
             self.write(kind::RST_STREAM, 0, id, &refused);
             self.ids
@@ -131,6 +133,8 @@ impl Connection {
         let mut stream = Stream::new(id, self.peer.window, self.config.stream_window);
         stream.recv = if end { Half::Ended } else { Half::Open };
         stream.expected = checked.length;
+        stream.heads = fields.size();
+        self.heads += stream.heads;
         stream.head = Some(fields);
         let key = self.streams.insert(stream);
         self.ids.insert(id, key);
@@ -158,6 +162,11 @@ impl Connection {
         if !whole {
             return Err(Reason::PROTOCOL_ERROR);
         }
+        if self.heads + fields.size() > self.config.max_heads {
+            return Err(Reason::ENHANCE_YOUR_CALM);
+        }
+        stream.heads += fields.size();
+        self.heads += fields.size();
         if stream.recv == Half::Open {
             if !end || head::check(Kind::Trailers, &fields).is_err() {
                 return Err(Reason::PROTOCOL_ERROR);

@@ -66,6 +66,7 @@ impl Connection {
         let Some(mut stream) = self.streams.try_remove(key) else {
             return;
         };
+        self.heads -= stream.heads;
         self.released += stream.held;
         if stream.held > 0 {
             self.update_connection_window();

@@ -51,6 +51,10 @@ pub struct Config {
     pub max_empty_frames: u32,
     /// Interim heads of one answer that wait to be read.
     pub max_interim: usize,
+    /// Bytes of heads that the peer's words make us hold for streams that are not over.
+    pub max_heads: usize,
+    /// Times the peer may change the window that streams begin with: each change looks at every stream.
+    pub max_window_changes: u32,
 }
 
 /// Why a stream failed, as its task sees it.
@@ -145,6 +149,9 @@ pub struct Connection {
     provoked: usize,
     unseen: usize,
     empty: u32,
+    window_changes: u32,
+    /// Bytes of heads held.
+    heads: usize,
     driver: Option<Waker>,
 }
 
@@ -207,6 +214,8 @@ impl Connection {
             provoked: 0,
             unseen: 0,
             empty: 0,
+            window_changes: 0,
+            heads: 0,
             driver: None,
         }
     }
@@ -369,6 +378,12 @@ impl Connection {
     }
 
     // --- streams
+
+    /// Whether most of what the peer may send was sent and nobody took it: another stream would wait behind slow readers.
+    pub fn is_congested(&self) -> bool {
+        let given = self.recv_window + i64::from(self.released);
+        given < i64::from(self.config.connection_window / 4)
+    }
 
     /// Whether our streams may use extended CONNECT (RFC 8441).
     pub fn allows_extended_connect(&self) -> bool {

@@ -15,7 +15,13 @@ impl Connection {
                 self.peer.max_streams = value;
                 self.open_more();
             }
-            setting::INITIAL_WINDOW_SIZE => self.resize_windows(value)?,
+            setting::INITIAL_WINDOW_SIZE if value != self.peer.window => {
+                self.window_changes += 1;
+                if self.window_changes > self.config.max_window_changes {
+                    return Err(Reason::ENHANCE_YOUR_CALM);
+                }
+                self.resize_windows(value)?;
+            }
             setting::MAX_FRAME_SIZE if !(DEFAULT_MAX_FRAME..=0xff_ffff).contains(&value) => {
                 return Err(Reason::PROTOCOL_ERROR);
             }

@@ -54,6 +54,8 @@ pub(super) struct Stream {
     pub(super) held: u32,
     /// Bytes of the body still to come, where the head said it.
     pub(super) expected: Option<u64>,
+    /// Bytes of the heads that came for it.
+    pub(super) heads: usize,
     /// Interim heads.
     pub(super) early: VecDeque<Fields>,
     pub(super) head: Option<Fields>,
@@ -80,6 +82,7 @@ impl Stream {
             released: 0,
             held: 0,
             expected: None,
+            heads: 0,
             early: VecDeque::new(),
             head: None,
             data: Vec::new(),

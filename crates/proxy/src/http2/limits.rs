@@ -17,6 +17,8 @@ pub(crate) const CONFIG: Config = Config {
     max_provoked_resets: MAX_PROVOKED_RESETS,
     max_empty_frames: MAX_EMPTY_FRAMES,
     max_interim: MAX_INTERIM_RESPONSES as usize + 1,
+    max_heads: MAX_HEADS,
+    max_window_changes: MAX_WINDOW_CHANGES,
 };
 
 /// Bytes of body a peer may send on one stream before we passed some on. Two streams fill a fast local link; a slow reader
@@ -28,6 +30,14 @@ pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
 /// Largest head, in bytes as RFC 9113 counts them (32 more for each field). Envoy's default; a larger one is answered 431.
 pub const MAX_HEADER_LIST: u32 = 60 * 1024;
+
+/// Bytes of heads that one connection can make us hold for streams that are not over: four kilobytes for each of
+/// [`MAX_DOWNSTREAM_STREAMS`]. HPACK makes a head of 60 KiB from twenty bytes, so the number of streams alone is no bound.
+/// A client's stream beyond it is refused unprocessed, a server's answer ends its stream.
+pub const MAX_HEADS: usize = 4 * 1024 * 1024;
+
+/// Changes of the initial window; each looks at every stream. gRPC doubles it as it learns of the path, a dozen times in all.
+pub const MAX_WINDOW_CHANGES: u32 = 1000;
 
 /// Streams a client may have open at once. Applications keep hundreds of gRPC watches on one connection, which they
 /// could do without us; a stream that waits costs a few kilobytes.
@@ -47,8 +57,9 @@ pub const MAX_CONTINUATIONS: u32 = 8;
 /// must take.
 pub const MAX_UNWRITTEN: usize = 64 * 1024;
 
-/// Streams that we reset and still remember, so that frames already on their way are not an error.
-pub const MAX_REMEMBERED_RESETS: usize = 64;
+/// Streams that we reset and still remember, so that frames already on their way are not an error: as many as a client may
+/// have open, for all of them may be given up at once when a server is gone.
+pub const MAX_REMEMBERED_RESETS: usize = MAX_DOWNSTREAM_STREAMS as usize;
 
 /// DATA frames without data and without an end, one after another; one more ends the connection (CVE-2019-9518).
 pub const MAX_EMPTY_FRAMES: u32 = 100;

@@ -158,7 +158,9 @@ impl Connection {
         }
         let link = self.link.borrow();
         let allowed = link.max_local_streams() as usize;
-        link.takes_streams() && self.streams.get() < allowed.clamp(1, MAX_UPSTREAM_STREAMS)
+        link.takes_streams()
+            && !link.is_congested()
+            && self.streams.get() < allowed.clamp(1, MAX_UPSTREAM_STREAMS)
     }
 
     fn lease(self: &Rc<Self>, group: &Rc<Group>, reused: bool) -> Option<Lease> {

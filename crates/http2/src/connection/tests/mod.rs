@@ -1,5 +1,6 @@
 //! Frames in, frames out: what a peer gets for what it says. The other end is written by hand.
 
+mod hostile;
 mod rules;
 
 use std::task::{Context, Poll, Waker};
@@ -22,6 +23,8 @@ const CONFIG: Config = Config {
     max_provoked_resets: 3,
     max_empty_frames: 5,
     max_interim: 3,
+    max_heads: 45_000,
+    max_window_changes: 20,
 };
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {

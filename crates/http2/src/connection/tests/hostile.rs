@@ -1,0 +1,270 @@
+//! Peers that break no single rule and do too much of something: each is stopped, or costs no more than it sends, and
+//! what a connection holds for it stays within the limits that it was made with.
+
+use super::*;
+
+/// A request whose head is `long` bytes in a few bytes on the wire: one field into the table, then references to it.
+fn bomb(stream: u32, long: usize, first: bool) -> Vec<u8> {
+    let mut text = block(&GET);
+    if first {
+        text.extend_from_slice(&[0x40, 1, b'a', 0x7f, 0xa1, 0x1e]);
+        text.extend(std::iter::repeat_n(b'x', 4000));
+    } else {
+        text.extend(std::iter::repeat_n(0xbe, long / 4001));
+    }
+    frame(
+        kind::HEADERS,
+        flag::END_HEADERS | flag::END_STREAM,
+        stream,
+        &text,
+    )
+}
+
+fn setting(name: u16, value: u32) -> Vec<u8> {
+    let payload = [&name.to_be_bytes()[..], &value.to_be_bytes()].concat();
+    frame(kind::SETTINGS, 0, 0, &payload)
+}
+
+#[test]
+fn heads_made_large_by_hpack_are_bounded_for_the_connection_and_given_back() {
+    let link = server();
+    hear(&link, &bomb(1, 0, true));
+    let mut held = vec![accept(&link)];
+    // 12 KB each for 35 bytes: three fit beside the first.
+    for id in [3, 5, 7, 9, 11] {
+        hear(&link, &bomb(id, 12_003, false));
+        held.extend(link.accept());
+        assert!(link.borrow().heads <= CONFIG.max_heads);
+    }
+    assert_eq!(
+        said(&link),
+        ["RST 9 REFUSED_STREAM", "RST 11 REFUSED_STREAM"]
+    );
+    assert_eq!(held.len(), 4);
+    // Who was refused may come again when others are over.
+    drop(held);
+    assert_eq!(link.borrow().heads, 0);
+    said(&link);
+    hear(&link, &bomb(13, 12_003, false));
+    assert!(link.accept().is_some());
+}
+
+#[test]
+fn a_servers_heads_are_bounded_too() {
+    let link = client();
+    let text = [&block(&OK)[..], &[0x40, 1, b'a', 0x7f, 0xa1, 0x1e]].concat();
+    let text = [text, [b'x'].repeat(4000)].concat();
+    let first = frame(kind::HEADERS, flag::END_HEADERS, 1, &text);
+    let large = |id| {
+        let text = [block(&OK), [0xbe].repeat(3)].concat();
+        frame(kind::HEADERS, flag::END_HEADERS, id, &text)
+    };
+    let asked: Vec<_> = (0..6).map(|_| ask(&link, true)).collect();
+    hear(&link, &first);
+    [3, 5, 7, 9].iter().for_each(|id| hear(&link, &large(*id)));
+    assert!(link.borrow().heads <= CONFIG.max_heads);
+    assert_eq!(
+        said(&link).last().expect("frames"),
+        "RST 9 ENHANCE_YOUR_CALM"
+    );
+    drop(asked);
+    assert_eq!(link.borrow().heads, 0);
+}
+
+#[test]
+fn windows_that_change_without_end_are_answered_so_long() {
+    let link = server();
+    hear(&link, &headers(1, true, &GET));
+    for round in 0..20_u32 {
+        hear(&link, &setting(setting::INITIAL_WINDOW_SIZE, round % 2));
+    }
+    assert_eq!(said(&link), ["SETTINGS ack"].repeat(20));
+    // Those that change nothing cost nothing.
+    hear(&link, &setting(setting::INITIAL_WINDOW_SIZE, 1).repeat(50));
+    assert_eq!(said(&link), ["SETTINGS ack"].repeat(50));
+    hear(&link, &setting(setting::INITIAL_WINDOW_SIZE, 0));
+    assert_eq!(said(&link), ["GOAWAY 1 ENHANCE_YOUR_CALM"]);
+}
+
+#[test]
+fn floods_that_are_allowed_leave_nothing_behind() {
+    let priority = frame(kind::PRIORITY, 0, 3, &[0, 0, 0, 0, 9]);
+    let cases: [(&str, Vec<u8>); 6] = [
+        ("PRIORITY of a stream", priority),
+        (
+            "PRIORITY of ever new streams",
+            (0..9_u32)
+                .flat_map(|id| frame(kind::PRIORITY, 0, id * 2 + 101, &[0; 5]))
+                .collect(),
+        ),
+        ("a kind nobody knows", frame(77, 255, 3, &[7; 100])),
+        (
+            "windows of a stream that is over",
+            number_frame(kind::WINDOW_UPDATE, 1, 1),
+        ),
+        (
+            "resets of a stream that is over",
+            number_frame(kind::RST_STREAM, 1, 8),
+        ),
+        ("GOAWAY", frame(kind::GOAWAY, 0, 0, &[0; 8])),
+    ];
+    for (what, bytes) in cases {
+        let link = server();
+        hear(&link, &headers(1, true, &GET));
+        drop(accept(&link));
+        said(&link);
+        for _ in 0..2000 {
+            hear(&link, &bytes);
+        }
+        let connection = link.borrow();
+        assert_eq!(connection.output(), b"", "{what} is answered");
+        assert_eq!(connection.streams.len(), 0, "{what}");
+        drop(connection);
+        hear(&link, &headers(301, true, &GET));
+        assert!(link.accept().is_some(), "{what}: the next is served");
+    }
+}
+
+#[test]
+fn tables_that_change_their_size_without_end_are_followed() {
+    let link = server();
+    // The peer's own table, by the first bytes of a block.
+    for at in 0..500_u32 {
+        let size = if at % 2 == 0 {
+            &[0x20][..]
+        } else {
+            &[0x3f, 0xe1, 0x1f]
+        };
+        let text = [size, &block(&GET)].concat();
+        let end = flag::END_HEADERS | flag::END_STREAM;
+        hear(&link, &frame(kind::HEADERS, end, at * 2 + 1, &text));
+        let (_, _, mut respond) = accept(&link);
+        // Ours, by its settings.
+        let sizes = (0..20).flat_map(|round| setting(setting::HEADER_TABLE_SIZE, round % 3 * 2000));
+        hear(&link, &sizes.collect::<Vec<_>>());
+        let mut answer = Fields::response(200);
+        answer.push("x-again", b"and again");
+        respond.send_response(answer, true).expect("an open stream");
+        // The changes in between are said once: the least, and the last.
+        let written = link.borrow().output().len();
+        assert!(written < 20 * HEAD_BYTES + 60, "{written} bytes");
+        said(&link);
+    }
+    assert_eq!(link.borrow().streams.len(), 0);
+}
+
+#[test]
+fn whoever_makes_us_reset_streams_is_stopped_however_it_does() {
+    let open = |id| headers(id, false, &GET);
+    let with = |more: fn(u32) -> Vec<u8>| move |id| [open(id), more(id)].concat();
+    let cases: [(&str, Box<dyn Fn(u32) -> Vec<u8>>); 6] = [
+        (
+            "a window of 0",
+            Box::new(with(|id| number_frame(kind::WINDOW_UPDATE, id, 0))),
+        ),
+        (
+            "a window beyond all",
+            Box::new(with(|id| {
+                number_frame(kind::WINDOW_UPDATE, id, 0x7fff_ffff)
+            })),
+        ),
+        (
+            "its own parent",
+            Box::new(with(|id| {
+                let parent = [&id.to_be_bytes()[..], &[0]].concat();
+                frame(kind::PRIORITY, 0, id, &parent)
+            })),
+        ),
+        (
+            "DATA after the end",
+            Box::new(with(|id| {
+                [data(id, true, b""), data(id, false, b"x")].concat()
+            })),
+        ),
+        (
+            "a body that is too long",
+            Box::new(|id| {
+                let length = [GET[0], GET[1], GET[2], ("content-length", "1")];
+                [headers(id, false, &length), data(id, false, b"xx")].concat()
+            }),
+        ),
+        (
+            "trailers with a pseudo-field",
+            Box::new(with(|id| headers(id, true, &[(":path", "/")]))),
+        ),
+    ];
+    for (what, case) in cases {
+        let link = server();
+        for at in 0..CONFIG.max_provoked_resets as u32 + 1 {
+            hear(&link, &case(at * 2 + 1));
+            drop(link.accept());
+        }
+        let said = said(&link);
+        let last = said.last().expect("frames");
+        assert!(last.ends_with("ENHANCE_YOUR_CALM"), "{what}: {said:?}");
+        assert!(link.borrow().is_over(), "{what}");
+    }
+}
+
+#[test]
+fn a_body_in_single_bytes_or_behind_padding_holds_no_more_than_its_window() {
+    let one = data(1, false, b"x");
+    let padded = frame(
+        kind::DATA,
+        flag::PADDED,
+        1,
+        &[&[255][..], b"x", &[0; 255]].concat(),
+    );
+    let only_padding = frame(kind::DATA, flag::PADDED, 1, &[&[9][..], &[0; 9]].concat());
+    for (what, piece, bytes) in [
+        ("single bytes", one, 1),
+        ("padding", padded, 1),
+        ("nothing but padding", only_padding, 0),
+    ] {
+        let link = server();
+        hear(&link, &headers(1, false, &GET));
+        let (_, mut body, respond) = accept(&link);
+        for _ in 0..5000 {
+            hear(&link, &piece);
+        }
+        assert!(!link.borrow().is_over(), "{what}");
+        let window = CONFIG.stream_window as usize;
+        let got = now(|cx| body.poll_data(cx));
+        let got = got.map_or(0, |chunk| {
+            chunk.expect("data").expect("an open stream").len()
+        });
+        assert_eq!(got, 5000 * bytes, "{what}");
+        assert!(got <= window, "{what}");
+        // Padding was taken the moment it came; the rest when we say so.
+        body.release_capacity(got);
+        let held = link
+            .borrow()
+            .streams
+            .iter()
+            .map(|(_, stream)| stream.held)
+            .sum::<u32>();
+        assert_eq!(held, 0, "{what}");
+        drop((body, respond));
+    }
+}
+
+#[test]
+fn slow_readers_congest_a_connection_until_they_read() {
+    let link = client();
+    let mut asked: Vec<_> = (0..2).map(|_| ask(&link, true).0).collect();
+    let bodies = [1, 3].map(|id| {
+        let piece = data(id, false, &[0; 10_000]);
+        [headers(id, false, &OK), piece.repeat(8)].concat()
+    });
+    bodies.iter().for_each(|body| hear(&link, body));
+    assert!(link.borrow().is_congested(), "160 of 200 kilobytes wait");
+    for response in &mut asked {
+        now(|cx| response.poll_head(cx))
+            .expect("a head")
+            .expect("good");
+    }
+    let mut body = asked.remove(0).into_body();
+    let chunk = now(|cx| body.poll_data(cx)).expect("data").expect("open");
+    body.release_capacity(chunk.expect("good").len());
+    assert!(!link.borrow().is_congested());
+}
