@@ -5,6 +5,7 @@ mod chunked;
 mod detection;
 mod dns;
 mod http1;
+mod http2;
 mod identity;
 mod logs;
 mod resources;
@@ -19,6 +20,8 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("http1_request", http1::request),
     ("http1_response", http1::response),
     ("chunked", chunked::any_split),
+    ("http2_frames", http2::any_split),
+    ("http2_hpack", http2::hpack),
     ("detection", detection::decided_once),
     ("client_hello", detection::client_hello),
     ("dns_question", dns::question),

@@ -157,7 +157,8 @@ fn tables_that_change_their_size_without_end_are_followed() {
 fn whoever_makes_us_reset_streams_is_stopped_however_it_does() {
     let open = |id| headers(id, false, &GET);
     let with = |more: fn(u32) -> Vec<u8>| move |id| [open(id), more(id)].concat();
-    let cases: [(&str, Box<dyn Fn(u32) -> Vec<u8>>); 6] = [
+    type Case = (&'static str, Box<dyn Fn(u32) -> Vec<u8>>);
+    let cases: [Case; 6] = [
         (
             "a window of 0",
             Box::new(with(|id| number_frame(kind::WINDOW_UPDATE, id, 0))),

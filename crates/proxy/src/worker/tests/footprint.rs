@@ -24,12 +24,27 @@ struct Counting;
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static BYTES: Cell<i64> = const { Cell::new(0) };
+    static MOST: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Bytes that this thread holds now.
+pub(super) fn held() -> i64 {
+    BYTES.get()
+}
+
+/// The most bytes that this thread held since the last question.
+pub(super) fn take_most() -> i64 {
+    MOST.replace(BYTES.get())
 }
 
 fn count(allocations: u64, bytes: i64) {
     // A thread that is ending counts nothing.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + allocations));
-    let _ = BYTES.try_with(|count| count.set(count.get() + bytes));
+    let held = BYTES.try_with(|count| {
+        count.set(count.get() + bytes);
+        count.get()
+    });
+    let _ = MOST.try_with(|most| most.set(most.get().max(held.unwrap_or(0))));
 }
 
 fn size(bytes: usize) -> i64 {

@@ -7,6 +7,7 @@ mod frames;
 mod grpc_errors;
 mod hostile_clients;
 mod hostile_downgrades;
+mod hostile_memory;
 mod hostile_servers;
 mod http2;
 mod identity;
