@@ -1,10 +1,12 @@
 //! What the user asked for, checked, and the request bytes that follow from it.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::grpc;
 use crate::http2::Shape;
+use crate::profile::{Part, Profile};
 use crate::schedule::Arrival;
 
 /// The most connections of one run: the descriptors that a Linux process may usually have, with room to spare.
@@ -13,6 +15,9 @@ pub const MAX_CONNECTIONS: usize = 500_000;
 pub const MAX_STREAMS: usize = 10_000;
 /// The most requests per second that can be scheduled: a period of 100 ns is below what one send costs.
 pub const MAX_RATE: f64 = 10_000_000.0;
+
+/// The most requests due at once: more is a load test of the generator.
+pub const MAX_BURST: u64 = 1_000_000;
 
 /// How a URL begins: what is spoken there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,6 +197,12 @@ pub struct LoadOptions {
     pub warmup: Duration,
     /// Generator threads.
     pub threads: usize,
+    /// How the rate goes over the measured time; empty is always `rate`, which else is the mean.
+    pub parts: Vec<Part>,
+    /// Requests due at once.
+    pub burst: u64,
+    /// Recorded instants to send at, in nanoseconds from the start, instead of a rate.
+    pub replay: Option<Arc<[u64]>>,
     /// The arrival pattern.
     pub arrival: Arrival,
     /// Seed of random arrivals.
@@ -229,6 +240,9 @@ impl LoadOptions {
             duration: Duration::from_secs(10),
             warmup: Duration::ZERO,
             threads: 1,
+            parts: Vec::new(),
+            burst: 1,
+            replay: None,
             arrival: Arrival::Uniform,
             seed: 1,
             timeout: Duration::from_secs(3),
@@ -257,6 +271,7 @@ impl LoadOptions {
                 self.connections
             ));
         }
+        self.check_arrival()?;
         self.check_protocol()?;
         if self.threads == 0 || self.threads > self.connections {
             let (threads, connections) = (self.threads, self.connections);
@@ -297,6 +312,77 @@ impl LoadOptions {
             if self.protocol.multiplexed() && hop.iter().any(|hop| name.eq_ignore_ascii_case(hop)) {
                 return Err(format!("header `{name}` has no place in HTTP/2"));
             }
+        }
+        Ok(())
+    }
+
+    /// Takes these parts as the rate over time. Without lengths they share the duration; with, the duration is their sum.
+    pub fn set_parts(&mut self, parts: Vec<Part>) {
+        let lengths: Option<Duration> = parts.iter().map(|part| part.length).sum();
+        self.duration = lengths.unwrap_or(self.duration);
+        let each = self.duration.as_secs_f64() / parts.len().max(1) as f64;
+        let length = |part: &Part| part.length.map_or(each, |length| length.as_secs_f64());
+        let count: f64 = parts.iter().map(|part| part.mean() * length(part)).sum();
+        self.rate = count / self.duration.as_secs_f64().max(f64::MIN_POSITIVE);
+        // One part at one rate is what a run without parts is.
+        let plain = parts.len() < 2 && parts.iter().all(|part| part.from == part.to);
+        self.parts = if plain { Vec::new() } else { parts };
+    }
+
+    /// Sends at recorded instants: for as long as the trace lasts, and a second more so that its last second is whole.
+    pub fn set_replay(&mut self, instants: Vec<u64>) {
+        let last = Duration::from_nanos(instants.last().copied().unwrap_or_default());
+        self.duration = Duration::from_secs(last.as_secs() + 1);
+        self.rate = instants.len() as f64 / self.duration.as_secs_f64();
+        self.replay = Some(instants.into());
+    }
+
+    /// The rate over time from the start, the warm-up before the parts: at the first part's rate, or the mean if that is 0.
+    pub(crate) fn profile(&self) -> Profile {
+        if self.parts.is_empty() {
+            return Profile::constant(self.rate);
+        }
+        let first = self.parts[0].from;
+        let warm = if first > 0.0 { first } else { self.rate };
+        let mut stretches = vec![(warm, warm, self.warmup.as_nanos() as f64)];
+        let each = self.duration.as_nanos() as f64 / self.parts.len() as f64;
+        stretches.extend(self.parts.iter().map(|part| {
+            let length = part.length.map_or(each, |length| length.as_nanos() as f64);
+            (part.from, part.to, length)
+        }));
+        stretches.retain(|(.., length)| *length > 0.0);
+        Profile::new(&stretches)
+    }
+
+    fn check_arrival(&self) -> Result<(), String> {
+        let shaped = !self.parts.is_empty() || self.burst > 1 || self.replay.is_some();
+        if !self.parts.is_empty() && self.rate <= 0.0 {
+            return Err("rate: a profile that never sends anything".to_owned());
+        }
+        if let Some(part) = self
+            .parts
+            .iter()
+            .find(|part| part.from.max(part.to) > MAX_RATE)
+        {
+            let most = part.from.max(part.to);
+            return Err(format!(
+                "rate {most}: at most {MAX_RATE} requests per second"
+            ));
+        }
+        if shaped && self.arrival == Arrival::Fortio {
+            return Err("arrival fortio goes with one constant rate only".to_owned());
+        }
+        if shaped && self.rate <= 0.0 {
+            return Err("rate 0 has no schedule: nothing to burst or replay".to_owned());
+        }
+        if self.burst == 0 || self.burst > MAX_BURST {
+            return Err(format!("burst {}: expected 1 to {MAX_BURST}", self.burst));
+        }
+        if self.replay.is_some() && (!self.parts.is_empty() || self.burst > 1) {
+            return Err("a replayed trace has its own rate and bursts".to_owned());
+        }
+        if self.replay.is_some() && !self.warmup.is_zero() {
+            return Err("warmup: a replayed trace is measured from its first request".to_owned());
         }
         Ok(())
     }

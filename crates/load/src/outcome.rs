@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::clock::{MILLISECOND, SECOND};
 use crate::options::LoadOptions;
+use crate::profile::Part;
 use crate::samples::{Samples, Summary};
 use crate::schedule::Arrival;
 use crate::tally::{Outcome, Tally};
@@ -102,7 +103,11 @@ pub struct EchoedOptions {
     pub streams: usize,
     /// Threads.
     pub threads: usize,
-    /// Arrival pattern; `closed` when the rate is 0.
+    /// The rate over time, where it is not constant; `rate` is its mean.
+    pub rate_profile: Option<String>,
+    /// Requests due at once.
+    pub burst: u64,
+    /// Arrival pattern; `closed` when the rate is 0, `replay` of a trace.
     pub arrival: &'static str,
     /// Seed of random arrivals.
     pub seed: u64,
@@ -287,7 +292,12 @@ impl EchoedOptions {
             connections: options.connections,
             streams: options.streams,
             threads: options.threads,
-            arrival: arrival_name(options.rate, options.arrival),
+            rate_profile: profile_text(&options.parts),
+            burst: options.burst,
+            arrival: match options.replay {
+                Some(_) => "replay",
+                None => arrival_name(options.rate, options.arrival),
+            },
             seed: options.seed,
             duration_s: options.duration.as_secs_f64(),
             warmup_s: options.warmup.as_secs_f64(),
@@ -304,6 +314,23 @@ impl EchoedOptions {
             expect_status: options.expect_status,
         }
     }
+}
+
+/// The rate over time as it may be written; none where it is constant.
+fn profile_text(parts: &[Part]) -> Option<String> {
+    let each = parts.iter().map(|part| {
+        let rate = if part.from == part.to {
+            part.from.to_string()
+        } else {
+            format!("{}..{}", part.from, part.to)
+        };
+        match part.length {
+            Some(length) => format!("{rate}@{length:?}"),
+            None => rate,
+        }
+    });
+    let text = each.collect::<Vec<_>>().join(",");
+    (!text.is_empty()).then_some(text)
 }
 
 /// The word for how requests were spaced; there is no schedule at maximum rate.

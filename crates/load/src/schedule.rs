@@ -1,7 +1,13 @@
 //! When requests should leave: pure functions from a rate to instants. The arrival pattern decides how much
 //! requests queue on each other, so it is a part of every record.
 
+use std::sync::Arc;
+
 use crate::clock::SECOND;
+use crate::profile::Profile;
+
+/// The most requests of a recorded trace: 400 MB of instants.
+const MAX_TRACE: usize = 50_000_000;
 
 /// How requests are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +33,25 @@ impl Arrival {
     }
 }
 
+/// How the requests of a profile are spread.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Spread {
+    /// Every `stride`-th request of the profile, beginning with number `offset`: the share of one of `stride` threads.
+    Even {
+        /// The first.
+        offset: u64,
+        /// From one to the next.
+        stride: u64,
+    },
+    /// At random times, independent of each other. Several of them with different seeds add up to a Poisson process too.
+    Random {
+        /// The part of the profile's rate, up to 1.
+        share: f64,
+        /// Of the random numbers.
+        seed: u64,
+    },
+}
+
 /// A sequence of instants, in nanoseconds of the monotonic clock, from `start` and before `end`.
 #[derive(Debug, Clone)]
 pub struct Schedule {
@@ -38,28 +63,75 @@ pub struct Schedule {
 
 #[derive(Debug, Clone)]
 enum Gaps {
-    /// Instant k is start + (offset + k × stride) × period: computed, not summed, so that nothing drifts.
-    Even {
-        period: f64,
+    /// Instants are computed, not summed, so that nothing drifts.
+    Shaped {
+        profile: Profile,
+        place: usize,
+        spread: Spread,
+        /// Requests due at once.
+        burst: u64,
+        /// Number of this one: of the whole profile where even, of its own where random.
         index: u64,
-        stride: u64,
-    },
-    Random {
-        mean: f64,
+        /// Where random: requests of the profile before this one, not a whole number.
         at: f64,
         random: fastrand::Rng,
+    },
+    Trace {
+        instants: Arc<[u64]>,
+        index: usize,
+        stride: usize,
     },
 }
 
 impl Schedule {
-    /// Every `stride`-th instant of an even schedule of `rate` per second, beginning with number `offset`: the
-    /// share of one of `stride` threads.
+    /// Every `stride`-th instant of an even schedule of `rate` per second, beginning with number `offset`.
     #[must_use]
     pub fn even(start: u64, end: u64, rate: f64, offset: u64, stride: u64) -> Self {
-        let gaps = Gaps::Even {
-            period: SECOND as f64 / rate,
-            index: offset,
-            stride: stride.max(1),
+        let spread = Spread::Even { offset, stride };
+        Self::shaped(start, end, Profile::constant(rate), spread, 1)
+    }
+
+    /// Exponential gaps of mean 1 / `rate`.
+    #[must_use]
+    pub fn poisson(start: u64, end: u64, rate: f64, seed: u64) -> Self {
+        let spread = Spread::Random { share: 1.0, seed };
+        Self::shaped(start, end, Profile::constant(rate), spread, 1)
+    }
+
+    /// The requests of a profile, `burst` at a time.
+    #[must_use]
+    pub fn shaped(start: u64, end: u64, profile: Profile, spread: Spread, burst: u64) -> Self {
+        let (index, seed) = match spread {
+            Spread::Even { offset, .. } => (offset, 0),
+            Spread::Random { seed, .. } => (0, seed),
+        };
+        let gaps = Gaps::Shaped {
+            profile,
+            place: 0,
+            spread,
+            burst: burst.max(1),
+            index,
+            at: 0.0,
+            random: fastrand::Rng::with_seed(seed),
+        };
+        let mut schedule = Self {
+            start,
+            end,
+            gaps,
+            next: start,
+        };
+        schedule.draw();
+        schedule.next = schedule.instant();
+        schedule
+    }
+
+    /// Every `stride`-th of recorded instants (nanoseconds from the start, ascending), beginning with number `offset`.
+    #[must_use]
+    pub fn trace(start: u64, end: u64, instants: Arc<[u64]>, offset: u64, stride: u64) -> Self {
+        let gaps = Gaps::Trace {
+            instants,
+            index: offset as usize,
+            stride: stride.max(1) as usize,
         };
         let mut schedule = Self {
             start,
@@ -68,25 +140,6 @@ impl Schedule {
             next: start,
         };
         schedule.next = schedule.instant();
-        schedule
-    }
-
-    /// Exponential gaps of mean 1 / `rate`. Several of them with different seeds add up to a Poisson process too.
-    #[must_use]
-    pub fn poisson(start: u64, end: u64, rate: f64, seed: u64) -> Self {
-        let random = fastrand::Rng::with_seed(seed);
-        let gaps = Gaps::Random {
-            mean: SECOND as f64 / rate,
-            at: 0.0,
-            random,
-        };
-        let mut schedule = Self {
-            start,
-            end,
-            gaps,
-            next: start,
-        };
-        schedule.advance();
         schedule
     }
 
@@ -99,13 +152,33 @@ impl Schedule {
     /// Uses the next instant.
     pub fn advance(&mut self) {
         match &mut self.gaps {
-            Gaps::Even { index, stride, .. } => *index += *stride,
-            Gaps::Random { mean, at, random } => {
-                // 1 - f64() is in (0, 1], so the logarithm is finite.
-                *at -= *mean * (1.0 - random.f64()).ln();
+            Gaps::Shaped { spread, index, .. } => {
+                *index += match spread {
+                    Spread::Even { stride, .. } => (*stride).max(1),
+                    Spread::Random { .. } => 1,
+                };
+                self.draw();
             }
+            Gaps::Trace { index, stride, .. } => *index += *stride,
         }
         self.next = self.instant();
+    }
+
+    /// At the first request of a burst: the random gap before it.
+    fn draw(&mut self) {
+        if let Gaps::Shaped {
+            spread: Spread::Random { share, .. },
+            burst,
+            index,
+            at,
+            random,
+            ..
+        } = &mut self.gaps
+            && index.is_multiple_of(*burst)
+        {
+            // 1 - f64() is in (0, 1], so the logarithm is finite.
+            *at -= (1.0 - random.f64()).ln() * *burst as f64 / *share;
+        }
     }
 
     /// Lets nothing be due at or after `end`.
@@ -113,13 +186,52 @@ impl Schedule {
         self.end = self.end.min(end);
     }
 
-    fn instant(&self) -> u64 {
-        let after = match &self.gaps {
-            Gaps::Even { period, index, .. } => *index as f64 * period,
-            Gaps::Random { at, .. } => *at,
+    fn instant(&mut self) -> u64 {
+        let after = match &mut self.gaps {
+            Gaps::Shaped {
+                profile,
+                place,
+                spread: Spread::Even { .. },
+                burst,
+                index,
+                ..
+            } => profile.instant((*index - *index % *burst) as f64, place),
+            Gaps::Shaped {
+                profile, place, at, ..
+            } => profile.instant(*at, place),
+            Gaps::Trace {
+                instants, index, ..
+            } => instants.get(*index).copied(),
         };
-        self.start.saturating_add(after as u64)
+        after.map_or(u64::MAX, |after| self.start.saturating_add(after))
     }
+}
+
+/// Reads a recorded trace: a line a request, its time in seconds first, whatever follows; `#` begins a comment. Instants are
+/// counted from the first, in nanoseconds, divided by `speed`, ascending.
+///
+/// # Errors
+/// Says which line is no time, or that there is none.
+pub fn parse_trace(text: &str, speed: f64) -> Result<Vec<u64>, String> {
+    let mut times = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let first = line.split('#').next().unwrap_or_default();
+        let first = first
+            .split([' ', '\t', ',', ';'])
+            .find(|word| !word.is_empty());
+        let Some(word) = first else { continue };
+        let time = word.parse::<f64>().ok().filter(|time| time.is_finite());
+        let time =
+            time.ok_or_else(|| format!("line {}: `{word}` is no time in seconds", number + 1))?;
+        if times.len() == MAX_TRACE {
+            return Err(format!("more than {MAX_TRACE} requests"));
+        }
+        times.push(time);
+    }
+    times.sort_by(f64::total_cmp);
+    let first = *times.first().ok_or("there is no request in it")?;
+    let nanoseconds = |time: &f64| ((time - first) / speed * SECOND as f64).round() as u64;
+    Ok(times.iter().map(nanoseconds).collect())
 }
 
 impl Iterator for Schedule {

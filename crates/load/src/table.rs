@@ -19,7 +19,10 @@ impl LoadResult {
     fn write_heading(&self, text: &mut String) -> std::fmt::Result {
         let options = &self.options;
         let wanted = match self.requested_rps {
-            rate if rate > 0.0 => format!("{rate} requests/s"),
+            rate if rate > 0.0 => match &options.rate_profile {
+                Some(profile) => format!("{profile} requests/s"),
+                None => format!("{rate} requests/s"),
+            },
             _ => "maximum rate (closed loop)".to_owned(),
         };
         let streams = match options.streams {

@@ -23,7 +23,7 @@ use crate::http2::{Answer, Event, Shape};
 use crate::options::LoadOptions;
 use crate::poll::Poll;
 use crate::samples::Samples;
-use crate::schedule::{Arrival, Schedule};
+use crate::schedule::{Arrival, Schedule, Spread};
 use crate::stop::Stop;
 use crate::tally::{Finished, Outcome, Tally};
 use crate::threads::Generator;
@@ -290,18 +290,28 @@ impl Worker {
         if rate <= 0.0 {
             return Pacing::Closed;
         }
+        let stride = threads as u64;
+        if let Some(instants) = &self.options.replay {
+            let instants = Arc::clone(instants);
+            return Pacing::Shared(Schedule::trace(start, end, instants, index, stride));
+        }
+        let shaped = |spread| {
+            let (profile, burst) = (self.options.profile(), self.options.burst);
+            Pacing::Shared(Schedule::shaped(start, end, profile, spread, burst))
+        };
         match self.options.arrival {
-            Arrival::Uniform => {
-                Pacing::Shared(Schedule::even(start, end, rate, index, threads as u64))
-            }
+            Arrival::Uniform => shaped(Spread::Even {
+                offset: index,
+                stride,
+            }),
             Arrival::Poisson => {
                 // Each thread its share, by its own seed: the sum of Poisson processes is one.
-                let share = rate * self.connections.len() as f64 / self.options.connections as f64;
+                let share = self.connections.len() as f64 / self.options.connections as f64;
                 let seed = self
                     .options
                     .seed
                     .wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                Pacing::Shared(Schedule::poisson(start, end, share, seed))
+                shaped(Spread::Random { share, seed })
             }
             Arrival::Fortio => {
                 let lanes = self.options.connections * self.streams;

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_load::{Arrival, Bulk, LoadOptions, Protocol, Stop, Target, bulk, parse_duration};
+use voile_load::schedule::parse_trace;
+use voile_load::{Arrival, Bulk, LoadOptions, Part, Protocol, Stop, Target, bulk, parse_duration};
 
 /// The most bytes that `--payload-size` makes.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;
@@ -38,17 +39,40 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "PROTOCOL")]
     protocol: Option<ProtocolName>,
     /// Requests per second over all connections; 0 = maximum, each connection sending as soon as it is answered.
-    #[arg(long, short = 'r', default_value_t = 100.0, value_name = "N")]
-    rate: f64,
+    /// Over time: 100..2000 is a ramp, 100,500,1000 are steps that share the duration; with lengths (which then are the
+    /// duration): 100@5s,100..1000@30s,0@1s.
+    #[arg(
+        long,
+        short = 'r',
+        default_value = "100",
+        value_name = "N|PROFILE",
+        verbatim_doc_comment
+    )]
+    rate: String,
+    /// So many requests are due at once, at a rate of bursts that keeps the rate of requests.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    burst: u64,
+    /// Send at recorded times instead: a line a request, its time in seconds first (what follows is not read). Lasts as
+    /// long as the trace.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "warmup", "burst", "arrival"])]
+    replay: Option<PathBuf>,
+    /// How much faster than recorded.
+    #[arg(
+        long,
+        default_value_t = 1.0,
+        value_name = "FACTOR",
+        requires = "replay"
+    )]
+    replay_speed: f64,
     /// Connections, each with at most one request in flight (HTTP/2 and gRPC: --streams).
     #[arg(long, short = 'c', default_value_t = 4, value_name = "N")]
     connections: usize,
     /// HTTP/2 and gRPC: requests in flight on each connection, at most.
     #[arg(long, short = 's', default_value_t = 1, value_name = "N")]
     streams: usize,
-    /// How long to measure.
-    #[arg(long, short = 'd', default_value = "10s", value_parser = parse_duration, value_name = "DURATION")]
-    duration: Duration,
+    /// How long to measure [default: 10s].
+    #[arg(long, short = 'd', value_parser = parse_duration, value_name = "DURATION")]
+    duration: Option<Duration>,
     /// How long to send the same load first, without counting it.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION")]
     warmup: Duration,
@@ -231,9 +255,9 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
         };
     }
     options.streams = args.streams;
-    options.rate = args.rate;
     options.connections = args.connections;
-    options.duration = args.duration;
+    options.duration = args.duration.unwrap_or(options.duration);
+    arrive(args, &mut options)?;
     options.warmup = args.warmup;
     options.threads = args.threads;
     options.arrival = match args.arrival {
@@ -262,6 +286,32 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     options.expect_status = args.expect_status;
     options.check()?;
     Ok(options)
+}
+
+/// When requests are due: a rate, a profile of rates, or a recorded trace.
+fn arrive(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
+    options.burst = args.burst;
+    if let Some(path) = &args.replay {
+        if !(args.replay_speed.is_finite() && args.replay_speed > 0.0) {
+            return Err(format!(
+                "replay-speed {}: expected more than 0",
+                args.replay_speed
+            ));
+        }
+        let told = |why: &dyn std::fmt::Display| format!("replay {}: {why}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| told(&error))?;
+        let instants = parse_trace(&text, args.replay_speed).map_err(|why| told(&why))?;
+        options.set_replay(instants);
+        return Ok(());
+    }
+    let parts = Part::parse(&args.rate).map_err(|why| format!("rate {why}"))?;
+    if args.duration.is_some() && parts.iter().any(|part| part.length.is_some()) {
+        return Err(
+            "duration: the parts of the rate have lengths, which are the duration".to_owned(),
+        );
+    }
+    options.set_parts(parts);
+    Ok(())
 }
 
 fn body(args: &Args) -> Result<Vec<u8>, String> {

@@ -16,3 +16,4 @@ mod responses;
 mod schedules;
 mod server;
 mod strangers;
+mod truth;

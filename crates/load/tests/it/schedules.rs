@@ -1,6 +1,10 @@
 //! Schedules as data.
 
-use voile_load::schedule::Schedule;
+use std::time::Duration;
+
+use voile_load::Part;
+use voile_load::profile::Profile;
+use voile_load::schedule::{Schedule, Spread, parse_trace};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -60,4 +64,157 @@ fn a_cut_schedule_has_nothing_after_the_cut() {
     assert_eq!(schedule.clone().count(), 3);
     schedule.cut(SECOND);
     assert_eq!(schedule.count(), 3, "a cut is never undone");
+}
+
+fn whole() -> Spread {
+    Spread::Even {
+        offset: 0,
+        stride: 1,
+    }
+}
+
+/// Requests in each whole second.
+fn by_second(schedule: Schedule) -> Vec<usize> {
+    let mut seconds = Vec::new();
+    for at in schedule {
+        let second = (at / SECOND) as usize;
+        while seconds.len() <= second {
+            seconds.push(0);
+        }
+        seconds[second] += 1;
+    }
+    seconds
+}
+
+#[test]
+fn a_ramp_sends_the_area_under_it() {
+    let second = SECOND as f64;
+    for (parts, wanted) in [
+        // The area of each second of a ramp from 0 to 400/s, to the half.
+        (vec![(0.0, 400.0, 4.0 * second)], vec![50, 150, 250, 350]),
+        (vec![(400.0, 0.0, 4.0 * second)], vec![350, 250, 150, 50]),
+        (
+            vec![
+                (100.0, 100.0, second),
+                (0.0, 0.0, second),
+                (300.0, 300.0, second),
+            ],
+            vec![100, 0, 300],
+        ),
+        (
+            vec![(0.0, 100.0, 2.0 * second), (10.0, 10.0, second)],
+            vec![25, 75, 10],
+        ),
+    ] {
+        let end = wanted.len() as u64 * SECOND;
+        let schedule = Schedule::shaped(0, end, Profile::new(&parts), whole(), 1);
+        assert_eq!(by_second(schedule), wanted, "{parts:?}");
+        let random = Spread::Random {
+            share: 1.0,
+            seed: 1,
+        };
+        let poisson = by_second(Schedule::shaped(0, end, Profile::new(&parts), random, 1));
+        for (count, wanted) in poisson.iter().zip(&wanted) {
+            // Six standard deviations, and the seed is fixed.
+            let off = (*count as f64 - *wanted as f64).abs();
+            assert!(
+                off <= 6.0 * (*wanted as f64).sqrt(),
+                "{poisson:?} of {parts:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn threads_share_a_shaped_schedule_without_a_gap() {
+    let profile = || Profile::new(&[(10.0, 500.0, SECOND as f64), (50.0, 50.0, SECOND as f64)]);
+    for burst in [1, 7] {
+        let all: Vec<u64> =
+            Schedule::shaped(3, 3 + 2 * SECOND, profile(), whole(), burst).collect();
+        let mut shares: Vec<u64> = (0..3)
+            .flat_map(|offset| {
+                let spread = Spread::Even { offset, stride: 3 };
+                Schedule::shaped(3, 3 + 2 * SECOND, profile(), spread, burst)
+            })
+            .collect();
+        shares.sort_unstable();
+        assert_eq!(shares, all);
+    }
+}
+
+#[test]
+fn bursts_are_due_at_once_and_keep_the_rate() {
+    let even: Vec<u64> =
+        Schedule::shaped(0, SECOND, Profile::constant(100.0), whole(), 10).collect();
+    assert_eq!(even.len(), 100);
+    for (k, at) in even.iter().enumerate() {
+        assert_eq!(*at, k as u64 / 10 * 100_000_000);
+    }
+    let spread = Spread::Random {
+        share: 0.5,
+        seed: 3,
+    };
+    let random: Vec<u64> =
+        Schedule::shaped(0, 100 * SECOND, Profile::constant(1000.0), spread, 5).collect();
+    for burst in random.chunks(5) {
+        assert!(burst.iter().all(|at| *at == burst[0]));
+    }
+    // 50,000 expected in 10,000 bursts: standard deviation 500.
+    assert!((47_000..53_000).contains(&random.len()), "{}", random.len());
+}
+
+#[test]
+fn a_recorded_trace_is_sent_as_it_was() {
+    let text = "# time,path\n10.5,/a\n10.25\t/b\n\n  11.75  # last\n10.25;x\n";
+    let instants = parse_trace(text, 1.0).unwrap();
+    assert_eq!(instants, [0, 0, 250_000_000, 1_500_000_000]);
+    assert_eq!(parse_trace(text, 2.0).unwrap()[3], 750_000_000);
+    let share = |offset| Schedule::trace(9, 9 + 2 * SECOND, instants.clone().into(), offset, 2);
+    assert_eq!(share(0).collect::<Vec<_>>(), [9, 250_000_009]);
+    assert_eq!(share(1).collect::<Vec<_>>(), [9, 1_500_000_009]);
+    for (text, word) in [
+        ("", "no request"),
+        ("# x\n", "no request"),
+        ("1\nx\n", "line 2"),
+        ("NaN", "line 1"),
+        ("inf", "line 1"),
+    ] {
+        assert!(
+            parse_trace(text, 1.0).unwrap_err().contains(word),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn rates_over_time_are_read_and_wrong_ones_refused() {
+    let part = |from, to, seconds: u64| Part {
+        from,
+        to,
+        length: (seconds > 0).then(|| Duration::from_secs(seconds)),
+    };
+    for (text, wanted) in [
+        ("1000", vec![part(1000.0, 1000.0, 0)]),
+        ("0", vec![part(0.0, 0.0, 0)]),
+        ("100..2000", vec![part(100.0, 2000.0, 0)]),
+        (
+            "100, 200,1.5",
+            vec![
+                part(100.0, 100.0, 0),
+                part(200.0, 200.0, 0),
+                part(1.5, 1.5, 0),
+            ],
+        ),
+        (
+            "100@5s,0..1e3@10s",
+            vec![part(100.0, 100.0, 5), part(0.0, 1000.0, 10)],
+        ),
+    ] {
+        assert_eq!(Part::parse(text).unwrap(), wanted, "{text}");
+    }
+    for text in [
+        "", "x", "-1", "1..", "..2", "1@", "1@0s", "1@5s,2", "nan", "inf", "1,,2",
+    ] {
+        assert!(Part::parse(text).is_err(), "{text}");
+    }
 }
