@@ -1,5 +1,6 @@
-//! Accepts connections; running out of descriptors is a pause, never an end. TLS handshakes run beside each other, each with a deadline and all under a bound, so that a storm
-//! of reconnecting proxies costs a bounded amount at a time and a silent peer nothing for long.
+//! Accepts connections; running out of descriptors is a pause, never an end. TLS handshakes run beside each other, each
+//! with a deadline and all under the bound of newcomers, so that a storm of reconnecting proxies costs a bounded amount
+//! at a time and a silent peer nothing for long.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,13 +9,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use voile_identity::authority::SERVER_TTL;
 use voile_identity::{Authority, tls::control_server_config};
 
+use super::newcomers::{Guarded, Newcomers, Probation};
 use super::over;
 use crate::error::ControlError;
 use crate::status::Status;
@@ -27,8 +29,6 @@ const SERVER_NAMES: [&str; 5] = [
     "istiod.istio-system.svc",
     "istiod.istio-system.svc.cluster.local",
 ];
-/// Handshakes at once: each costs about 30 KB and a fraction of a millisecond of a core; more wait in the kernel.
-const MAX_HANDSHAKES: usize = 256;
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long accepting rests after a failure such as running out of descriptors.
@@ -89,23 +89,24 @@ pub(super) fn tls(
     status: Arc<Status>,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) -> Result<mpsc::Receiver<Accepted<TlsStream<TcpStream>>>, ControlError> {
+) -> Result<mpsc::Receiver<Accepted<Guarded<TlsStream<TcpStream>>>>, ControlError> {
     let listen = listener
         .local_addr()
         .map_err(|error| ControlError::Setup(format!("TLS: {error}")))?;
     let mut own = OwnCertificate::new(authority, listen.ip())?;
     let (accepted, incoming) = mpsc::channel(1);
-    let slots = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    let mut newcomers = Newcomers::new();
     tasks.spawn(async move {
         let accepting = async {
-            while let Ok(slot) = slots.clone().acquire_owned().await {
+            loop {
                 let stream = next(&listener).await;
+                let mut probation = newcomers.admit().await;
                 let (accepted, status) = (accepted.clone(), status.clone());
                 let acceptor = own.acceptor();
                 tokio::spawn(async move {
-                    let finished = handshake(acceptor, stream, &status).await;
-                    drop(slot);
+                    let finished = handshake(acceptor, stream, &mut probation, &status).await;
                     if let Some(stream) = finished {
+                        let stream = Guarded::new(stream, probation);
                         // The server ended in between; so does the connection.
                         let _ = accepted.send(Ok(stream)).await;
                     }
@@ -125,10 +126,19 @@ pub(super) fn plaintext(
     listener: TcpListener,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) -> mpsc::Receiver<Accepted<TcpStream>> {
+) -> mpsc::Receiver<Accepted<Guarded<TcpStream>>> {
     let (accepted, incoming) = mpsc::channel(1);
+    let mut newcomers = Newcomers::new();
     tasks.spawn(async move {
-        let accepting = async { while accepted.send(Ok(next(&listener).await)).await.is_ok() {} };
+        let accepting = async {
+            loop {
+                let stream = next(&listener).await;
+                let stream = Guarded::new(stream, newcomers.admit().await);
+                if accepted.send(Ok(stream)).await.is_err() {
+                    return;
+                }
+            }
+        };
         tokio::select! {
             () = accepting => {}
             () = over(ended) => {}
@@ -155,13 +165,18 @@ async fn next(listener: &TcpListener) -> TcpStream {
 async fn handshake(
     acceptor: TlsAcceptor,
     stream: TcpStream,
+    probation: &mut Probation,
     status: &Status,
 ) -> Option<TlsStream<TcpStream>> {
     let peer = stream.peer_addr().ok();
-    let reason = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("not finished in {HANDSHAKE_TIMEOUT:?}"),
+    let accepting = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream));
+    let reason = tokio::select! {
+        accepted = accepting => match accepted {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("not finished in {HANDSHAKE_TIMEOUT:?}"),
+        },
+        reason = probation => reason.to_owned(),
     };
     status.failed_handshakes.fetch_add(1, Ordering::Relaxed);
     tracing::debug!(?peer, reason, "no TLS");

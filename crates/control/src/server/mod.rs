@@ -3,6 +3,7 @@
 mod accept;
 mod authenticate;
 mod monitoring;
+mod newcomers;
 mod routes;
 
 use std::future::Future;
@@ -35,6 +36,7 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
 use crate::virtual_addresses::VirtualAddresses;
+use newcomers::Guarded;
 use routes::Routes;
 
 /// HTTP/2 pings on quiet connections, so that a proxy that vanished does not stay on the books.
@@ -230,7 +232,7 @@ fn serve_tls(
     ads: AdsService<Caller>,
     status: Arc<Status>,
     (incoming, age, ended): (
-        mpsc::Receiver<accept::Accepted<TlsStream<TcpStream>>>,
+        mpsc::Receiver<accept::Accepted<Guarded<TlsStream<TcpStream>>>>,
         Duration,
         watch::Receiver<bool>,
     ),
@@ -260,7 +262,7 @@ fn serve_plaintext(
     ads: AdsService<Caller>,
     status: Arc<Status>,
     (incoming, age, ended): (
-        mpsc::Receiver<accept::Accepted<TcpStream>>,
+        mpsc::Receiver<accept::Accepted<Guarded<TcpStream>>>,
         Duration,
         watch::Receiver<bool>,
     ),

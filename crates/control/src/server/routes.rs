@@ -1,4 +1,4 @@
-//! Which call goes to which service. Two services need no router library.
+//! Which call goes to which service, and which connections' calls succeed. Two services need no router library.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -9,6 +9,8 @@ use http::{Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, Service, StdError};
+
+use super::newcomers::Entrance;
 
 const DISCOVERY: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
 const CERTIFICATES: &str = "/istio.v1.auth.IstioCertificateService/";
@@ -36,7 +38,29 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Answered {
+    fn call(&mut self, mut request: Request<Body>) -> Answered {
+        let Some(entrance) = request.extensions_mut().remove::<Entrance>() else {
+            return self.route(request);
+        };
+        // Where services look for them.
+        request.extensions_mut().insert(entrance.tcp);
+        if let Some(tls) = entrance.tls {
+            request.extensions_mut().insert(tls);
+        }
+        let answered = self.route(request);
+        Box::pin(async move {
+            let answer = answered.await?;
+            // A call that fails at once has its status in the head.
+            if !answer.headers().contains_key(Status::GRPC_STATUS) {
+                entrance.standing.settle();
+            }
+            Ok(answer)
+        })
+    }
+}
+
+impl<D: GrpcService, C: GrpcService> Routes<D, C> {
+    fn route(&mut self, request: Request<Body>) -> Answered {
         let path = request.uri().path();
         if path.starts_with(DISCOVERY) {
             return self.discovery.answer(request);

@@ -9,4 +9,5 @@ mod convergence;
 mod harness;
 mod push;
 mod refusal;
+mod strangers;
 mod streams;
