@@ -35,7 +35,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What the server takes over; never an error, but the server's type asks for one.
-pub(super) type Accepted<S> = std::io::Result<S>;
+pub(super) type Accepted<S> = std::io::Result<Guarded<S>>;
 
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
 struct OwnCertificate {
@@ -89,7 +89,7 @@ pub(super) fn tls(
     status: Arc<Status>,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) -> Result<mpsc::Receiver<Accepted<Guarded<TlsStream<TcpStream>>>>, ControlError> {
+) -> Result<mpsc::Receiver<Accepted<TlsStream<TcpStream>>>, ControlError> {
     let listen = listener
         .local_addr()
         .map_err(|error| ControlError::Setup(format!("TLS: {error}")))?;
@@ -126,7 +126,7 @@ pub(super) fn plaintext(
     listener: TcpListener,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) -> mpsc::Receiver<Accepted<Guarded<TcpStream>>> {
+) -> mpsc::Receiver<Accepted<TcpStream>> {
     let (accepted, incoming) = mpsc::channel(1);
     let mut newcomers = Newcomers::new();
     tasks.spawn(async move {

@@ -36,7 +36,6 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
 use crate::virtual_addresses::VirtualAddresses;
-use newcomers::Guarded;
 use routes::Routes;
 
 /// HTTP/2 pings on quiet connections, so that a proxy that vanished does not stay on the books.
@@ -232,7 +231,7 @@ fn serve_tls(
     ads: AdsService<Caller>,
     status: Arc<Status>,
     (incoming, age, ended): (
-        mpsc::Receiver<accept::Accepted<Guarded<TlsStream<TcpStream>>>>,
+        mpsc::Receiver<accept::Accepted<TlsStream<TcpStream>>>,
         Duration,
         watch::Receiver<bool>,
     ),
@@ -262,7 +261,7 @@ fn serve_plaintext(
     ads: AdsService<Caller>,
     status: Arc<Status>,
     (incoming, age, ended): (
-        mpsc::Receiver<accept::Accepted<Guarded<TcpStream>>>,
+        mpsc::Receiver<accept::Accepted<TcpStream>>,
         Duration,
         watch::Receiver<bool>,
     ),
