@@ -28,6 +28,7 @@ use crate::plan::{
     CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, Otherwise, OutboundPlan, Plan,
     ServicePlan, Settings, TelemetryPlan,
 };
+use destination::NEVER_CAPTURED;
 pub(crate) use destination::outside;
 use index::Index;
 
@@ -417,9 +418,10 @@ impl Registry {
         let Some(port) = ports.and_then(|ports| ports.get(&wanted.port)) else {
             return Vec::new();
         };
-        let spared = self
-            .policy(wanted)
-            .is_some_and(|policy| policy.plaintext_workloads.contains(&workload.uid));
+        let spared = NEVER_CAPTURED.contains(&port.get())
+            || self
+                .policy(wanted)
+                .is_some_and(|policy| policy.plaintext_workloads.contains(&workload.uid));
         let (expected, reachable) = match (workload.tunnel, &workload.identity) {
             (Tunnel::None, _) => (None, true),
             (Tunnel::Mtls, _) if spared => (None, true),

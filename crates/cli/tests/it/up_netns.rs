@@ -74,6 +74,7 @@ fn court(folder: &Path) {
         client("captured", "", 80),
         client("plain", off, 80),
         client("plain-open", off, 81),
+        client("captured-open", "", 81),
         client("port-excluded", &excluded("excludeOutboundPorts", "80"), 80),
         client(
             "range-excluded",
@@ -245,6 +246,7 @@ fn who_is_not_captured_is_refused_where_mutual_tls_is_demanded() {
         ("captured", 200),
         ("plain", 502),
         ("plain-open", 200),
+        ("captured-open", 200),
         ("port-excluded", 502),
         ("range-excluded", 502),
     ] {

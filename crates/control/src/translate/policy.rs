@@ -1,9 +1,12 @@
 //! How clients must speak to a service: what Istio's workload messages cannot say.
 
-use voile_model::mesh::{Location, Mesh, Resolution, Service, Workload};
+use voile_model::Port;
+use voile_model::mesh::{
+    CaptureMode, Location, Mesh, Protocol as Written, Resolution, Scope, Service, Sidecar, Workload,
+};
 use voile_policy::{Mode, effective};
 use voile_proto::proxy as wire;
-use voile_xds::wire::protocol_of;
+use voile_xds::wire::{Protocol, protocol_of};
 
 /// Protocol by port, and the workloads to be spoken to in plaintext although they have a sidecar.
 pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePolicy {
@@ -16,6 +19,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
             let disabled = || {
                 member.ports.get(&port.number).is_some_and(|target| {
                     effective(mesh, &member.workload, *target).mode == Mode::Disable
+                        || !takes(mesh, &member.workload, *target)
                 })
             };
             member.workload.has_sidecar && (never || disabled())
@@ -37,6 +41,17 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
     }
 }
 
+/// Whether the workload's sidecar is in the way of this port at all. Where it is not, whatever PeerAuthentication says, mutual
+/// TLS would meet an application that knows nothing of it (in Istio such a port is out of reach until a rule says so).
+fn takes(mesh: &Mesh, workload: &Workload, port: Port) -> bool {
+    let listens = |sidecar: &Sidecar| {
+        let mut listeners = sidecar.ingress.iter();
+        listeners.any(|one| one.port.number == port && one.capture_mode == CaptureMode::None)
+    };
+    workload.captured_ports.contains(&port)
+        || mesh.sidecar_for(workload).is_some_and(|s| listens(s))
+}
+
 /// MeshConfig's `defaultHttpRetryPolicy`, where it was written.
 fn retry(mesh: &Mesh) -> Option<wire::RetryPolicy> {
     let policy = mesh.config.default_retry.as_ref()?;
@@ -53,6 +68,11 @@ fn upgrades(mesh: &Mesh, protocol: wire::Protocol) -> bool {
     mesh.config.http2_upgrade && protocol == wire::Protocol::Http
 }
 
+fn proto_of_undeclared(port: Port) -> i32 {
+    let protocol = protocol_of(Written::undeclared(port)).unwrap_or(Protocol::Auto);
+    protocol.to_proxy().into()
+}
+
 /// The same for a workload that is called by its own address.
 pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::ServicePolicy {
     let never = !mesh.config.enable_auto_mtls;
@@ -60,16 +80,135 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
     let captured =
         super::capture::capture(mesh, workload, mesh.sidecar_for(workload).map(|s| &**s));
     let disabled = |mode: i32| never || mode == i32::from(wire::MutualTls::Disable);
+    let taken = |port: u32| {
+        let port = u16::try_from(port).ok().and_then(Port::new);
+        port.is_none_or(|port| takes(mesh, workload, port))
+    };
     let port_policy = |port: &wire::CapturedPort| wire::PortPolicy {
         port: port.port,
         protocol: port.protocol,
-        plaintext_workloads: disabled(port.mutual_tls).then(uid).into_iter().collect(),
+        plaintext_workloads: (disabled(port.mutual_tls) || !taken(port.port))
+            .then(uid)
+            .into_iter()
+            .collect(),
         http2_upgrade: upgrades(mesh, port.protocol()),
         retry: retry(mesh),
     };
+    let mut ports: Vec<_> = captured.ports.iter().map(port_policy).collect();
+    // Ports that nothing but the extent of capture speaks of.
+    for port in workload.captured_ports.named() {
+        let number = u32::from(port.get());
+        if !ports.iter().any(|one| one.port == number) {
+            ports.push(port_policy(&wire::CapturedPort {
+                port: number,
+                protocol: proto_of_undeclared(*port),
+                mutual_tls: captured.mutual_tls,
+                ..wire::CapturedPort::default()
+            }));
+        }
+    }
     wire::ServicePolicy {
-        ports: captured.ports.iter().map(port_policy).collect(),
-        plaintext: disabled(captured.mutual_tls),
+        ports,
+        plaintext: disabled(captured.mutual_tls)
+            || matches!(workload.captured_ports, Scope::Only(_)),
         first_address_only: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    const MESH: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {istio-injection: enabled}}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: http-open, port: 81, targetPort: 8081}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: shop, labels: {app: web}, annotations: {ANNOTATIONS}}
+spec: {containers: [{name: app, command: [app]}]}
+status: {podIP: 10.0.0.1, phase: Running}
+"#;
+    const LISTENER: &str = r#"
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress:
+  - {port: {number: 8081, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: "127.0.0.1:8080"}
+"#;
+
+    /// Ports called in plaintext, by service and by the workload's own address (`*`: those that nobody speaks of).
+    fn in_plaintext(text: &str) -> (Vec<u32>, Vec<String>) {
+        let files = [voile_model::SourceFile::new("mesh.yaml", text)];
+        let (mesh, problems) = voile_model::check(&files, None);
+        let wrong = problems.iter().any(voile_model::Diagnostic::is_error);
+        assert!(!wrong, "{problems:?}");
+        let service = mesh.services.values().next().expect("a service");
+        let ports = super::service_policy(&mesh, service).ports.into_iter();
+        let by_service = ports.filter(|port| !port.plaintext_workloads.is_empty());
+        let workload = mesh.workloads.values().next().expect("a workload");
+        let own = super::workload_policy(&mesh, workload);
+        let by_address = own.ports.iter().map(|port| {
+            let sign = if port.plaintext_workloads.is_empty() {
+                '+'
+            } else {
+                '~'
+            };
+            format!("{}{sign}", port.port)
+        });
+        let others = own.plaintext.then(|| "*~".to_owned());
+        (
+            by_service.map(|port| port.port).collect(),
+            by_address.chain(others).collect(),
+        )
+    }
+
+    #[test]
+    fn a_port_that_no_sidecar_takes_is_called_in_plaintext_whatever_the_mode() {
+        let annotated = |name: &str, ports: &str| {
+            MESH.replace(
+                "ANNOTATIONS",
+                &format!("traffic.sidecar.istio.io/{name}InboundPorts: \"{ports}\""),
+            )
+        };
+        let cases: [(String, &[u32], &[&str]); 5] = [
+            (MESH.replace("ANNOTATIONS", ""), &[], &["8080+", "8081+"]),
+            (
+                annotated("exclude", "8081,9000"),
+                &[81],
+                &["8080+", "8081~", "9000~"],
+            ),
+            (
+                annotated("include", "8080,9000"),
+                &[81],
+                &["8080+", "8081~", "9000+", "*~"],
+            ),
+            (
+                annotated("include", "8080,8081"),
+                &[],
+                &["8080+", "8081+", "*~"],
+            ),
+            // Without redirection a sidecar listens there itself.
+            (annotated("exclude", "8081") + LISTENER, &[], &["8081+"]),
+        ];
+        for (text, by_service, by_address) in cases {
+            let (services, addresses) = in_plaintext(&text);
+            assert_eq!(services, by_service, "{text}");
+            assert_eq!(addresses, by_address, "{text}");
+        }
     }
 }

@@ -237,6 +237,7 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
             .filter_map(|port| Some((port.name.clone()?, port.number)))
             .collect(),
         container_ports: ports().map(|port| port.number).collect(),
+        captured_ports: pod.template.capture.inbound_ports.clone(),
         network: "".into(),
         locality: "".into(),
         weight: None,

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, Report};
-use crate::mesh::{Endpoint, EndpointAddress, ProxyConfig, Workload, WorkloadKind, WorkloadType};
+use crate::mesh::{
+    Endpoint, EndpointAddress, ProxyConfig, Scope, Workload, WorkloadKind, WorkloadType,
+};
 use crate::names::{Hostname, Labels, ResourceName, WorkloadKey};
 use crate::written::{Text, networking as written};
 
@@ -94,6 +96,7 @@ fn workload_of(
         workload_type: WorkloadType::Pod,
         named_ports: endpoint.ports.clone(),
         container_ports: endpoint.ports.values().copied().collect(),
+        captured_ports: Scope::default(),
         labels: endpoint.labels.clone(),
         network: endpoint.network.clone(),
         locality: endpoint.locality.clone(),

@@ -18,6 +18,23 @@ impl<T> Default for Scope<T> {
     }
 }
 
+impl<T: PartialEq> Scope<T> {
+    /// Whether it is among them.
+    pub fn contains(&self, one: &T) -> bool {
+        match self {
+            Self::AllBut(these) => !these.contains(one),
+            Self::Only(these) => these.contains(one),
+        }
+    }
+
+    /// What is named, one way or the other.
+    pub fn named(&self) -> &[T] {
+        match self {
+            Self::AllBut(these) | Self::Only(these) => these,
+        }
+    }
+}
+
 /// Istio's `traffic.sidecar.istio.io/…` annotations of a Pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CaptureScope {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::capture::CaptureScope;
+use super::capture::{CaptureScope, Scope};
 use crate::names::{Hostname, Identity, Labels, Port, ResourceName, TrustDomain, WorkloadKey};
 use crate::source::Source;
 
@@ -41,6 +41,8 @@ pub struct Workload {
     pub named_ports: BTreeMap<Arc<str>, Port>,
     /// Every declared container port.
     pub container_ports: Vec<Port>,
+    /// Ports that its sidecar takes where the kernel redirects connections.
+    pub captured_ports: Scope<Port>,
     /// Its network, empty for ours.
     pub network: Arc<str>,
     /// `region/zone/subzone`, empty when not said.

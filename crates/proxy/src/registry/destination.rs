@@ -21,6 +21,8 @@ use super::names::search_name;
 use super::{Registry, address_name, peer, retry, service_name};
 use crate::plan::{EndpointPlan, Otherwise, OutboundPlan, ServicePlan, Target};
 
+/// Ports of sidecars themselves (metrics, readiness, Envoy's metrics): plaintext, and left alone by capture everywhere.
+pub(super) const NEVER_CAPTURED: [u16; 3] = [15020, 15021, 15090];
 /// Istio's name for traffic to where nobody of the mesh is.
 const PASSTHROUGH: &str = "PassthroughCluster";
 
@@ -328,8 +330,11 @@ impl Registry {
         }
     }
 
-    /// Whether PeerAuthentication lets this port of the workload take plaintext only.
+    /// Whether this port of the workload takes plaintext only: PeerAuthentication says so, or no sidecar is in its way.
     fn spared(&self, workload: &Workload, port: u16) -> bool {
+        if NEVER_CAPTURED.contains(&port) {
+            return true;
+        }
         let Some(policy) = self.policies.get(&workload.uid).map(|held| &held.value) else {
             return false;
         };

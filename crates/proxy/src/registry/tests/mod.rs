@@ -256,6 +256,12 @@ const DESTINATIONS: &[(&str, &str, &str)] = &[
         "Auto PassthroughCluster 10.0.0.3:7000=spared",
         "Auto PassthroughCluster 10.0.0.3:7000=spared",
     ),
+    // The sidecar's own pages, which nobody captures.
+    (
+        "10.0.0.3:15020",
+        "Auto PassthroughCluster 10.0.0.3:15020=~",
+        "Auto PassthroughCluster 10.0.0.3:15020=~",
+    ),
     (
         "10.0.0.6:7000",
         "Auto PassthroughCluster 10.0.0.6:7000=~",
