@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 
 use crate::mesh::{Client, Mesh, Process, application, get, read_answer, wait_until};
 
-fn lending() -> Client {
+pub(crate) fn lending() -> Client {
     Client {
         handover: true,
         drain_timeout: Some("1s"),

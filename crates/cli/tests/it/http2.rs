@@ -32,7 +32,10 @@ pub(crate) fn play<F: Future<Output = ()>>(act: impl FnOnce() -> F) {
 
 /// A gRPC server: `/echo` sends every message back as it comes, `/late` waits for the client to give up, anything else is
 /// unknown.
-async fn serve(address: SocketAddr, given_up: tokio::sync::mpsc::UnboundedSender<Reason>) {
+pub(crate) async fn serve(
+    address: SocketAddr,
+    given_up: tokio::sync::mpsc::UnboundedSender<Reason>,
+) {
     let listener = tokio::net::TcpListener::bind(address)
         .await
         .expect("the application's address");

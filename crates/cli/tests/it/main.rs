@@ -6,6 +6,7 @@ mod bench;
 mod captured;
 mod credentials;
 mod handover;
+mod handover_protocols;
 mod hostile;
 mod http2;
 mod impostors;

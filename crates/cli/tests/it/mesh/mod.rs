@@ -186,6 +186,11 @@ impl Mesh {
         self.address(2, port)
     }
 
+    /// Where the server pod's application is to listen for its TCP service.
+    pub(crate) fn tcp_app_address(&self) -> SocketAddr {
+        self.address(2, TCP_APP_PORT)
+    }
+
     /// The server pod's application, listening for its HTTP service.
     pub(crate) fn http_app(&self) -> TcpListener {
         TcpListener::bind(self.address(2, HTTP_APP_PORT)).expect("the application's address")
@@ -266,6 +271,15 @@ fn copy_private(from: &Path, to: &Path) {
     }
 }
 
+/// Writes a file for its owner only.
+fn write_private(path: &Path, text: &[u8]) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = file.open(path).expect("the file");
+    std::io::Write::write_all(&mut file, text).expect("written");
+}
+
 fn start_control(
     folder: &Path,
     [xds, plaintext, monitoring]: [u16; 3],
@@ -324,7 +338,7 @@ fn start_proxy(
         "{}",
         String::from_utf8_lossy(&printed.stderr)
     );
-    std::fs::write(&token, &printed.stdout).expect("the token file");
+    write_private(&token, &printed.stdout);
     Process::start_limited(pod, how.descriptors, |voile| {
         voile.args([
             "proxy",
