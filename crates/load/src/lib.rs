@@ -26,6 +26,8 @@ mod stop;
 mod table;
 mod tally;
 mod threads;
+mod tls;
+mod wire;
 mod worker;
 
 pub use duration::parse_duration;
@@ -35,3 +37,4 @@ pub use profile::Part;
 pub use run::run;
 pub use schedule::Arrival;
 pub use stop::Stop;
+pub use tls::{Tls, TlsOptions};

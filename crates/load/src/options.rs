@@ -8,6 +8,8 @@ use crate::grpc;
 use crate::http2::Shape;
 use crate::profile::{Part, Profile};
 use crate::schedule::Arrival;
+use crate::tls::Tls;
+use crate::wire::Request;
 
 /// The most connections of one run: the descriptors that a Linux process may usually have, with room to spare.
 pub const MAX_CONNECTIONS: usize = 500_000;
@@ -30,6 +32,14 @@ pub enum Scheme {
     Grpc,
     /// `tcp://`: bytes.
     Tcp,
+    /// `https://`: the first of these over TLS.
+    Https,
+    /// `h2://`: HTTP/2 over TLS.
+    H2,
+    /// `grpcs://`: gRPC over TLS.
+    Grpcs,
+    /// `tls://`: bytes over TLS.
+    Tls,
 }
 
 /// What a run speaks.
@@ -88,10 +98,14 @@ impl Protocol {
 
     fn speaks(self, scheme: Scheme) -> bool {
         match self {
-            Self::Http1 => scheme == Scheme::Http,
-            Self::Http2 => matches!(scheme, Scheme::Http | Scheme::H2c),
-            Self::Grpc => matches!(scheme, Scheme::Http | Scheme::H2c | Scheme::Grpc),
-            Self::TcpRr | Self::TcpBulk => scheme == Scheme::Tcp,
+            Self::Http1 => matches!(scheme, Scheme::Http | Scheme::Https),
+            Self::Http2 => matches!(
+                scheme,
+                Scheme::Http | Scheme::H2c | Scheme::Https | Scheme::H2
+            ),
+            Self::Grpc => !matches!(scheme, Scheme::Tcp | Scheme::Tls),
+            Self::TcpRr => matches!(scheme, Scheme::Tcp | Scheme::Tls),
+            Self::TcpBulk => scheme == Scheme::Tcp,
         }
     }
 }
@@ -101,15 +115,36 @@ impl Scheme {
     #[must_use]
     pub fn protocol(self) -> Protocol {
         match self {
-            Self::Http => Protocol::Http1,
-            Self::H2c => Protocol::Http2,
-            Self::Grpc => Protocol::Grpc,
-            Self::Tcp => Protocol::TcpRr,
+            Self::Http | Self::Https => Protocol::Http1,
+            Self::H2c | Self::H2 => Protocol::Http2,
+            Self::Grpc | Self::Grpcs => Protocol::Grpc,
+            Self::Tcp | Self::Tls => Protocol::TcpRr,
         }
+    }
+
+    /// Whether it goes over TLS.
+    #[must_use]
+    pub fn secure(self) -> bool {
+        matches!(self, Self::Https | Self::H2 | Self::Grpcs | Self::Tls)
+    }
+
+    /// The scheme that a URL begins with.
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "http" => Self::Http,
+            "h2c" => Self::H2c,
+            "grpc" => Self::Grpc,
+            "tcp" => Self::Tcp,
+            "https" => Self::Https,
+            "h2" => Self::H2,
+            "grpcs" => Self::Grpcs,
+            "tls" => Self::Tls,
+            _ => return None,
+        })
     }
 }
 
-/// A checked URL: `http://`, `h2c://`, `grpc://` or `tcp://`.
+/// A checked URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// As written.
@@ -128,15 +163,14 @@ impl Target {
     /// Parses and resolves; the first address of a name is taken for the whole run.
     pub fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = match url.split_once("://") {
-            Some(("http", rest)) => (Scheme::Http, rest),
-            Some(("h2c", rest)) => (Scheme::H2c, rest),
-            Some(("grpc", rest)) => (Scheme::Grpc, rest),
-            Some(("tcp", rest)) => (Scheme::Tcp, rest),
-            Some((scheme, _)) => {
-                return Err(format!(
-                    "{url}: scheme `{scheme}` is not supported, only http, h2c, grpc and tcp"
-                ));
-            }
+            Some((scheme, rest)) => match Scheme::named(scheme) {
+                Some(scheme) => (scheme, rest),
+                None => {
+                    return Err(format!(
+                        "{url}: scheme `{scheme}` is not supported, only http, h2c, grpc, tcp, and over TLS https, h2, grpcs, tls"
+                    ));
+                }
+            },
             None => (Scheme::Http, url),
         };
         let rest = rest.split('#').next().unwrap_or_default();
@@ -158,8 +192,10 @@ impl Target {
             .is_some_and(|(_, port)| !port.contains(']'));
         let named = if has_port {
             authority.to_owned()
-        } else if scheme == Scheme::Tcp {
+        } else if matches!(scheme, Scheme::Tcp | Scheme::Tls) {
             return Err(format!("{url}: expected tcp://HOST:PORT"));
+        } else if scheme.secure() {
+            format!("{authority}:443")
         } else {
             format!("{authority}:80")
         };
@@ -178,6 +214,17 @@ impl Target {
     }
 }
 
+impl Target {
+    /// The authority without a port, and an IPv6 address without its brackets.
+    pub(crate) fn host(&self) -> &str {
+        let host = match self.authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => host,
+            _ => &self.authority,
+        };
+        host.trim_start_matches('[').trim_end_matches(']')
+    }
+}
+
 /// A load run.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -185,6 +232,8 @@ pub struct LoadOptions {
     pub target: Target,
     /// What is spoken.
     pub protocol: Protocol,
+    /// TLS, which URLs such as `https://` need.
+    pub tls: Option<Tls>,
     /// Requests per second over all connections; 0 is "as fast as they are answered".
     pub rate: f64,
     /// Keep-alive connections.
@@ -234,6 +283,7 @@ impl LoadOptions {
         Self {
             protocol: target.scheme.protocol(),
             target,
+            tls: None,
             rate: 100.0,
             connections: 4,
             streams: 1,
@@ -395,6 +445,10 @@ impl LoadOptions {
                 "{url}: protocol {name} is not spoken at such a URL"
             ));
         }
+        if scheme.secure() != self.tls.is_some() {
+            let url = &self.target.url;
+            return Err(format!("{url}: TLS goes with https, h2, grpcs and tls"));
+        }
         if !(1..=MAX_STREAMS).contains(&self.streams) {
             let streams = self.streams;
             return Err(format!("streams {streams}: expected 1 to {MAX_STREAMS}"));
@@ -407,7 +461,7 @@ impl LoadOptions {
         if self.protocol.multiplexed() && !self.keepalive {
             return Err(format!("no-keepalive: {name} keeps its connections"));
         }
-        if scheme == Scheme::Tcp && self.target.path != "/" {
+        if matches!(scheme, Scheme::Tcp | Scheme::Tls) && self.target.path != "/" {
             return Err(format!("{}: expected tcp://HOST:PORT", self.target.url));
         }
         if self.protocol == Protocol::TcpRr && (self.body.is_empty() || self.expect_size == Some(0))
@@ -439,6 +493,19 @@ impl LoadOptions {
         }
     }
 
+    /// The requests of the run, made ready.
+    pub(crate) fn requests(&self) -> Arc<[Request]> {
+        Arc::new([Request {
+            bytes: self.request(),
+            shape: if self.protocol.multiplexed() {
+                self.shape()
+            } else {
+                Shape::default()
+            },
+            answer_bytes: self.expect_size.unwrap_or(self.body.len() as u64),
+        }])
+    }
+
     /// What every request looks like in HTTP/2.
     pub(crate) fn shape(&self) -> Shape {
         let grpc = self.protocol == Protocol::Grpc;
@@ -467,7 +534,8 @@ impl LoadOptions {
         let mut fields = Vec::new();
         let mut add = |name: &str, value: &str| fields.push((name.to_owned(), value.to_owned()));
         add(":method", if grpc { "POST" } else { &self.method });
-        add(":scheme", "http");
+        let secure = self.target.scheme.secure();
+        add(":scheme", if secure { "https" } else { "http" });
         add(":path", &path);
         add(":authority", &authority);
         if !more.iter().any(|(name, _)| name == "user-agent") {

@@ -52,6 +52,14 @@ pub struct LoadResult {
     pub latency_us: Summary,
     /// From the actual send, all that were sent.
     pub service_us: Summary,
+    /// From the actual send to the first byte of the answer.
+    pub first_byte_us: Summary,
+    /// Making a TCP connection, all of the run.
+    pub connect_us: Summary,
+    /// Its TLS handshake.
+    pub tls_us: Summary,
+    /// What TLS agreed on: version, suite, key exchange, ALPN.
+    pub tls: Option<String>,
     /// As `latency_us`, of failed requests only.
     pub error_latency_us: Summary,
     /// The generator's own lateness: actual minus intended send, where a connection was free in time.
@@ -201,6 +209,10 @@ impl LoadResult {
             errors_total,
             latency_us: tally.latency.summary(),
             service_us: tally.service.summary(),
+            first_byte_us: tally.first_byte.summary(),
+            connect_us: tally.connecting.summary(),
+            tls_us: tally.handshake.summary(),
+            tls: tally.agreed.clone(),
             error_latency_us: tally.error_latency.summary(),
             lateness_us: Lateness {
                 p50: tally.lateness.quantile_us(0.50),
@@ -414,6 +426,7 @@ mod tests {
             tally.finish(Finished {
                 intended,
                 sent: Some(intended),
+                first: None,
                 done: intended + MILLISECOND / 10,
                 outcome: Outcome::Ok,
                 answered: true,
@@ -432,6 +445,7 @@ mod tests {
         Finished {
             intended,
             sent: None,
+            first: None,
             done,
             outcome,
             answered: false,

@@ -71,6 +71,13 @@ impl LoadResult {
         )?;
         row(text, "latency", &self.latency_us)?;
         row(text, "service", &self.service_us)?;
+        row(text, "first byte", &self.first_byte_us)?;
+        if self.connect_us.count > 0 {
+            row(text, "connect", &self.connect_us)?;
+        }
+        if self.tls_us.count > 0 {
+            row(text, "TLS", &self.tls_us)?;
+        }
         if self.errors_total > 0 {
             row(text, "errors", &self.error_latency_us)?;
         }

@@ -22,6 +22,8 @@ pub(crate) enum Outcome {
     Size,
     /// Not a response of the protocol spoken, or more bytes than one.
     Protocol,
+    /// TLS could not be agreed, or broke.
+    Tls,
     /// The server reset the request's stream.
     StreamReset,
     /// The server went away without having looked at the request.
@@ -44,6 +46,7 @@ impl Outcome {
             Self::Status => "status",
             Self::Size => "size",
             Self::Protocol => "protocol",
+            Self::Tls => "tls",
             Self::StreamReset => "stream",
             Self::GoAway => "goaway",
             Self::Unanswered => "unanswered",
@@ -58,6 +61,8 @@ pub(crate) struct Finished {
     pub(crate) intended: u64,
     /// When the generator began to send it; none if it never did.
     pub(crate) sent: Option<u64>,
+    /// When its answer began.
+    pub(crate) first: Option<u64>,
     pub(crate) done: u64,
     pub(crate) outcome: Outcome,
     /// A whole response came.
@@ -95,6 +100,13 @@ pub(crate) struct Tally {
     middle: u64,
     pub(crate) halves: [Samples; 2],
     pub(crate) service: Samples,
+    /// From the send to the first byte of the answer.
+    pub(crate) first_byte: Samples,
+    /// Of all connections of the run: making them, and the TLS handshake.
+    pub(crate) connecting: Samples,
+    pub(crate) handshake: Samples,
+    /// What TLS agreed on.
+    pub(crate) agreed: Option<String>,
     pub(crate) error_latency: Samples,
     pub(crate) lateness: Samples,
     pub(crate) seconds: Vec<Second>,
@@ -136,6 +148,9 @@ impl Tally {
             self.sent += 1;
             second.sent += 1;
             self.service.record(request.done.saturating_sub(sent));
+            if let Some(first) = request.first {
+                self.first_byte.record(first.saturating_sub(sent));
+            }
         }
         if request.answered {
             self.answered += 1;
@@ -180,6 +195,10 @@ impl Tally {
             mine.merge(theirs);
         }
         self.service.merge(&other.service);
+        self.first_byte.merge(&other.first_byte);
+        self.connecting.merge(&other.connecting);
+        self.handshake.merge(&other.handshake);
+        self.agreed = self.agreed.take().or_else(|| other.agreed.clone());
         self.error_latency.merge(&other.error_latency);
         self.lateness.merge(&other.lateness);
         while self.seconds.len() < other.seconds.len() {

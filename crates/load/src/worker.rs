@@ -8,18 +8,17 @@
 //! A lane is room for one request in flight: a connection, or one of the streams of an HTTP/2 connection. This file
 //! keeps time and lanes; `sockets` moves bytes; `wire` knows what they mean.
 
+mod channel;
 mod sockets;
-mod wire;
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wire::Wire;
+use rustls::ClientConnection;
 
 use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
-use crate::http2::{Answer, Event, Shape};
 use crate::options::LoadOptions;
 use crate::poll::Poll;
 use crate::samples::Samples;
@@ -27,6 +26,7 @@ use crate::schedule::{Arrival, Schedule, Spread};
 use crate::stop::Stop;
 use crate::tally::{Finished, Outcome, Tally};
 use crate::threads::Generator;
+use crate::wire::{Answer, Event, Wire, wire};
 
 /// One read of a response: a 64 KiB socket buffer's worth.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -62,15 +62,26 @@ enum State {
     /// No socket; the next request connects.
     Down,
     Connecting,
+    /// TLS is being agreed.
+    Handshaking,
+    /// The protocol is being agreed.
+    Greeting,
     Open,
     /// A connection attempt failed; not to be tried before that instant.
     Paused(u64),
+}
+
+impl State {
+    fn on_its_way(self) -> bool {
+        matches!(self, Self::Connecting | Self::Handshaking | Self::Greeting)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
     intended: u64,
     sent: u64,
+    first: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -79,7 +90,10 @@ struct Connection {
     state: State,
     /// Tells events of this socket from those of its predecessors.
     generation: u32,
-    wire: Wire,
+    wire: Box<dyn Wire>,
+    tls: Option<Box<ClientConnection>>,
+    /// When connecting began, and then when the handshake did.
+    since: u64,
     hangup: bool,
     /// Has something to be written at the end of this turn.
     dirty: bool,
@@ -104,8 +118,6 @@ enum Pacing {
 pub(crate) struct Worker {
     options: Arc<LoadOptions>,
     index: usize,
-    request: Vec<u8>,
-    shape: Arc<Shape>,
     connections: Vec<Connection>,
     /// Lanes of each connection.
     streams: usize,
@@ -133,8 +145,12 @@ pub(crate) struct Worker {
     cpu_from: Option<u64>,
     live: Option<Arc<Mutex<Live>>>,
     buffer: Box<[u8]>,
-    /// Over TCP: bytes of each answer.
-    answer_bytes: u64,
+    /// What TLS makes of it; empty without TLS.
+    plain: Box<[u8]>,
+    /// Of all connections, those before the start too.
+    connecting: Samples,
+    handshake: Samples,
+    agreed: Option<String>,
 }
 
 impl Worker {
@@ -147,18 +163,19 @@ impl Worker {
         let share = (index..options.connections)
             .step_by(options.threads)
             .count();
-        let shape = Arc::new(options.shape());
+        let requests = options.requests();
         let connection = |_| Connection {
             stream: None,
             state: State::Down,
             generation: 0,
-            wire: Wire::new(&options, &shape),
+            wire: wire(&options, &requests),
+            tls: None,
+            since: 0,
             hangup: false,
             dirty: false,
         };
         let lanes = share * options.streams;
         Ok(Self {
-            request: options.request(),
             connections: (0..share).map(connection).collect(),
             streams: options.streams,
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
@@ -185,8 +202,18 @@ impl Worker {
             cpu_from: None,
             live,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            shape,
-            answer_bytes: options.expect_size.unwrap_or(options.body.len() as u64),
+            plain: vec![
+                0;
+                if options.tls.is_some() {
+                    BUFFER_BYTES
+                } else {
+                    0
+                }
+            ]
+            .into_boxed_slice(),
+            connecting: Samples::new(),
+            handshake: Samples::new(),
+            agreed: None,
             options,
             index,
         })
@@ -212,7 +239,7 @@ impl Generator for Worker {
         while self
             .connections
             .iter()
-            .any(|connection| connection.state == State::Connecting)
+            .any(|connection| connection.state.on_its_way())
             && now() < deadline
             && !stop.raised()
         {
@@ -279,6 +306,9 @@ impl Generator for Worker {
             }
         }
         self.close_books(now());
+        self.tally.connecting = self.connecting;
+        self.tally.handshake = self.handshake;
+        self.tally.agreed = self.agreed;
         Ok(self.tally)
     }
 }
@@ -413,14 +443,18 @@ impl Worker {
         if self.lanes[lane].free_since <= intended && intended >= self.timeline.measure {
             self.tally.lateness.record(sent.saturating_sub(intended));
         }
-        self.lanes[lane].request = Some(InFlight { intended, sent });
+        self.lanes[lane].request = Some(InFlight {
+            intended,
+            sent,
+            first: None,
+        });
         self.in_flight += 1;
         self.next_scan = self.next_scan.min(sent + self.timeout);
         let index = lane / self.streams;
         match self.connections[index].state {
             State::Open => self.send(lane),
             // Another lane's request is already connecting; this one goes out with it.
-            State::Connecting => {}
+            State::Connecting | State::Handshaking | State::Greeting => {}
             State::Down | State::Paused(_) => {
                 if self.connect(index).is_err() {
                     self.fail(index, Outcome::Connect);
@@ -431,8 +465,7 @@ impl Worker {
     }
 
     /// Counts the request of a lane and lets the lane take another.
-    fn finish(&mut self, lane: usize, outcome: Outcome, answer: Option<Answer>) {
-        let done = now();
+    fn finish(&mut self, lane: usize, outcome: Outcome, answer: Option<Answer>, done: u64) {
         let Some(request) = self.lanes[lane].request.take() else {
             return;
         };
@@ -441,6 +474,7 @@ impl Worker {
         self.tally.finish(Finished {
             intended: request.intended,
             sent: Some(request.sent),
+            first: request.first,
             done,
             outcome,
             answered: answer.is_some(),
@@ -558,6 +592,7 @@ impl Worker {
                 self.tally.finish(Finished {
                     intended: request.intended,
                     sent: Some(request.sent),
+                    first: request.first,
                     done: at,
                     outcome: Outcome::Unanswered,
                     answered: false,
@@ -576,6 +611,7 @@ impl Worker {
             self.tally.finish(Finished {
                 intended,
                 sent: None,
+                first: None,
                 done: at,
                 outcome,
                 answered: false,

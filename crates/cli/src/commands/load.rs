@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use voile_load::schedule::parse_trace;
-use voile_load::{Arrival, Bulk, LoadOptions, Part, Protocol, Stop, Target, bulk, parse_duration};
+use voile_load::{
+    Arrival, Bulk, LoadOptions, Part, Protocol, Stop, Target, TlsOptions, bulk, parse_duration,
+};
 
 /// The most bytes that `--payload-size` makes.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;
@@ -33,6 +35,7 @@ pub(crate) struct Args {
     /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2 without TLS, by prior knowledge
     /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC unary calls; without a method the standard health check
     /// tcp://HOST:PORT                    request and response of --payload-size bytes, or --protocol tcp-bulk
+    /// https://, h2://, grpcs://, tls://  the same over TLS
     #[arg(verbatim_doc_comment)]
     url: String,
     /// What is spoken, where the URL's scheme leaves a choice.
@@ -118,6 +121,8 @@ pub(crate) struct Args {
     /// of which any but 0 is.
     #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(0..=599))]
     expect_status: Option<u16>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Print JSON; the same as --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
@@ -133,6 +138,29 @@ pub(crate) struct Args {
     /// Print a line each second to stderr even if that is not a terminal.
     #[arg(long)]
     progress: bool,
+}
+
+/// What goes with https://, h2://, grpcs:// and tls://.
+#[derive(Debug, clap::Args)]
+struct TlsArgs {
+    /// TLS: authorities to trust, in PEM; the system's otherwise.
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// TLS: our certificate and its chain, in PEM, for servers that want one (mutual TLS).
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// TLS: the key of --cert, in PEM.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// TLS: trust any certificate.
+    #[arg(long, short = 'k', conflicts_with = "cacert")]
+    insecure: bool,
+    /// TLS: the name to ask for (SNI) and to find in the certificate, instead of the URL's host.
+    #[arg(long, value_name = "NAME")]
+    tls_name: Option<String>,
+    /// TLS: resume earlier sessions; each connection shakes hands wholly otherwise.
+    #[arg(long)]
+    tls_resume: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -281,6 +309,19 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     }
     if !options.body.is_empty() && options.method == "GET" {
         "POST".clone_into(&mut options.method);
+    }
+    if options.target.scheme.secure() {
+        let tls = &args.tls;
+        let asked = TlsOptions {
+            cacert: tls.cacert.clone(),
+            cert: tls.cert.clone(),
+            key: tls.key.clone(),
+            insecure: tls.insecure,
+            server_name: tls.tls_name.clone(),
+            resume: tls.tls_resume,
+        };
+        let loaded = asked.load(options.protocol, &options.target);
+        options.tls = Some(loaded.map_err(|why| format!("TLS: {why}"))?);
     }
     options.expect_size = args.expect_size;
     options.expect_status = args.expect_status;

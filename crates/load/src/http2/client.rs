@@ -9,6 +9,7 @@ use super::frame::Frames;
 use super::{Malformed, PREFACE};
 use crate::grpc::Messages;
 use crate::tally::Outcome;
+use crate::wire::{Answer, Event, Request};
 
 /// The last stream a connection may have; the next request needs another connection.
 const LAST_STREAM: u32 = 0x7fff_ffff;
@@ -23,24 +24,6 @@ pub(crate) struct Shape {
     pub(crate) grpc: bool,
     /// A HEAD request: its answer has no body, whatever it says.
     pub(crate) head: bool,
-}
-
-/// A whole answer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Answer {
-    pub(crate) status: Option<u16>,
-    /// Bytes of body; of gRPC messages, without their prefixes.
-    pub(crate) body: u64,
-}
-
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// The server's settings have come: requests may be sent.
-    Ready,
-    /// A request that waited for a stream goes out now.
-    Started(usize),
-    Answered(usize, Answer),
-    Failed(usize, Outcome),
 }
 
 #[derive(Debug, Default)]
@@ -67,9 +50,11 @@ pub(crate) struct Client {
 #[derive(Debug)]
 struct State {
     core: Core,
-    shape: Arc<Shape>,
-    /// The block of every request, once the server's table has learned its fields.
-    steady: Option<Vec<u8>>,
+    requests: Arc<[Request]>,
+    /// The block of each request, once the server's table has learned its fields.
+    steady: Vec<Option<Vec<u8>>>,
+    /// By lane: the request that it sends.
+    which: Vec<usize>,
     /// By lane: the stream it is on, or 0.
     ids: Vec<u32>,
     streams: Vec<Stream>,
@@ -83,15 +68,18 @@ struct State {
     closing: bool,
     /// The lanes above the last stream of a GOAWAY, still to be told.
     failed: Vec<usize>,
+    /// The lane whose answer was only a head.
+    ended: Option<usize>,
 }
 
 impl Client {
     /// A new connection, with its preface ready to be written.
-    pub(crate) fn new(shape: Arc<Shape>, lanes: usize) -> Self {
+    pub(crate) fn new(requests: Arc<[Request]>, lanes: usize) -> Self {
         let state = State {
             core: Core::new(PREFACE, None),
-            shape,
-            steady: None,
+            steady: vec![None; requests.len()],
+            requests,
+            which: vec![0; lanes],
             ids: vec![0; lanes],
             streams: (0..lanes).map(|_| Stream::default()).collect(),
             active: 0,
@@ -100,6 +88,7 @@ impl Client {
             unsent_bodies: 0,
             closing: false,
             failed: Vec::new(),
+            ended: None,
         };
         Self {
             frames: Frames::default(),
@@ -121,8 +110,9 @@ impl Client {
     }
 
     /// Sends a lane's request, or lets it wait for a stream: then false.
-    pub(crate) fn open(&mut self, lane: usize) -> bool {
+    pub(crate) fn open(&mut self, lane: usize, which: usize) -> bool {
         let state = &mut self.state;
+        state.which[lane] = which;
         if state.closing || state.active >= state.core.max_streams {
             state.waiting.push_back(lane);
             return false;
@@ -179,6 +169,9 @@ impl Client {
 impl State {
     /// What follows from earlier frames.
     fn pending(&mut self) -> Option<Event> {
+        if let Some(lane) = self.ended.take() {
+            return Some(self.whole(lane));
+        }
         if let Some(lane) = self.failed.pop() {
             return Some(Event::Failed(lane, Outcome::GoAway));
         }
@@ -200,19 +193,25 @@ impl State {
             window: self.core.initial,
             ..Stream::default()
         };
-        let end = self.shape.body.is_empty();
+        let which = self.which[lane];
+        let shape = &self.requests[which].shape;
+        let end = shape.body.is_empty();
         if self.core.resized() {
-            self.steady = None;
+            self.steady.fill(None);
         }
-        if let Some(block) = self.steady.take() {
-            self.core.put_block(&block, id, end);
-            self.steady = Some(block);
+        if let Some(block) = &self.steady[which] {
+            self.core.put_block(block, id, end);
         } else {
-            let fields = self.shape.fields.iter();
+            let fields = shape.fields.iter();
             let fields = fields.map(|(name, value)| (name.as_bytes(), value.as_bytes(), true));
             let steady = self.core.encode(fields);
             self.core.put_coded(id, end);
-            self.steady = steady.then(|| self.core.coded().to_vec());
+            if steady {
+                self.steady[which] = Some(self.core.coded().to_vec());
+            } else if self.requests.len() > 1 {
+                // What one request taught the table may have pushed out what another's block names.
+                self.steady.fill(None);
+            }
         }
         if !end {
             self.unsent_bodies += 1;
@@ -220,16 +219,21 @@ impl State {
         }
     }
 
+    fn shape(&self, lane: usize) -> &Shape {
+        &self.requests[self.which[lane]].shape
+    }
+
     fn send_bodies(&mut self) {
         for lane in 0..self.ids.len() {
-            if self.ids[lane] != 0 && self.streams[lane].sent < self.shape.body.len() {
+            if self.ids[lane] != 0 && self.streams[lane].sent < self.shape(lane).body.len() {
                 self.send_body(lane);
             }
         }
     }
 
     fn send_body(&mut self, lane: usize) {
-        let (stream, body) = (&mut self.streams[lane], &self.shape.body);
+        let body = &self.requests[self.which[lane]].shape.body;
+        let stream = &mut self.streams[lane];
         while stream.sent < body.len() {
             let room = self.core.room(stream.window, body.len() - stream.sent);
             if room == 0 {
@@ -245,7 +249,7 @@ impl State {
     }
 
     fn free(&mut self, lane: usize) {
-        if self.streams[lane].sent < self.shape.body.len() {
+        if self.streams[lane].sent < self.shape(lane).body.len() {
             self.unsent_bodies -= 1;
         }
         self.ids[lane] = 0;
@@ -359,7 +363,10 @@ impl State {
             100..200 => Ok(None),
             _ => {
                 stream.status = status;
-                Ok(end.then(|| self.whole(lane)))
+                if end {
+                    self.ended = Some(lane);
+                }
+                Ok(Some(Event::First(lane)))
             }
         }
     }
@@ -376,7 +383,7 @@ impl State {
             return Err(Malformed("body before its head"));
         }
         stream.body += bytes.len() as u64;
-        if self.shape.grpc {
+        if self.requests[self.which[lane]].shape.grpc {
             stream.messages.feed(bytes);
         }
         if end {
@@ -389,15 +396,15 @@ impl State {
 
     /// The server has ended a stream: what that means.
     fn whole(&mut self, lane: usize) -> Event {
-        if self.streams[lane].sent < self.shape.body.len() {
+        if self.streams[lane].sent < self.shape(lane).body.len() {
             // It answered before it had the whole request, and wants no more of it.
             self.core.put_reset(self.ids[lane], core::CANCEL);
         }
         self.free(lane);
-        let stream = &self.streams[lane];
-        let unframed = self.shape.head || stream.status == 304;
+        let (stream, shape) = (&self.streams[lane], self.shape(lane));
+        let unframed = shape.head || stream.status == 304;
         let body_fits = unframed || stream.length.is_none_or(|length| length == stream.body);
-        let status = if self.shape.grpc && stream.status == 200 {
+        let status = if shape.grpc && stream.status == 200 {
             stream.grpc_status
         } else {
             Some(stream.status)
@@ -406,12 +413,17 @@ impl State {
         if status.is_none() || !body_fits || !message_fits {
             return Event::Failed(lane, Outcome::Protocol);
         }
-        let body = if self.shape.grpc {
+        let body = if shape.grpc {
             stream.messages.bytes
         } else {
             stream.body
         };
-        Event::Answered(lane, Answer { status, body })
+        let answer = Answer {
+            status,
+            body,
+            surplus: false,
+        };
+        Event::Answered(lane, answer)
     }
 }
 

@@ -16,7 +16,7 @@ mod server;
 mod tests;
 
 pub(crate) use crate::body::Malformed;
-pub(crate) use client::{Answer, Client, Event, Shape};
+pub(crate) use client::{Client, Shape};
 pub(crate) use server::{Asked, Content, Reply, Server, Stream};
 
 /// What a client sends first (RFC 9113, section 3.4).

@@ -5,7 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::{Answer, Asked, Client, Content, Event, PREFACE, Reply, Server, Shape};
+use super::{Asked, Client, Content, PREFACE, Reply, Server, Shape};
+use crate::wire::{Answer, Event, Request};
 
 struct Counting;
 
@@ -47,10 +48,18 @@ struct Pair {
     reply: fn(&mut Server, usize),
 }
 
+fn requests(shape: Shape) -> Arc<[Request]> {
+    let request = Request {
+        shape,
+        ..Request::default()
+    };
+    Arc::new([request])
+}
+
 impl Pair {
     fn new(shape: Shape, lanes: usize, piece: usize, reply: fn(&mut Server, usize)) -> Self {
         Self {
-            client: Client::new(Arc::new(shape), lanes),
+            client: Client::new(requests(shape), lanes),
             server: Server::new(false),
             piece,
             preface: PREFACE.len(),
@@ -89,8 +98,10 @@ impl Pair {
                 {
                     match event {
                         Event::Answered(_, answer) => self.answered.push(answer),
-                        Event::Ready | Event::Started(_) => {}
-                        Event::Failed(..) => panic!("{event:?}"),
+                        Event::Ready | Event::Started(_) | Event::First(_) => {}
+                        Event::Failed(..) | Event::Unsolicited | Event::Close => {
+                            panic!("{event:?}")
+                        }
                     }
                 }
                 self.server.wrote(back);
@@ -164,7 +175,7 @@ fn requests_and_answers_arrive_whole_however_they_are_cut() {
             let mut pair = Pair::new(shape(body, grpc), 3, piece, send_back);
             for _ in 0..2 {
                 for lane in 0..3 {
-                    assert!(pair.client.open(lane));
+                    assert!(pair.client.open(lane, 0));
                 }
                 pair.carry();
             }
@@ -190,7 +201,7 @@ fn a_request_and_its_answer_allocate_nothing() {
         let mut pair = Pair::new(shape(body, grpc), 4, 65_536, send_back);
         let round = |pair: &mut Pair| {
             for lane in 0..4 {
-                pair.client.open(lane);
+                pair.client.open(lane, 0);
             }
             pair.carry();
         };

@@ -1,13 +1,15 @@
-//! The byte side of a generator thread: connecting, writing requests, reading responses, and telling how each ended.
+//! The connections of a generator thread: making them, what comes of their bytes, and telling how each request ended.
 
-use std::io::{self, Read, Write};
+use std::io;
 
-use super::{State, Wire, Worker};
+use super::channel::Taken;
+use super::{State, Worker};
 use crate::clock::{MILLISECOND, now};
 use crate::connect::start_connect;
-use crate::http2::{Answer, Event};
+use crate::options::Protocol;
 use crate::poll::Ready;
 use crate::tally::Outcome;
+use crate::wire::{Answer, Event};
 
 /// How long a connection rests after it could not be made, so that a dead server is not hammered.
 const RECONNECT_PAUSE_NS: u64 = 5 * MILLISECOND;
@@ -16,6 +18,7 @@ const READS_PER_TURN: usize = 16;
 
 impl Worker {
     pub(super) fn connect(&mut self, index: usize) -> io::Result<()> {
+        let since = now();
         let stream = start_connect(self.options.target.address, self.options.bind)?;
         let connection = &mut self.connections[index];
         connection.generation = connection.generation.wrapping_add(1) & (u32::MAX >> 1);
@@ -24,6 +27,8 @@ impl Worker {
         connection.stream = Some(stream);
         connection.state = State::Connecting;
         connection.hangup = false;
+        connection.since = since;
+        connection.tls = None;
         connection.wire.reset();
         self.tally.connects += 1;
         Ok(())
@@ -51,10 +56,7 @@ impl Worker {
                 self.fail(index, Outcome::Connect);
                 return;
             }
-            // HTTP/2 is open once the server's settings have come.
-            if !matches!(connection.wire, Wire::Http2 { .. }) {
-                self.opened(index);
-            }
+            self.connected(index);
         }
         if ready.writable() {
             self.write(index);
@@ -64,8 +66,8 @@ impl Worker {
         }
     }
 
-    /// A connection has been made: the requests that wait for it go out.
-    fn opened(&mut self, index: usize) {
+    /// A connection can take requests: those that wait for it go out.
+    pub(super) fn opened(&mut self, index: usize) {
         self.connections[index].state = State::Open;
         for lane in self.lanes_of(index) {
             if self.lanes[lane].request.is_some() {
@@ -74,27 +76,16 @@ impl Worker {
         }
     }
 
-    /// Sends a lane's request on its open connection.
+    /// Sends a lane's request on its open connection, at the latest at the end of this turn.
     pub(super) fn send(&mut self, lane: usize) {
         let index = lane / self.streams;
         let connection = &mut self.connections[index];
-        match &mut connection.wire {
-            Wire::Http1 { written, .. } => {
-                *written = 0;
-                self.write(index);
-            }
-            Wire::Tcp { written, missing } => {
-                *written = 0;
-                *missing = self.answer_bytes;
-                self.write(index);
-            }
-            Wire::Http2 { client, .. } => {
-                client.open(lane % self.streams);
-                if !connection.dirty {
-                    connection.dirty = true;
-                    self.dirty.push(index);
-                }
-            }
+        connection.wire.send(lane % self.streams, 0);
+        if self.streams == 1 {
+            self.write(index);
+        } else if !connection.dirty {
+            connection.dirty = true;
+            self.dirty.push(index);
         }
     }
 
@@ -106,46 +97,6 @@ impl Worker {
         }
     }
 
-    /// Writes what can be written now.
-    fn write(&mut self, index: usize) {
-        loop {
-            let connection = &mut self.connections[index];
-            let Some(stream) = connection.stream.as_mut() else {
-                return;
-            };
-            let busy = self.lanes[index * self.streams].request.is_some();
-            let bytes = match &connection.wire {
-                Wire::Http2 { client, .. } => client.unsent(),
-                Wire::Http1 { written, .. } | Wire::Tcp { written, .. } if busy => {
-                    &self.request[*written..]
-                }
-                Wire::Http1 { .. } | Wire::Tcp { .. } => return,
-            };
-            if bytes.is_empty() {
-                return;
-            }
-            match stream.write(bytes) {
-                Ok(count) => {
-                    self.tally.bytes_sent += count as u64;
-                    match &mut connection.wire {
-                        Wire::Http2 { client, .. } => client.wrote(count),
-                        Wire::Http1 { written, .. } | Wire::Tcp { written, .. } => {
-                            *written += count;
-                        }
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => {
-                    // The server may have answered (say, 413) before it closed: reading tells.
-                    connection.hangup = true;
-                    self.read(index);
-                    return;
-                }
-            }
-        }
-    }
-
     /// Goes on with connections that had more to be read.
     pub(super) fn read_on(&mut self) {
         for index in std::mem::take(&mut self.unread) {
@@ -153,38 +104,37 @@ impl Worker {
         }
     }
 
-    fn read(&mut self, index: usize) {
+    pub(super) fn read(&mut self, index: usize) {
+        let generation = self.connections[index].generation;
         for _ in 0..READS_PER_TURN {
-            let connection = &mut self.connections[index];
-            let Some(stream) = connection.stream.as_mut() else {
-                return;
-            };
-            match stream.read(&mut self.buffer) {
-                Ok(0) => {
-                    let answer = match &mut connection.wire {
-                        Wire::Http1 { reader, .. } => reader.end_of_stream(),
-                        Wire::Http2 { .. } | Wire::Tcp { .. } => None,
+            match self.read_socket(index) {
+                Taken::Blocked => return,
+                Taken::Broken => return self.fail(index, Outcome::Reset),
+                Taken::End => {
+                    // Over TLS an end without its alert may be anybody's: it ends no answer.
+                    return match self.connections[index].tls.as_ref() {
+                        None => self.ended(index, now()),
+                        Some(tls) if tls.is_handshaking() => self.fail(index, Outcome::Tls),
+                        Some(_) => self.fail(index, Outcome::Reset),
                     };
-                    match answer {
-                        Some(response) => {
-                            let (status, body) = (Some(response.status), response.body);
-                            self.answered(index, Answer { status, body }, true, false);
-                        }
-                        None => self.fail(index, Outcome::Reset),
-                    }
-                    return;
                 }
-                Ok(count) => {
+                Taken::Some(count) => {
+                    let at = now();
                     self.tally.bytes_received += count as u64;
-                    self.digest(index, count);
+                    if self.connections[index].tls.is_some() {
+                        self.unseal(index, count, at);
+                    } else {
+                        let buffer = std::mem::take(&mut self.buffer);
+                        self.digest(index, &buffer[..count], at);
+                        self.buffer = buffer;
+                    }
                     let connection = &self.connections[index];
-                    if count < self.buffer.len() && !connection.hangup {
+                    if connection.generation != generation
+                        || (count < self.buffer.len() && !connection.hangup)
+                    {
                         return;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return self.fail(index, Outcome::Reset),
             }
         }
         // The edge is spent: nobody will tell again that there is more.
@@ -193,91 +143,36 @@ impl Worker {
         }
     }
 
-    fn digest(&mut self, index: usize, count: usize) {
-        if matches!(self.connections[index].wire, Wire::Http2 { .. }) {
-            return self.digest_http2(index, count);
-        }
-        let connection = &mut self.connections[index];
-        if self.lanes[index].request.is_none() {
-            // Bytes nobody asked for: the next response could not be told from them.
-            self.tally.unsolicited += 1;
-            self.close(index);
-            return;
-        }
-        match &mut connection.wire {
-            Wire::Http1 { reader, .. } => match reader.feed(&self.buffer[..count]) {
-                Ok((_, None)) => {}
-                Ok((used, Some(response))) => {
-                    let (status, body) = (Some(response.status), response.body);
-                    let answer = Answer { status, body };
-                    self.answered(index, answer, response.close, used < count);
-                }
-                Err(_) => self.fail(index, Outcome::Protocol),
-            },
-            Wire::Tcp { missing, .. } => {
-                let surplus = count as u64 > *missing;
-                *missing = missing.saturating_sub(count as u64);
-                if *missing == 0 {
-                    let (status, body) = (None, self.answer_bytes);
-                    self.answered(index, Answer { status, body }, false, surplus);
-                }
-            }
-            Wire::Http2 { .. } => {}
-        }
-    }
-
-    /// A response of a protocol with one request per connection.
-    fn answered(&mut self, index: usize, answer: Answer, close: bool, surplus: bool) {
-        let outcome = if surplus {
-            Outcome::Protocol
-        } else {
-            self.judge(answer)
-        };
-        // A response before the request was wholly sent leaves a connection that cannot be used again.
-        let connection = &self.connections[index];
-        let unsent = match &connection.wire {
-            Wire::Http1 { written, .. } | Wire::Tcp { written, .. } => {
-                *written < self.request.len()
-            }
-            Wire::Http2 { .. } => false,
-        };
-        if close || surplus || unsent || !self.options.keepalive || connection.hangup {
-            self.close(index);
-        }
-        self.finish(index, outcome, Some(answer));
-    }
-
-    /// Whether an answer is what was asked for.
-    fn judge(&self, answer: Answer) -> Outcome {
-        let good = match (self.options.expect_status, answer.status) {
-            (_, None) => true,
-            (Some(wanted), Some(status)) => status == wanted,
-            (None, Some(status)) if self.shape.grpc => status == 0,
-            (None, Some(status)) => (200..300).contains(&status),
-        };
-        let size = self.options.expect_size;
-        if !good {
-            Outcome::Status
-        } else if size.is_some_and(|size| size != answer.body) {
-            Outcome::Size
-        } else {
-            Outcome::Ok
-        }
-    }
-
-    fn digest_http2(&mut self, index: usize, count: usize) {
-        let Wire::Http2 { client, .. } = &mut self.connections[index].wire else {
-            return;
-        };
+    /// The server has ended the connection, which may be how an answer ends.
+    pub(super) fn ended(&mut self, index: usize, at: u64) {
         let mut events = std::mem::take(&mut self.events);
-        let mut bytes = &self.buffer[..count];
-        let broken = loop {
-            match client.next(&mut bytes) {
-                Ok(Some(event)) => events.push(event),
-                Ok(None) => break false,
-                Err(_) => break true,
-            }
-        };
+        self.connections[index].wire.end(&mut events);
+        if events.is_empty() {
+            self.fail(index, Outcome::Reset);
+        } else {
+            self.close(index);
+        }
+        self.happened(index, &mut events, at);
+        self.events = events;
+    }
+
+    /// What bytes of the protocol mean.
+    pub(super) fn digest(&mut self, index: usize, bytes: &[u8], at: u64) {
+        let mut events = std::mem::take(&mut self.events);
+        let fed = self.connections[index].wire.feed(bytes, &mut events);
+        self.happened(index, &mut events, at);
+        self.events = events;
+        if fed.is_err() {
+            return self.fail(index, Outcome::Protocol);
+        }
+        if self.connections[index].wire.greets() {
+            // It answers by itself: acknowledgements, windows.
+            self.write(index);
+            self.replace_spent(index);
+        }
+    }
+
+    fn happened(&mut self, index: usize, events: &mut Vec<Event>, at: u64) {
         let first = index * self.streams;
         for event in events.drain(..) {
             match event {
@@ -287,26 +182,53 @@ impl Worker {
                         request.sent = now();
                     }
                 }
-                Event::Answered(lane, answer) => {
-                    self.finish(first + lane, self.judge(answer), Some(answer));
+                Event::First(lane) => {
+                    if let Some(request) = &mut self.lanes[first + lane].request {
+                        request.first = Some(at);
+                    }
                 }
-                Event::Failed(lane, outcome) => self.finish(first + lane, outcome, None),
+                Event::Answered(lane, answer) => {
+                    let connection = &self.connections[index];
+                    let reusable = self.options.keepalive && !connection.hangup;
+                    if self.streams == 1 && !reusable && !connection.wire.greets() {
+                        self.close(index);
+                    }
+                    self.finish(first + lane, self.judge(answer), Some(answer), at);
+                }
+                Event::Failed(lane, outcome) => self.finish(first + lane, outcome, None, at),
+                Event::Unsolicited => {
+                    self.tally.unsolicited += 1;
+                    self.close(index);
+                }
+                Event::Close => self.close(index),
             }
         }
-        self.events = events;
-        if broken {
-            return self.fail(index, Outcome::Protocol);
+    }
+
+    /// Whether an answer is what was asked for.
+    fn judge(&self, answer: Answer) -> Outcome {
+        let good = match (self.options.expect_status, answer.status) {
+            (_, None) => true,
+            (Some(wanted), Some(status)) => status == wanted,
+            (None, Some(status)) if self.options.protocol == Protocol::Grpc => status == 0,
+            (None, Some(status)) => (200..300).contains(&status),
+        };
+        let size = self.options.expect_size;
+        if answer.surplus {
+            Outcome::Protocol
+        } else if !good {
+            Outcome::Status
+        } else if size.is_some_and(|size| size != answer.body) {
+            Outcome::Size
+        } else {
+            Outcome::Ok
         }
-        self.write(index);
-        self.replace_spent(index);
     }
 
     /// A connection that takes no more streams makes room for another, once its last stream has ended.
     fn replace_spent(&mut self, index: usize) {
-        let Wire::Http2 { client, .. } = &self.connections[index].wire else {
-            return;
-        };
-        if !client.spent() || self.connections[index].state != State::Open {
+        let connection = &self.connections[index];
+        if !connection.wire.spent() || connection.state != State::Open {
             return;
         }
         let waiting = self
@@ -314,7 +236,7 @@ impl Worker {
             .any(|lane| self.lanes[lane].request.is_some());
         if !waiting {
             self.close(index);
-        } else if !client.used() || self.connect(index).is_err() {
+        } else if !connection.wire.used() || self.connect(index).is_err() {
             // A server that turns everybody away at once is not asked again for the same requests.
             self.fail(index, Outcome::GoAway);
         }
@@ -322,16 +244,14 @@ impl Worker {
 
     /// A request has waited too long for its answer.
     pub(super) fn time_out(&mut self, lane: usize) {
-        let index = lane / self.streams;
+        let (index, stream) = (lane / self.streams, lane % self.streams);
         let connection = &mut self.connections[index];
-        match &mut connection.wire {
-            Wire::Http2 { client, .. } if connection.state == State::Open => {
-                client.cancel(lane % self.streams);
-                self.finish(lane, Outcome::Timeout, None);
-                self.write(index);
-                self.replace_spent(index);
-            }
-            _ => self.fail(index, Outcome::Timeout),
+        if connection.state == State::Open && connection.wire.cancel(stream) {
+            self.finish(lane, Outcome::Timeout, None, now());
+            self.write(index);
+            self.replace_spent(index);
+        } else {
+            self.fail(index, Outcome::Timeout);
         }
     }
 
@@ -342,17 +262,19 @@ impl Worker {
         if !lanes.clone().any(|lane| self.lanes[lane].request.is_some()) {
             return;
         }
-        if outcome == Outcome::Connect {
-            self.pause(index, now() + RECONNECT_PAUSE_NS);
+        let at = now();
+        if matches!(outcome, Outcome::Connect | Outcome::Tls) {
+            self.pause(index, at + RECONNECT_PAUSE_NS);
         }
         for lane in lanes {
-            self.finish(lane, outcome, None);
+            self.finish(lane, outcome, None, at);
         }
     }
 
     pub(super) fn close(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         connection.stream = None;
+        connection.tls = None;
         connection.state = State::Down;
         self.unread.retain(|unread| *unread != index);
     }
@@ -397,7 +319,9 @@ mod tests {
         worker.lanes[0].request = Some(InFlight {
             intended: 0,
             sent: 0,
+            first: None,
         });
+        worker.connections[0].wire.send(0, 0);
         let turn = (READS_PER_TURN * head.len()) as u64;
         worker.read(0);
         for turns in 1..=2 {

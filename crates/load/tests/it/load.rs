@@ -285,7 +285,7 @@ fn what_cannot_be_run_is_refused_by_name() {
         "bind",
     );
     for url in [
-        "https://127.0.0.1/",
+        "gopher://127.0.0.1/",
         "http://",
         "http://a@b/",
         "http://127.0.0.1:1/ x",

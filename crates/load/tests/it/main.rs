@@ -16,4 +16,5 @@ mod responses;
 mod schedules;
 mod server;
 mod strangers;
+mod tls;
 mod truth;

@@ -1,0 +1,200 @@
+//! TLS between a wire and its socket: who is trusted, who we are, and what was agreed. Handshakes are whole by default, because
+//! resumed ones cost a fraction and hide what a new client pays.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+
+use crate::options::{Protocol, Target};
+
+/// Where systems keep the authorities that they trust.
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// What the user says of TLS.
+#[derive(Debug, Clone, Default)]
+pub struct TlsOptions {
+    /// PEM file of the authorities to trust; the system's otherwise.
+    pub cacert: Option<PathBuf>,
+    /// PEM file of our certificate, and the chain to its authority.
+    pub cert: Option<PathBuf>,
+    /// PEM file of its key.
+    pub key: Option<PathBuf>,
+    /// Trust anybody.
+    pub insecure: bool,
+    /// The name to ask for and to verify, instead of the URL's.
+    pub server_name: Option<String>,
+    /// Resume earlier sessions.
+    pub resume: bool,
+}
+
+/// What every connection of a run offers.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl TlsOptions {
+    /// Reads the files and checks that they belong together.
+    ///
+    /// # Errors
+    /// Says which file or name is wrong.
+    pub fn load(&self, protocol: Protocol, target: &Target) -> Result<Tls, String> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let builder = if self.insecure {
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        } else {
+            builder.with_root_certificates(self.roots()?)
+        };
+        let mut config = match (&self.cert, &self.key) {
+            (None, None) => builder.with_no_client_auth(),
+            (Some(cert), Some(key)) => {
+                let chain = certificates(cert)?;
+                let key = PrivateKeyDer::from_pem_file(key)
+                    .map_err(|error| format!("key {}: {error}", key.display()))?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| format!("cert {}: {error}", cert.display()))?
+            }
+            _ => return Err("a certificate needs its key, and a key its certificate".to_owned()),
+        };
+        config.alpn_protocols = match protocol {
+            Protocol::Http1 => vec![b"http/1.1".to_vec()],
+            Protocol::Http2 | Protocol::Grpc => vec![b"h2".to_vec()],
+            Protocol::TcpRr | Protocol::TcpBulk => Vec::new(),
+        };
+        if !self.resume {
+            config.resumption = Resumption::disabled();
+        }
+        let name = self.server_name.as_deref().unwrap_or_else(|| target.host());
+        let name = ServerName::try_from(name.to_owned())
+            .map_err(|_| format!("`{name}` is no name that a certificate may have"))?;
+        Ok(Tls {
+            config: Arc::new(config),
+            name,
+        })
+    }
+
+    fn roots(&self) -> Result<RootCertStore, String> {
+        let path = match &self.cacert {
+            Some(path) => path.clone(),
+            None => system_roots().ok_or("no authorities found on this system: name some")?,
+        };
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots.add_parsable_certificates(certificates(&path)?);
+        if added == 0 {
+            return Err(format!("{}: no authority in it", path.display()));
+        }
+        Ok(roots)
+    }
+}
+
+fn system_roots() -> Option<PathBuf> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let known = SYSTEM_ROOTS.iter().map(PathBuf::from);
+    named.into_iter().chain(known).find(|path| path.is_file())
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let told = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let all = CertificateDer::pem_file_iter(path).map_err(|error| told(&error))?;
+    let all: Vec<_> = all
+        .collect::<Result<_, _>>()
+        .map_err(|error| told(&error))?;
+    if all.is_empty() {
+        return Err(told(&"no certificate in it"));
+    }
+    Ok(all)
+}
+
+impl Tls {
+    /// A new connection's end.
+    pub(crate) fn connect(&self) -> Result<Box<ClientConnection>, rustls::Error> {
+        ClientConnection::new(Arc::clone(&self.config), self.name.clone()).map(Box::new)
+    }
+}
+
+/// Version, suite, key exchange and ALPN of a connection that has shaken hands.
+pub(crate) fn agreed(connection: &ClientConnection) -> String {
+    let mut words = Vec::new();
+    if let Some(version) = connection.protocol_version() {
+        words.push(format!("{version:?}"));
+    }
+    if let Some(suite) = connection.negotiated_cipher_suite() {
+        words.push(format!("{:?}", suite.suite()));
+    }
+    if let Some(group) = connection.negotiated_key_exchange_group() {
+        words.push(format!("{:?}", group.name()));
+    }
+    if let Some(alpn) = connection.alpn_protocol() {
+        words.push(String::from_utf8_lossy(alpn).into_owned());
+    }
+    words.join(" ")
+}
+
+/// Believes any certificate, but not that a peer without its key owns it.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(
+            message,
+            cert,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(
+            message,
+            cert,
+            signed,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

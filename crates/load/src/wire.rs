@@ -1,0 +1,107 @@
+//! What a protocol is to the generator: requests in, bytes out; bytes in, events out. A wire knows no socket, no clock and no
+//! schedule; a new protocol is one file beside these.
+//!
+//! ```text
+//! lanes ─ send ─▶ wire ─ unsent ─▶ (TLS) ─▶ socket ─▶ (TLS) ─ feed ─▶ wire ─ events ─▶ lanes
+//! ```
+
+mod http1;
+mod http2;
+mod tcp;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::body::Malformed;
+use crate::http2::Shape;
+use crate::options::{LoadOptions, Protocol};
+use crate::tally::Outcome;
+
+/// One request, made ready before the run.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    /// Its bytes, where they are always the same.
+    pub(crate) bytes: Vec<u8>,
+    /// What it looks like in HTTP/2.
+    pub(crate) shape: Shape,
+    /// Over TCP: bytes of its answer.
+    pub(crate) answer_bytes: u64,
+}
+
+/// A whole answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) status: Option<u16>,
+    /// Bytes of body; of gRPC messages, without their prefixes.
+    pub(crate) body: u64,
+    /// More came than an answer.
+    pub(crate) surplus: bool,
+}
+
+/// What bytes meant.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Requests may be sent.
+    Ready,
+    /// A request that waited for its turn goes out now.
+    Started(usize),
+    /// The answer of a lane's request has begun.
+    First(usize),
+    Answered(usize, Answer),
+    Failed(usize, Outcome),
+    /// Bytes that no request had asked for.
+    Unsolicited,
+    /// The connection cannot be used again.
+    Close,
+}
+
+/// The protocol's state of one connection.
+pub(crate) trait Wire: Debug + Send {
+    /// For a new connection.
+    fn reset(&mut self);
+
+    /// Whether it says [`Event::Ready`] itself, instead of being ready once connected.
+    fn greets(&self) -> bool {
+        false
+    }
+
+    /// Sends a request on a free lane.
+    fn send(&mut self, lane: usize, which: usize);
+
+    /// What is to be written.
+    fn unsent(&self) -> &[u8];
+
+    /// So many bytes of it have been written.
+    fn wrote(&mut self, count: usize);
+
+    /// Takes bytes, all of them.
+    fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed>;
+
+    /// The server has ended the connection; an answer may end so.
+    fn end(&mut self, _events: &mut Vec<Event>) {}
+
+    /// Gives a lane's request up; false when the connection must be given up with it.
+    fn cancel(&mut self, _lane: usize) -> bool {
+        false
+    }
+
+    /// The server takes no more requests here, and none is left.
+    fn spent(&self) -> bool {
+        false
+    }
+
+    /// Whether any request has gone out.
+    fn used(&self) -> bool {
+        true
+    }
+}
+
+/// The wire of a run's protocol.
+pub(crate) fn wire(options: &LoadOptions, requests: &Arc<[Request]>) -> Box<dyn Wire> {
+    let requests = Arc::clone(requests);
+    match options.protocol {
+        Protocol::Http1 => Box::new(http1::Http1::new(requests, options.method == "HEAD")),
+        Protocol::Http2 | Protocol::Grpc => Box::new(http2::Http2::new(requests, options.streams)),
+        Protocol::TcpRr | Protocol::TcpBulk => Box::new(tcp::Tcp::new(requests)),
+    }
+}

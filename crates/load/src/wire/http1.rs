@@ -1,0 +1,85 @@
+//! HTTP/1.1: one request, one response, and then the next.
+
+use std::sync::Arc;
+
+use super::{Answer, Event, Request, Wire};
+use crate::body::Malformed;
+use crate::response::{Reader, Response};
+
+#[derive(Debug)]
+pub(super) struct Http1 {
+    requests: Arc<[Request]>,
+    /// The request in flight, and how much of it has been written.
+    current: Option<usize>,
+    written: usize,
+    reader: Reader,
+}
+
+impl Http1 {
+    pub(super) fn new(requests: Arc<[Request]>, head: bool) -> Self {
+        Self {
+            requests,
+            current: None,
+            written: 0,
+            reader: Reader::new(head),
+        }
+    }
+
+    fn answered(&mut self, response: Response, surplus: bool, events: &mut Vec<Event>) {
+        // A response before the request was wholly sent leaves a connection that cannot be used again.
+        if response.close || surplus || !self.unsent().is_empty() {
+            events.push(Event::Close);
+        }
+        self.current = None;
+        let (status, body) = (Some(response.status), response.body);
+        let answer = Answer {
+            status,
+            body,
+            surplus,
+        };
+        events.push(Event::Answered(0, answer));
+    }
+}
+
+impl Wire for Http1 {
+    fn reset(&mut self) {
+        self.current = None;
+        self.reader.reset();
+    }
+
+    fn send(&mut self, _lane: usize, which: usize) {
+        (self.current, self.written) = (Some(which), 0);
+    }
+
+    fn unsent(&self) -> &[u8] {
+        match self.current {
+            Some(which) => &self.requests[which].bytes[self.written..],
+            None => &[],
+        }
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.written += count;
+    }
+
+    fn feed(&mut self, bytes: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed> {
+        if self.current.is_none() {
+            // The next response could not be told from them.
+            events.push(Event::Unsolicited);
+            return Ok(());
+        }
+        if !self.reader.begun() {
+            events.push(Event::First(0));
+        }
+        if let (used, Some(response)) = self.reader.feed(bytes)? {
+            self.answered(response, used < bytes.len(), events);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, events: &mut Vec<Event>) {
+        if let Some(response) = self.reader.end_of_stream() {
+            self.answered(response, false, events);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Between a wire and its socket: nothing, or TLS. What is written and read goes through here.
+
+use std::io::{ErrorKind, Read, Write};
+
+use super::{State, Worker};
+use crate::clock::now;
+use crate::tally::Outcome;
+use crate::tls;
+
+/// What is sealed before it is written: what a socket buffer takes at once.
+const SEALED_BYTES: usize = 256 * 1024;
+
+/// Why nothing more can be read now.
+pub(super) enum Taken {
+    /// So many bytes are in the buffer; fewer than it holds mean that there are no more.
+    Some(usize),
+    Blocked,
+    End,
+    Broken,
+}
+
+impl Worker {
+    /// TCP is connected: TLS may begin, or requests go out.
+    pub(super) fn connected(&mut self, index: usize) {
+        let at = now();
+        let connection = &mut self.connections[index];
+        self.connecting.record(at.saturating_sub(connection.since));
+        connection.since = at;
+        let Some(settings) = &self.options.tls else {
+            return self.carried(index);
+        };
+        match settings.connect() {
+            Ok(mut tls) => {
+                tls.set_buffer_limit(Some(SEALED_BYTES));
+                self.connections[index].tls = Some(tls);
+                self.connections[index].state = State::Handshaking;
+                self.write(index);
+            }
+            Err(_) => self.fail(index, Outcome::Tls),
+        }
+    }
+
+    /// Bytes of the protocol can travel.
+    fn carried(&mut self, index: usize) {
+        if self.connections[index].wire.greets() {
+            self.connections[index].state = State::Greeting;
+            self.write(index);
+        } else {
+            self.opened(index);
+        }
+    }
+
+    /// Writes what can be written now.
+    pub(super) fn write(&mut self, index: usize) {
+        loop {
+            let connection = &mut self.connections[index];
+            let Some(stream) = connection.stream.as_mut() else {
+                return;
+            };
+            let ready = matches!(connection.state, State::Open | State::Greeting);
+            let written = if let Some(tls) = &mut connection.tls {
+                if ready {
+                    let bytes = connection.wire.unsent();
+                    if !bytes.is_empty() {
+                        // It takes what its limit allows, and the rest when that has gone.
+                        let sealed = tls.writer().write(bytes).unwrap_or(0);
+                        connection.wire.wrote(sealed);
+                    }
+                }
+                if !tls.wants_write() {
+                    return;
+                }
+                tls.write_tls(stream)
+            } else {
+                let bytes = connection.wire.unsent();
+                if !ready || bytes.is_empty() {
+                    return;
+                }
+                let written = stream.write(bytes);
+                if let Ok(count) = written {
+                    connection.wire.wrote(count);
+                }
+                written
+            };
+            match written {
+                Ok(count) => self.tally.bytes_sent += count as u64,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // The server may have answered (say, 413) before it closed: reading tells.
+                    connection.hangup = true;
+                    if !self.unread.contains(&index) {
+                        self.unread.push(index);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One read of the socket into the buffer.
+    pub(super) fn read_socket(&mut self, index: usize) -> Taken {
+        let Some(stream) = self.connections[index].stream.as_mut() else {
+            return Taken::Blocked;
+        };
+        loop {
+            return match stream.read(&mut self.buffer) {
+                Ok(0) => Taken::End,
+                Ok(count) => Taken::Some(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Taken::Blocked,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => Taken::Broken,
+            };
+        }
+    }
+
+    /// Opens what the socket gave, and passes it on.
+    pub(super) fn unseal(&mut self, index: usize, count: usize, at: u64) {
+        let mut sealed = 0;
+        while sealed < count {
+            let connection = &mut self.connections[index];
+            let Some(tls) = &mut connection.tls else {
+                return;
+            };
+            let shaking = tls.is_handshaking();
+            let mut bytes = &self.buffer[sealed..count];
+            let before = bytes.len();
+            let taken = tls.read_tls(&mut bytes).is_ok();
+            sealed += before - bytes.len();
+            if !taken || tls.process_new_packets().is_err() {
+                // The alert says why, if it still gets there.
+                if let Some(stream) = connection.stream.as_mut() {
+                    let _ = tls.write_tls(stream);
+                }
+                let outcome = Outcome::Tls;
+                return self.fail(index, outcome);
+            }
+            if shaking && !tls.is_handshaking() {
+                self.handshake.record(at.saturating_sub(connection.since));
+                if self.agreed.is_none() {
+                    self.agreed = Some(tls::agreed(tls));
+                }
+                self.carried(index);
+            }
+            self.write(index);
+            if !self.opened_bytes(index, at) {
+                return;
+            }
+        }
+    }
+
+    /// Passes on what has been opened; false when the connection is gone.
+    fn opened_bytes(&mut self, index: usize, at: u64) -> bool {
+        let generation = self.connections[index].generation;
+        let mut plain = std::mem::take(&mut self.plain);
+        let alive = loop {
+            let connection = &mut self.connections[index];
+            let Some(tls) = &mut connection.tls else {
+                break false;
+            };
+            match tls.reader().read(&mut plain) {
+                Ok(0) => {
+                    self.ended(index, at);
+                    break false;
+                }
+                Ok(count) => {
+                    self.digest(index, &plain[..count], at);
+                    let connection = &self.connections[index];
+                    if connection.generation != generation || connection.stream.is_none() {
+                        break false;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break true,
+                Err(_) => {
+                    self.fail(index, Outcome::Reset);
+                    break false;
+                }
+            }
+        };
+        self.plain = plain;
+        alive
+    }
+}
