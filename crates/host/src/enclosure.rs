@@ -24,8 +24,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal};
 
 pub use outside::Outside;
-pub use socket::Inside;
 use socket::Word;
+pub use socket::{Inside, Outward};
 
 /// Which side of the wall we are on.
 #[derive(Debug)]

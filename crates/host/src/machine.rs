@@ -101,6 +101,12 @@ pub fn descriptor_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum
 }
 
+/// How many descriptors we ourselves may open; none when there is no limit.
+#[must_use]
+pub fn own_descriptor_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
 /// Raises our own limit of open descriptors, and so that of what we start, as far as it may go. Returns it.
 pub fn raise_descriptor_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -113,7 +119,7 @@ pub fn raise_descriptor_limit() -> Option<u64> {
             maximum: limit.maximum,
         },
     );
-    getrlimit(Resource::Nofile).current
+    own_descriptor_limit()
 }
 
 /// Load average of the last minute.

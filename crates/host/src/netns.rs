@@ -14,6 +14,7 @@ pub mod rules;
 
 use std::fs::File;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread;
@@ -74,6 +75,24 @@ impl AsFd for Namespace {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Where a connection was going before a rule in our namespace turned it to us; `None` when none did.
+///
+/// # Errors
+/// When the socket is gone.
+pub fn original_destination(stream: &impl AsFd) -> io::Result<Option<SocketAddr>> {
+    let socket = socket2::SockRef::from(stream);
+    let Some(local) = socket.local_addr()?.as_socket() else {
+        return Ok(None);
+    };
+    let original = match local {
+        SocketAddr::V4(_) => socket.original_dst_v4(),
+        SocketAddr::V6(_) => socket.original_dst_v6(),
+    };
+    // The kernel's way to say that it knows of no such connection is an error, too.
+    let original = original.ok().and_then(|address| address.as_socket());
+    Ok(original.filter(|to| *to != local))
 }
 
 fn in_thread<T: Send>(task: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {

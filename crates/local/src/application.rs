@@ -8,6 +8,7 @@ use voile_model::Mesh;
 use voile_model::mesh::{Container, EnvValue, Restart};
 
 use crate::expand::PodPlan;
+use crate::pod_network::outside_resolver;
 use crate::process::Recipe;
 use crate::run_folder::RunFolder;
 use crate::variables::{expand, of_services};
@@ -34,6 +35,8 @@ pub struct Surroundings<'a> {
     pub state: &'a Path,
     /// Whether lines are shown.
     pub show: bool,
+    /// Whether pods in namespaces have a way out.
+    pub egress: bool,
 }
 
 /// The control plane.
@@ -67,13 +70,15 @@ pub fn sidecar(
     ];
     if captured {
         let keeps_source = pod.template.capture.keeps_source;
+        let outside = outside_resolver().filter(|_| around.egress);
+        let resolver = outside.map_or_else(|| "none".to_owned(), |server| server.to_string());
         let capture = if keeps_source { "tproxy" } else { "redirect" };
         // Istio's own: alone in its namespace, it need not move a port, and administration stays within.
         args.extend([
             ("--capture", capture.to_owned()),
             ("--dns", format!("127.0.0.1:{DNS_PORT}")),
-            // No way leads out: the resolver of this machine would only be waited for.
-            ("--resolver", "none".to_owned()),
+            // Where no way leads out, the resolver of this machine would only be waited for.
+            ("--resolver", resolver),
             ("--admin", format!("127.0.0.1:{ADMIN_PORT}")),
             ("--metrics", format!("0.0.0.0:{METRICS_PORT}")),
             ("--readiness", format!("0.0.0.0:{READINESS_PORT}")),

@@ -92,6 +92,7 @@ pub fn start(
     let folder = RunFolder::make(&std::env::temp_dir())?;
     let refused = match wanted {
         Wanted::Loopback => None,
+        Wanted::Auto if options.egress => None,
         Wanted::Auto => names_elsewhere(&options.folder),
         Wanted::Namespaces => None,
     };

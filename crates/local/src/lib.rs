@@ -13,6 +13,7 @@ pub mod addresses;
 pub mod application;
 pub mod block;
 pub mod documents;
+mod egress;
 pub mod expand;
 pub mod isolation;
 pub mod observer;

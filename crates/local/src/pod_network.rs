@@ -3,20 +3,31 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 
 use voile_host::enclosure::Inside;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
-use voile_host::netns::rules::{Capture, Range, Rules, Scope, Tool, VirtualAddress, apply};
+use voile_host::netns::rules::{Capture, Range, Rules, Scope, Tool, VirtualAddress, WayOut, apply};
 use voile_host::place::{Place, Privileges};
 use voile_model::mesh::{AddressRange, CaptureScope, Transport};
 use voile_model::{Mesh, Port, ResourceName};
 
-use crate::addresses::{GATEWAY, NAME_SERVER, PREFIX_V4, PREFIX_V6, beside};
+use crate::addresses::{GATEWAY, NAME_SERVER, PREFIX_V4, PREFIX_V6, SERVICES_V4, beside};
 use crate::application::DNS_PORT;
+use crate::egress::{self, Gate};
 use crate::expand::{Plan, PodPlan, endpoints_of};
+
+/// Where the mesh's own namespace takes what leaves the mesh.
+const EGRESS_PORT: u16 = 15004;
+/// Where name servers are asked.
+const NAME_PORT: u16 = 53;
+
+/// Where pods ask for names outside, when there is a way out and the host has a name server.
+pub fn outside_resolver() -> Option<SocketAddr> {
+    egress::host_resolver().map(|_| (GATEWAY, NAME_PORT).into())
+}
 
 /// Istio's port of discovery and certificates.
 const XDS_PORT: u16 = 15012;
@@ -26,11 +37,16 @@ const MONITORING_PORT: u16 = 15014;
 /// What the C library reads to find a name server.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// The resolv.conf of a pod in this namespace, as Kubernetes writes it.
-pub fn resolver(namespace: &str) -> String {
-    format!(
-        "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\nnameserver {NAME_SERVER}\noptions ndots:5\n"
-    )
+/// The resolv.conf of a pod in this namespace: behind a sidecar, which answers DNS, as Kubernetes writes it; without one, the
+/// way to the host's name server, if there is one. `None`: the host's own.
+pub fn resolver(namespace: &str, captured: bool, egress: bool) -> Option<String> {
+    if captured {
+        return Some(format!(
+            "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\nnameserver {NAME_SERVER}\noptions ndots:5\n"
+        ));
+    }
+    let outside = outside_resolver().filter(|_| egress)?;
+    Some(format!("nameserver {}\n", outside.ip()))
 }
 
 /// The mesh's own namespace, which we are in.
@@ -58,6 +74,7 @@ pub fn check() -> Result<(), String> {
     let rules = Rules {
         capture: Some(Capture::default()),
         services: Vec::new(),
+        way_out: None,
     };
     apply(&tool, &namespace, &rules, false).map_err(|error| error.to_string())
 }
@@ -97,6 +114,38 @@ impl MeshNetwork {
         (Ipv4Addr::LOCALHOST, MONITORING_PORT).into()
     }
 
+    /// Lets pods reach the host's network: by TCP, and by questions to its name server.
+    pub fn lead_out(&self, runtime: &tokio::runtime::Handle) -> io::Result<()> {
+        let namespace = Namespace::current()?;
+        let range = |address: IpAddr, prefix| Range { address, prefix };
+        let rules = Rules {
+            way_out: Some(WayOut {
+                port: EGRESS_PORT,
+                within: vec![
+                    range(GATEWAY.into(), PREFIX_V4),
+                    range(SERVICES_V4.into(), PREFIX_V4),
+                    range(beside(GATEWAY).into(), PREFIX_V6),
+                ],
+            }),
+            ..Rules::default()
+        };
+        let v6 = self.bridge.has_v6();
+        apply(&self.tool, &namespace, &rules, v6).map_err(io::Error::other)?;
+        let gate = Gate::new(runtime, &self.inside);
+        let addresses: [IpAddr; 2] = [GATEWAY.into(), beside(GATEWAY).into()];
+        for address in &addresses[..=usize::from(v6)] {
+            let listener = TcpListener::bind((*address, EGRESS_PORT))?;
+            gate.carry(listener, None)?;
+        }
+        if let Some(resolver) = egress::host_resolver() {
+            let socket = UdpSocket::bind((GATEWAY, NAME_PORT))?;
+            gate.ask(socket, resolver)?;
+            let listener = TcpListener::bind((GATEWAY, NAME_PORT))?;
+            gate.carry(listener, Some(resolver))?;
+        }
+        Ok(())
+    }
+
     /// Listens in the host's network.
     pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
         self.inside.listen(address)
@@ -124,6 +173,7 @@ impl MeshNetwork {
                     ..capture(&plan.template.capture)
                 }),
                 services: Vec::new(),
+                way_out: None,
             };
             apply(&network.tool, &network.namespace, &rules, network.v6)
                 .map_err(io::Error::other)?;
@@ -143,14 +193,14 @@ impl PodNetwork {
         Place::new(self.namespace.clone(), Privileges::Sidecar)
     }
 
-    /// Where an application of the pod starts. Behind a sidecar, which answers DNS, it finds `resolver` as its resolv.conf.
-    pub fn application_place(&self, resolver: &Path) -> io::Result<Place> {
+    /// Where an application of the pod starts; it finds `resolver`, if any, as its resolv.conf.
+    pub fn application_place(&self, resolver: Option<&Path>) -> io::Result<Place> {
         let place = Place::new(self.namespace.clone(), Privileges::Application);
         // Nothing can be shown in place of what is not there; then the C library asks 127.0.0.1, in vain as before.
-        if self.captured && Path::new(RESOLV_CONF).exists() {
-            return place.file(resolver, Path::new(RESOLV_CONF));
+        match resolver.filter(|_| Path::new(RESOLV_CONF).exists()) {
+            Some(resolver) => place.file(resolver, Path::new(RESOLV_CONF)),
+            None => Ok(place),
         }
-        Ok(place)
     }
 
     /// Without a sidecar: turns the virtual addresses to the pods that are ready, if that has changed.
@@ -171,6 +221,7 @@ impl PodNetwork {
         let rules = Rules {
             capture: None,
             services,
+            way_out: None,
         };
         apply(&self.tool, &self.namespace, &rules, self.v6).map_err(io::Error::other)?;
         self.services = rules.services;

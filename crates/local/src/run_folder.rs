@@ -84,9 +84,11 @@ impl RunFolder {
         (path.as_os_str().len() <= MAX_SOCKET_PATH).then_some(path)
     }
 
-    /// The resolv.conf of pods of a namespace.
-    pub fn resolver(&self, namespace: &str) -> PathBuf {
-        self.path.join("resolvers").join(namespace)
+    /// The resolv.conf of pods of a namespace that have a sidecar, or of those of any namespace that have none.
+    pub fn resolver(&self, namespace: &str, captured: bool) -> PathBuf {
+        // No namespace is called like that.
+        let name = if captured { namespace } else { "_plain" };
+        self.path.join("resolvers").join(name)
     }
 
     /// Replaces a file as a whole, readable by its owner only: a reader sees the old text or the new, never a part.

@@ -11,13 +11,14 @@ mod stop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 use voile_host::enclosure::{EnclosureError, Inside};
+use voile_host::place::Place;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 use voile_model::{Diagnostic, Mesh, ResourceName};
 
@@ -60,6 +61,8 @@ pub struct Options {
     pub voile: PathBuf,
     /// How long the sidecars' tokens are good for; they are written anew after half of it.
     pub token_ttl: Duration,
+    /// Whether pods in namespaces reach the host's network.
+    pub egress: bool,
 }
 
 /// What signals say.
@@ -174,6 +177,12 @@ struct Runner {
     run_folder: RunFolder,
 }
 
+fn canonical(folder: &Path) -> io::Result<PathBuf> {
+    let with_name =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+    folder.canonicalize().map_err(with_name)
+}
+
 impl Runner {
     fn prepare(
         mut options: Options,
@@ -181,12 +190,7 @@ impl Runner {
         run_folder: RunFolder,
         replace: Arc<AtomicBool>,
     ) -> Result<Self, UpError> {
-        options.folder = options.folder.canonicalize().map_err(|error| {
-            UpError::Folder(io::Error::new(
-                error.kind(),
-                format!("{}: {error}", options.folder.display()),
-            ))
-        })?;
+        options.folder = canonical(&options.folder).map_err(UpError::Folder)?;
         let now = Instant::now();
         let watch = FolderWatch::new(&options.folder, now);
         let sources =
@@ -211,10 +215,14 @@ impl Runner {
             run: &run_folder,
             state: &state,
             show: options.logs,
+            egress: options.egress,
         };
         let control = Process::new(control(&around, ground.xds(), ground.monitoring()));
         let observer = Observer::start(ground.monitoring());
         let reach = reach::Reach::new(RelayThread::start()?);
+        if let Some(network) = ground.network().filter(|_| options.egress) {
+            network.lead_out(reach.runtime())?;
+        }
         Ok(Self {
             options,
             state,
@@ -449,19 +457,14 @@ impl Runner {
             run: &self.run_folder,
             state: &self.state,
             show: self.options.logs,
+            egress: self.options.egress,
         };
         let network = match self.ground.network() {
             Some(network) => Some(network.add_pod(&plan)?),
             None => None,
         };
         let place = match &network {
-            Some(network) => {
-                let namespace = plan.name.namespace.as_str();
-                let file = self.run_folder.resolver(namespace);
-                self.run_folder
-                    .replace_readable(&file, &resolver(namespace))?;
-                Some(network.application_place(&file)?)
-            }
+            Some(network) => Some(self.application_place(network, &plan)?),
             None => None,
         };
         let proxy = plan.sidecar.as_ref().map(|_| {
@@ -482,6 +485,16 @@ impl Runner {
             self.event(&text);
         }
         Ok(PodRun::new(plan, network, proxy, apps))
+    }
+
+    fn application_place(&self, network: &PodNetwork, plan: &PodPlan) -> io::Result<Place> {
+        let (namespace, captured) = (plan.name.namespace.as_str(), plan.sidecar.is_some());
+        let Some(text) = resolver(namespace, captured, self.options.egress) else {
+            return network.application_place(None);
+        };
+        let file = self.run_folder.resolver(namespace, captured);
+        self.run_folder.replace_readable(&file, &text)?;
+        network.application_place(Some(&file))
     }
 
     /// The control plane makes the keys; we only use them, so we wait until it is ready.

@@ -49,9 +49,22 @@ pub(crate) struct Args {
     #[arg(long)]
     quiet: bool,
 
+    /// Where pods in namespaces get to beyond the mesh: `none`, or `host`: every address that this machine reaches from other
+    /// than loopback, by TCP, and its name server. Connections out are this program's own, so nothing is set up on the host.
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Egress::None)]
+    egress: Egress,
+
     /// How long the sidecars' tokens are good for, at least 10s and at most 24h; they are written anew after half of it.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_ttl)]
     token_ttl: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Egress {
+    /// Nowhere: a call beyond the mesh is answered "unreachable" at once.
+    None,
+    /// The host's network.
+    Host,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -84,6 +97,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         once_ready: args.once_ready,
         voile: std::env::current_exe()?,
         token_ttl: args.token_ttl,
+        egress: args.egress == Egress::Host,
     };
     let wanted = match args.isolation {
         Isolation::Auto => voile_local::Wanted::Auto,

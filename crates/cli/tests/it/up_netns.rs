@@ -3,14 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use voile_host::netns::Namespace;
+use voile_host::netns::link::{Bridge, Prefixed};
 
-use crate::mesh::{get, series, wait_until};
+use crate::mesh::resolver::Resolver;
+use crate::mesh::{application, get, series, wait_until};
 use crate::up::{Up, bookstore};
 
 /// Somebody without privileges.
@@ -90,7 +93,17 @@ pub(crate) fn start(
     fill: impl FnOnce(&Path),
     user: Option<u32>,
 ) -> Option<(Up, BTreeMap<String, SocketAddr>)> {
-    let mut up = Up::start_as(fill, &["--isolation", "netns", "--quiet"], user);
+    start_with(fill, user, &[])
+}
+
+/// The same with these options.
+fn start_with(
+    fill: impl FnOnce(&Path),
+    user: Option<u32>,
+    options: &[&str],
+) -> Option<(Up, BTreeMap<String, SocketAddr>)> {
+    let arguments = [&["--isolation", "netns", "--quiet"], options].concat();
+    let mut up = Up::start_as(fill, &arguments, user);
     let mut refused = false;
     wait_until("it is in namespaces, or says why not", || {
         let said = up.text("err");
@@ -326,6 +339,94 @@ fn a_pod_may_see_the_addresses_of_its_callers() {
         });
         up.signal(Signal::TERM);
         assert!(up.wait().success());
+    }
+}
+
+/// The machine's own network of this test, and beyond it somebody who answers.
+const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const BEYOND: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+
+/// Clients of somebody beyond the mesh, by address and, if they are to be `named`, by name, which they look up at their start.
+fn going_out(folder: &Path, named: bool) {
+    let off = "sidecar.istio.io/inject: \"false\"";
+    let to = |host: &str, text: String| text.replace("$(SERVER_SERVICE_HOST)", host);
+    let address = BEYOND.to_string();
+    let mut text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: court, labels: {istio-injection: enabled}}\n".to_owned();
+    for (host, suffix) in [(&*address, ""), ("beyond.test", "-named")] {
+        if named || suffix.is_empty() {
+            text += &to(host, client(&format!("captured{suffix}"), "", 8088));
+            text += &to(host, client(&format!("plain{suffix}"), off, 8088));
+        }
+    }
+    fs::write(folder.join("court.yaml"), text).expect("written");
+}
+
+/// For the calling thread and what it starts, this is the machine's resolv.conf.
+#[expect(unsafe_code, reason = "a mount namespace for one thread")]
+fn resolve_by(resolv_conf: &Path) {
+    use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+    // SAFETY: NEWNS unshares no memory and no descriptors.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("its own mounts");
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).expect("private");
+    mount_bind(resolv_conf, "/etc/resolv.conf").expect("bound");
+}
+
+/// Somebody beyond the machine who serves HTTP on 8088 and names on 53.
+fn beyond(machine: &Namespace) -> (Bridge, Namespace) {
+    let addresses = [Prefixed::v4(MACHINE, 24)];
+    let bridge = machine.run(|| Bridge::create(&addresses));
+    let bridge = bridge.expect("entered").expect("a bridge");
+    let beyond = bridge.add_pod(&[Prefixed::v4(BEYOND, 24)], &[MACHINE.into()]);
+    let beyond = beyond.expect("a namespace");
+    let listener = beyond.run(|| TcpListener::bind((BEYOND, 8088)));
+    application::reflect(listener.expect("entered").expect("bound"));
+    let names = beyond.run(|| UdpSocket::bind((BEYOND, 53)));
+    let zone = [("beyond.test", vec![BEYOND])].into();
+    Resolver::start_on(names.expect("entered").expect("bound"), zone);
+    (bridge, beyond)
+}
+
+#[test]
+fn pods_reach_beyond_the_mesh_only_where_that_was_asked_for() {
+    // The machine is a namespace, and so is what is beyond it: nothing is sent to anybody else.
+    let machine = match Namespace::create() {
+        Ok(machine) => machine,
+        Err(error) => return eprintln!("skipped: no network namespace: {error}"),
+    };
+    let _beyond = beyond(&machine);
+    let folder = tempfile::tempdir().expect("a folder");
+    let resolv_conf = folder.path().join("resolv.conf");
+    fs::write(&resolv_conf, format!("nameserver {BEYOND}\n")).expect("written");
+    let rules = || machine.run(|| Command::new("nft").args(["list", "ruleset"]).output());
+    let before = rules().map(|output| output.map(|output| output.stdout));
+    for (egress, expected) in [("none", 502), ("host", 200)] {
+        for user in [None, Some(NOBODY).filter(|_| is_root())] {
+            let up = machine.run(|| {
+                resolve_by(&resolv_conf);
+                start_with(
+                    |folder| going_out(folder, egress == "host"),
+                    user,
+                    &["--egress", egress],
+                )
+            });
+            let Some((mut up, published)) = up.expect("entered") else {
+                return;
+            };
+            assert_eq!(published.len(), if egress == "host" { 4 } else { 2 });
+            for (name, address) in published {
+                let ask = || get(address, "/").map_or(0, |answer| answer.status);
+                wait_until(&format!("--egress {egress}: {name} is answered"), || {
+                    machine.run(ask).expect("entered") == expected
+                });
+            }
+            let now = rules().map(|output| output.map(|output| output.stdout));
+            assert_eq!(format!("{now:?}"), format!("{before:?}"));
+            up.signal(Signal::TERM);
+            assert!(up.wait().success());
+            assert_eq!((up.family(), up.left_behind()), (vec![], vec![]));
+        }
     }
 }
 

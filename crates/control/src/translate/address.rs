@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use prost::Message;
-use voile_model::mesh::{EndpointAddress, Mesh, Resolution, Service, TargetPort, Workload};
+use voile_model::mesh::{
+    EndpointAddress, Location, Mesh, Resolution, Service, TargetPort, Workload,
+};
 use voile_model::{Hostname, Port, ServiceKey};
 use voile_proto::workload as wire;
 use voile_xds::server::Resource;
@@ -13,6 +15,9 @@ use voile_xds::wire::{CLUSTER, address_bytes, encode_service, encode_workload};
 
 use super::Kept;
 use crate::snapshot::{MeshSnapshot, resource};
+
+/// The label of an endpoint that stands behind a proxy.
+const TLS_MODE: &str = "security.istio.io/tlsMode";
 
 type Members = BTreeMap<ServiceKey, BTreeMap<Port, Port>>;
 
@@ -44,7 +49,7 @@ pub(super) fn addresses(mesh: &Mesh, kept: &Kept<'_>, snapshot: &mut MeshSnapsho
         add(snapshot, kept.or_new(made));
     }
     for service in mesh.services.values() {
-        for workload in named_endpoints(service) {
+        for workload in named_endpoints(mesh, service) {
             let uid: Arc<str> = workload.uid.as_str().into();
             workloads_of
                 .entry(service.key.clone())
@@ -113,7 +118,7 @@ fn workload_aliases(workload: &Workload) -> Vec<Arc<str>> {
 }
 
 /// Endpoints known only by a DNS name: workloads without address or identity, which the proxy resolves itself.
-fn named_endpoints(service: &Service) -> Vec<wire::Workload> {
+fn named_endpoints(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
     let plain = BTreeMap::new();
     match &service.resolution {
         Resolution::Alias(hostname) => vec![named(service, hostname, &plain)],
@@ -131,7 +136,19 @@ fn named_endpoints(service: &Service) -> Vec<wire::Workload> {
             .endpoints
             .iter()
             .filter_map(|endpoint| match &endpoint.address {
-                EndpointAddress::Dns(hostname) => Some(named(service, hostname, &endpoint.ports)),
+                EndpointAddress::Dns(hostname) => {
+                    let mut workload = named(service, hostname, &endpoint.ports);
+                    // It says that it takes mutual TLS, and who it is then. Nobody outside the mesh is asked for that.
+                    let inside = service.location == Location::MeshInternal;
+                    let auto = inside && mesh.config.enable_auto_mtls;
+                    if auto && endpoint.labels.get(TLS_MODE) == Some("istio") {
+                        let account = endpoint.service_account.as_deref();
+                        workload.service_account = account.unwrap_or("default").to_owned();
+                        workload.trust_domain = mesh.config.trust_domain.to_string();
+                        workload.tunnel_protocol = wire::TunnelProtocol::LegacyIstioMtls.into();
+                    }
+                    Some(workload)
+                }
                 EndpointAddress::Ip(_) => None,
             })
             .collect(),
@@ -182,5 +199,68 @@ fn named(
         )]
         .into(),
         ..wire::Workload::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prost::Message;
+    use voile_proto::workload as wire;
+
+    /// Two endpoints with a label that asks for mutual TLS, one by address and one by name, and two without.
+    fn entry(name: &str, location: &str) -> String {
+        format!(
+            r#"
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  hosts: [{name}.test]
+  {location}
+  ports: [{{number: 80, name: http}}]
+  resolution: DNS
+  endpoints:
+  - {{address: a.{name}.test, serviceAccount: far, labels: {{security.istio.io/tlsMode: istio}}}}
+  - {{address: b.{name}.test}}
+  - {{address: 192.0.2.1, serviceAccount: far, labels: {{security.istio.io/tlsMode: istio}}}}
+  - {{address: 192.0.2.2}}
+"#
+        )
+    }
+
+    #[test]
+    fn only_endpoints_inside_the_mesh_that_ask_for_mutual_tls_are_given_it() {
+        let text = entry("internal", "location: MESH_INTERNAL")
+            + &entry("external", "location: MESH_EXTERNAL")
+            + &entry("unsaid", "");
+        let files = [voile_model::SourceFile::new("mesh.yaml", text)];
+        let (mesh, problems) = voile_model::check(&files, None);
+        let wrong = problems.iter().any(voile_model::Diagnostic::is_error);
+        assert!(!wrong, "{problems:?}");
+        let (snapshot, _) = crate::translate::translate(&mesh, None);
+        let spared: BTreeSet<_> = mesh
+            .services
+            .values()
+            .flat_map(|service| super::super::policy::service_policy(&mesh, service).ports)
+            .flat_map(|port| port.plaintext_workloads)
+            .collect();
+        let mut asked = Vec::new();
+        for resource in snapshot.all_addresses.values() {
+            let address = wire::Address::decode(&*resource.body).expect("a message");
+            if let Some(wire::address::Type::Workload(workload)) = address.r#type
+                && workload.tunnel_protocol == i32::from(wire::TunnelProtocol::LegacyIstioMtls)
+                && !spared.contains(&workload.uid)
+            {
+                asked.push(format!("{} as {}", workload.name, workload.service_account));
+            }
+        }
+        asked.sort();
+        assert_eq!(
+            asked,
+            ["a.internal.test as far", "internal/192.0.2.1 as far"]
+        );
     }
 }

@@ -2,15 +2,16 @@
 //! the outside can do, until the inside ends.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::EnclosureError;
 use super::signals::{self, Blocked};
-use super::socket::{Word, receive, send, send_with};
+use super::socket::{Outward, Word, receive, send, send_with};
 use crate::child::{DROP_GRACE, Exit, Output, Spec, Supervised};
 
 /// Exit code of what a signal ended, less the signal's number: the shells' way.
@@ -102,7 +103,8 @@ impl Outside {
     fn listen_to(&mut self) -> io::Result<()> {
         let (word, _) = receive(&self.socket)?;
         match word {
-            Word::Listen(address) => self.listen(address),
+            Word::Listen(address) => self.give(TcpListener::bind(address)),
+            Word::Open(kind, v6) => self.give(open(kind, v6)),
             Word::Run(command, variables) => self.run(&command, variables),
             Word::Stop => {
                 if let Some(command) = &mut self.command {
@@ -115,9 +117,12 @@ impl Outside {
         }
     }
 
-    fn listen(&self, address: SocketAddr) -> io::Result<()> {
-        match TcpListener::bind(address) {
-            Ok(listener) => send_with(&self.socket, &Word::Listening(Ok(())), Some(&listener)),
+    fn give(&self, made: io::Result<impl AsFd>) -> io::Result<()> {
+        match made {
+            Ok(socket) => {
+                let word = Word::Listening(Ok(()));
+                send_with(&self.socket, &word, Some(socket.as_fd()))
+            }
             Err(error) => {
                 let code = error.raw_os_error().unwrap_or(libc::EIO);
                 send(&self.socket, &Word::Listening(Err(code)))
@@ -153,4 +158,17 @@ impl Outside {
             let _ = send(&self.socket, &Word::Ended(code));
         }
     }
+}
+
+fn open(kind: Outward, v6: bool) -> io::Result<OwnedFd> {
+    let family = match v6 {
+        true => AddressFamily::INET6,
+        false => AddressFamily::INET,
+    };
+    let kind = match kind {
+        Outward::Stream => SocketType::STREAM,
+        Outward::Datagrams => SocketType::DGRAM,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(family, kind, flags, None)?)
 }

@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,15 @@ const WORD_BYTES: usize = 128 * 1024;
 /// Between the parts of a word.
 const PART: char = '\0';
 
+/// A kind of socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outward {
+    /// TCP.
+    Stream,
+    /// UDP.
+    Datagrams,
+}
+
 /// One word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Word {
@@ -30,6 +39,8 @@ pub(super) enum Word {
     Listen(SocketAddr),
     /// Here it is (the socket comes along), or why not.
     Listening(Result<(), i32>),
+    /// Make a socket of this kind for us, of IPv6 or not; answered as `Listen` is.
+    Open(Outward, bool),
     /// Run this by the shell, with these variables.
     Run(String, Vec<(String, String)>),
     /// It ended.
@@ -47,6 +58,8 @@ impl Word {
             Self::Listen(address) => format!("listen{part}{address}"),
             Self::Listening(Ok(())) => format!("listening{part}0"),
             Self::Listening(Err(code)) => format!("listening{part}{code}"),
+            Self::Open(Outward::Stream, v6) => format!("open{part}{v6}{part}stream"),
+            Self::Open(Outward::Datagrams, v6) => format!("open{part}{v6}{part}datagrams"),
             Self::Run(command, variables) => {
                 let mut text = format!("run{part}{command}");
                 for (name, value) in variables {
@@ -69,6 +82,11 @@ impl Word {
                 0 => Ok(()),
                 code => Err(code),
             }),
+            "open" => match rest.split_once(PART)? {
+                (v6, "stream") => Self::Open(Outward::Stream, v6.parse().ok()?),
+                (v6, "datagrams") => Self::Open(Outward::Datagrams, v6.parse().ok()?),
+                _ => return None,
+            },
             "run" => {
                 let mut parts = rest.split(PART);
                 let command = parts.next()?.to_owned();
@@ -92,12 +110,12 @@ pub(super) fn send(socket: &OwnedFd, word: &Word) -> io::Result<()> {
 pub(super) fn send_with(
     socket: &OwnedFd,
     word: &Word,
-    listener: Option<&TcpListener>,
+    passed: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
     let text = word.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = listener.map(|listener| [listener.as_fd()]);
+    let descriptors = passed.map(|passed| [passed]);
     if let Some(descriptors) = &descriptors {
         control.push(SendAncillaryMessage::ScmRights(descriptors));
     }
@@ -158,17 +176,29 @@ impl Inside {
     /// # Errors
     /// As binding there fails.
     pub fn listen(&self, address: SocketAddr) -> io::Result<TcpListener> {
+        self.ask(&Word::Listen(address)).map(TcpListener::from)
+    }
+
+    /// A socket of the host's network that is not connected, and never waits; where it is used makes no difference.
+    ///
+    /// # Errors
+    /// As making it there fails.
+    pub fn outward(&self, kind: Outward, v6: bool) -> io::Result<OwnedFd> {
+        self.ask(&Word::Open(kind, v6))
+    }
+
+    fn ask(&self, question: &Word) -> io::Result<OwnedFd> {
         self.with(|ours| {
-            send(&ours.socket, &Word::Listen(address))?;
+            send(&ours.socket, question)?;
             loop {
                 match receive(&ours.socket)? {
-                    (Word::Listening(Ok(())), Some(socket)) => return Ok(socket.into()),
+                    (Word::Listening(Ok(())), Some(socket)) => return Ok(socket),
                     (Word::Listening(Err(code)), _) => {
                         return Err(io::Error::from_raw_os_error(code));
                     }
                     (Word::Ended(code), _) => ours.ended = Some(code),
                     (word, _) => {
-                        let text = format!("asked to listen, the outside says {word:?}");
+                        let text = format!("asked for a socket, the outside says {word:?}");
                         return Err(io::Error::other(text));
                     }
                 }
@@ -240,6 +270,8 @@ mod tests {
             Word::Listen(([127, 0, 0, 1], 80).into()),
             Word::Listening(Ok(())),
             Word::Listening(Err(98)),
+            Word::Open(Outward::Stream, true),
+            Word::Open(Outward::Datagrams, false),
             Word::Run("echo \"$URL\"".to_owned(), variables),
             Word::Run("true".to_owned(), vec![]),
             Word::Ended(7),
@@ -247,7 +279,15 @@ mod tests {
         ] {
             assert_eq!(Word::decode(&word.encode()), Some(word));
         }
-        for strange in ["", "listen\0x", "listening\0", "ended\x00300", "other"] {
+        for strange in [
+            "",
+            "listen\0x",
+            "listening\0",
+            "open\0true\0raw",
+            "open\0",
+            "ended\x00300",
+            "other",
+        ] {
             assert_eq!(Word::decode(strange), None, "{strange:?}");
         }
     }

@@ -123,6 +123,17 @@ pub struct Rules {
     pub capture: Option<Capture>,
     /// Without one: the part that kube-proxy has elsewhere.
     pub services: Vec<VirtualAddress>,
+    /// In the mesh's own namespace: where what leaves the mesh is turned to.
+    pub way_out: Option<WayOut>,
+}
+
+/// What leaves a mesh by its bridge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WayOut {
+    /// The port on the bridge that takes it.
+    pub port: u16,
+    /// The mesh's own addresses, which lead nowhere else.
+    pub within: Vec<Range>,
 }
 
 /// One family's view of the rules, in the order in which the kernel asks; both texts are made from it.
@@ -279,7 +290,17 @@ fn untracked(rules: &Rules) -> Vec<Rule> {
 }
 
 /// What comes to the pod.
-fn prerouting(rules: &Rules) -> Vec<Rule> {
+fn prerouting(rules: &Rules, family: Family) -> Vec<Rule> {
+    if let Some(way_out) = &rules.way_out {
+        let within = way_out
+            .within
+            .iter()
+            .filter(|range| Family::of(&range.address) == family);
+        let mut list = vec![rule([If::FromLoopbackDevice], Then::Leave)];
+        list.extend(within.map(|range| rule([If::To(*range)], Then::Leave)));
+        list.push(rule([If::Tcp], Then::Redirect(way_out.port)));
+        return list;
+    }
     let Some(capture) = &rules.capture else {
         return Vec::new();
     };

@@ -26,6 +26,7 @@ fn captured(capture: Capture) -> Rules {
     Rules {
         capture: Some(capture),
         services: vec![],
+        way_out: None,
     }
 }
 
@@ -184,6 +185,7 @@ fn a_virtual_address_is_shared_by_its_targets_of_the_same_family() {
     let rules = Rules {
         capture: None,
         services: vec![service],
+        way_out: None,
     };
     assert_eq!(
         rules_of(&script(&rules, true)),

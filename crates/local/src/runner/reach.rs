@@ -51,6 +51,11 @@ impl Reach {
             .collect()
     }
 
+    /// Where relays run.
+    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
+        self.thread.handle()
+    }
+
     /// Opens, closes and turns relays as the plan and the ready pods want it; returns what people should know.
     pub(super) fn follow(
         &mut self,

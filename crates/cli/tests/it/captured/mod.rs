@@ -82,6 +82,7 @@ impl Captured {
                     ..Capture::default()
                 }),
                 services: Vec::new(),
+                way_out: None,
             };
             apply(&tool, &made, &rules, bridge.has_v6()).expect("rules");
             made

@@ -22,7 +22,10 @@ pub(crate) struct Resolver {
 
 impl Resolver {
     pub(crate) fn start(zone: Zone) -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        Self::start_on(UdpSocket::bind("127.0.0.1:0").expect("a socket"), zone)
+    }
+
+    pub(crate) fn start_on(socket: UdpSocket, zone: Zone) -> Self {
         let resolver = Self {
             zone: Arc::new(Mutex::new(Some(zone))),
             address: socket.local_addr().expect("an address"),

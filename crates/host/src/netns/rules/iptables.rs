@@ -17,7 +17,7 @@ pub fn restore(rules: &Rules, v6: bool) -> String {
     }
     text.push_str("*nat\n:PREROUTING ACCEPT [0:0]\n:INPUT ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n");
     chain(&mut text, "OUTPUT", output(rules, family));
-    chain(&mut text, "PREROUTING", prerouting(rules));
+    chain(&mut text, "PREROUTING", prerouting(rules, family));
     text.push_str("COMMIT\n");
     text
 }

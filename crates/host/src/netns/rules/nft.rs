@@ -11,7 +11,7 @@ pub fn script(rules: &Rules, v6: bool) -> String {
     let mut text = String::new();
     let families: &[_] = &[(Family::V4, "ip"), (Family::V6, "ip6")];
     for &(family, name) in &families[..=usize::from(v6)] {
-        let (out, incoming) = (output(rules, family), prerouting(rules));
+        let (out, incoming) = (output(rules, family), prerouting(rules, family));
         // Naming it first makes the deletion valid where there was none.
         let _ = write!(
             text,
