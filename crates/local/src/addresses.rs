@@ -48,8 +48,11 @@ pub enum Layout {
 const POD_NETWORK: [u8; 2] = [10, 244];
 /// First octets of virtual addresses of services in namespaces.
 const SERVICE_NETWORK: [u8; 2] = [10, 96];
-/// The first of those.
-pub const SERVICES_V4: Ipv4Addr = Ipv4Addr::new(SERVICE_NETWORK[0], SERVICE_NETWORK[1], 0, 0);
+/// Whether it is one of those.
+pub fn is_service(address: Ipv4Addr) -> bool {
+    address.octets()[..2] == SERVICE_NETWORK
+}
+
 /// Bits of both.
 pub const PREFIX_V4: u8 = 16;
 /// Bits of the pods' IPv6 network.

@@ -21,6 +21,8 @@ use tokio::time::timeout;
 use voile_host::enclosure::{Inside, Outward};
 use voile_host::netns::original_destination;
 
+use crate::addresses::is_service;
+
 /// How long a connection to the world may take; a sidecar's own patience is 10 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections held at once; more wait in the kernel's queue.
@@ -194,10 +196,12 @@ impl Gate {
     }
 }
 
-/// What is bound to loopback counts on nobody but the host calling it, however its address is written.
+/// What is bound to loopback counts on nobody but the host calling it, however its address is written; and a virtual address
+/// that nobody in the mesh has is not somebody's outside.
 fn leads_out(to: &SocketAddr) -> bool {
     let ip = to.ip().to_canonical();
-    !(ip.is_loopback() || ip.is_unspecified() || ip.is_multicast())
+    let virtual_address = matches!(ip, IpAddr::V4(ip) if is_service(ip));
+    !(ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || virtual_address)
 }
 
 fn keep_alive(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
@@ -215,6 +219,7 @@ mod tests {
             ("192.0.2.1:80", true),
             ("169.254.0.1:80", true),
             ("[2001:db8::1]:443", true),
+            ("10.96.3.4:80", false),
             ("127.0.0.1:80", false),
             ("127.9.9.9:80", false),
             ("0.0.0.0:80", false),

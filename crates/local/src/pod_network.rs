@@ -14,7 +14,7 @@ use voile_host::place::{Place, Privileges};
 use voile_model::mesh::{AddressRange, CaptureScope, Transport};
 use voile_model::{Mesh, Port, ResourceName};
 
-use crate::addresses::{GATEWAY, NAME_SERVER, PREFIX_V4, PREFIX_V6, SERVICES_V4, beside};
+use crate::addresses::{GATEWAY, NAME_SERVER, PREFIX_V4, PREFIX_V6, beside};
 use crate::application::DNS_PORT;
 use crate::egress::{self, Gate};
 use crate::expand::{Plan, PodPlan, endpoints_of};
@@ -87,8 +87,24 @@ impl MeshNetwork {
             Prefixed::v4(GATEWAY, PREFIX_V4),
             Prefixed::v6(beside(GATEWAY), PREFIX_V6),
         ];
+        let bridge = Bridge::create(&addresses)?;
+        let range = |address: IpAddr, prefix| Range { address, prefix };
+        // Where nobody listens a connection is refused by a reset. Left to routing, "unreachable" is said a few times a second
+        // at most, and everybody else waits.
+        let rules = Rules {
+            way_out: Some(WayOut {
+                port: EGRESS_PORT,
+                within: vec![
+                    range(GATEWAY.into(), PREFIX_V4),
+                    range(beside(GATEWAY).into(), PREFIX_V6),
+                ],
+            }),
+            ..Rules::default()
+        };
+        let namespace = Namespace::current()?;
+        apply(&tool, &namespace, &rules, bridge.has_v6()).map_err(io::Error::other)?;
         Ok(Self {
-            bridge: Bridge::create(&addresses)?,
+            bridge,
             tool,
             inside,
         })
@@ -116,21 +132,7 @@ impl MeshNetwork {
 
     /// Lets pods reach the host's network: by TCP, and by questions to its name server.
     pub fn lead_out(&self, runtime: &tokio::runtime::Handle) -> io::Result<()> {
-        let namespace = Namespace::current()?;
-        let range = |address: IpAddr, prefix| Range { address, prefix };
-        let rules = Rules {
-            way_out: Some(WayOut {
-                port: EGRESS_PORT,
-                within: vec![
-                    range(GATEWAY.into(), PREFIX_V4),
-                    range(SERVICES_V4.into(), PREFIX_V4),
-                    range(beside(GATEWAY).into(), PREFIX_V6),
-                ],
-            }),
-            ..Rules::default()
-        };
         let v6 = self.bridge.has_v6();
-        apply(&self.tool, &namespace, &rules, v6).map_err(io::Error::other)?;
         let gate = Gate::new(runtime, &self.inside);
         let addresses: [IpAddr; 2] = [GATEWAY.into(), beside(GATEWAY).into()];
         for address in &addresses[..=usize::from(v6)] {

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -342,6 +343,8 @@ fn a_pod_may_see_the_addresses_of_its_callers() {
     }
 }
 
+/// No call of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The machine's own network of this test, and beyond it somebody who answers.
 const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const BEYOND: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -388,6 +391,31 @@ fn beyond(machine: &Namespace) -> (Bridge, Namespace) {
     (bridge, beyond)
 }
 
+/// What a pod without a sidecar hears of calls to nobody.
+fn calling_out(up: &Up) -> Vec<std::io::ErrorKind> {
+    let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let captured: Vec<_> = sidecars(up)
+        .iter()
+        .map(|(_, pid)| network(&pid.to_string()))
+        .collect();
+    let family = up.family();
+    let applications = family.iter().filter(|line| line.contains(" echo --listen"));
+    let plain = applications
+        .filter_map(|line| line.split(' ').next())
+        .find(|pid| !captured.contains(&network(pid)));
+    let pid = plain
+        .and_then(|pid| pid.parse().ok())
+        .expect("a pod without a sidecar");
+    inside(pid, || {
+        let call = |last| {
+            TcpStream::connect_timeout(&(Ipv4Addr::new(192, 0, 2, last), 80).into(), PATIENCE)
+        };
+        (3..33)
+            .map(|last| call(last).expect_err("nobody").kind())
+            .collect()
+    })
+}
+
 #[test]
 fn pods_reach_beyond_the_mesh_only_where_that_was_asked_for() {
     // The machine is a namespace, and so is what is beyond it: nothing is sent to anybody else.
@@ -420,6 +448,11 @@ fn pods_reach_beyond_the_mesh_only_where_that_was_asked_for() {
                 wait_until(&format!("--egress {egress}: {name} is answered"), || {
                     machine.run(ask).expect("entered") == expected
                 });
+            }
+            if egress == "none" && is_root() {
+                // More than routing would say "unreachable" for.
+                let refused = [std::io::ErrorKind::ConnectionRefused; 30];
+                assert_eq!(calling_out(&up), refused);
             }
             let now = rules().map(|output| output.map(|output| output.stdout));
             assert_eq!(format!("{now:?}"), format!("{before:?}"));
