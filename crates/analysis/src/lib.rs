@@ -4,6 +4,7 @@
 //! security, that is an error here.
 
 pub mod codes;
+mod destinations;
 mod listeners;
 mod peer_authentication;
 mod services;
@@ -24,6 +25,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     peer_authentication::check(mesh, &subjects, &mut found);
     workloads::check(mesh, &subjects, &mut found);
     telemetry::check(mesh, &subjects, &mut found);
+    destinations::check(mesh, &mut found);
     Diagnostic::sort(&mut found);
     found.dedup();
     found

@@ -8,6 +8,7 @@
 mod assemble;
 mod capture;
 mod config;
+mod destination;
 mod document;
 mod kinds;
 mod kubernetes;
@@ -30,8 +31,8 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
 use crate::mesh::{
-    ConfigMap, Deployment, MeshConfig, NamespaceResource, PeerAuthentication, Pod, ProxyConfig,
-    Secret, Service, ServiceAccount, Sidecar, Telemetry, Workload,
+    ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource, PeerAuthentication, Pod,
+    ProxyConfig, Secret, Service, ServiceAccount, Sidecar, Telemetry, Workload,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -69,6 +70,7 @@ pub(crate) enum Checked {
     Deployment(Arc<Deployment>),
     Sidecar(Arc<Sidecar>),
     PeerAuthentication(Arc<PeerAuthentication>),
+    DestinationRule(Arc<DestinationRule>),
     Telemetry(Arc<Telemetry>),
     MeshConfig(Arc<MeshConfig>),
     ConfigMap(Arc<ConfigMap>),

@@ -3,6 +3,7 @@
 
 pub mod capture;
 pub mod config;
+mod destination;
 pub mod peer_authentication;
 mod relations;
 pub mod service;
@@ -19,6 +20,7 @@ pub use config::{
     OpenTelemetryProvider, OtlpTransport, OutboundPolicy, Provider, ProviderHeader,
     ProviderService, ProxyConfig, ProxySettings, ProxyTracing, RetryPolicy,
 };
+pub use destination::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
 pub use service::{
@@ -59,6 +61,8 @@ pub struct Mesh {
     pub sidecars: BTreeMap<ResourceName, Arc<Sidecar>>,
     /// PeerAuthentications, oldest first (creation time, then the order of the documents).
     pub peer_authentications: Vec<Arc<PeerAuthentication>>,
+    /// DestinationRules, oldest first (creation time, then the order of the documents).
+    pub destination_rules: Vec<Arc<DestinationRule>>,
     /// Telemetry resources, oldest first (creation time, then the order of the documents).
     pub telemetries: Vec<Arc<Telemetry>>,
     /// ProxyConfig resources.

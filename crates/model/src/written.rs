@@ -2,6 +2,7 @@
 //! it from the tree; one function per kind in `check` makes the checked type of it, or says why not.
 
 pub(crate) mod config;
+pub(crate) mod destination;
 pub(crate) mod header;
 pub(crate) mod kubernetes;
 pub(crate) mod networking;

@@ -160,6 +160,8 @@ pub(crate) struct ServicePlan {
     pub(crate) protocol: Protocol,
     /// HTTP/1.1 travels to its sidecars as HTTP/2.
     pub(crate) http2_upgrade: bool,
+    /// What a client speaks is spoken on, whatever is declared.
+    pub(crate) client_protocol: bool,
     pub(crate) authorities: Vec<Arc<str>>,
     pub(crate) endpoints: Vec<EndpointPlan>,
     pub(crate) retry: RetryPolicy,

@@ -402,6 +402,9 @@ impl Registry {
             http2_upgrade: self
                 .policy(wanted)
                 .is_some_and(|policy| policy.http2_upgrade),
+            client_protocol: self
+                .policy(wanted)
+                .is_some_and(|policy| policy.client_protocol),
             authorities: wanted.authorities.clone(),
             endpoints,
         }

@@ -5,6 +5,7 @@ mod analyze;
 mod bench;
 mod captured;
 mod credentials;
+mod destination_rules;
 mod handover;
 mod handover_protocols;
 mod hostile;

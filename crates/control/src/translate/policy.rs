@@ -2,7 +2,8 @@
 
 use voile_model::Port;
 use voile_model::mesh::{
-    CaptureMode, Location, Mesh, Protocol as Written, Resolution, Scope, Service, Sidecar, Workload,
+    CaptureMode, ConnectionPool, Location, Mesh, Protocol as Written, Resolution, Scope, Service,
+    Sidecar, Workload,
 };
 use voile_policy::{Mode, effective};
 use voile_proto::proxy as wire;
@@ -13,8 +14,10 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
     // Nobody in the mesh stands behind it, or nobody is to speak mutual TLS unasked.
     let never = service.location == Location::MeshExternal || !mesh.config.enable_auto_mtls;
     let workloads = mesh.workloads_of(service);
+    let rule = mesh.destination_rule(service);
     let port_policy = |port: &voile_model::mesh::ServicePort| {
         let protocol = protocol_of(port.protocol)?;
+        let pool = rule.map_or_else(ConnectionPool::default, |rule| rule.pool(port.number, None));
         let plaintext = workloads.iter().filter(|member| {
             let disabled = || {
                 member.ports.get(&port.number).is_some_and(|target| {
@@ -30,8 +33,9 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
             plaintext_workloads: plaintext
                 .map(|member| member.workload.uid.to_string())
                 .collect(),
-            http2_upgrade: upgrades(mesh, protocol.to_proxy()),
+            http2_upgrade: upgrades(mesh, pool, protocol.to_proxy()),
             retry: retry(mesh),
+            client_protocol: pool.use_client_protocol,
         })
     };
     wire::ServicePolicy {
@@ -63,9 +67,12 @@ fn retry(mesh: &Mesh) -> Option<wire::RetryPolicy> {
     })
 }
 
-/// Whether HTTP/1.1 to a port travels as HTTP/2: only ports that are known to speak it, as in Istio.
-fn upgrades(mesh: &Mesh, protocol: wire::Protocol) -> bool {
-    mesh.config.http2_upgrade && protocol == wire::Protocol::Http
+/// Whether HTTP/1.1 to a port travels as HTTP/2: only ports that are known to speak it. A DestinationRule's word counts
+/// before the mesh's.
+fn upgrades(mesh: &Mesh, pool: ConnectionPool, protocol: wire::Protocol) -> bool {
+    pool.http2_upgrade.unwrap_or(mesh.config.http2_upgrade)
+        && !pool.use_client_protocol
+        && protocol == wire::Protocol::Http
 }
 
 fn proto_of_undeclared(port: Port) -> i32 {
@@ -91,8 +98,10 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
             .then(uid)
             .into_iter()
             .collect(),
-        http2_upgrade: upgrades(mesh, port.protocol()),
+        // A workload called by its own address is no service's host, which is what rules are for.
+        http2_upgrade: upgrades(mesh, ConnectionPool::default(), port.protocol()),
         retry: retry(mesh),
+        client_protocol: false,
     };
     let mut ports: Vec<_> = captured.ports.iter().map(port_policy).collect();
     // Ports that nothing but the extent of capture speaks of.

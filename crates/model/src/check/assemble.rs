@@ -31,6 +31,8 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
     // Oldest first; without a time, the order of the documents, which is the order they are in.
     mesh.peer_authentications
         .sort_by_key(|policy| policy.created.unwrap_or(i64::MAX));
+    mesh.destination_rules
+        .sort_by_key(|rule| rule.created.unwrap_or(i64::MAX));
     mesh.telemetries
         .sort_by_key(|telemetry| telemetry.created.unwrap_or(i64::MAX));
     mesh.resources = resources;
@@ -159,6 +161,7 @@ fn second_round(
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }
         Checked::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
+        Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
         Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
         Checked::ProxyConfig(config) => drop(

@@ -20,7 +20,8 @@ use crate::written::{Text, config as written, kubernetes};
 use crate::yaml::{self, Place, Value};
 
 /// `h2UpgradePolicy`.
-const H2_UPGRADE_POLICIES: [(&str, bool); 2] = [("DO_NOT_UPGRADE", false), ("UPGRADE", true)];
+pub(super) const H2_UPGRADE_POLICIES: [(&str, bool); 2] =
+    [("DO_NOT_UPGRADE", false), ("UPGRADE", true)];
 
 /// Name of the ConfigMap that configures the mesh.
 const MESH_CONFIG_MAP: &str = "istio";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::kinds::{KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
-    Checked, Read, ResourceId, Stored, config, kubernetes, networking, pod, security,
+    Checked, Read, ResourceId, Stored, config, destination, kubernetes, networking, pod, security,
     service_entry, sidecar, telemetry,
 };
 use crate::codes;
@@ -227,6 +227,8 @@ fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> 
         "Deployment" => {
             pod::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))
         }
+        "DestinationRule" => destination::destination_rule(meta, fields, report)
+            .map(|rule| Checked::DestinationRule(rule.into())),
         "IPAddress" => {
             kubernetes::ip_address(meta, fields, report).map(|a| Checked::IpAddress(a.into()))
         }

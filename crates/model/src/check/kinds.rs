@@ -33,6 +33,7 @@ const fn kind(name: &'static str, api_versions: &'static [&'static str]) -> Kind
 pub(super) const KINDS: &[Kind] = &[
     kind("ConfigMap", CORE),
     kind("Deployment", &["apps/v1"]),
+    kind("DestinationRule", NETWORKING),
     Kind {
         name: "IPAddress",
         api_versions: &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
@@ -81,7 +82,6 @@ pub(super) const UNREAD: &[(&str, Unread)] = &[
     ("NetworkPolicy", Unread::NotYetSecurity),
     ("BackendTLSPolicy", Unread::NotYetSecurity),
     ("VirtualService", Unread::NotYet),
-    ("DestinationRule", Unread::NotYet),
     ("Gateway", Unread::NotYet),
     ("WorkloadGroup", Unread::NotYet),
     ("TrafficExtension", Unread::NotYet),

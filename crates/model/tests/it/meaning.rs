@@ -22,6 +22,96 @@ fn ports(pairs: &[(u16, u16)]) -> Vec<(Port, Port)> {
         .collect()
 }
 
+const RULES: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: a, namespace: shop}
+spec: {ports: [{port: 80, name: http}, {port: 81, name: http-b}, {port: 82, name: http-c}]}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: everybody, namespace: istio-system}
+spec:
+  host: '*.local'
+  trafficPolicy: {connectionPool: {http: {useClientProtocol: true}}}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: elsewhere, namespace: other}
+spec: {host: a.shop.svc.cluster.local}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: narrow, namespace: shop}
+spec:
+  host: a
+  trafficPolicy:
+    connectionPool: {http: {h2UpgradePolicy: UPGRADE}}
+    portLevelSettings:
+    - {port: {number: 81}, connectionPool: {http: {h2UpgradePolicy: DO_NOT_UPGRADE}}}
+    - {port: {number: 82}}
+  subsets:
+  - {name: silent, labels: {version: v1}}
+  - name: v2
+    labels: {version: v2}
+    trafficPolicy:
+      connectionPool: {http: {useClientProtocol: true}}
+      portLevelSettings: [{port: {number: 80}}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: wide, namespace: shop}
+spec: {host: '*.shop.svc.cluster.local'}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: younger, namespace: shop, creationTimestamp: 2026-01-31T12:00:00Z}
+spec: {host: a}
+";
+
+#[test]
+fn a_destination_rule_is_the_narrowest_of_its_namespace_and_its_levels_replace_each_other() {
+    let mut mesh = good(RULES);
+    let service = mesh.services.values().next().unwrap().clone();
+    // Whoever has a time is older than whoever has none.
+    let younger = mesh.destination_rule(&service).unwrap();
+    assert_eq!(&*younger.name.name, "younger");
+    mesh.destination_rules
+        .retain(|rule| &*rule.name.name != "younger");
+    let rule = mesh.destination_rule(&service).unwrap().clone();
+    assert_eq!(&*rule.name.name, "narrow");
+    let (upgrade, keep) = (Some(true), Some(false));
+    for (port, subset, expected) in [
+        (80, None, (upgrade, false)),
+        (81, None, (keep, false)),
+        (82, None, (None, false)),
+        (83, None, (upgrade, false)),
+        (80, Some("silent"), (upgrade, false)),
+        (81, Some("silent"), (keep, false)),
+        (80, Some("v2"), (None, false)),
+        (81, Some("v2"), (None, true)),
+        (82, Some("v2"), (None, true)),
+        (80, Some("unknown"), (upgrade, false)),
+    ] {
+        let pool = rule.pool(Port::new(port).unwrap(), subset);
+        let got = (pool.http2_upgrade, pool.use_client_protocol);
+        assert_eq!(got, expected, "{port} {subset:?}");
+    }
+    mesh.destination_rules
+        .retain(|rule| &*rule.name.name != "narrow");
+    let name = |mesh: &Mesh| {
+        mesh.destination_rule(&service)
+            .map(|rule| rule.name.to_string())
+    };
+    assert_eq!(name(&mesh).as_deref(), Some("shop/wide"));
+    mesh.destination_rules
+        .retain(|rule| &*rule.name.name != "wide");
+    assert_eq!(name(&mesh).as_deref(), Some("istio-system/everybody"));
+    mesh.destination_rules
+        .retain(|rule| &*rule.name.name != "everybody");
+    assert_eq!(name(&mesh), None, "of another namespace");
+}
+
 #[test]
 fn the_mesh_configuration_is_read() {
     let config = shop().config;

@@ -578,6 +578,9 @@ pub struct PortPolicy {
     /// Absent: a proxy's own default, which repeats only what provably was not processed.
     #[prost(message, optional, tag = "5")]
     pub retry: ::core::option::Option<RetryPolicy>,
+    /// What a client speaks is spoken on to this port, whatever is declared (useClientProtocol).
+    #[prost(bool, tag = "6")]
+    pub client_protocol: bool,
 }
 impl ::prost::Name for PortPolicy {
     const NAME: &'static str = "PortPolicy";

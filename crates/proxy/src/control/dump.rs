@@ -184,6 +184,7 @@ fn port_policy(port: u16, policy: &PortPolicy) -> Value {
         "protocol": format!("{:?}", policy.protocol),
         "plaintext_workloads": texts(&policy.plaintext_workloads),
         "http2_upgrade": policy.http2_upgrade,
+        "client_protocol": policy.client_protocol,
     })
 }
 

@@ -264,6 +264,10 @@ impl Registry {
                     .as_ref()
                     .and_then(|service| self.policy(service))
                     .is_some_and(|policy| policy.http2_upgrade),
+                client_protocol: service
+                    .as_ref()
+                    .and_then(|service| self.policy(service))
+                    .is_some_and(|policy| policy.client_protocol),
                 authorities: Vec::new(),
                 endpoints: vec![self.endpoint_called(to, Some((workload, workloads)))],
             }],
@@ -295,6 +299,7 @@ impl Registry {
             port: to.port(),
             protocol: undeclared(to),
             http2_upgrade: false,
+            client_protocol: false,
             authorities: Vec::new(),
             endpoints: vec![self.endpoint_called(to, None)],
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use voile_model::mesh::telemetry::Side;
 use voile_traffic::Attempt;
 use voile_transport::Stream;
+use voile_xds::wire::Protocol;
 
 use super::captured::Captured;
 use super::endpoint::{InFlight, outbound_labels};
@@ -179,7 +180,7 @@ impl HttpRole for OutboundRole {
         };
         let (key, protocol) = (endpoint.key, service.plan.protocol);
         let to_sidecar = endpoint.plan.expected.is_some();
-        let service_upgrades = service.plan.http2_upgrade;
+        let (upgrades, as_client) = (service.plan.http2_upgrade, service.plan.client_protocol);
         let endpoint = Some(InFlight::begin(endpoint));
         let authority = head
             .authority()
@@ -196,9 +197,12 @@ impl HttpRole for OutboundRole {
         route.observer = observer;
         route.retry = Some(retry);
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
-        route.upstream = upstream(protocol, head);
+        route.upstream = match as_client {
+            true => upstream(Protocol::Auto, head),
+            false => upstream(protocol, head),
+        };
         // What upgrades to another protocol stays HTTP/1.1: not every server knows the HTTP/2 way.
-        if service_upgrades && to_sidecar && !head.wants_upgrade() {
+        if upgrades && to_sidecar && !head.wants_upgrade() {
             route.upstream = UpstreamHttp::Http2;
         }
         route.default_authority = authority;

@@ -30,6 +30,8 @@ pub struct PortPolicy {
     pub plaintext_workloads: BTreeSet<Arc<str>>,
     /// HTTP/1.1 travels to this port's sidecars as HTTP/2.
     pub http2_upgrade: bool,
+    /// What a client speaks is spoken on, whatever is declared.
+    pub client_protocol: bool,
     /// How requests are retried; `None` is the proxy's default.
     pub retry: Option<RetryPolicy>,
 }
@@ -81,6 +83,7 @@ impl ServicePolicy {
                     .map(|uid| uid.as_str().into())
                     .collect(),
                 http2_upgrade: entry.http2_upgrade,
+                client_protocol: entry.client_protocol,
                 retry: entry.retry.as_ref().map(RetryPolicy::check),
             };
             if ports.insert(number, policy).is_some() {

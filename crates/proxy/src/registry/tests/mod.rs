@@ -98,6 +98,7 @@ fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaint
             protocol: protocol.into(),
             plaintext_workloads: plaintext.iter().map(ToString::to_string).collect(),
             http2_upgrade: false,
+            client_protocol: false,
             retry: None,
         }],
         plaintext: false,
@@ -119,6 +120,7 @@ fn own_policy(registry: &mut Registry, uid: &str, declared: bool, others: bool) 
             protocol: proxy::Protocol::Http.into(),
             plaintext_workloads: declared.then(|| uid.to_owned()).into_iter().collect(),
             http2_upgrade: false,
+            client_protocol: false,
             retry: None,
         }],
         plaintext: others,
@@ -492,6 +494,7 @@ fn retries_are_what_the_control_plane_says_and_else_the_proxys_own() {
         protocol: Protocol::Http,
         plaintext_workloads: std::collections::BTreeSet::new(),
         http2_upgrade: false,
+        client_protocol: false,
         retry,
     };
     let own = RetryPolicy::default();

@@ -338,3 +338,45 @@ pub(super) async fn client_with_settings(address: SocketAddr) -> h2::client::Sen
     }
     client
 }
+
+#[test]
+fn what_a_client_speaks_is_spoken_on_where_the_policy_says_so() {
+    play(|| async {
+        let request = "GET /a HTTP/1.1\r\nHost: server\r\nX-One: 1\r\n\r\n";
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Two: 2\r\n\r\nhello";
+        let old = old_application(request, answer).await;
+        let stage = Stage::new(Settings::default());
+        stage.client_protocol.set(true);
+        // Declared as HTTP/2 to the client's side only.
+        let to = EndpointPlan {
+            name: None,
+            address: old,
+            expected: None,
+            weight: 1,
+            available: true,
+            peer: Peer::default(),
+        };
+        let address = stage.outbound(Protocol::Http2, to).await;
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        say(&mut stream, request.as_bytes()).await;
+        hear(&mut stream, answer.as_bytes()).await;
+        // Declared as HTTP/1.1, called in HTTP/2 by one that knows better.
+        let modern = application(|_, mut respond| async move {
+            let _ = respond.send_response(http::Response::new(()), true);
+        })
+        .await;
+        let to = EndpointPlan {
+            name: None,
+            address: modern,
+            expected: None,
+            weight: 1,
+            available: true,
+            peer: Peer::default(),
+        };
+        let address = stage.outbound(Protocol::Http, to).await;
+        let mut client = client(address).await;
+        let request = Request::get("http://server/").body(()).expect("a request");
+        let (response, _) = client.send_request(request, true).expect("sent");
+        assert_eq!(response.await.expect("an answer").status(), 200);
+    });
+}

@@ -67,6 +67,8 @@ pub(super) struct Stage {
     settings: Settings,
     /// Whether HTTP/1.1 travels as HTTP/2 from the listeners made from now on.
     pub(super) http2_upgrade: std::cell::Cell<bool>,
+    /// Whether what a client speaks is spoken on.
+    pub(super) client_protocol: std::cell::Cell<bool>,
 }
 
 impl Stage {
@@ -90,6 +92,7 @@ impl Stage {
             store,
             settings,
             http2_upgrade: std::cell::Cell::new(false),
+            client_protocol: std::cell::Cell::new(false),
         }
     }
 
@@ -144,6 +147,7 @@ impl Stage {
                 port: bind.port(),
                 protocol,
                 http2_upgrade: self.http2_upgrade.get(),
+                client_protocol: self.client_protocol.get(),
                 authorities: vec!["server".into()],
                 endpoints: vec![to],
             }],

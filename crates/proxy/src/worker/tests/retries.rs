@@ -82,6 +82,7 @@ async fn listener(
         services: vec![ServicePlan {
             retry,
             http2_upgrade: false,
+            client_protocol: false,
             retry_budget,
             service: Service::default(),
             port: 80,

@@ -61,6 +61,7 @@ async fn listener(
             port: 443,
             protocol: Protocol::Tls,
             http2_upgrade: false,
+            client_protocol: false,
             authorities: vec![(*name).into()],
             endpoints: vec![EndpointPlan {
                 name: None,
