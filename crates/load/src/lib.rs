@@ -5,7 +5,9 @@
 mod accept;
 mod body;
 pub mod bulk;
+pub mod capacity;
 pub mod clock;
+mod condition;
 mod connect;
 mod duration;
 pub mod echo;
@@ -30,6 +32,7 @@ mod tls;
 mod wire;
 mod worker;
 
+pub use condition::Condition;
 pub use duration::parse_duration;
 pub use options::{Bulk, LoadOptions, Protocol, Scheme, Target};
 pub use outcome::LoadResult;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::condition::Condition;
 use crate::grpc;
 use crate::http2::Shape;
 use crate::profile::{Part, Profile};
@@ -270,6 +271,8 @@ pub struct LoadOptions {
     pub headers: Vec<(String, String)>,
     /// Request body.
     pub body: Vec<u8>,
+    /// End the run when one of these is true of a second.
+    pub abort: Vec<Condition>,
     /// Length that every body must have.
     pub expect_size: Option<u64>,
     /// The one status that counts as good, instead of any 2xx.
@@ -302,6 +305,7 @@ impl LoadOptions {
             method: "GET".to_owned(),
             headers: Vec::new(),
             body: Vec::new(),
+            abort: Vec::new(),
             expect_size: None,
             expect_status: None,
         }
@@ -368,6 +372,9 @@ impl LoadOptions {
 
     /// Takes these parts as the rate over time. Without lengths they share the duration; with, the duration is their sum.
     pub fn set_parts(&mut self, parts: Vec<Part>) {
+        if parts.is_empty() {
+            return;
+        }
         let lengths: Option<Duration> = parts.iter().map(|part| part.length).sum();
         self.duration = lengths.unwrap_or(self.duration);
         let each = self.duration.as_secs_f64() / parts.len().max(1) as f64;

@@ -88,6 +88,9 @@ pub struct LoadResult {
     pub invalid_reasons: Vec<String>,
     /// The run was ended before its time.
     pub interrupted: bool,
+    /// The condition that ended it.
+    pub aborted: Option<String>,
+    /// The samples of `latency_us`.
     #[serde(skip)]
     pub(crate) latency: Samples,
     #[serde(skip)]
@@ -240,6 +243,7 @@ impl LoadResult {
             valid: true,
             invalid_reasons: Vec::new(),
             interrupted,
+            aborted: None,
             latency: tally.latency.clone(),
             error_latency: tally.error_latency.clone(),
         };

@@ -14,27 +14,54 @@ use crate::worker::{Live, Worker};
 /// Runs the load, blocking until it is over. With `progress`, prints a line to stderr each second.
 pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<LoadResult> {
     let options = Arc::new(options.clone());
-    let live = progress.then(Arc::<Mutex<Live>>::default);
+    let watched = progress || !options.abort.is_empty();
+    let live = watched.then(Arc::<Mutex<Live>>::default);
     let (theirs, told) = (Arc::clone(&options), live.clone());
     let make = move |index| Worker::new(Arc::clone(&theirs), index, told.clone());
+    let mut aborted = None;
     let ran = threads::run(&options, stop, make, |elapsed, _| {
-        live.as_deref().map(|live| live_line(live, elapsed))
+        let live = live.as_deref()?;
+        let second = std::mem::take(&mut *live.lock().unwrap_or_else(PoisonError::into_inner));
+        if aborted.is_none() && elapsed > options.warmup {
+            aborted = broken(&options, &second, elapsed);
+            if aborted.is_some() {
+                stop.raise();
+            }
+        }
+        progress.then(|| live_line(&second, elapsed))
     })?;
     let mut total = Tally::new(ran.timeline.measure, ran.timeline.end);
     for tally in &ran.counts {
         total.merge(tally);
     }
     let interrupted = total.end < ran.timeline.end;
-    Ok(LoadResult::new(
+    let mut result = LoadResult::new(
         &options,
         &total,
         ran.start_unix,
-        interrupted,
-    ))
+        interrupted && aborted.is_none(),
+    );
+    if let Some(why) = aborted {
+        result.valid = false;
+        result.invalid_reasons.push(why.clone());
+        result.aborted = Some(why);
+    }
+    Ok(result)
 }
 
-fn live_line(live: &Mutex<Live>, elapsed: Duration) -> String {
-    let second = std::mem::take(&mut *live.lock().unwrap_or_else(PoisonError::into_inner));
+/// Why the run must end after such a second.
+fn broken(options: &LoadOptions, second: &Live, elapsed: Duration) -> Option<String> {
+    if second.latency.count() == 0 {
+        return None;
+    }
+    options.abort.iter().find_map(|condition| {
+        let (broken, found) = condition.of(&second.latency, second.errors);
+        let at = elapsed.as_secs();
+        broken.then(|| format!("aborted after {at} s: {found} within a second ({condition})"))
+    })
+}
+
+fn live_line(second: &Live, elapsed: Duration) -> String {
     let (ok, errors) = (second.ok, second.errors);
     let (p50, p99) = (
         second.latency.quantile_us(0.50),

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use voile_load::schedule::parse_trace;
 use voile_load::{
-    Arrival, Bulk, LoadOptions, Part, Protocol, Stop, Target, TlsOptions, bulk, parse_duration,
+    Arrival, Bulk, Condition, LoadOptions, Part, Protocol, Stop, Target, TlsOptions, bulk,
+    capacity, parse_duration,
 };
 
 /// The most bytes that `--payload-size` makes.
@@ -123,6 +124,21 @@ pub(crate) struct Args {
     expect_status: Option<u16>,
     #[command(flatten)]
     tls: TlsArgs,
+    /// Find the highest rate at which these bounds hold, such as 'p99<5ms,errors<0.1%' (p50, p99, p99.9, mean, max, errors),
+    /// beginning at --rate, with probes of --duration (3s): the whole curve of latency against load, and its knee.
+    #[arg(long, value_name = "BOUNDS", conflicts_with_all = ["replay", "abort"])]
+    find_capacity: Option<String>,
+    /// How near the capacity must be found, in percent.
+    #[arg(
+        long,
+        default_value_t = 5.0,
+        value_name = "PERCENT",
+        requires = "find_capacity"
+    )]
+    precision: f64,
+    /// End the run when one of these is true of a second of it, such as 'errors>5%,p99>1s'.
+    #[arg(long, value_name = "CONDITIONS")]
+    abort: Option<String>,
     /// Print JSON; the same as --format json.
     #[arg(long, conflicts_with = "format")]
     json: bool,
@@ -215,6 +231,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         .and_then(|stop| stop.on_signals().map(|()| stop))
         .map_err(|error| error.to_string())
         .and_then(|stop| match options.protocol {
+            _ if args.find_capacity.is_some() => find_capacity(&args, &options, &stop, progress),
             Protocol::TcpBulk => run_bulk(&args, &options, &stop, progress),
             _ => run_requests(&args, &options, &stop, progress),
         });
@@ -246,6 +263,45 @@ fn run_requests(
     };
     print(args, &text)?;
     Ok(result.invalid_reasons)
+}
+
+/// Searches, prints, and returns why there is no answer.
+fn find_capacity(
+    args: &Args,
+    options: &LoadOptions,
+    stop: &Stop,
+    progress: bool,
+) -> Result<Vec<String>, String> {
+    let bounds = Condition::parse(args.find_capacity.as_deref().unwrap_or_default(), '<')?;
+    let mut say = |probe: &capacity::Probe| {
+        if progress {
+            let verdict = if probe.holds { "holds" } else { &probe.why };
+            eprintln!(
+                "{:>10.1}/s  p99 {:>8} µs  {verdict}",
+                probe.rate, probe.p99_us
+            );
+        }
+    };
+    let precision = args.precision / 100.0;
+    let found = capacity::find(options, &bounds, precision, stop, &mut say);
+    let found = found.map_err(|error| error.to_string())?;
+    let text = match format(args) {
+        Format::Table => found.to_table(),
+        Format::Json => found.to_json() + "\n",
+        Format::Fortio => return Err("--format fortio has no place for a search".to_owned()),
+    };
+    print(args, &text)?;
+    let mut reasons = Vec::new();
+    if found.capacity_rps <= 0.0 {
+        reasons.push(format!("the bounds hold at no rate: {}", found.limited_by));
+    }
+    if found.generator_limited {
+        reasons.push("the generator was the limit".to_owned());
+    }
+    if found.interrupted {
+        reasons.push("the search was interrupted".to_owned());
+    }
+    Ok(reasons)
 }
 
 fn run_bulk(
@@ -284,8 +340,13 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     }
     options.streams = args.streams;
     options.connections = args.connections;
-    options.duration = args.duration.unwrap_or(options.duration);
+    let usual = match args.find_capacity {
+        Some(_) => capacity::PROBE,
+        None => options.duration,
+    };
+    options.duration = args.duration.unwrap_or(usual);
     arrive(args, &mut options)?;
+    judge(args, &mut options)?;
     options.warmup = args.warmup;
     options.threads = args.threads;
     options.arrival = match args.arrival {
@@ -327,6 +388,23 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     options.expect_status = args.expect_status;
     options.check()?;
     Ok(options)
+}
+
+/// What ends a run, and what a search asks, read early so that wrong words cost no time.
+fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
+    if let Some(text) = &args.abort {
+        options.abort = Condition::parse(text, '>').map_err(|why| format!("abort {why}"))?;
+    }
+    if let Some(text) = &args.find_capacity {
+        Condition::parse(text, '<').map_err(|why| format!("find-capacity {why}"))?;
+        if !options.parts.is_empty() || options.rate <= 0.0 {
+            return Err("find-capacity begins at one rate above 0".to_owned());
+        }
+        if !(0.5..=50.0).contains(&args.precision) {
+            return Err(format!("precision {}: expected 0.5 to 50", args.precision));
+        }
+    }
+    Ok(())
 }
 
 /// When requests are due: a rate, a profile of rates, or a recorded trace.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use voile_load::echo::{EchoOptions, Stall};
 use voile_load::samples::Samples;
-use voile_load::{Arrival, LoadOptions, LoadResult, Stop, parse_duration};
+use voile_load::{Arrival, Condition, LoadOptions, LoadResult, Stop, parse_duration};
 
 use crate::server::Served;
 
@@ -313,4 +313,45 @@ fn durations_are_read_as_people_write_them() {
     for text in ["", "1", "s", "1x", "-1s", "1.2.3s", "9999999h", "1s2"] {
         assert!(parse_duration(text).is_err(), "{text}");
     }
+}
+
+#[test]
+fn a_condition_ends_the_run_and_is_named() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/?status=503:50");
+    options.duration = Duration::from_secs(60);
+    options.abort = Condition::parse("p99>60s,errors>20%", '>').unwrap();
+    let result = run(&options);
+    assert!(result.duration_s < 30.0, "{}", result.duration_s);
+    assert!(!result.valid && !result.interrupted);
+    let why = result.aborted.expect("it says why");
+    assert!(why.contains("errors>20%"), "{why}");
+    assert_eq!(result.scheduled, result.ok + result.errors_total);
+}
+
+#[test]
+fn the_capacity_of_a_server_with_a_known_limit_is_found() {
+    // 4 connections, each busy for 20 ms: 200 a second, and not one more.
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/?delay=20ms");
+    options.rate = 40.0;
+    options.duration = Duration::from_millis(500);
+    let bounds = Condition::parse("p90<60ms,errors<1%", '<').unwrap();
+    let mut seen = 0;
+    let found =
+        voile_load::capacity::find(&options, &bounds, 0.2, &Stop::new().unwrap(), &mut |_| {
+            seen += 1;
+        });
+    let found = found.unwrap();
+    assert_eq!(seen, found.curve.len());
+    // From below only as far as a loaded machine may go.
+    assert!(found.capacity_rps <= 230.0, "{}", found.to_table());
+    assert!(found.curve.iter().any(|probe| !probe.holds));
+    assert!(
+        found.to_table().contains("capacity"),
+        "{}",
+        found.to_table()
+    );
+    let json: Value = serde_json::from_str(&found.to_json()).unwrap();
+    assert_eq!(json["bounds"][0], "p90<60ms");
 }

@@ -1,0 +1,158 @@
+//! Bounds on what is measured, as people write them: `p99<5ms,errors<0.1%`. For the capacity search they must hold; a run
+//! is aborted when one written with `>` comes true.
+
+use std::fmt;
+
+use crate::duration::parse_duration;
+use crate::samples::Samples;
+
+/// What a bound is on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Metric {
+    /// A quantile of latency, 0…1.
+    Quantile(f64),
+    Mean,
+    Max,
+    /// Failed requests, as a fraction of all.
+    Errors,
+}
+
+/// One bound.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Condition {
+    text: String,
+    metric: Metric,
+    above: bool,
+    /// µs, or a fraction.
+    limit: f64,
+}
+
+impl Condition {
+    /// Reads `p50`, `p99`, `p99.9`, `mean`, `max` with a duration, `errors` with a percentage; several with commas. `sign` is the
+    /// one that belongs here, `<` or `>`.
+    ///
+    /// # Errors
+    /// Says which bound is wrong and what was expected.
+    pub fn parse(text: &str, sign: char) -> Result<Vec<Self>, String> {
+        text.split(',')
+            .map(|one| Self::one(one.trim(), sign))
+            .collect()
+    }
+
+    fn one(text: &str, sign: char) -> Result<Self, String> {
+        let wrong = || format!("`{text}`: expected such as p99{sign}5ms or errors{sign}0.1%");
+        let (name, value) = text.split_once(sign).ok_or_else(wrong)?;
+        let (name, value) = (name.trim(), value.trim_start_matches('=').trim());
+        let metric = match name {
+            "errors" => Metric::Errors,
+            "mean" => Metric::Mean,
+            "max" => Metric::Max,
+            _ => {
+                let digits = name.strip_prefix('p').ok_or_else(wrong)?;
+                // p999 is what records call p99.9.
+                let percent = match digits {
+                    "999" => Some(99.9),
+                    digits => digits.parse::<f64>().ok(),
+                };
+                let percent = percent.filter(|percent| (0.0..100.0).contains(percent));
+                Metric::Quantile(percent.ok_or_else(wrong)? / 100.0)
+            }
+        };
+        let limit = if metric == Metric::Errors {
+            let percent = value.strip_suffix('%').ok_or_else(wrong)?;
+            let percent = percent.trim().parse::<f64>().ok();
+            let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+            percent.ok_or_else(wrong)? / 100.0
+        } else {
+            parse_duration(value)?.as_secs_f64() * 1e6
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            metric,
+            above: sign == '>',
+            limit,
+        })
+    }
+
+    /// Whether it is true of these latencies, of which so many requests failed; and in words what was found.
+    #[must_use]
+    pub fn of(&self, latency: &Samples, errors: u64) -> (bool, String) {
+        let count = latency.count().max(1) as f64;
+        let (found, words) = match self.metric {
+            Metric::Errors => {
+                let share = errors as f64 / count;
+                (share, format!("errors {:.3}%", share * 100.0))
+            }
+            Metric::Mean => shown("mean", latency.summary().mean),
+            Metric::Max => shown("max", latency.max_us() as f64),
+            Metric::Quantile(at) => {
+                let name = format!("p{}", (at * 1e5).round() / 1e3);
+                shown(&name, latency.quantile_us(at) as f64)
+            }
+        };
+        let holds = if self.above {
+            found > self.limit
+        } else {
+            found < self.limit
+        };
+        (holds, words)
+    }
+}
+
+fn shown(name: &str, us: f64) -> (f64, String) {
+    (us, format!("{name} {:.3} ms", us / 1e3))
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_read_and_hold_or_not() {
+        let mut samples = Samples::new();
+        for ms in 1..=1000 {
+            samples.record(ms * 1_000_000);
+        }
+        for (text, sign, errors, wanted) in [
+            ("p50<501ms", '<', 0, true),
+            ("p50 < 400ms", '<', 0, false),
+            ("p99.9<1010ms", '<', 0, true),
+            ("p999<900ms", '<', 0, false),
+            ("max<=2s", '<', 0, true),
+            ("mean<500ms", '<', 0, false),
+            ("errors<1%", '<', 9, true),
+            ("errors<1%", '<', 10, false),
+            ("errors>1%", '>', 11, true),
+            ("p99>2s", '>', 0, false),
+        ] {
+            let all = Condition::parse(text, sign).expect(text);
+            let (holds, words) = all[0].of(&samples, errors);
+            assert_eq!(holds, wanted, "{text}: {words}");
+        }
+        assert_eq!(
+            Condition::parse("p99<5ms,errors<0.1%", '<')
+                .expect("two")
+                .len(),
+            2
+        );
+        for text in [
+            "",
+            "p99",
+            "p99>5ms",
+            "p101<1s",
+            "errors<5",
+            "errors<101%",
+            "x<1s",
+            "p99<fast",
+            "p<1s",
+        ] {
+            assert!(Condition::parse(text, '<').is_err(), "{text}");
+        }
+    }
+}
