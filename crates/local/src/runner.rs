@@ -41,6 +41,8 @@ use crate::watch::FolderWatch;
 const STEP: Duration = Duration::from_millis(50);
 /// How long a token is good for when nothing else is said.
 pub const TOKEN_TTL: Duration = Duration::from_secs(3600);
+/// Between two attempts at what the machine refused, such as to write a file.
+const RETRY: Duration = Duration::from_secs(1);
 /// Sidecars that are replaced at a time: each new one costs a moment of a core.
 const REPLACED_AT_A_TIME: usize = 2;
 
@@ -167,6 +169,10 @@ struct Runner {
     written: String,
     reach: reach::Reach,
     watch: FolderWatch,
+    /// The folder could not be read when it was last looked at.
+    unreadable: bool,
+    /// What the machine refused last, and when that is tried again.
+    trouble: Option<(String, Instant)>,
     started: Instant,
     was_ready: bool,
     waiting_for: String,
@@ -249,6 +255,8 @@ impl Runner {
             written: String::new(),
             reach,
             watch,
+            unreadable: false,
+            trouble: None,
             started: now,
             was_ready: false,
             waiting_for: String::new(),
@@ -321,7 +329,26 @@ impl Runner {
         self.observer.set_targets(targets);
         self.replace_sidecars();
         self.note_readiness(now);
-        self.publish()?;
+        let followed = self.follow(now);
+        self.tolerate(followed, now)?;
+        if self.was_ready {
+            self.show(now);
+        }
+        Ok(())
+    }
+
+    /// What others are told, and what changes: files are written for all of it.
+    fn follow(&mut self, now: Instant) -> Result<(), UpError> {
+        match &self.trouble {
+            Some((_, again)) if now < *again => return Ok(()),
+            Some(_) => {
+                self.apply()?;
+                self.write_tokens()?;
+                self.trouble = None;
+                self.event("what failed has succeeded");
+            }
+            None => self.publish()?,
+        }
         if self.control_was_ready
             && now.duration_since(self.tokens_written) >= self.options.token_ttl / 2
         {
@@ -332,9 +359,20 @@ impl Runner {
         } else if !self.roster.is_settled() {
             self.roll()?;
         }
-        if self.was_ready {
-            self.show(now);
+        Ok(())
+    }
+
+    /// What the machine refuses to a running mesh (a full disk, say) is no reason to end it: it is said, and tried again.
+    fn tolerate(&mut self, outcome: Result<(), UpError>, now: Instant) -> Result<(), UpError> {
+        let error = match outcome {
+            Err(UpError::Machine(error)) if self.was_ready => error,
+            other => return other,
+        };
+        let text = format!("{error}; what runs goes on, this is tried again every second");
+        if self.trouble.as_ref().is_none_or(|(said, _)| *said != text) {
+            self.event(&text);
         }
+        self.trouble = Some((text, now + RETRY));
         Ok(())
     }
 

@@ -325,6 +325,43 @@ fn a_pod_without_a_sidecar_reaches_services_and_a_killed_runner_leaves_no_proces
 }
 
 #[test]
+fn what_cannot_be_written_or_read_for_a_while_is_said_and_done_later() {
+    let mut up = Up::start(pair, &[]);
+    let plain = up.ready()["pair/plain"];
+    let run = up.left_behind().pop().expect("the run's folder");
+    // Whatever the kernel says to who writes there: a full disk takes the same way.
+    let (tokens, away) = (run.join("tokens"), run.join("away"));
+    std::fs::rename(&tokens, &away).expect("taken away");
+    let second = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: second, namespace: pair, labels: {app: second, sidecar.istio.io/inject: "true"}}
+spec: {containers: [{name: app, command: ["$(VOILE)", echo, --listen, "$(POD_IP):18080"]}]}
+"#;
+    std::fs::write(up.file("second.yaml"), second).expect("written");
+    wait_until("the failure is said", || {
+        up.text("err").contains("tried again every second")
+    });
+    assert_eq!(get(plain, "/").expect("it goes on").status, 200);
+    std::fs::rename(&away, &tokens).expect("put back");
+    wait_until("the token is written", || {
+        tokens.join("pair.second-0").exists()
+    });
+    let (mesh, aside) = (up.file(""), up.folder.path().join("aside"));
+    std::fs::rename(&mesh, &aside).expect("moved away");
+    wait_until("that is said", || {
+        up.text("err").contains("the folder cannot be read")
+    });
+    std::fs::rename(&aside, &mesh).expect("moved back");
+    wait_until("its return is said", || {
+        up.text("err").contains("the folder can be read again")
+    });
+    assert_eq!(get(plain, "/").expect("it goes on").status, 200);
+    up.signal(rustix::process::Signal::INT);
+    assert_eq!(up.wait().code(), Some(0), "{}", up.text("err"));
+}
+
+#[test]
 fn an_application_that_crashes_is_reported_with_its_last_words_and_an_edit_heals_it() {
     let mut up = Up::start(pair, &["--quiet"]);
     let plain = up.ready()["pair/plain"];

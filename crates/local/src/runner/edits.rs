@@ -52,12 +52,16 @@ impl Runner {
         let sources = match voile_model::files::read_directory(&self.options.folder) {
             Ok(sources) => sources,
             Err(error) => {
+                self.unreadable = true;
                 self.event(&format!(
                     "the folder cannot be read, the last good state stays: {error}"
                 ));
                 return Ok(());
             }
         };
+        if std::mem::take(&mut self.unreadable) {
+            self.event("the folder can be read again");
+        }
         if sources == self.sources {
             return Ok(());
         }
