@@ -8,7 +8,7 @@ use voile_proto::certificate::{IstioCertificateRequest, IstioCertificateResponse
 
 use crate::authenticator::{Authenticator, Caller, Proof, bearer, peer_certificates};
 use crate::authority::{Authority, IssueError};
-use crate::csr::CsrError;
+use crate::csr::{CsrError, MAX_CSR_BYTES};
 use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateService;
 pub use crate::generated::certificate_service::istio_certificate_service_server::IstioCertificateServiceServer;
 use crate::join::{JOIN_TOKEN_PREFIX, JoinError, JoinTokens, Redeemable};
@@ -16,6 +16,10 @@ use crate::store::TrustStore;
 
 /// The metadata by which Istio's node agents ask on behalf of others.
 const IMPERSONATED_IDENTITY: &str = "ImpersonatedIdentity";
+
+/// Largest request that is read. Who asks is known only once it has been read, so a stranger's may not be as large as
+/// gRPC allows (4 MiB); a certificate request and its metadata fit well.
+const MAX_REQUEST_BYTES: usize = 4 * MAX_CSR_BYTES;
 
 /// The service; wrap it in [`IstioCertificateServiceServer`].
 #[derive(Debug)]
@@ -53,7 +57,7 @@ impl<A: Authenticator> CertificateService<A> {
 
     /// The same as a tonic service, ready for a server.
     pub fn into_server(self) -> IstioCertificateServiceServer<Self> {
-        IstioCertificateServiceServer::new(self)
+        IstioCertificateServiceServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES)
     }
 
     /// Who calls, and the join token to use up if that is the proof.

@@ -269,11 +269,25 @@ async fn a_bad_request_is_the_callers_fault() {
     let bearer = Credential::Bearer(control.token("cart"));
     for csr in [
         "garbage".to_owned(),
-        "A".repeat(100_000),
+        "A".repeat(50_000),
         include_str!("rsa-request.pem").to_owned(),
     ] {
         let refused = control.ask(&bearer, None, csr).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+    }
+    control.stop().await;
+}
+
+#[tokio::test]
+async fn a_strangers_request_is_not_read_beyond_what_an_honest_one_has() {
+    let control = Control::start().await;
+    for (bytes, code) in [
+        (60_000, Code::Unauthenticated),
+        (1_000_000, Code::OutOfRange),
+    ] {
+        let nonsense = Credential::Bearer("nonsense".to_owned());
+        let refused = control.ask(&nonsense, None, "x".repeat(bytes)).await;
+        assert_eq!(refused.unwrap_err().code(), code, "{bytes} bytes");
     }
     control.stop().await;
 }
