@@ -52,6 +52,8 @@ pub(crate) struct Registry {
     found: BTreeMap<Arc<str>, Arc<str>>,
     /// Names asked for that the control plane says do not exist, by type.
     absent: BTreeSet<(&'static str, Arc<str>)>,
+    /// Names asked for, and by whom: bits of [`names::Asker`].
+    askers: BTreeMap<Arc<str>, u8>,
 }
 
 /// A resource and the version it came with.

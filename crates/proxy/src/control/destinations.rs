@@ -15,7 +15,7 @@ use voile_proto::type_url;
 use super::state::Control;
 use crate::plan::{OutboundPlan, Target};
 use crate::registry::address_name;
-use crate::registry::names::search_name;
+use crate::registry::names::{Asker, search_name};
 use crate::worker::ToWorker;
 
 /// Destinations followed at once: above what any application calls but a crawler, and a few megabytes.
@@ -24,10 +24,18 @@ const MAX_DESTINATIONS: usize = 8192;
 /// A destination that nobody called for one to two of these is let go. Looked at only while there is any.
 const IDLE: Duration = Duration::from_mins(5);
 
+/// What was told of a destination.
+#[derive(Debug)]
+struct Held {
+    plan: Arc<OutboundPlan>,
+    /// The control plane has not answered.
+    guessed: bool,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
-    held: BTreeMap<Target, Option<Arc<OutboundPlan>>>,
+    held: BTreeMap<Target, Option<Held>>,
     /// When to look for idle ones.
     look: Option<Instant>,
     is_full: bool,
@@ -60,8 +68,9 @@ impl Destinations {
     }
 
     pub(super) fn dump(&self) -> Value {
-        let one = |(to, plan): (&Target, &Option<Arc<OutboundPlan>>)| {
-            let services = plan.as_ref().map(|plan| {
+        let one = |(to, held): (&Target, &Option<Held>)| {
+            let plan = held.as_ref().map(|held| &held.plan);
+            let services = plan.map(|plan| {
                 let name = |service: &crate::plan::ServicePlan| match service.service.host.as_str()
                 {
                     "" => service.service.name.clone(),
@@ -71,7 +80,7 @@ impl Destinations {
             });
             json!({
                 "address": to.to_string(),
-                "protocol": plan.as_ref().map(|plan| format!("{:?}", plan.protocol)),
+                "protocol": plan.map(|plan| format!("{:?}", plan.protocol)),
                 "leads_to": services,
             })
         };
@@ -84,7 +93,8 @@ impl Control {
     pub(super) fn ask_destination(&mut self, to: Target) {
         if let Some(known) = self.destinations.held.get(&to) {
             // Asked by another worker before.
-            if let Some(plan) = known.clone() {
+            if let Some(known) = known {
+                let plan = Arc::clone(&known.plan);
                 self.tell_destination(&to, Some(plan));
             }
             return;
@@ -98,19 +108,14 @@ impl Control {
             }
             return;
         }
-        let is_new = !self.is_asked(&to);
+        let name = resource_name(&to);
+        let is_new = self.begins(&to, &name);
         self.destinations.held.insert(to.clone(), None);
         if self.destinations.look.is_none() {
             self.destinations.look = Some(Instant::now() + IDLE);
         }
-        if is_new {
-            let name = resource_name(&to);
-            // What was said long ago may hold no more.
-            let kind = type_url::ADDRESS;
-            self.forget_answer(&to, &name);
-            if self.client.subscribe(kind, [name]).is_err() {
-                tracing::warn!(%to, "too many names are asked for; the destination is not known");
-            }
+        if is_new && self.client.subscribe(type_url::ADDRESS, [name]).is_err() {
+            tracing::warn!(%to, "too many names are asked for; the destination is not known");
         }
         // Its service may be known already, and its policy not yet asked for.
         self.publish();
@@ -129,30 +134,48 @@ impl Control {
         let plan = self.shared().registry.destination_unasked(&to);
         if let Some(plan) = plan {
             tracing::debug!(%to, "destination decided without the control plane");
-            let plan = Arc::new(plan);
-            self.tell_destination(&to, Some(Arc::clone(&plan)));
-            self.destinations.held.insert(to, Some(plan));
+            self.answer(to, plan, true);
         }
     }
 
-    /// What was said of it does not hold from now on. Of a name others may have asked, too (DNS).
-    fn forget_answer(&self, to: &Target, name: &Arc<str>) {
+    /// Whether nobody asks the control plane about it yet; who does not keeps what was said.
+    fn begins(&self, to: &Target, name: &Arc<str>) -> bool {
         let registry = &mut self.shared().registry;
-        match to.host {
-            Some(_) => registry.forget_absent(type_url::ADDRESS, name),
-            None => registry.forget_name(name),
+        if to.host.is_some() {
+            return registry.hold_name(name, Asker::Destinations);
         }
+        let is_new = !self.is_address_asked(to.to.ip());
+        if is_new {
+            // What was said long ago may hold no more.
+            registry.forget_name(name);
+        }
+        is_new
     }
 
-    /// Whether the control plane is being asked already.
-    fn is_asked(&self, target: &Target) -> bool {
-        match &target.host {
-            Some(host) => self.destinations.has_name(host),
-            None => {
-                let address = target.to.ip();
-                self.destinations.has_address(address) || self.is_stranger(address)
-            }
+    /// Whether nobody asks about it any more, now that it is not held; then what was said is forgotten.
+    fn ends(&self, to: &Target, name: &Arc<str>) -> bool {
+        let registry = &mut self.shared().registry;
+        if let Some(host) = &to.host {
+            let last = !self.destinations.has_name(host);
+            return last && registry.release_name(name, Asker::Destinations);
         }
+        let last = !self.is_address_asked(to.to.ip());
+        if last {
+            registry.forget_name(name);
+        }
+        last
+    }
+
+    fn is_address_asked(&self, address: IpAddr) -> bool {
+        self.destinations.has_address(address) || self.is_stranger(address)
+    }
+
+    fn answer(&mut self, to: Target, plan: OutboundPlan, guessed: bool) {
+        let plan = Arc::new(plan);
+        self.tell_destination(&to, Some(Arc::clone(&plan)));
+        self.destinations
+            .held
+            .insert(to, Some(Held { plan, guessed }));
     }
 
     fn ask_destination_again(&mut self, to: Target) {
@@ -166,17 +189,26 @@ impl Control {
         let mut news = Vec::new();
         {
             let shared = self.shared();
+            let registry = &shared.registry;
             for (to, told) in &self.destinations.held {
-                if let Some(plan) = shared.registry.destination(to)
-                    && told.as_deref() != Some(&plan)
+                let guessed = told.as_ref().is_some_and(|held| held.guessed);
+                // What was decided without an answer follows the policy all the same until there is one.
+                let guess = || registry.destination_unasked(to).filter(|_| guessed);
+                let (plan, guessed) = match registry.destination(to) {
+                    Some(plan) => (Some(plan), false),
+                    None => (guess(), true),
+                };
+                if let Some(plan) = plan
+                    && told
+                        .as_ref()
+                        .is_none_or(|held| *held.plan != plan || held.guessed != guessed)
                 {
-                    news.push((to.clone(), Arc::new(plan)));
+                    news.push((to.clone(), plan, guessed));
                 }
             }
         }
-        for (to, plan) in news {
-            self.tell_destination(&to, Some(Arc::clone(&plan)));
-            self.destinations.held.insert(to, Some(plan));
+        for (to, plan, guessed) in news {
+            self.answer(to, plan, guessed);
         }
     }
 
@@ -203,9 +235,8 @@ impl Control {
         self.destinations.is_full = false;
         for to in gone.keys() {
             self.tell_destination(to, None);
-            if !self.is_asked(to) {
-                let name = resource_name(to);
-                self.forget_answer(to, &name);
+            let name = resource_name(to);
+            if self.ends(to, &name) {
                 self.client.unsubscribe(type_url::ADDRESS, [name]);
             }
         }

@@ -23,7 +23,7 @@ use super::handover::Inherited;
 use super::state::Shared;
 use super::{Options, Outside, RunError};
 use crate::registry::names::{
-    Meaning, Owner, is_mesh_name, is_service_name, pod_of_service, search_name,
+    Asker, Meaning, Owner, is_mesh_name, is_service_name, pod_of_service, search_name,
 };
 
 /// How long clients may keep our answers, in seconds; Istio's.
@@ -322,16 +322,19 @@ impl Dns {
             }
         }
         asked.insert(name.clone(), now);
-        // Without room for one more name it counts as never answered.
-        let _ = self.client.subscribe(type_url::ADDRESS, [name.clone()]);
+        if self.shared().registry.hold_name(name, Asker::Dns) {
+            // Without room for one more name it counts as never answered.
+            let _ = self.client.subscribe(type_url::ADDRESS, [name.clone()]);
+        }
         if !self.sweeping.replace(true) {
             tokio::task::spawn_local(sweep(Rc::downgrade(self)));
         }
     }
 
     fn let_go(&self, name: &Arc<str>) {
-        self.client.unsubscribe(type_url::ADDRESS, [name.clone()]);
-        self.shared().registry.forget_name(name);
+        if self.shared().registry.release_name(name, Asker::Dns) {
+            self.client.unsubscribe(type_url::ADDRESS, [name.clone()]);
+        }
     }
 
     /// Lets go of names nobody used; says when the next one may be due, `None` when there are no names left.

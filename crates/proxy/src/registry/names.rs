@@ -68,7 +68,45 @@ pub(crate) fn pod_of_service(host: &str) -> Option<(&str, &str)> {
     is_service_name(service).then_some((pod, service))
 }
 
+/// Who asks the control plane for names. A subscription is one, whoever wants it: it begins with the first and ends with the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Asker {
+    /// Applications that look a name up.
+    Dns = 1,
+    /// Clients that name somebody on a captured connection.
+    Destinations = 2,
+}
+
 impl Registry {
+    /// Somebody wants to know what a name means from now on. `true`: nobody did before, so the control plane is to be asked.
+    #[must_use]
+    pub(crate) fn hold_name(&mut self, name: &Arc<str>, asker: Asker) -> bool {
+        let holders = self.askers.entry(name.clone()).or_default();
+        let first = *holders == 0;
+        *holders |= asker as u8;
+        if first {
+            // What was said long ago may hold no more.
+            self.forget_absent(type_url::ADDRESS, name);
+        }
+        first
+    }
+
+    /// One of them does no more. `true`: nobody does, what it meant is forgotten, and the control plane is to be told.
+    #[must_use]
+    pub(crate) fn release_name(&mut self, name: &Arc<str>, asker: Asker) -> bool {
+        let Some(holders) = self.askers.get_mut(name) else {
+            return false;
+        };
+        *holders &= !(asker as u8);
+        if *holders != 0 {
+            return false;
+        }
+        self.askers.remove(name);
+        self.forget_name(name);
+        true
+    }
+
     /// Learns which names a resource answers: searches, and addresses in its ranges.
     pub(crate) fn answers(&mut self, resource: &Arc<str>, aliases: &[Arc<str>]) {
         self.found

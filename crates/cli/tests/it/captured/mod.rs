@@ -157,6 +157,7 @@ impl Captured {
                 voile.arg("--root-cert").arg(state.join("root-cert.pem"));
                 voile.arg("--token-file").arg(&token);
                 voile.args(["--log-level", "voile_proxy=debug"]);
+                voile.args(["--dns", "127.0.0.1:15053", "--resolver", "none"]);
             })
         };
         inside.run(start).expect("entered")

@@ -7,8 +7,9 @@ use std::process::Command;
 
 use http::Request;
 
-use super::{Captured, FAR, SERVER, VIP, WORLD, listen};
+use super::{Captured, FAR, SERVER, VIP, WORLD, listen, local, resources};
 use crate::http2::{connect, play};
+use crate::mesh::resolver::ask;
 use crate::mesh::{Process, application, wait_until};
 
 /// Answers every request with who it is.
@@ -94,6 +95,49 @@ fn each_request_of_one_connection_goes_where_its_own_authority_says() {
             assert_eq!(body, who, "{authority}");
         }
     }
+}
+
+#[test]
+fn a_name_that_was_looked_up_is_told_to_connections_at_once_and_follows_the_policy() {
+    let any = "outboundTrafficPolicy: {mode: ALLOW_ANY}";
+    let Some(mesh) = Captured::start("STRICT", any) else {
+        return;
+    };
+    answer(listen(&mesh.world, (FAR, 8089)), "far");
+    let asked = |name: &'static str| {
+        let asked = mesh.client.run(move || ask(local(15053), name, "A"));
+        asked.expect("entered")
+    };
+    let call = |host: &str| {
+        let mut stream = super::connect(&mesh.client, (FAR, 8089));
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let answer = application::read_request(&mut std::io::BufReader::new(stream));
+        answer.expect("an answer").0
+    };
+    assert_eq!(asked("looked-up.test"), "NXDOMAIN");
+    for host in ["looked-up.test", "called.test"] {
+        assert!(call(host).starts_with("HTTP/1.1 200"), "{host}");
+    }
+    assert_eq!(asked("called.test"), "NXDOMAIN");
+    mesh.write(
+        "mesh.yaml",
+        &resources(&any.replace("ALLOW_ANY", "REGISTRY_ONLY")),
+    );
+    for host in ["looked-up.test", "called.test"] {
+        wait_until("strangers are refused", || {
+            call(host).starts_with("HTTP/1.1 502")
+        });
+    }
+    // Both are told of who has the name now.
+    let entry = entry("looked-up", 8089).replace(&WORLD.to_string(), &FAR.to_string());
+    mesh.write("entry.yaml", &entry);
+    wait_until("its entry is found", || {
+        call("looked-up.test").starts_with("HTTP/1.1 200")
+    });
+    assert!(asked("looked-up.test").starts_with("NOERROR"));
+    let log = mesh.client_log();
+    assert!(!log.contains("decided without the control plane"), "{log}");
 }
 
 #[test]
