@@ -14,6 +14,7 @@ use voile_transport::{
     ACCEPT_PAUSE, AcceptFailure, Listener, MAX_CONNECTIONS, SHED_LOG_INTERVAL, SpareDescriptor,
 };
 
+use super::footprint::Settling;
 use crate::plan::ListenerId;
 use crate::worker::{Ledger, Level, ToWorker};
 
@@ -34,6 +35,7 @@ pub(super) struct Dispatcher {
     shed: Cell<u64>,
     logged: Cell<Option<Instant>>,
     short: Notify,
+    settling: Settling,
 }
 
 impl Dispatcher {
@@ -46,6 +48,7 @@ impl Dispatcher {
             shed: Cell::new(0),
             logged: Cell::new(None),
             short: Notify::new(),
+            settling: Settling::default(),
         })
     }
 
@@ -117,6 +120,7 @@ impl Dispatcher {
             self.count_shed(reason);
             return;
         }
+        self.settling.arrived();
         let workers = self.workers.borrow();
         let count = workers.len();
         // Equals take turns.
@@ -140,6 +144,11 @@ impl Dispatcher {
             stream,
             peer,
         });
+    }
+
+    /// The proxy has begun: what that took is let go once whoever waited for it has been told.
+    pub(super) fn settles(&self) {
+        self.settling.arrived();
     }
 
     fn count_shed(&self, reason: &str) {

@@ -94,13 +94,13 @@ pub(super) fn give_back_soon(control: &Rc<RefCell<Control>>) {
 
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "malloc_trim has no safe wrapper")]
-fn give_back() {
+pub(super) fn give_back() {
     // SAFETY: glibc locks each arena itself; nothing in use moves.
     unsafe { libc::malloc_trim(0) };
 }
 
 #[cfg(not(target_env = "gnu"))]
-fn give_back() {}
+pub(super) fn give_back() {}
 
 #[cfg(test)]
 mod tests {

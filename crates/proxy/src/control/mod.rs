@@ -450,7 +450,9 @@ async fn control(
     loop {
         if !begun && control.borrow().unready().is_empty() {
             begun = true;
-            let released = footprint::release_start_up_pages();
+            let released = footprint::release_cold_pages();
+            memory::give_back();
+            dispatcher.settles();
             tracing::info!(released, "ready");
             doors.ready().await;
         }
