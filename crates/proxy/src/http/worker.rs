@@ -9,6 +9,7 @@ use super::io::Io;
 use super::limits::HttpTimeouts;
 use super::pool::Pool;
 use super::role::HttpRole;
+use crate::http2::runners::Runners;
 use crate::http2::upstream::Upstreams;
 
 /// Shared by every connection a role serves on one worker. Several roles may share `buffers` and `drain`.
@@ -16,6 +17,8 @@ pub struct HttpWorker<R: HttpRole> {
     pub(crate) pool: Rc<Pool<R::Key, R::Upstream>>,
     /// Upstream connections that speak HTTP/2.
     pub(crate) http2: Rc<Upstreams<R::Key>>,
+    /// Who serves HTTP/2 streams.
+    pub(crate) runners: Runners<R>,
     pub(crate) buffers: Buffers,
     pub(crate) drain: Drain,
     pub(crate) timeouts: HttpTimeouts,
@@ -27,6 +30,7 @@ impl<R: HttpRole> HttpWorker<R> {
         Rc::new(Self {
             pool: Pool::new(timeouts.upstream_idle),
             http2: Upstreams::new(buffers.clone(), timeouts),
+            runners: Runners::default(),
             buffers,
             drain,
             timeouts,
@@ -46,6 +50,7 @@ impl<R: HttpRole> HttpWorker<R> {
         Rc::new(HttpWorker {
             pool: Rc::clone(&self.pool),
             http2: Rc::clone(&self.http2),
+            runners: Runners::default(),
             buffers: self.buffers.clone(),
             drain: self.drain.clone(),
             timeouts: self.timeouts,

@@ -15,6 +15,7 @@ pub mod limits;
 mod pulse;
 mod pump;
 mod reply;
+pub(crate) mod runners;
 mod server;
 mod stream;
 mod trailers;

@@ -14,7 +14,7 @@ use std::time::Instant;
 use voile_http2::{Connection, End, Link, Reason};
 
 use super::limits::{CONFIG, MAX_PREMATURE_RESETS};
-use super::stream;
+use super::stream::Work;
 use super::wire::Wire;
 use crate::http::drain::Listening;
 use crate::http::io::Io;
@@ -196,8 +196,14 @@ impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
     fn accept(&self) {
         while let Some((head, body, respond)) = self.link.accept() {
             let live = Live::begin(&self.session);
-            let (worker, role) = (Rc::clone(self.worker), Rc::clone(&self.role));
-            tokio::task::spawn_local(stream::serve(worker, role, live, head, body, respond));
+            self.worker.runners.serve(Work {
+                worker: Rc::clone(self.worker),
+                role: Rc::clone(&self.role),
+                live,
+                head,
+                body,
+                respond,
+            });
         }
         let unseen = self.link.borrow().take_unseen();
         if unseen > 0 {

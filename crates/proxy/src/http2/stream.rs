@@ -44,25 +44,29 @@ pub(crate) struct Call {
     idempotent: bool,
 }
 
+/// One stream that was begun, and who serves it.
+pub(crate) struct Work<R: HttpRole> {
+    pub(crate) worker: Rc<HttpWorker<R>>,
+    pub(crate) role: Rc<R>,
+    pub(crate) live: Live,
+    pub(crate) head: Fields,
+    pub(crate) body: RecvStream,
+    pub(crate) respond: SendResponse,
+}
+
 /// Serves one stream to its end.
-pub(crate) async fn serve<R: HttpRole + 'static>(
-    worker: Rc<HttpWorker<R>>,
-    role: Rc<R>,
-    live: Live,
-    parts: Fields,
-    body: RecvStream,
-    respond: SendResponse,
-) {
+pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
+    let Work {
+        worker,
+        role,
+        live,
+        head: parts,
+        body,
+        respond,
+    } = work;
     let started = Instant::now();
     let head = Head::Http2(&parts);
-    let mut call = Call {
-        respond,
-        started,
-        is_grpc: head.is_grpc(),
-        is_head: parts.method() == "HEAD",
-        is_tunnel: parts.method() == "CONNECT",
-        idempotent: head.is_idempotent(),
-    };
+    let mut call = Call::new(respond, started, &parts);
     let mut tally = Tally::default();
     let ticket = if let Err(details) = headers::check_request(&parts) {
         let flag = ResponseFlag::DownstreamProtocolError;
@@ -126,6 +130,18 @@ fn request_head_bytes(head: &Fields) -> u64 {
 }
 
 impl Call {
+    fn new(respond: SendResponse, started: Instant, parts: &Fields) -> Self {
+        let head = Head::Http2(parts);
+        Self {
+            respond,
+            started,
+            is_grpc: head.is_grpc(),
+            is_head: parts.method() == "HEAD",
+            is_tunnel: parts.method() == "CONNECT",
+            idempotent: head.is_idempotent(),
+        }
+    }
+
     /// Replies ourselves.
     pub(crate) fn answer(
         &mut self,

@@ -271,7 +271,7 @@ fn an_opaque_round_trip_costs_both_roles_so_many_instructions() {
 
 #[test]
 fn a_grpc_call_over_mutual_tls_costs_both_roles_so_many_instructions() {
-    check(Traffic::Grpc, MutualTls::Strict, 1_285_000);
+    check(Traffic::Grpc, MutualTls::Strict, 517_200);
 }
 
 /// The process that is counted.
