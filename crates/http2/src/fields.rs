@@ -1,14 +1,47 @@
 //! A head or trailers, decoded: one block of text and where its fields lie in it. Names are lower case, pseudo-header
 //! fields come first.
 
+use crate::hpack::known;
+
 /// Where one field lies.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     at: u32,
     name: u32,
     value: u32,
+    origin: Origin,
+}
+
+/// What is known of a field beside its text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    /// The name's number, 0 for a name without one.
+    pub(crate) number: u8,
+    /// Found to be well formed.
+    pub(crate) sound: bool,
     /// No table may keep it (RFC 7541 section 7.1.3).
-    never: bool,
+    pub(crate) never: bool,
+}
+
+impl Origin {
+    /// Of a field that nobody has looked at.
+    pub(crate) fn new(number: u8) -> Self {
+        Self {
+            number,
+            sound: false,
+            never: false,
+        }
+    }
+}
+
+/// One field, with what is known of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) value: &'a [u8],
+    pub(crate) number: u8,
+    pub(crate) sound: bool,
+    pub(crate) never: bool,
 }
 
 /// See the module.
@@ -48,7 +81,8 @@ impl Fields {
 
     /// Adds a field. The name is in lower case; pseudo-header fields are added before others.
     pub fn push(&mut self, name: &str, value: &[u8]) {
-        self.add(name.as_bytes(), value, false);
+        let number = known::number(name.as_bytes());
+        self.add(name.as_bytes(), value, Origin::new(number));
     }
 
     /// Adds a field whose name may be in any case, if it is one that may travel. Says whether it was.
@@ -62,25 +96,25 @@ impl Fields {
         let mark = self.mark();
         self.text.extend(name.iter().map(u8::to_ascii_lowercase));
         self.text.extend_from_slice(value);
-        self.line(mark, name.len(), false);
+        let number = known::number(&self.text[mark..mark + name.len()]);
+        self.line(mark, name.len(), Origin::new(number));
         true
     }
 
     /// Adds a field as it is in another block.
-    pub(crate) fn add(&mut self, name: &[u8], value: &[u8], never: bool) {
+    fn add(&mut self, name: &[u8], value: &[u8], origin: Origin) {
         let mark = self.mark();
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(value);
-        self.line(mark, name.len(), never);
+        self.line(mark, name.len(), origin);
     }
 
     /// Adds the fields of `other`, pseudo-header fields apart, that are wanted.
     pub fn extend_from(&mut self, other: &Self, mut wanted: impl FnMut(&str, &[u8]) -> bool) {
         for line in &other.lines {
             let (name, value) = other.parts(line);
-            let name_text = text(name);
-            if !name_text.starts_with(':') && wanted(name_text, value) {
-                self.add(name, value, line.never);
+            if !name.starts_with(b":") && wanted(name_text(line.origin.number, name), value) {
+                self.add(name, value, line.origin);
             }
         }
     }
@@ -137,7 +171,7 @@ impl Fields {
         let text_bytes = &self.text;
         self.lines.retain(|line| {
             let (name, value) = cut(text_bytes, line);
-            wanted(text(name), value)
+            wanted(name_text(line.origin.number, name), value)
         });
     }
 
@@ -149,62 +183,78 @@ impl Fields {
 
     /// The fields, without pseudo-header fields.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> + Clone {
-        let lines = self.lines.iter().map(|line| self.parts(line));
-        let lines = lines.map(|(name, value)| (text(name), value));
+        let lines = self.lines.iter().map(|line| {
+            let (name, value) = self.parts(line);
+            (name_text(line.origin.number, name), value)
+        });
         lines.filter(|(name, _)| !name.starts_with(':'))
     }
 
+    /// Bytes of the fields as HTTP/1.1 writes them, without pseudo-header fields.
+    pub fn lines_size(&self) -> usize {
+        let lines = self.lines.iter();
+        let lines = lines.filter(|line| self.text.get(line.at as usize) != Some(&b':'));
+        lines
+            .map(|line| line.name as usize + line.value as usize + b": \r\n".len())
+            .sum()
+    }
+
     /// Everything with what an encoder must know.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&[u8], &[u8], bool)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = Field<'_>> {
         self.lines.iter().map(|line| {
             let (name, value) = self.parts(line);
-            (name, value, line.never)
+            let Origin {
+                number,
+                sound,
+                never,
+            } = line.origin;
+            Field {
+                name,
+                value,
+                number,
+                sound,
+                never,
+            }
         })
     }
 
     /// `:method`, empty in answers.
     pub fn method(&self) -> &str {
-        self.pseudo(":method").unwrap_or_default()
+        self.pseudo(known::METHOD).unwrap_or_default()
     }
 
     /// `:path`.
     pub fn path(&self) -> Option<&str> {
-        self.pseudo(":path")
+        self.pseudo(known::PATH)
     }
 
     /// `:scheme`.
     pub fn scheme(&self) -> Option<&str> {
-        self.pseudo(":scheme")
+        self.pseudo(known::SCHEME)
     }
 
     /// `:authority`.
     pub fn authority(&self) -> Option<&str> {
-        self.pseudo(":authority").filter(|value| !value.is_empty())
+        self.pseudo(known::AUTHORITY)
+            .filter(|value| !value.is_empty())
     }
 
     /// `:protocol` of an extended CONNECT (RFC 8441).
     pub fn protocol(&self) -> Option<&str> {
-        self.pseudo(":protocol")
+        self.pseudo(known::PROTOCOL)
     }
 
     /// `:status`, 0 in requests.
     pub fn status(&self) -> u16 {
-        let status = self.pseudo(":status");
+        let status = self.pseudo(known::STATUS);
         status.and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
-    fn pseudo(&self, name: &str) -> Option<&str> {
-        // They come first, so that the search ends early.
-        for line in &self.lines {
-            let (known, value) = self.parts(line);
-            if known == name.as_bytes() {
-                return Some(text(value));
-            }
-            if known.first() != Some(&b':') {
-                break;
-            }
-        }
-        None
+    fn pseudo(&self, number: u8) -> Option<&str> {
+        // There are few lines, and these come first.
+        let mut lines = self.lines.iter();
+        let line = lines.find(|line| line.origin.number == number)?;
+        Some(text(self.parts(line).1))
     }
 
     fn parts(&self, line: &Line) -> (&[u8], &[u8]) {
@@ -232,12 +282,12 @@ impl Fields {
     }
 
     /// Makes a field of the text from `mark` on.
-    pub(crate) fn line(&mut self, mark: usize, name: usize, never: bool) {
+    pub(crate) fn line(&mut self, mark: usize, name: usize, origin: Origin) {
         self.lines.push(Line {
             at: mark as u32,
             name: name as u32,
             value: (self.text.len() - mark - name) as u32,
-            never,
+            origin,
         });
     }
 }
@@ -245,6 +295,11 @@ impl Fields {
 fn cut<'a>(text: &'a [u8], line: &Line) -> (&'a [u8], &'a [u8]) {
     let (at, name, value) = (line.at as usize, line.name as usize, line.value as usize);
     text[at..at + name + value].split_at(name)
+}
+
+/// A name as text; one with a number needs no look at it.
+fn name_text(number: u8, name: &[u8]) -> &str {
+    known::text(number).unwrap_or_else(|| text(name))
 }
 
 /// What was checked to be text when it came.

@@ -1,6 +1,7 @@
 //! Whether a head means anything (RFC 9113 section 8.1.1 to 8.3): what does not is malformed, and its stream ends.
 
-use crate::fields::{Fields, is_name, is_value};
+use crate::fields::{Field, Fields, is_name, is_value};
+use crate::hpack::known;
 
 /// What a block of fields is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,33 +33,30 @@ const STATUS: u8 = 32;
 /// Looks at every field once.
 pub(crate) fn check(kind: Kind, fields: &Fields) -> Result<Checked, Malformed> {
     let (mut seen, mut regular, mut checked) = (0_u8, false, Checked::default());
-    for (name, value, _) in fields.all() {
-        if !value.iter().all(|byte| is_value(*byte)) {
+    for field in fields.all() {
+        let Field { name, value, .. } = field;
+        if !field.sound && !is_sound(field.number, name, value) {
             return Err(Malformed);
         }
-        if name.first() == Some(&b':') {
-            let bit = pseudo(kind, name)?;
-            if regular || seen & bit != 0 || !pseudo_value(bit, value) {
+        if let Some(bit) = pseudo(field.number) {
+            if regular || seen & bit != 0 || !fits(kind, bit) {
                 return Err(Malformed);
             }
             seen |= bit;
             continue;
         }
         regular = true;
-        if name.is_empty() || !name.iter().all(|byte| is_name(*byte)) {
-            return Err(Malformed);
-        }
-        match name {
-            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
-            | b"upgrade" => return Err(Malformed),
-            b"te" if value != b"trailers" => return Err(Malformed),
-            b"content-length" => {
+        match field.number {
+            known::TRANSFER_ENCODING => return Err(Malformed),
+            known::TE if value != b"trailers" => return Err(Malformed),
+            known::CONTENT_LENGTH => {
                 // Said twice it may be understood twice.
                 if checked.length.is_some() {
                     return Err(Malformed);
                 }
                 checked.length = Some(length(value).ok_or(Malformed)?);
             }
+            0 if is_of_one_connection(name) => return Err(Malformed),
             _ => {}
         }
     }
@@ -70,15 +68,43 @@ pub(crate) fn check(kind: Kind, fields: &Fields) -> Result<Checked, Malformed> {
     if whole { Ok(checked) } else { Err(Malformed) }
 }
 
-fn pseudo(kind: Kind, name: &[u8]) -> Result<u8, Malformed> {
-    match (kind, name) {
-        (Kind::Request, b":method") => Ok(METHOD),
-        (Kind::Request, b":scheme") => Ok(SCHEME),
-        (Kind::Request, b":path") => Ok(PATH),
-        (Kind::Request, b":authority") => Ok(AUTHORITY),
-        (Kind::Request, b":protocol") => Ok(PROTOCOL),
-        (Kind::Response, b":status") => Ok(STATUS),
-        _ => Err(Malformed),
+/// Whether name and value are made of what they may be made of, whatever the head. What this said of a field holds for
+/// the table's entry too, so that a field which comes again is not read again.
+pub(crate) fn is_sound(number: u8, name: &[u8], value: &[u8]) -> bool {
+    // Without a branch for each byte, so that many are looked at at once.
+    if !value.iter().fold(true, |good, byte| good & is_value(*byte)) {
+        return false;
+    }
+    match pseudo(number) {
+        Some(bit) => pseudo_value(bit, value),
+        None => number != 0 || (!name.is_empty() && name.iter().all(|byte| is_name(*byte))),
+    }
+}
+
+fn is_of_one_connection(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"connection" | b"keep-alive" | b"proxy-connection" | b"upgrade"
+    )
+}
+
+fn pseudo(number: u8) -> Option<u8> {
+    match number {
+        known::METHOD => Some(METHOD),
+        known::SCHEME => Some(SCHEME),
+        known::PATH => Some(PATH),
+        known::AUTHORITY => Some(AUTHORITY),
+        known::PROTOCOL => Some(PROTOCOL),
+        known::STATUS => Some(STATUS),
+        _ => None,
+    }
+}
+
+fn fits(kind: Kind, bit: u8) -> bool {
+    match kind {
+        Kind::Request => bit != STATUS,
+        Kind::Response => bit == STATUS,
+        Kind::Trailers => false,
     }
 }
 

@@ -35,8 +35,8 @@ impl Connection {
         out.extend_from_slice(&[0; HEAD_BYTES]);
         let from = out.len();
         encoder.begin(out);
-        for (name, value, never) in fields.all() {
-            encoder.field(out, name, value, never);
+        for field in fields.all() {
+            encoder.field(out, field);
         }
         let end_stream = if end { flag::END_STREAM } else { 0 };
         let mut head = FrameHead {

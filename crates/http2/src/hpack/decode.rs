@@ -3,7 +3,7 @@
 
 use super::table::{ENTRY_OVERHEAD, Table};
 use super::{TABLE_BYTES, huffman, known};
-use crate::fields::Fields;
+use crate::fields::{Fields, Origin};
 
 /// A block that cannot be read; the connection is lost with it (RFC 9113 section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Decoder {
             }
             begun = true;
             let mark = out.mark();
-            let name = if first & 0x80 != 0 {
+            let (name, origin) = if first & 0x80 != 0 {
                 self.indexed(&mut rest, out)?
             } else {
                 self.literal(&mut rest, out)?
@@ -55,46 +55,62 @@ impl Decoder {
             if size > limit {
                 out.back_to(mark);
             } else {
-                out.line(mark, name, first & 0xf0 == 0x10);
+                let origin = Origin {
+                    never: first & 0xf0 == 0x10,
+                    ..origin
+                };
+                out.line(mark, name, origin);
             }
         }
         Ok(size <= limit)
     }
 
     /// Appends the text of an indexed field; gives the length of its name.
-    fn indexed(&self, rest: &mut &[u8], out: &mut Fields) -> Result<usize, BadBlock> {
+    fn indexed(&self, rest: &mut &[u8], out: &mut Fields) -> Result<(usize, Origin), BadBlock> {
         let index = integer(rest, 7)?;
-        let (name, value) = self.entry(index)?;
+        let (name, value, origin) = self.entry(index)?;
         out.text(name);
         out.text(value);
-        Ok(name.len())
+        Ok((name.len(), origin))
     }
 
-    fn entry(&self, index: usize) -> Result<(&[u8], &[u8]), BadBlock> {
-        if let Some(found) = known::entry(index) {
-            return Ok(found);
+    fn entry(&self, index: usize) -> Result<(&[u8], &[u8], Origin), BadBlock> {
+        if let Some((name, value)) = known::entry(index) {
+            let origin = Origin {
+                number: known::name_of(index),
+                sound: true,
+                never: false,
+            };
+            return Ok((name, value, origin));
         }
         let age = index.checked_sub(known::ENTRIES.len() + 1);
         let entry = age.and_then(|age| self.table.get(age)).ok_or(BadBlock)?;
-        Ok((entry.name(), entry.value()))
+        let origin = Origin {
+            number: entry.number,
+            sound: entry.sound,
+            never: false,
+        };
+        Ok((entry.name(), entry.value(), origin))
     }
 
-    fn literal(&mut self, rest: &mut &[u8], out: &mut Fields) -> Result<usize, BadBlock> {
+    fn literal(&mut self, rest: &mut &[u8], out: &mut Fields) -> Result<(usize, Origin), BadBlock> {
         let in_table = rest[0] & 0x40 != 0;
         let index = integer(rest, if in_table { 6 } else { 4 })?;
         let mark = out.mark();
-        if index == 0 {
+        let number = if index == 0 {
             string(rest, out)?;
+            known::number(out.since(mark))
         } else {
-            let (name, _) = self.entry(index)?;
+            let (name, _, origin) = self.entry(index)?;
             out.text(name);
-        }
+            origin.number
+        };
         let name = out.mark() - mark;
         string(rest, out)?;
         if in_table {
-            self.table.insert(out.since(mark), name);
+            self.table.insert(out.since(mark), name, number);
         }
-        Ok(name)
+        Ok((name, Origin::new(number)))
     }
 }
 

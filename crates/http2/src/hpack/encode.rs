@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::table::Table;
 use super::{TABLE_BYTES, known};
+use crate::fields::Field;
 
 /// Fields remembered to have been seen, by hash; a power of two.
 const SEEN: usize = 128;
@@ -64,10 +65,16 @@ impl Encoder {
         }
     }
 
-    /// Appends one field; `never` as a peer asked for it.
-    pub(crate) fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8], never: bool) {
-        let known = known::name(name);
-        let both = known::field(known, value);
+    /// Appends one field.
+    pub(crate) fn field(&mut self, out: &mut Vec<u8>, field: Field<'_>) {
+        let Field {
+            name,
+            value,
+            number,
+            never,
+            ..
+        } = field;
+        let both = known::field(number, value);
         if both > 0 {
             out.push(0x80 | both);
             return;
@@ -82,7 +89,7 @@ impl Encoder {
             }
             let seen = &mut self.seen[(hash >> 8) as usize % SEEN];
             if *seen == hash {
-                self.insert(hash, name, value);
+                self.insert(hash, name, value, number);
             } else {
                 *seen = hash;
                 way = Way::Plain;
@@ -93,8 +100,9 @@ impl Encoder {
             Way::Plain => (0, 4),
             Way::Never => (0x10, 4),
         };
-        integer(out, flags, prefix, usize::from(known));
-        if known == 0 {
+        let index = known::index(number);
+        integer(out, flags, prefix, index);
+        if index == 0 {
             string(out, name);
         }
         string(out, value);
@@ -106,8 +114,9 @@ impl Encoder {
         (entry.name() == name && entry.value() == value).then_some(age)
     }
 
-    fn insert(&mut self, hash: u32, name: &[u8], value: &[u8]) {
-        if self.table.insert(&[name, value].concat(), name.len()) {
+    fn insert(&mut self, hash: u32, name: &[u8], value: &[u8], number: u8) {
+        let text = [name, value].concat();
+        if self.table.insert(&text, name.len(), number) {
             self.hashes.push_front(hash);
         }
         self.hashes.truncate(self.table.len());

@@ -1,4 +1,37 @@
-//! HPACK's static table (RFC 7541, appendix A): what both ends know from the beginning.
+//! HPACK's static table (RFC 7541, appendix A): what both ends know from the beginning. A name that is known here or is
+//! usual in calls has a number, so that whoever looks for it compares no text.
+
+/// `:authority`.
+pub(crate) const AUTHORITY: u8 = 1;
+/// `:method`.
+pub(crate) const METHOD: u8 = 2;
+/// `:path`.
+pub(crate) const PATH: u8 = 4;
+/// `:scheme`.
+pub(crate) const SCHEME: u8 = 6;
+/// `:status`.
+pub(crate) const STATUS: u8 = 8;
+/// `content-length`.
+pub(crate) const CONTENT_LENGTH: u8 = 28;
+/// `transfer-encoding`.
+pub(crate) const TRANSFER_ENCODING: u8 = 57;
+/// `:protocol`, the first number that is no index.
+pub(crate) const PROTOCOL: u8 = 62;
+/// `te`.
+pub(crate) const TE: u8 = 63;
+
+/// Names with a number behind the table's.
+const MORE: [&str; 9] = [
+    ":protocol",
+    "te",
+    "grpc-status",
+    "grpc-message",
+    "grpc-encoding",
+    "grpc-accept-encoding",
+    "grpc-timeout",
+    "traceparent",
+    "x-request-id",
+];
 
 /// Name and value by index, which begins at 1.
 pub(super) const ENTRIES: [(&str, &str); 61] = [
@@ -71,8 +104,28 @@ pub(super) fn entry(index: usize) -> Option<(&'static [u8], &'static [u8])> {
     Some((name.as_bytes(), value.as_bytes()))
 }
 
-/// The first index with this name, 0 for none.
-pub(super) fn name(name: &[u8]) -> u8 {
+/// The number of the name of index 1..=61: the first index with that name.
+pub(super) fn name_of(index: usize) -> u8 {
+    match index as u8 {
+        METHOD..PATH => METHOD,
+        PATH..SCHEME => PATH,
+        SCHEME..STATUS => SCHEME,
+        STATUS..15 => STATUS,
+        other => other,
+    }
+}
+
+/// The name with that number; none for 0.
+pub(crate) fn text(number: u8) -> Option<&'static str> {
+    let at = usize::from(number).checked_sub(1)?;
+    match ENTRIES.get(at) {
+        Some((name, _)) => Some(name),
+        None => MORE.get(at - ENTRIES.len()).copied(),
+    }
+}
+
+/// The name's number, 0 for none.
+pub(crate) fn number(name: &[u8]) -> u8 {
     match name {
         b":authority" => 1,
         b":method" => 2,
@@ -126,11 +179,26 @@ pub(super) fn name(name: &[u8]) -> u8 {
         b"vary" => 59,
         b"via" => 60,
         b"www-authenticate" => 61,
+        b":protocol" => PROTOCOL,
+        b"te" => TE,
+        b"grpc-status" => 64,
+        b"grpc-message" => 65,
+        b"grpc-encoding" => 66,
+        b"grpc-accept-encoding" => 67,
+        b"grpc-timeout" => 68,
+        b"traceparent" => 69,
+        b"x-request-id" => 70,
         _ => 0,
     }
 }
 
-/// The index of both, 0 for none; `name` is what [`name`] said.
+/// The index of the name with that number, 0 for none.
+pub(super) fn index(number: u8) -> usize {
+    let index = usize::from(number);
+    if index <= ENTRIES.len() { index } else { 0 }
+}
+
+/// The index of both, 0 for none; `name` is what [`number`] said.
 pub(super) fn field(name: u8, value: &[u8]) -> u8 {
     match (name, value) {
         (2, b"GET") | (4, b"/") | (6, b"http") | (8, b"200") => name,
@@ -152,15 +220,27 @@ mod tests {
     #[test]
     fn every_entry_is_found_by_its_name_and_value() {
         for (at, (known, value)) in ENTRIES.iter().enumerate() {
-            let first = usize::from(name(known.as_bytes()));
+            let first = usize::from(number(known.as_bytes()));
             assert_eq!(ENTRIES[first - 1].0, *known);
             assert!(first <= at + 1);
+            assert_eq!(usize::from(name_of(at + 1)), first);
             if !value.is_empty() {
-                let both = field(name(known.as_bytes()), value.as_bytes());
+                let both = field(number(known.as_bytes()), value.as_bytes());
                 assert_eq!(usize::from(both), at + 1, "{known}: {value}");
             }
         }
-        assert_eq!(name(b"x-a"), 0);
-        assert_eq!(field(name(b":status"), b"201"), 0);
+        assert_eq!(number(b"x-a"), 0);
+        assert_eq!(field(number(b":status"), b"201"), 0);
+    }
+
+    #[test]
+    fn every_number_is_that_of_its_name() {
+        for (at, name) in MORE.iter().enumerate() {
+            let number = number(name.as_bytes());
+            assert_eq!(usize::from(number), ENTRIES.len() + 1 + at, "{name}");
+            assert_eq!((text(number), index(number)), (Some(*name), 0));
+        }
+        assert_eq!((text(0), text(200)), (None, None));
+        assert_eq!((text(2), index(2)), (Some(":method"), 2));
     }
 }

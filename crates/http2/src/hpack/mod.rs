@@ -3,7 +3,7 @@
 mod decode;
 mod encode;
 mod huffman;
-mod known;
+pub(crate) mod known;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::head;
+
 /// What the RFC counts for an entry beside its text.
 pub(crate) const ENTRY_OVERHEAD: usize = 32;
 
@@ -10,6 +12,10 @@ pub(super) struct Entry {
     /// Name, then value.
     text: Box<[u8]>,
     name: usize,
+    /// The name's number.
+    pub(super) number: u8,
+    /// Name and value were found to be well formed.
+    pub(super) sound: bool,
 }
 
 impl Entry {
@@ -59,7 +65,7 @@ impl Table {
     }
 
     /// Adds a field; one that is larger than the table empties it (RFC 7541 section 4.4). True when it is there now.
-    pub(super) fn insert(&mut self, text: &[u8], name: usize) -> bool {
+    pub(super) fn insert(&mut self, text: &[u8], name: usize, number: u8) -> bool {
         let size = text.len() + ENTRY_OVERHEAD;
         self.evict(size);
         if size > self.room {
@@ -69,6 +75,8 @@ impl Table {
         self.entries.push_front(Entry {
             text: text.into(),
             name,
+            number,
+            sound: head::is_sound(number, &text[..name], &text[name..]),
         });
         true
     }

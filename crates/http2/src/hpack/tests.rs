@@ -1,7 +1,7 @@
 //! The examples of RFC 7541, what may not be said, and that what one end writes is what the other reads.
 
 use super::{Decoder, Encoder, TABLE_BYTES};
-use crate::fields::Fields;
+use crate::fields::{Field, Fields};
 
 const LIMIT: usize = 64 * 1024;
 
@@ -16,9 +16,9 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 /// `name: value` of every field, one a line.
 fn text(fields: &Fields) -> String {
-    let lines = fields
-        .all()
-        .map(|(name, value, _)| format!("{}: {}\n", name.escape_ascii(), value.escape_ascii()));
+    let lines = fields.all().map(|Field { name, value, .. }| {
+        format!("{}: {}\n", name.escape_ascii(), value.escape_ascii())
+    });
     lines.collect()
 }
 
@@ -143,7 +143,11 @@ fn secrets_stay_out_of_the_table_and_what_comes_again_goes_in() {
         for _ in 0..3 {
             let mut out = Vec::new();
             encoder.begin(&mut out);
-            encoder.field(&mut out, name.as_bytes(), value.as_bytes(), false);
+            let mut fields = Fields::new();
+            fields.push(name, value.as_bytes());
+            fields
+                .all()
+                .for_each(|field| encoder.field(&mut out, field));
             lengths.push((out[0] & 0xf0, out.len()));
         }
         lengths
@@ -172,18 +176,39 @@ fn what_the_encoder_writes_the_decoder_reads_whatever_the_size_of_the_table() {
                 let name = random.choice([":path", "x-a", "x-b", "cookie", "te"]);
                 let length = if random.u8(..10) == 0 { 700 } else { 6 };
                 let value = random.usize(..9).to_string().repeat(length);
-                sent.add(
-                    name.expect("a name").as_bytes(),
-                    value.as_bytes(),
-                    random.u8(..9) == 0,
-                );
+                sent.push(name.expect("a name"), value.as_bytes());
             }
             let mut block = Vec::new();
             encoder.begin(&mut block);
-            for (name, value, never) in sent.all() {
-                encoder.field(&mut block, name, value, never);
+            for field in sent.all() {
+                let never = random.u8(..9) == 0;
+                encoder.field(&mut block, Field { never, ..field });
             }
             assert_eq!(read(&mut decoder, &block), Some(text(&sent)));
         }
+    }
+}
+
+#[test]
+fn what_is_malformed_stays_so_when_it_comes_out_of_the_table() {
+    for (block, sound) in [
+        // x-a: 1
+        ("40 03 782d61 01 31", true),
+        // X-a: 1
+        ("40 03 582d61 01 31", false),
+        // x-a: a line feed
+        ("40 03 782d61 01 0a", false),
+        // :path: x
+        ("44 01 78", false),
+        // :path: /x, and with a space
+        ("44 02 2f78", true),
+        ("44 03 2f2078", false),
+    ] {
+        let mut decoder = Decoder::new();
+        read(&mut decoder, &bytes(block)).expect("a block");
+        let mut again = Fields::new();
+        assert_eq!(decoder.decode(&bytes("be"), &mut again, LIMIT), Ok(true));
+        let found: Vec<bool> = again.all().map(|field| field.sound).collect();
+        assert_eq!(found, [sound], "{block}");
     }
 }

@@ -117,10 +117,7 @@ fn add_lines(fields: &mut Fields, lines: &[u8]) {
 
 /// Bytes a head takes as HTTP/1.1 would write it, so that both versions' sizes compare.
 pub(crate) fn size(fields: &Fields) -> u64 {
-    let sizes = fields
-        .iter()
-        .map(|(name, value)| name.len() + value.len() + 4);
-    sizes.sum::<usize>() as u64
+    fields.lines_size() as u64
 }
 
 /// Whether a request with this method may be sent twice without harm (RFC 9110 section 9.2.2).
