@@ -6,6 +6,7 @@ mod accept;
 mod body;
 pub mod bulk;
 pub mod capacity;
+mod choice;
 pub mod clock;
 mod condition;
 mod connect;

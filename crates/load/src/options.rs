@@ -22,6 +22,58 @@ pub const MAX_RATE: f64 = 10_000_000.0;
 /// The most requests due at once: more is a load test of the generator.
 pub const MAX_BURST: u64 = 1_000_000;
 
+/// The most targets of one run.
+pub const MAX_TARGETS: usize = 1000;
+/// The most bytes of one made payload.
+pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
+/// A range of sizes is so many sizes, evenly spread.
+const RANGE_SIZES: usize = 16;
+
+/// Bytes of a payload that show where they are.
+#[must_use]
+pub fn pattern(size: usize) -> Vec<u8> {
+    (0..size).map(|at| b'a' + (at % 26) as u8).collect()
+}
+
+/// Reads payload sizes: `1024`, a range `100..2000` (16 sizes, evenly spread), or several with weights `1024:90,65536:10`.
+///
+/// # Errors
+/// Says which part is wrong and what was expected.
+pub fn parse_sizes(text: &str) -> Result<Vec<(usize, f64)>, String> {
+    let mut sizes = Vec::new();
+    for part in text.split(',') {
+        let wrong = || format!("`{part}`: expected BYTES, FROM..TO, or BYTES:WEIGHT with commas");
+        let (range, weight) = match part.split_once(':') {
+            Some((range, weight)) => (range, weight.trim().parse::<f64>().map_err(|_| wrong())?),
+            None => (part, 1.0),
+        };
+        if !(weight.is_finite() && weight > 0.0) {
+            return Err(wrong());
+        }
+        let size = |text: &str| {
+            let size = text.trim().parse::<usize>().map_err(|_| wrong())?;
+            let few = Some(size).filter(|size| *size <= MAX_PAYLOAD_BYTES);
+            few.ok_or_else(|| format!("payload of {size} bytes: at most {MAX_PAYLOAD_BYTES}"))
+        };
+        match range.split_once("..") {
+            None => sizes.push((size(range)?, weight)),
+            Some((from, to)) => {
+                let (from, to) = (size(from)?, size(to)?);
+                let width = to.checked_sub(from).ok_or_else(wrong)?;
+                let steps = RANGE_SIZES - 1;
+                let each = (0..=steps).map(|step| (from + width * step / steps, weight));
+                sizes.extend(each);
+            }
+        }
+    }
+    if sizes.iter().map(|(size, _)| size).sum::<usize>() > MAX_PAYLOAD_BYTES {
+        return Err(format!(
+            "payloads of {MAX_PAYLOAD_BYTES} bytes in all: at most"
+        ));
+    }
+    Ok(sizes)
+}
+
 /// How a URL begins: what is spoken there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
@@ -231,6 +283,12 @@ impl Target {
 pub struct LoadOptions {
     /// Where requests go.
     pub target: Target,
+    /// Others beside it, each with how often it is sent where `target` is sent once.
+    pub more: Vec<(f64, Target)>,
+    /// Sizes of payloads with their weights, instead of `body`.
+    pub sizes: Vec<(usize, f64)>,
+    /// Requests on a connection before it is closed: a number between these, for each connection anew.
+    pub reuse: Option<(u64, u64)>,
     /// What is spoken.
     pub protocol: Protocol,
     /// TLS, which URLs such as `https://` need.
@@ -286,6 +344,9 @@ impl LoadOptions {
         Self {
             protocol: target.scheme.protocol(),
             target,
+            more: Vec::new(),
+            sizes: Vec::new(),
+            reuse: None,
             tls: None,
             rate: 100.0,
             connections: 4,
@@ -326,6 +387,7 @@ impl LoadOptions {
             ));
         }
         self.check_arrival()?;
+        self.check_targets()?;
         self.check_protocol()?;
         if self.threads == 0 || self.threads > self.connections {
             let (threads, connections) = (self.threads, self.connections);
@@ -471,8 +533,12 @@ impl LoadOptions {
         if matches!(scheme, Scheme::Tcp | Scheme::Tls) && self.target.path != "/" {
             return Err(format!("{}: expected tcp://HOST:PORT", self.target.url));
         }
-        if self.protocol == Protocol::TcpRr && (self.body.is_empty() || self.expect_size == Some(0))
-        {
+        let silent = if self.sizes.is_empty() {
+            self.body.is_empty()
+        } else {
+            self.sizes.iter().any(|(size, _)| *size == 0)
+        };
+        if self.protocol == Protocol::TcpRr && (silent || self.expect_size == Some(0)) {
             return Err(format!(
                 "payload: {name} sends and expects at least one byte"
             ));
@@ -500,9 +566,76 @@ impl LoadOptions {
         }
     }
 
-    /// The requests of the run, made ready.
+    /// All targets with their weights.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = (f64, &Target)> {
+        let more = self.more.iter().map(|(weight, target)| (*weight, target));
+        std::iter::once((1.0, &self.target)).chain(more)
+    }
+
+    /// Where connections go: the targets' addresses, each once, with the weight of what goes there.
+    pub(crate) fn places(&self) -> Vec<(SocketAddr, f64)> {
+        let mut places: Vec<(SocketAddr, f64)> = Vec::new();
+        for (weight, target) in self.targets() {
+            match places.iter_mut().find(|(to, _)| *to == target.address) {
+                Some((_, sum)) => *sum += weight,
+                None => places.push((target.address, weight)),
+            }
+        }
+        places
+    }
+
+    /// The place of each connection: shares by weight, and at least one of each thread's.
+    pub(crate) fn place_of_connections(&self) -> Vec<usize> {
+        let places = self.places();
+        let sum: f64 = places.iter().map(|(_, weight)| weight).sum();
+        let spare = self.connections - places.len() * self.threads;
+        let (mut all, mut given, mut upto) = (Vec::new(), 0, 0.0);
+        for (place, (_, weight)) in places.iter().enumerate() {
+            upto += weight / sum;
+            let until = (upto * spare as f64).round() as usize;
+            all.extend(std::iter::repeat_n(place, self.threads + until - given));
+            given = until;
+        }
+        all
+    }
+
+    /// The requests of the run, made ready: targets × payload sizes.
     pub(crate) fn requests(&self) -> Arc<[Request]> {
-        Arc::new([Request {
+        let places = self.places();
+        let mut requests = Vec::new();
+        for (number, (weight, target)) in self.targets().enumerate() {
+            let place = places.iter().position(|(to, _)| *to == target.address);
+            let mut one = Self {
+                target: target.clone(),
+                more: Vec::new(),
+                sizes: Vec::new(),
+                replay: None,
+                ..self.clone()
+            };
+            let as_it_is = [(self.body.len(), 1.0)];
+            let sizes: &[(usize, f64)] = if self.sizes.is_empty() {
+                &as_it_is
+            } else {
+                &self.sizes
+            };
+            let all: f64 = sizes.iter().map(|(_, share)| share).sum();
+            for (size, share) in sizes {
+                if !self.sizes.is_empty() {
+                    one.body = pattern(*size);
+                }
+                requests.push(Request {
+                    weight: weight * share / all,
+                    target: number,
+                    place: place.unwrap_or(0),
+                    ..one.one_request()
+                });
+            }
+        }
+        requests.into()
+    }
+
+    fn one_request(&self) -> Request {
+        Request {
             bytes: self.request(),
             shape: if self.protocol.multiplexed() {
                 self.shape()
@@ -510,7 +643,49 @@ impl LoadOptions {
                 Shape::default()
             },
             answer_bytes: self.expect_size.unwrap_or(self.body.len() as u64),
-        }])
+            ..Request::default()
+        }
+    }
+
+    fn check_targets(&self) -> Result<(), String> {
+        for (weight, target) in self.targets() {
+            let url = &target.url;
+            if !(weight.is_finite() && weight > 0.0) {
+                return Err(format!(
+                    "target {url}: weight {weight}: expected more than 0"
+                ));
+            }
+            if target.scheme != self.target.scheme {
+                return Err(format!("target {url}: all targets of a run begin alike"));
+            }
+            if target.scheme.secure() && target.host() != self.target.host() {
+                return Err(format!("target {url}: over TLS all targets have one name"));
+            }
+            if target.address.is_ipv4() != self.target.address.is_ipv4() && self.bind.is_some() {
+                return Err(format!("target {url}: of another IP version than bind"));
+            }
+        }
+        if self.more.len() >= MAX_TARGETS {
+            return Err(format!("targets: at most {MAX_TARGETS}"));
+        }
+        if self.protocol == Protocol::TcpBulk && (!self.more.is_empty() || !self.sizes.is_empty()) {
+            return Err("tcp-bulk has one target and no payloads".to_owned());
+        }
+        let needed = self.places().len() * self.threads;
+        if !self.more.is_empty() && self.connections < needed {
+            return Err(format!(
+                "connections {}: {needed} are needed, one for each address and thread",
+                self.connections
+            ));
+        }
+        if let Some((least, most)) = self.reuse
+            && (least == 0 || least > most)
+        {
+            return Err(format!(
+                "connection-reuse {least}:{most}: expected MIN:MAX, from 1"
+            ));
+        }
+        Ok(())
     }
 
     /// What every request looks like in HTTP/2.

@@ -52,6 +52,8 @@ pub struct LoadResult {
     pub latency_us: Summary,
     /// From the actual send, all that were sent.
     pub service_us: Summary,
+    /// Of each target, where there are several.
+    pub targets: Vec<TargetResult>,
     /// From the actual send to the first byte of the answer.
     pub first_byte_us: Summary,
     /// Making a TCP connection, all of the run.
@@ -97,6 +99,34 @@ pub struct LoadResult {
     pub(crate) error_latency: Samples,
 }
 
+/// What came of one target's requests.
+#[derive(Debug, Clone, Serialize)]
+pub struct TargetResult {
+    /// Where.
+    pub url: String,
+    /// How often, beside the others.
+    pub weight: f64,
+    /// Answered as expected.
+    pub ok: u64,
+    /// Failed.
+    pub errors: u64,
+    /// From the intended send time.
+    pub latency_us: Summary,
+}
+
+fn by_target(options: &LoadOptions, tally: &Tally) -> Vec<TargetResult> {
+    let counted = options.targets().zip(&tally.targets);
+    counted
+        .map(|((weight, target), counted)| TargetResult {
+            url: target.url.clone(),
+            weight,
+            ok: counted.ok,
+            errors: counted.errors,
+            latency_us: counted.latency.summary(),
+        })
+        .collect()
+}
+
 /// The options as run.
 #[derive(Debug, Clone, Serialize)]
 pub struct EchoedOptions {
@@ -134,8 +164,12 @@ pub struct EchoedOptions {
     pub bind: Option<String>,
     /// Headers added.
     pub headers: Vec<String>,
-    /// Request body bytes.
+    /// Request body bytes; the first of several sizes.
     pub payload_size: usize,
+    /// Several sizes with their weights.
+    pub payload_sizes: Vec<(usize, f64)>,
+    /// Requests on a connection before it is closed, from and to.
+    pub connection_reuse: Option<(u64, u64)>,
     /// Expected body length.
     pub expect_size: Option<u64>,
     /// Expected status.
@@ -212,6 +246,7 @@ impl LoadResult {
             errors_total,
             latency_us: tally.latency.summary(),
             service_us: tally.service.summary(),
+            targets: by_target(options, tally),
             first_byte_us: tally.first_byte.summary(),
             connect_us: tally.connecting.summary(),
             tls_us: tally.handshake.summary(),
@@ -325,7 +360,12 @@ impl EchoedOptions {
                 .iter()
                 .map(|(name, value)| format!("{name}: {value}"))
                 .collect(),
-            payload_size: options.body.len(),
+            payload_size: options
+                .sizes
+                .first()
+                .map_or(options.body.len(), |(size, _)| *size),
+            payload_sizes: options.sizes.clone(),
+            connection_reuse: options.reuse,
             expect_size: options.expect_size,
             expect_status: options.expect_status,
         }
@@ -436,6 +476,7 @@ mod tests {
                 answered: true,
                 status: Some(200),
                 body: 0,
+                target: 0,
             });
         }
         change(&mut tally);
@@ -455,6 +496,7 @@ mod tests {
             answered: false,
             status: None,
             body: 0,
+            target: 0,
         }
     }
 

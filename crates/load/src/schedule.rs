@@ -149,6 +149,15 @@ impl Schedule {
         (self.next < self.end).then_some(self.next)
     }
 
+    /// The number of the next request: of the whole schedule, or of this random stream.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        match &self.gaps {
+            Gaps::Shaped { index, .. } => *index,
+            Gaps::Trace { index, .. } => *index as u64,
+        }
+    }
+
     /// Uses the next instant.
     pub fn advance(&mut self) {
         match &mut self.gaps {

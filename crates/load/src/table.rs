@@ -87,6 +87,15 @@ impl LoadResult {
             "{:<12}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}   (the generator's own)",
             "lateness", late.p50, "", "", late.p99, "", late.max
         )?;
+        for target in &self.targets {
+            let (good, bad) = (target.ok, target.errors);
+            writeln!(
+                text,
+                "\n{} (weight {}): {good} ok, {bad} errors",
+                target.url, target.weight
+            )?;
+            row(text, "latency", &target.latency_us)?;
+        }
         writeln!(
             text,
             "\ngenerator CPU {:.1} µs per request",

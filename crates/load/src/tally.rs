@@ -70,6 +70,16 @@ pub(crate) struct Finished {
     /// Its status, where the protocol has one.
     pub(crate) status: Option<u16>,
     pub(crate) body: u64,
+    /// Of several targets, which.
+    pub(crate) target: usize,
+}
+
+/// What came of one target's requests.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct OfTarget {
+    pub(crate) ok: u64,
+    pub(crate) errors: u64,
+    pub(crate) latency: Samples,
 }
 
 /// What happened to the requests of one second, by the second in which they were due.
@@ -100,6 +110,8 @@ pub(crate) struct Tally {
     middle: u64,
     pub(crate) halves: [Samples; 2],
     pub(crate) service: Samples,
+    /// Of each target, where there are several.
+    pub(crate) targets: Vec<OfTarget>,
     /// From the send to the first byte of the answer.
     pub(crate) first_byte: Samples,
     /// Of all connections of the run: making them, and the TLS handshake.
@@ -144,6 +156,14 @@ impl Tally {
         self.latency.record(latency);
         self.halves[usize::from(request.intended >= self.middle)].record(latency);
         second.latency.record(latency);
+        if let Some(target) = self.targets.get_mut(request.target) {
+            target.latency.record(latency);
+            if request.outcome == Outcome::Ok {
+                target.ok += 1;
+            } else {
+                target.errors += 1;
+            }
+        }
         if let Some(sent) = request.sent {
             self.sent += 1;
             second.sent += 1;
@@ -196,6 +216,15 @@ impl Tally {
         }
         self.service.merge(&other.service);
         self.first_byte.merge(&other.first_byte);
+        self.targets.resize_with(
+            self.targets.len().max(other.targets.len()),
+            OfTarget::default,
+        );
+        for (mine, theirs) in self.targets.iter_mut().zip(&other.targets) {
+            mine.ok += theirs.ok;
+            mine.errors += theirs.errors;
+            mine.latency.merge(&theirs.latency);
+        }
         self.connecting.merge(&other.connecting);
         self.handshake.merge(&other.handshake);
         self.agreed = self.agreed.take().or_else(|| other.agreed.clone());

@@ -26,6 +26,11 @@ pub(crate) struct Request {
     pub(crate) shape: Shape,
     /// Over TCP: bytes of its answer.
     pub(crate) answer_bytes: u64,
+    /// How often it is sent, beside others.
+    pub(crate) weight: f64,
+    /// The target it belongs to, and where connections for it go.
+    pub(crate) target: usize,
+    pub(crate) place: usize,
 }
 
 /// A whole answer.

@@ -9,13 +9,14 @@
 //! keeps time and lanes; `sockets` moves bytes; `wire` knows what they mean.
 
 mod channel;
+mod group;
 mod sockets;
 
-use std::collections::VecDeque;
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use group::{Group, Pacing};
 use rustls::ClientConnection;
 
 use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
@@ -24,7 +25,7 @@ use crate::poll::Poll;
 use crate::samples::Samples;
 use crate::schedule::{Arrival, Schedule, Spread};
 use crate::stop::Stop;
-use crate::tally::{Finished, Outcome, Tally};
+use crate::tally::{Finished, OfTarget, Outcome, Tally};
 use crate::threads::Generator;
 use crate::wire::{Answer, Event, Wire, wire};
 
@@ -95,6 +96,13 @@ struct Connection {
     /// When connecting began, and then when the handshake did.
     since: u64,
     hangup: bool,
+    /// Where it goes, and the group of its lanes.
+    place: usize,
+    to: SocketAddr,
+    /// Answers until it is closed.
+    left: u64,
+    /// It takes no more requests, and is closed after those it has.
+    retiring: bool,
     /// Has something to be written at the end of this turn.
     dirty: bool,
 }
@@ -103,14 +111,9 @@ struct Connection {
 #[derive(Debug, Default)]
 struct Lane {
     request: Option<InFlight>,
+    /// Which of the run's requests that is.
+    which: usize,
     free_since: u64,
-}
-
-#[derive(Debug)]
-enum Pacing {
-    Shared(Schedule),
-    PerLane { schedules: Vec<Schedule>, due: u64 },
-    Closed,
 }
 
 /// A generator thread's state.
@@ -123,8 +126,11 @@ pub(crate) struct Worker {
     streams: usize,
     /// The lanes of connection c are those from c × streams.
     lanes: Vec<Lane>,
-    /// Lanes without a request, the longest free first: load is spread evenly, as users of a pool are.
-    free: VecDeque<usize>,
+    /// By place.
+    groups: Vec<Group>,
+    /// The target of each request.
+    targets: Vec<usize>,
+    random: fastrand::Rng,
     /// A lane became free since the last pump: when.
     freed: Option<u64>,
     /// Connections with something to be written at the end of this turn.
@@ -139,7 +145,6 @@ pub(crate) struct Worker {
     timer: Timer,
     next_scan: u64,
     timeout: u64,
-    pacing: Pacing,
     timeline: Timeline,
     tally: Tally,
     cpu_from: Option<u64>,
@@ -160,11 +165,21 @@ impl Worker {
         index: usize,
         live: Option<Arc<Mutex<Live>>>,
     ) -> io::Result<Self> {
-        let share = (index..options.connections)
-            .step_by(options.threads)
-            .count();
         let requests = options.requests();
-        let connection = |_| Connection {
+        let weights: Vec<(usize, f64)> = requests
+            .iter()
+            .map(|request| (request.place, request.weight))
+            .collect();
+        let places = options.places();
+        let seed = options.seed;
+        let group = |place| Group::new(&weights, place, seed);
+        let ours = options.place_of_connections();
+        let ours = ours.into_iter().skip(index).step_by(options.threads);
+        let connection = |place: usize| Connection {
+            place,
+            to: places[place].0,
+            left: u64::MAX,
+            retiring: false,
             stream: None,
             state: State::Down,
             generation: 0,
@@ -174,12 +189,15 @@ impl Worker {
             hangup: false,
             dirty: false,
         };
-        let lanes = share * options.streams;
+        let connections: Vec<Connection> = ours.map(connection).collect();
+        let lanes = connections.len() * options.streams;
         Ok(Self {
-            connections: (0..share).map(connection).collect(),
+            connections,
+            groups: (0..places.len()).map(group).collect(),
+            targets: requests.iter().map(|request| request.target).collect(),
+            random: fastrand::Rng::with_seed(seed.wrapping_add(index as u64)),
             streams: options.streams,
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
-            free: VecDeque::with_capacity(lanes),
             freed: None,
             dirty: Vec::new(),
             unread: Vec::new(),
@@ -192,7 +210,6 @@ impl Worker {
             timeout: u64::try_from(options.timeout.as_nanos())
                 .unwrap_or(u64::MAX / 4)
                 .min(u64::MAX / 4),
-            pacing: Pacing::Closed,
             timeline: Timeline {
                 start: 0,
                 measure: 0,
@@ -260,8 +277,12 @@ impl Generator for Worker {
         }
         // First one lane of each connection, then another: the load is spread over connections before streams.
         for stream in 0..self.streams {
-            let lanes = (0..self.connections.len()).map(|index| index * self.streams + stream);
-            self.free.extend(lanes);
+            for index in 0..self.connections.len() {
+                let place = self.connections[index].place;
+                self.groups[place]
+                    .free
+                    .push_back(index * self.streams + stream);
+            }
         }
         Ok(())
     }
@@ -270,7 +291,14 @@ impl Generator for Worker {
     fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Tally> {
         self.timeline = timeline;
         self.tally = Tally::new(timeline.measure, timeline.end);
-        self.pacing = self.pacing_of(timeline);
+        if !self.options.more.is_empty() {
+            let targets = self.options.more.len() + 1;
+            self.tally.targets.resize_with(targets, OfTarget::default);
+        }
+        let pacing = self.pacing_of(timeline);
+        for group in &mut self.groups {
+            group.pace(pacing.clone());
+        }
         loop {
             let mut at = now();
             if stop.raised() {
@@ -366,14 +394,8 @@ impl Worker {
     fn end_early(&mut self, at: u64) {
         let end = self.timeline.end.min(at);
         self.timeline.end = end;
-        match &mut self.pacing {
-            Pacing::Shared(schedule) => schedule.cut(end),
-            Pacing::PerLane { schedules, .. } => {
-                for each in schedules {
-                    each.cut(end);
-                }
-            }
-            Pacing::Closed => {}
+        for group in &mut self.groups {
+            group.cut(end);
         }
     }
 
@@ -388,53 +410,20 @@ impl Worker {
         if self.cpu_from.is_none() && at >= self.timeline.measure {
             self.begin_measuring();
         }
-        loop {
-            let (index, intended) = match &mut self.pacing {
-                Pacing::Shared(schedule) => {
-                    let Some(intended) = schedule.peek().filter(|due| *due <= at) else {
-                        return at;
-                    };
-                    let Some(index) = self.free.pop_front() else {
-                        return at;
-                    };
-                    schedule.advance();
-                    (index, intended)
+        let open = at >= self.timeline.start && at < self.timeline.end;
+        for place in 0..self.groups.len() {
+            if !open && matches!(self.groups[place].pacing, Pacing::Closed) {
+                continue;
+            }
+            while let Some((lane, intended, which)) = self.groups[place].next(at) {
+                self.lanes[lane].which = which;
+                at = at.max(self.start(lane, intended.unwrap_or_else(now)));
+                if intended.is_none() && at >= self.timeline.end {
+                    break;
                 }
-                Pacing::PerLane { schedules, due } => {
-                    if at < *due {
-                        return at;
-                    }
-                    let ready =
-                        |index: &usize| schedules[*index].peek().is_some_and(|due| due <= at);
-                    let Some(position) = self.free.iter().position(ready) else {
-                        // Those that are free wait for the next tick; the others ask again when they are free.
-                        let peeks = self
-                            .free
-                            .iter()
-                            .filter_map(|index| schedules[*index].peek());
-                        *due = peeks.min().unwrap_or(u64::MAX);
-                        return at;
-                    };
-                    let Some(index) = self.free.remove(position) else {
-                        return at;
-                    };
-                    let Some(intended) = schedules[index].next() else {
-                        return at;
-                    };
-                    (index, intended)
-                }
-                Pacing::Closed => {
-                    if at < self.timeline.start || at >= self.timeline.end {
-                        return at;
-                    }
-                    let Some(index) = self.free.pop_front() else {
-                        return at;
-                    };
-                    (index, now())
-                }
-            };
-            at = at.max(self.start(index, intended));
+            }
         }
+        at
     }
 
     /// Begins a request on a free lane; returns when.
@@ -480,6 +469,7 @@ impl Worker {
             answered: answer.is_some(),
             status: answer.and_then(|answer| answer.status),
             body: answer.map_or(0, |answer| answer.body),
+            target: self.targets[self.lanes[lane].which],
         });
         if let Some(live) = &self.live {
             let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
@@ -490,20 +480,35 @@ impl Worker {
                 live.errors += 1;
             }
         }
-        if !matches!(
-            self.connections[lane / self.streams].state,
-            State::Paused(_)
-        ) {
+        let index = lane / self.streams;
+        if self.connections[index].retiring {
+            self.retire(index, done);
+        } else if !matches!(self.connections[index].state, State::Paused(_)) {
             self.release(lane);
             self.freed = Some(done);
         }
     }
 
-    fn release(&mut self, lane: usize) {
-        self.free.push_back(lane);
-        if let Pacing::PerLane { schedules, due } = &mut self.pacing {
-            *due = (*due).min(schedules[lane].peek().unwrap_or(u64::MAX));
+    /// A connection that has answered its number is closed once its last request is, and its lanes are free again.
+    fn retire(&mut self, index: usize, at: u64) {
+        let lanes = self.lanes_of(index);
+        if self.lanes[lanes.clone()]
+            .iter()
+            .any(|lane| lane.request.is_some())
+        {
+            return;
         }
+        self.connections[index].retiring = false;
+        self.close(index);
+        for lane in lanes {
+            self.release(lane);
+        }
+        self.freed = Some(at);
+    }
+
+    fn release(&mut self, lane: usize) {
+        let place = self.connections[lane / self.streams].place;
+        self.groups[place].release(lane);
     }
 
     /// The lanes of a connection.
@@ -517,7 +522,8 @@ impl Worker {
         self.paused += 1;
         self.next_scan = self.next_scan.min(until);
         let lanes = self.lanes_of(index);
-        self.free.retain(|lane| !lanes.contains(lane));
+        let place = self.connections[index].place;
+        self.groups[place].free.retain(|lane| !lanes.contains(lane));
     }
 
     /// Times requests out and lets rested connections be tried again.
@@ -553,11 +559,7 @@ impl Worker {
     }
 
     fn backlog(&self) -> bool {
-        match &self.pacing {
-            Pacing::Shared(schedule) => schedule.peek().is_some(),
-            Pacing::PerLane { schedules, .. } => schedules.iter().any(|each| each.peek().is_some()),
-            Pacing::Closed => false,
-        }
+        self.groups.iter().any(Group::backlog)
     }
 
     fn finished(&self, at: u64) -> bool {
@@ -566,12 +568,9 @@ impl Worker {
     }
 
     fn wake_at(&self, at: u64) -> u64 {
-        let due = match &self.pacing {
-            _ if self.free.is_empty() => None,
-            Pacing::Shared(schedule) => schedule.peek(),
-            Pacing::PerLane { due, .. } => Some(*due),
-            Pacing::Closed => Some(self.timeline.start).filter(|start| *start > at),
-        };
+        let scheduled = self.groups.iter().filter_map(Group::due).min();
+        let start = Some(self.timeline.start).filter(|start| *start > at);
+        let due = scheduled.or(start);
         let end = if at < self.timeline.end {
             self.timeline.end
         } else {
@@ -598,26 +597,24 @@ impl Worker {
                     answered: false,
                     status: None,
                     body: 0,
+                    target: self.targets[lane.which],
                 });
             }
         }
-        let schedules = match &mut self.pacing {
-            Pacing::Shared(schedule) => std::slice::from_mut(schedule),
-            Pacing::PerLane { schedules, .. } => schedules.as_mut_slice(),
-            Pacing::Closed => &mut [],
-        };
-        for intended in schedules.iter_mut().flatten() {
-            let outcome = Outcome::Unsent;
-            self.tally.finish(Finished {
-                intended,
-                sent: None,
-                first: None,
-                done: at,
-                outcome,
-                answered: false,
-                status: None,
-                body: 0,
-            });
+        for group in &mut self.groups {
+            while let Some((intended, which)) = group.left() {
+                self.tally.finish(Finished {
+                    intended,
+                    sent: None,
+                    first: None,
+                    done: at,
+                    outcome: Outcome::Unsent,
+                    answered: false,
+                    status: None,
+                    body: 0,
+                    target: self.targets[which],
+                });
+            }
         }
         let cpu = thread_cpu();
         self.tally.cpu_ns = cpu - self.cpu_from.unwrap_or(cpu);

@@ -7,14 +7,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use voile_load::options::{parse_sizes, pattern};
 use voile_load::schedule::parse_trace;
 use voile_load::{
     Arrival, Bulk, Condition, LoadOptions, Part, Protocol, Stop, Target, TlsOptions, bulk,
     capacity, parse_duration,
 };
-
-/// The most bytes that `--payload-size` makes.
-const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 
 /// Bytes of a TCP request where none is asked for: a small command, as to a key-value store.
 const DEFAULT_TCP_BYTES: usize = 64;
@@ -39,6 +37,10 @@ pub(crate) struct Args {
     /// https://, h2://, grpcs://, tls://  the same over TLS
     #[arg(verbatim_doc_comment)]
     url: String,
+    /// Send requests there too: WEIGHT times as often as to the first URL (1), as 3=http://HOST/PATH. May be repeated. All begin
+    /// alike; each address has connections of its own, by weight.
+    #[arg(long = "target", value_name = "[WEIGHT=]URL", value_parser = parse_target)]
+    targets: Vec<(f64, Target)>,
     /// What is spoken, where the URL's scheme leaves a choice.
     #[arg(long, value_enum, value_name = "PROTOCOL")]
     protocol: Option<ProtocolName>,
@@ -99,9 +101,9 @@ pub(crate) struct Args {
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = parse_header)]
     headers: Vec<(String, String)>,
     /// Send a body of that many bytes. gRPC: a message whose payload field has that many. TCP: that many bytes are a
-    /// request (default 64).
-    #[arg(long, value_name = "BYTES", conflicts_with = "data")]
-    payload_size: Option<usize>,
+    /// request (default 64). Several: 100..2000 (16 sizes, evenly spread), or with weights 1024:90,65536:10.
+    #[arg(long, value_name = "BYTES|SIZES", conflicts_with = "data")]
+    payload_size: Option<String>,
     /// Send this body; @FILE reads it from a file.
     #[arg(long, value_name = "TEXT|@FILE")]
     data: Option<String>,
@@ -111,6 +113,9 @@ pub(crate) struct Args {
     /// Open a connection for each request.
     #[arg(long)]
     no_keepalive: bool,
+    /// Close each connection after a number of answers between these, drawn anew for each, as Fortio's -connection-reuse.
+    #[arg(long, value_name = "MIN:MAX", value_parser = parse_reuse, conflicts_with = "no_keepalive")]
+    connection_reuse: Option<(u64, u64)>,
     /// Source address of the connections.
     #[arg(long, value_name = "IP")]
     bind: Option<IpAddr>,
@@ -211,6 +216,21 @@ enum Format {
     Json,
     /// The JSON that Fortio writes.
     Fortio,
+}
+
+fn parse_target(text: &str) -> Result<(f64, Target), String> {
+    let weight = text.split_once('=').and_then(|(weight, url)| {
+        let weight = weight.parse::<f64>().ok()?;
+        Some((weight, url))
+    });
+    let (weight, url) = weight.unwrap_or((1.0, text));
+    Ok((weight, Target::parse(url)?))
+}
+
+fn parse_reuse(text: &str) -> Result<(u64, u64), String> {
+    let (least, most) = text.split_once(':').unwrap_or((text, text));
+    let number = |text: &str| text.parse().map_err(|_| "expected MIN:MAX".to_owned());
+    Ok((number(least)?, number(most)?))
 }
 
 fn parse_header(text: &str) -> Result<(String, String), String> {
@@ -365,10 +385,20 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     options.method.clone_from(&args.method);
     options.headers.clone_from(&args.headers);
     options.body = body(args)?;
-    if options.protocol == Protocol::TcpRr && options.body.is_empty() {
+    if let Some(text) = &args.payload_size {
+        options.sizes = parse_sizes(text).map_err(|why| format!("payload-size {why}"))?;
+    }
+    if let [(size, _)] = options.sizes[..] {
+        options.body = pattern(size);
+        options.sizes.clear();
+    }
+    options.more.clone_from(&args.targets);
+    options.reuse = args.connection_reuse;
+    let empty = options.body.is_empty() && options.sizes.is_empty();
+    if options.protocol == Protocol::TcpRr && empty {
         options.body = pattern(DEFAULT_TCP_BYTES);
     }
-    if !options.body.is_empty() && options.method == "GET" {
+    if !empty && options.method == "GET" {
         "POST".clone_into(&mut options.method);
     }
     if options.target.scheme.secure() {
@@ -434,14 +464,6 @@ fn arrive(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
 }
 
 fn body(args: &Args) -> Result<Vec<u8>, String> {
-    if let Some(size) = args.payload_size {
-        if size > MAX_PAYLOAD_BYTES {
-            return Err(format!(
-                "payload of {size} bytes: at most {MAX_PAYLOAD_BYTES}"
-            ));
-        }
-        return Ok(pattern(size));
-    }
     match args.data.as_deref() {
         None => Ok(Vec::new()),
         Some(data) => match data.strip_prefix('@') {
@@ -449,10 +471,6 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
             None => Ok(data.as_bytes().to_vec()),
         },
     }
-}
-
-fn pattern(size: usize) -> Vec<u8> {
-    (0..size).map(|at| b'a' + (at % 26) as u8).collect()
 }
 
 fn print(args: &Args, text: &str) -> Result<(), String> {

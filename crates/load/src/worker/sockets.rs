@@ -19,8 +19,12 @@ const READS_PER_TURN: usize = 16;
 impl Worker {
     pub(super) fn connect(&mut self, index: usize) -> io::Result<()> {
         let since = now();
-        let stream = start_connect(self.options.target.address, self.options.bind)?;
         let connection = &mut self.connections[index];
+        let stream = start_connect(connection.to, self.options.bind)?;
+        connection.left = match self.options.reuse {
+            Some((least, most)) => self.random.u64(least..=most),
+            None => u64::MAX,
+        };
         connection.generation = connection.generation.wrapping_add(1) & (u32::MAX >> 1);
         let token = index as u64 | u64::from(connection.generation) << 32;
         self.poll.add_stream(&stream, token)?;
@@ -80,7 +84,9 @@ impl Worker {
     pub(super) fn send(&mut self, lane: usize) {
         let index = lane / self.streams;
         let connection = &mut self.connections[index];
-        connection.wire.send(lane % self.streams, 0);
+        connection
+            .wire
+            .send(lane % self.streams, self.lanes[lane].which);
         if self.streams == 1 {
             self.write(index);
         } else if !connection.dirty {
@@ -188,9 +194,12 @@ impl Worker {
                     }
                 }
                 Event::Answered(lane, answer) => {
-                    let connection = &self.connections[index];
+                    let connection = &mut self.connections[index];
+                    connection.left = connection.left.saturating_sub(1);
                     let reusable = self.options.keepalive && !connection.hangup;
-                    if self.streams == 1 && !reusable && !connection.wire.greets() {
+                    if connection.left == 0 {
+                        self.begin_retiring(index);
+                    } else if !reusable && !connection.wire.greets() {
                         self.close(index);
                     }
                     self.finish(first + lane, self.judge(answer), Some(answer), at);
@@ -203,6 +212,18 @@ impl Worker {
                 Event::Close => self.close(index),
             }
         }
+    }
+
+    /// A connection has answered as often as it may.
+    fn begin_retiring(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        if connection.state != State::Open {
+            return;
+        }
+        connection.retiring = true;
+        let lanes = self.lanes_of(index);
+        let place = self.connections[index].place;
+        self.groups[place].free.retain(|lane| !lanes.contains(lane));
     }
 
     /// Whether an answer is what was asked for.

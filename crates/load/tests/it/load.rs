@@ -355,3 +355,108 @@ fn the_capacity_of_a_server_with_a_known_limit_is_found() {
     let json: Value = serde_json::from_str(&found.to_json()).unwrap();
     assert_eq!(json["bounds"][0], "p90<60ms");
 }
+
+#[test]
+fn several_targets_get_their_shares_and_a_slow_one_keeps_nobody_waiting() {
+    let fast = Served::echo(EchoOptions::default());
+    let slow = Served::echo(EchoOptions::default());
+    let target = |server: &Served, path: &str| {
+        voile_load::Target::parse(&format!("http://{}{path}", server.address)).unwrap()
+    };
+    for (arrival, threads) in [
+        (Arrival::Uniform, 1),
+        (Arrival::Uniform, 2),
+        (Arrival::Poisson, 2),
+    ] {
+        let mut options = fast.load("/?size=10");
+        options.more = vec![
+            (1.0, target(&fast, "/?size=20&status=503")),
+            // One connection of two is busy for 100 ms of each of its 100 requests a second.
+            (2.0, target(&slow, "/?delay=100ms")),
+        ];
+        (options.rate, options.connections) = (400.0, 4);
+        (options.arrival, options.threads) = (arrival, threads);
+        options.duration = Duration::from_secs(1);
+        let result = run(&options);
+        let counts: Vec<(u64, u64)> = result.targets.iter().map(|of| (of.ok, of.errors)).collect();
+        let all: u64 = counts.iter().map(|(ok, errors)| ok + errors).sum();
+        assert_eq!(all, result.scheduled, "{counts:?}");
+        for ((ok, errors), share) in counts.iter().zip([0.25, 0.25, 0.5]) {
+            let off = (ok + errors) as f64 - share * all as f64;
+            // Six standard deviations; the seed is fixed.
+            assert!(off.abs() < 60.0, "{arrival:?}: {counts:?}");
+        }
+        assert_eq!((counts[0].1, counts[1].0), (0, 0), "each its own status");
+        assert!(
+            counts[2].1 > 50,
+            "the slow one cannot take its share: {counts:?}"
+        );
+        let slow = &result.targets[2].latency_us;
+        assert!(slow.p50 >= 100_000, "{slow:?}");
+        assert!(
+            result.targets[0].latency_us.p50 < slow.p50 / 2,
+            "the fast one does not wait for it"
+        );
+    }
+}
+
+#[test]
+fn payload_sizes_are_spread_by_weight_and_come_back() {
+    let server = Served::echo(EchoOptions::default());
+    for scheme in ["http", "h2c"] {
+        let mut options = server.load("/");
+        options.target =
+            voile_load::Target::parse(&format!("{scheme}://{}/", server.address)).unwrap();
+        options.protocol = options.target.scheme.protocol();
+        options.method = "POST".to_owned();
+        options.sizes = voile_load::options::parse_sizes("100:3,40000:1").unwrap();
+        let result = run(&options);
+        assert_eq!(result.ok, 100, "{scheme}: {:?}", result.errors);
+        // 100 × 100 B and 40 kB for each of about a quarter.
+        let large = (result.bytes.body - 100 * 100) / 39_900;
+        assert_eq!(result.bytes.body, 10_000 + large * 39_900);
+        assert!((10..45).contains(&large), "{large}");
+    }
+    let parse = voile_load::options::parse_sizes;
+    assert_eq!(parse("7").unwrap(), [(7, 1.0)]);
+    let range = parse("100..1600").unwrap();
+    assert_eq!(
+        (range.len(), range[0].0, range[1].0, range[15].0),
+        (16, 100, 200, 1600)
+    );
+    for text in [
+        "",
+        "x",
+        "1:",
+        "1:0",
+        "1:-1",
+        "2..1",
+        "1..",
+        "9999999999999",
+        "1:nan",
+    ] {
+        assert!(parse(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn connections_are_closed_after_their_number_of_answers() {
+    let server = Served::echo(EchoOptions::default());
+    for (scheme, streams) in [("http", 1), ("h2c", 1), ("h2c", 8)] {
+        let mut options = server.load("/");
+        options.target =
+            voile_load::Target::parse(&format!("{scheme}://{}/", server.address)).unwrap();
+        options.protocol = options.target.scheme.protocol();
+        (options.streams, options.connections) = (streams, 2);
+        options.reuse = Some((5, 10));
+        let result = run(&options);
+        assert_eq!(result.ok, 100, "{scheme} {streams}: {:?}", result.errors);
+        // 100 answers, 5 to 10 a connection; with streams those in flight are answered too.
+        let least = if streams == 1 { 8 } else { 4 };
+        assert!(
+            (least..=20).contains(&result.connects),
+            "{scheme} {streams}: {}",
+            result.connects
+        );
+    }
+}
