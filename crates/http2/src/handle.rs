@@ -144,6 +144,12 @@ impl SendStream {
     pub fn block(&self) -> Fields {
         self.0.with(|connection, _| connection.pool().block())
     }
+
+    /// Gives a block back.
+    pub fn give_block(&self, block: Fields) {
+        self.0
+            .with(|connection, _| connection.pool().give_block(block));
+    }
 }
 
 /// The way to answer a request.

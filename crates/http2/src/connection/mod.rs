@@ -199,7 +199,8 @@ impl Connection {
             send_window: DEFAULT_WINDOW.into(),
             recv_window: config.connection_window.into(),
             released: 0,
-            streams: Slab::new(),
+            // Many connections never have two at once; left alone, the first would make room for four.
+            streams: Slab::with_capacity(1),
             ids: Ids::default(),
             last_peer: 0,
             next_local: 1,

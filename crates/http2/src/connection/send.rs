@@ -185,7 +185,16 @@ impl Connection {
         if end {
             self.streams[key].send = Half::Ended;
         }
+        let free = self.free();
         let stream = &mut self.streams[key];
+        let window = usize::try_from(stream.send_window).unwrap_or(0);
+        if stream.is_next() && data.len() <= free.min(window) {
+            // The usual case takes no place in the queue, which would be made for it.
+            self.write_data(key, &data, end);
+            self.close_if_done(key);
+            self.nudge();
+            return Ok(());
+        }
         stream.queue.push_back(Queued::Data(data, end));
         if stream.queue.len() == 1 && stream.id != 0 {
             self.flush_queue(key);
@@ -199,6 +208,14 @@ impl Connection {
         self.may_send(key)?;
         let stream = &mut self.streams[key];
         stream.send = Half::Ended;
+        if stream.is_next() {
+            let id = stream.id;
+            self.write_block(id, &trailers, true);
+            self.pool.give_block(trailers);
+            self.close_if_done(key);
+            self.nudge();
+            return Ok(());
+        }
         stream.queue.push_back(Queued::Trailers(trailers));
         if stream.queue.len() == 1 && stream.id != 0 {
             self.flush_queue(key);

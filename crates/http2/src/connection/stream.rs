@@ -105,6 +105,11 @@ impl Stream {
         }
     }
 
+    /// Whether what is sent now is written now.
+    pub(super) fn is_next(&self) -> bool {
+        self.id != 0 && self.queue.is_empty()
+    }
+
     /// The peer said all and it was read.
     pub(super) fn is_read(&self) -> bool {
         self.recv == Half::Ended && self.data.is_empty() && self.trailers.is_none()

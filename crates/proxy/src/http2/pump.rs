@@ -33,6 +33,8 @@ pub(crate) fn reason(cause: Cause) -> Reason {
 /// What of a request was sent, as long as it may have to be sent again.
 #[derive(Default)]
 pub(crate) struct Replay {
+    /// Most requests are one chunk, which takes no list.
+    first: Option<Bytes>,
     chunks: Vec<Bytes>,
     bytes: usize,
     lost: bool,
@@ -47,13 +49,16 @@ impl Replay {
         if self.bytes > super::limits::MAX_REPLAY_BYTES {
             self.forget();
         } else {
-            self.chunks.push(chunk.clone());
+            match &self.first {
+                None => self.first = Some(chunk.clone()),
+                Some(_) => self.chunks.push(chunk.clone()),
+            }
         }
     }
 
     /// It will not be needed, or cannot be had.
     pub(crate) fn forget(&mut self) {
-        self.chunks = Vec::new();
+        (self.first, self.chunks) = (None, Vec::new());
         self.lost = true;
     }
 
@@ -64,7 +69,8 @@ impl Replay {
     /// Everything sent so far, to be sent again.
     pub(crate) fn take(&mut self) -> Vec<Bytes> {
         self.bytes = 0;
-        std::mem::take(&mut self.chunks)
+        let chunks = std::mem::take(&mut self.chunks);
+        self.first.take().into_iter().chain(chunks).collect()
     }
 }
 
@@ -85,6 +91,14 @@ pub(crate) struct Pump {
     pub(crate) bytes: u64,
     pub(crate) messages: Option<Messages>,
     pub(crate) trailers: Option<Fields>,
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        if let Some(trailers) = self.trailers.take() {
+            self.sink.give_block(trailers);
+        }
+    }
 }
 
 impl Pump {

@@ -121,6 +121,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
         attempts: tally.attempts,
         grpc: call.is_grpc.then_some(tally.grpc),
     });
+    worker.buffers.http2.give_block(parts);
 }
 
 fn request_head_bytes(head: &Fields) -> u64 {

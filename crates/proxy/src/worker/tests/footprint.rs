@@ -16,6 +16,8 @@ use voile_telemetry::Peer;
 use voile_transport::{Stream, accept_tls, alpn, connect_tls};
 use voile_xds::wire::{MutualTls, Protocol};
 
+use super::frames::{END_STREAM, PREFACE, SETTINGS, frame, until};
+use super::instructions::{Asking, Traffic};
 use super::{PATIENCE, Stage, play, say};
 use crate::plan::{EndpointPlan, Settings};
 
@@ -90,6 +92,13 @@ const FIRST: usize = 10;
 /// and body. None is tokio-rustls' and none is ours.
 const TLS_ALLOCATIONS: u64 = 5;
 
+/// Allocations of a unary call in one role: the pump of its answer, a buffer for the data of each direction, and
+/// what shares the request's between its way and a repetition.
+const STREAM_ALLOCATIONS: u64 = 4;
+
+/// As [`TLS_ALLOCATIONS`], where the output is one piece.
+const TLS_ALLOCATIONS_OF_A_CALL: u64 = 4;
+
 fn read_through(stream: &mut TcpStream, end: &[u8]) -> bool {
     let mut room = [0; 4096];
     let mut filled = 0;
@@ -117,11 +126,13 @@ fn application() -> SocketAddr {
 }
 
 /// Allocations on the worker's thread for [`COUNTED`] requests that pass an outbound and an inbound listener.
-fn allocations(mode: MutualTls) -> u64 {
+fn allocations(traffic: Traffic, mode: MutualTls) -> u64 {
     let counted = Cell::new(0);
+    let protocol = traffic.protocol();
     play(|| async {
         let stage = Stage::new(Settings::default());
-        let inbound = stage.inbound(Protocol::Http, mode, application()).await;
+        let application = super::instructions::application(traffic);
+        let inbound = stage.inbound(protocol, mode, application).await;
         let expected = vec![stage.authority.identity("shop", "server")];
         let to = EndpointPlan {
             name: None,
@@ -131,23 +142,16 @@ fn allocations(mode: MutualTls) -> u64 {
             available: true,
             peer: Peer::default(),
         };
-        let outbound = stage.outbound(Protocol::Http, to).await;
+        let outbound = stage.outbound(protocol, to).await;
         let (warm, is_warm) = oneshot::channel();
         let (start, may_start) = mpsc::channel();
         let (end, ended) = oneshot::channel();
         let client = thread::spawn(move || {
-            let mut stream = TcpStream::connect(outbound).expect("connected");
-            stream.set_nodelay(true).expect("an open socket");
-            let mut ask = |times| {
-                for _ in 0..times {
-                    stream.write_all(REQUEST).expect("sent");
-                    assert!(read_through(&mut stream, b"done"), "answered");
-                }
-            };
-            ask(WARM_UP);
+            let mut asking = Asking::new(traffic, outbound);
+            asking.ask(WARM_UP);
             warm.send(()).expect("the test waits");
             may_start.recv().expect("the test says when");
-            ask(COUNTED);
+            asking.ask(COUNTED);
             end.send(()).expect("the test waits");
         });
         is_warm.await.expect("the client lives");
@@ -165,17 +169,32 @@ const OWN: u64 = 5;
 
 #[test]
 fn a_steady_request_through_both_roles_allocates_nothing_in_plaintext() {
-    let got = allocations(MutualTls::Disable);
+    let got = allocations(Traffic::Http, MutualTls::Disable);
     assert!(got <= OWN, "{got} allocations in {COUNTED} requests");
 }
 
 #[test]
 fn a_steady_request_through_both_roles_allocates_only_what_tls_does() {
-    let got = allocations(MutualTls::Strict);
+    let got = allocations(Traffic::Http, MutualTls::Strict);
     assert!(
         got <= TLS_ALLOCATIONS * COUNTED + OWN,
         "{got} allocations in {COUNTED} requests"
     );
+}
+
+#[test]
+fn a_steady_grpc_call_through_both_roles_allocates_what_its_streams_are() {
+    for (mode, tls) in [
+        (MutualTls::Disable, 0),
+        (MutualTls::Strict, TLS_ALLOCATIONS_OF_A_CALL),
+    ] {
+        let most = 2 * STREAM_ALLOCATIONS + tls;
+        let got = allocations(Traffic::Grpc, mode);
+        assert!(
+            got <= most * COUNTED + OWN,
+            "{mode:?}: {got} allocations in {COUNTED} calls"
+        );
+    }
 }
 
 /// The application behind mutual TLS: a peer's sidecar as far as ours can tell.
@@ -216,6 +235,27 @@ async fn hear_all(stream: &mut Stream, end: &[u8]) {
     }
 }
 
+/// One exchange on a new connection.
+async fn ask_once(stream: &mut Stream, protocol: Protocol) {
+    if protocol != Protocol::Grpc {
+        say(stream, REQUEST).await;
+        return hear_all(stream, b"done").await;
+    }
+    let hello = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    say(stream, &[hello, super::instructions::call(1)].concat()).await;
+    let ended = until(stream, |frame| {
+        frame.stream == 1 && frame.flags & END_STREAM != 0
+    });
+    ended.await.expect("an answer");
+}
+
+fn application_of(protocol: Protocol) -> SocketAddr {
+    match protocol {
+        Protocol::Grpc => super::instructions::application(Traffic::Grpc),
+        _ => application(),
+    }
+}
+
 /// Which side of a sidecar a connection passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
@@ -229,14 +269,18 @@ async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: S
     let stage = Stage::new(settings);
     let encrypted = mode == MutualTls::Strict;
     let entry = match role {
-        Role::Server => stage.inbound(protocol, mode, application()).await,
+        Role::Server => {
+            stage
+                .inbound(protocol, mode, application_of(protocol))
+                .await
+        }
         Role::Client => {
             let expected = vec![stage.authority.identity("shop", "server")];
             let to = EndpointPlan {
                 name: None,
                 address: match encrypted {
                     true => encrypted_application(&stage).await,
-                    false => application(),
+                    false => application_of(protocol),
                 },
                 expected: encrypted.then_some(expected),
                 weight: 1,
@@ -248,6 +292,7 @@ async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: S
     };
     let inner = match protocol {
         Protocol::Tcp => alpn::TCP,
+        Protocol::Grpc => alpn::HTTP2,
         _ => alpn::HTTP11,
     };
     let store = stage.authority.store("shop", "client");
@@ -268,8 +313,7 @@ async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: S
                             .await
                             .expect("the handshake"),
                     };
-                    say(&mut stream, REQUEST).await;
-                    hear_all(&mut stream, b"done").await;
+                    ask_once(&mut stream, protocol).await;
                     open.push(stream);
                 }
                 done.send(()).expect("the test waits");
@@ -293,7 +337,7 @@ async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: S
 #[test]
 fn an_idle_connection_is_small() {
     use MutualTls::{Disable, Permissive, Strict};
-    use Protocol::{Auto, Http, Tcp};
+    use Protocol::{Auto, Grpc, Http, Tcp};
     let table = [
         (Role::Client, Tcp, Disable, 2_400),
         (Role::Client, Auto, Disable, 3_400),
@@ -304,6 +348,10 @@ fn an_idle_connection_is_small() {
         (Role::Server, Http, Disable, 3_700),
         (Role::Server, Tcp, Strict, 10_100),
         (Role::Server, Http, Strict, 11_200),
+        // Callers of HTTP/2 share the connections to their servers, so this is one side only.
+        (Role::Client, Grpc, Disable, 3_700),
+        (Role::Server, Grpc, Disable, 4_000),
+        (Role::Server, Grpc, Strict, 11_400),
     ];
     let mut wrong = Vec::new();
     for (role, protocol, mode, most) in table {

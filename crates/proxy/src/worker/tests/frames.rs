@@ -1,7 +1,6 @@
 //! HTTP/2 frames by hand, for peers that break the rules: a library would not let them.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -96,7 +95,7 @@ impl Frame {
 }
 
 /// Reads one frame; none at the end.
-pub(super) async fn read(stream: &mut TcpStream) -> Option<Frame> {
+pub(super) async fn read(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<Frame> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.ok()?;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
@@ -112,7 +111,7 @@ pub(super) async fn read(stream: &mut TcpStream) -> Option<Frame> {
 
 /// Reads frames until one is wanted, acknowledging settings; none at the end.
 pub(super) async fn until(
-    stream: &mut TcpStream,
+    stream: &mut (impl AsyncReadExt + AsyncWriteExt + Unpin),
     wanted: impl Fn(&Frame) -> bool,
 ) -> Option<Frame> {
     loop {
