@@ -18,7 +18,7 @@ pub use capture::{CaptureScope, Scope};
 pub use config::{
     AccessLog, AlsProvider, DefaultProviders, ExtensionProvider, FileLogProvider, MeshConfig,
     OpenTelemetryProvider, OtlpTransport, OutboundPolicy, Provider, ProviderHeader,
-    ProviderService, ProxyConfig, ProxySettings, ProxyTracing, RetryPolicy,
+    ProviderService, ProxyConfig, ProxyLimits, ProxySettings, ProxyTracing, RetryPolicy,
 };
 pub use destination::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};

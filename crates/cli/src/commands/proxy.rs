@@ -73,17 +73,19 @@ pub(crate) struct Args {
     /// How long requests in flight and tunnels may take after a handover.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     handover_drain_timeout: Duration,
-    /// Most downstream connections; more are closed at once. 0: as many as there are descriptors.
+    /// Most downstream connections; more are closed at once. 0: as the configuration says, else as many as there are
+    /// descriptors.
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_connections: u32,
-    /// Most requests in flight; more are answered 503 at once (flag UO). 0: any number.
+    /// Most requests in flight; more are answered 503 at once (flag UO). 0: as the configuration says, else any number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_requests: u32,
-    /// Most requests in flight to one port of one service; more are answered 503 at once (flag UO). 0: any number.
+    /// Most requests in flight to one port of one service; more are answered 503 at once (flag UO). 0: as the
+    /// configuration says, else any number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_requests_per_destination: u32,
-    /// Resident memory the proxy stays below, such as 50M or 1G; `auto` is the cgroup's limit, if there is one, and `off`
-    /// is none. At 80 % idle connections are closed; at 90 % new requests are answered 503 (flag OM) and new connections
+    /// Resident memory the proxy stays below, such as 50M or 1G; `auto` is the configuration's or the cgroup's limit,
+    /// whichever is less, and `off` is none. At 80 % idle connections are closed; at 90 % new requests are answered 503 (flag OM) and new connections
     /// closed, until there is room again.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
     memory_limit: u64,

@@ -161,6 +161,15 @@ fn crowd(mesh: &Mesh, arrivals: &mpsc::Receiver<()>) -> Vec<TcpStream> {
     /// More than enough to reach the limit: each holds at least a buffer of 16 KiB, and a connection to the server.
     const CROWD: usize = 3000;
     const TURN: Duration = Duration::from_millis(20);
+    let counted = || -> f64 {
+        let page = mesh.client_metrics();
+        let shed = series(&page, "voile_connections_shed_total", &[]);
+        let refused = series(&page, "voile_requests_overload_total", &["memory"]);
+        shed.unwrap_or(0.0) + refused.unwrap_or(0.0)
+    };
+    let before = counted();
+    // Of the last of an earlier crowd, which left before it was answered.
+    while arrivals.try_recv().is_ok() {}
     let mut crowd = Vec::new();
     while crowd.len() < CROWD {
         let mut stream = TcpStream::connect(mesh.http()).expect("a connection");
@@ -168,12 +177,7 @@ fn crowd(mesh: &Mesh, arrivals: &mpsc::Receiver<()>) -> Vec<TcpStream> {
         let _ = stream.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
         crowd.push(stream);
         while arrivals.recv_timeout(TURN).is_err() {
-            let refused = mesh.client_metrics().lines().any(|line| {
-                let counted = line.starts_with("voile_connections_shed_total ")
-                    || line.starts_with("voile_requests_overload_total{reason=\"memory\"}");
-                counted && !line.ends_with(" 0")
-            });
-            if refused {
+            if counted() > before {
                 return crowd;
             }
         }
@@ -181,21 +185,16 @@ fn crowd(mesh: &Mesh, arrivals: &mpsc::Receiver<()>) -> Vec<TcpStream> {
     panic!("{CROWD} requests in flight and no end");
 }
 
-#[test]
-fn near_its_memory_limit_a_proxy_lets_go_of_what_is_idle_then_refuses_and_recovers() {
-    /// What there is room for above what an idle proxy holds.
-    const ROOM: u64 = 12 << 20;
-    let limit = resident(Mesh::start_as("STRICT", &limited(&[])).client.pid()) + ROOM;
-    let mesh = Mesh::start_as("STRICT", &limited(&["--memory-limit", &limit.to_string()]));
-    let (reached, arrivals) = mpsc::channel();
-    let gate = Arc::new(RwLock::new(()));
-    let open = Arc::clone(&gate);
+/// Fills a proxy beyond its memory limit and lets everybody go; what it holds afterwards: descriptors beside those of idle
+/// connections to the server, and resident bytes.
+fn fill_and_empty(
+    mesh: &Mesh,
+    gate: &RwLock<()>,
+    arrivals: &mpsc::Receiver<()>,
+    idle: Vec<TcpStream>,
+) -> (usize, u64) {
     let closed = gate.write().expect("nobody panics");
-    application::serve(mesh.http_app(), move |stream| {
-        slow_server(&open, &reached, stream);
-    });
-    let idle: Vec<TcpStream> = (0..20).map(|_| idle(mesh.http())).collect();
-    let mut crowd = crowd(&mesh, &arrivals);
+    let mut crowd = crowd(mesh, arrivals);
     wait_until("it said so before", || {
         mesh.client
             .log()
@@ -223,4 +222,61 @@ fn near_its_memory_limit_a_proxy_lets_go_of_what_is_idle_then_refuses_and_recove
     wait_until("it serves again", || {
         get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
     });
+    let gauge = |name| series(&mesh.client_metrics(), name, &[]);
+    wait_until("nobody is connected any more", || {
+        gauge("voile_connections") == Some(0.0)
+    });
+    let kept = gauge("voile_upstream_idle_connections").expect("a number") as usize;
+    let pid = mesh.client.pid();
+    (descriptors(pid) - kept, resident(pid))
+}
+
+fn descriptors(pid: u32) -> usize {
+    let folder = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+    folder.count()
+}
+
+#[test]
+fn near_its_memory_limit_a_proxy_lets_go_of_what_is_idle_then_refuses_and_recovers() {
+    /// What there is room for above what an idle proxy holds.
+    const ROOM: u64 = 12 << 20;
+    /// Connections to the pages and to the control plane come and go.
+    const SLACK: usize = 4;
+    let limit = resident(Mesh::start_as("STRICT", &limited(&[])).client.pid()) + ROOM;
+    let mesh = Mesh::start_as("STRICT", &limited(&["--memory-limit", &limit.to_string()]));
+    let (reached, arrivals) = mpsc::channel();
+    let gate = Arc::new(RwLock::new(()));
+    let open = Arc::clone(&gate);
+    application::serve(mesh.http_app(), move |stream| {
+        slow_server(&open, &reached, stream);
+    });
+    let idle: Vec<TcpStream> = (0..20).map(|_| idle(mesh.http())).collect();
+    let first = fill_and_empty(&mesh, &gate, &arrivals, idle);
+    fill_and_empty(&mesh, &gate, &arrivals, Vec::new());
+    let third = fill_and_empty(&mesh, &gate, &arrivals, Vec::new());
+    assert!(
+        third.0 <= first.0 + SLACK,
+        "descriptors: {first:?} {third:?}"
+    );
+    assert!(third.1 <= limit, "memory: {first:?} {third:?} of {limit}");
+}
+
+#[test]
+fn a_limit_of_the_mesh_configuration_holds_while_it_is_there() {
+    let mesh = Mesh::start_as("STRICT", &limited(&[]));
+    application::reflect(mesh.http_app());
+    let set = |values: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |-\n    defaultConfig: {{runtimeValues: {{{values}}}}}\n"
+        );
+        std::fs::write(mesh.config().join("istio.yaml"), text).expect("written");
+    };
+    let held = idle(mesh.http());
+    set("overload.global_downstream_max_connections: \"1\"");
+    wait_until("no other is taken", || get(mesh.http(), "/").is_err());
+    set("");
+    wait_until("others are taken again", || {
+        get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
+    });
+    drop(held);
 }

@@ -134,7 +134,18 @@ fn configuration(
             ..capture::capture(mesh, workload, sidecar)
         }),
         telemetry: Some(telemetry::telemetry(mesh, workload, problems)),
+        limits: limits(config.proxy.limits),
     }
+}
+
+/// Absent where the mesh says nothing.
+fn limits(limits: voile_model::mesh::ProxyLimits) -> Option<wire::Limits> {
+    (limits != voile_model::mesh::ProxyLimits::default()).then(|| wire::Limits {
+        connections: limits.connections.unwrap_or(0),
+        requests: limits.requests.unwrap_or(0),
+        requests_per_destination: limits.requests_per_destination.unwrap_or(0),
+        memory_bytes: limits.memory.unwrap_or(0),
+    })
 }
 
 fn connection(config: &voile_model::mesh::MeshConfig) -> wire::ConnectionSettings {

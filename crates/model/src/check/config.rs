@@ -1,5 +1,6 @@
 //! Check of ConfigMaps. The one called `istio` is the mesh's configuration, written as YAML inside `data.mesh`.
 
+mod limits;
 mod provider;
 
 use std::collections::BTreeMap;
@@ -338,6 +339,7 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
             .as_ref()
             .map(|tracing| proxy_tracing(tracing, report))
             .unwrap_or_default(),
+        limits: limits::limits(&written.runtime_values, report),
         ..ProxySettings::default()
     };
     set(

@@ -140,6 +140,21 @@ pub struct ProxySettings {
     pub discovery_address: Option<Arc<str>>,
     /// Spans.
     pub tracing: ProxyTracing,
+    /// What a proxy carries at most (`runtimeValues`).
+    pub limits: ProxyLimits,
+}
+
+/// What a proxy carries at most; `None` leaves it to the proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProxyLimits {
+    /// Downstream connections.
+    pub connections: Option<u32>,
+    /// Requests in flight, of all clients to all destinations.
+    pub requests: Option<u32>,
+    /// Requests in flight to one port of one service.
+    pub requests_per_destination: Option<u32>,
+    /// Resident memory, in bytes.
+    pub memory: Option<u64>,
 }
 
 impl Default for ProxySettings {
@@ -151,6 +166,7 @@ impl Default for ProxySettings {
             hold_application_until_proxy_starts: false,
             discovery_address: None,
             tracing: ProxyTracing::default(),
+            limits: ProxyLimits::default(),
         }
     }
 }

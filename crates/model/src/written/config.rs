@@ -2,8 +2,8 @@
 
 pub(crate) mod provider;
 
-use super::Text;
 use super::telemetry::{CustomTag, custom_tags};
+use super::{Text, TextMap};
 use crate::decode::{At, Cursor, Fields, Spanned};
 
 /// MeshConfig.
@@ -36,6 +36,7 @@ pub(crate) struct ProxySettings {
     pub(crate) hold_application: Option<Spanned<bool>>,
     pub(crate) discovery_address: Option<Text>,
     pub(crate) tracing: Option<ProxyTracing>,
+    pub(crate) runtime_values: TextMap,
 }
 
 /// `defaultProviders`.
@@ -226,6 +227,7 @@ impl ProxySettings {
             hold_application: fields.boolean("holdApplicationUntilProxyStarts"),
             discovery_address: fields.text("discoveryAddress"),
             tracing: fields.inner("tracing").map(ProxyTracing::read),
+            runtime_values: fields.text_map("runtimeValues"),
         };
         fields.ignore(&[
             "binaryPath",
@@ -249,7 +251,6 @@ impl ProxySettings {
             "proxyMetadata",
             "proxyStatsMatcher",
             "readinessProbe",
-            "runtimeValues",
             "sds",
             "serviceCluster",
             "statNameLength",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use voile_model::mesh::{OutboundPolicy, Protocol, WorkloadType};
 use voile_model::{Hostname, Identity, Mesh, Port, SourceFile, WorkloadKey, check};
 
-use crate::good;
+use crate::{check_text, good};
 
 fn shop() -> Mesh {
     good(include_str!("good.yaml"))
@@ -124,6 +124,45 @@ fn the_mesh_configuration_is_read() {
         &*config.extension_providers["authz"].kind,
         "envoyExtAuthzGrpc"
     );
+}
+
+#[test]
+fn limits_of_proxies_are_read_and_mistakes_in_them_are_named() {
+    let with = |values: &str| {
+        check_text(&format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |-\n    defaultConfig: {{runtimeValues: {{{values}}}}}\n"
+        ))
+    };
+    let (mesh, problems) = with(
+        "overload.global_downstream_max_connections: \"50000\", voile.max_requests: \"7\", voile.max_requests_per_destination: \"5\", voile.memory_limit: 64M, envoy.reloadable_features.x: \"true\"",
+    );
+    assert!(problems.is_empty(), "{}", crate::render(&problems));
+    let limits = mesh.config.proxy.limits;
+    assert_eq!(
+        (
+            limits.connections,
+            limits.requests,
+            limits.requests_per_destination,
+            limits.memory
+        ),
+        (Some(50_000), Some(7), Some(5), Some(64 << 20))
+    );
+    for (values, part) in [
+        (
+            "voile.max_request: \"7\"",
+            "did you mean `voile.max_requests`?",
+        ),
+        ("voile.max_requests: \"0\"", "a whole number above 0"),
+        ("voile.max_requests: many", "a whole number above 0"),
+        ("voile.memory_limit: 64MB", "a size such as 50M or 1G"),
+    ] {
+        let (_, problems) = with(values);
+        let said = crate::render(&problems);
+        assert!(
+            problems.len() == 1 && said.contains(part),
+            "{values}: {said}"
+        );
+    }
 }
 
 #[test]

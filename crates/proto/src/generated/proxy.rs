@@ -30,6 +30,9 @@ pub struct ProxyConfiguration {
     /// Absent: metrics, and neither logs nor spans.
     #[prost(message, optional, tag = "12")]
     pub telemetry: ::core::option::Option<Telemetry>,
+    /// What the proxy carries at most, where its command line does not say.
+    #[prost(message, optional, tag = "13")]
+    pub limits: ::core::option::Option<Limits>,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -39,6 +42,32 @@ impl ::prost::Name for ProxyConfiguration {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.ProxyConfiguration".into()
+    }
+}
+/// 0 = none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Limits {
+    /// Downstream connections.
+    #[prost(uint32, tag = "1")]
+    pub connections: u32,
+    /// Requests in flight, of all clients to all destinations.
+    #[prost(uint32, tag = "2")]
+    pub requests: u32,
+    /// Requests in flight to one port of one service.
+    #[prost(uint32, tag = "3")]
+    pub requests_per_destination: u32,
+    /// Resident memory in bytes. 0 = the cgroup's.
+    #[prost(uint64, tag = "4")]
+    pub memory_bytes: u64,
+}
+impl ::prost::Name for Limits {
+    const NAME: &'static str = "Limits";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Limits".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Limits".into()
     }
 }
 /// Inbound half of transparent capture. Outbound destinations are asked for one by one, as they are called.

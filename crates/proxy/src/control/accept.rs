@@ -86,7 +86,7 @@ impl Dispatcher {
 
     /// Why a connection has no place here, if it has none.
     fn full(&self) -> Option<&'static str> {
-        let most = self.ledger.limits.connections;
+        let most = self.ledger.max_connections();
         if self.ledger.ceiling.arrived() == Some(Level::Closed) || self.ledger.ceiling.is_closed() {
             // No worker sees this connection, so nobody else would make room.
             self.short.notify_one();

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use super::footprint::release_start_up_pages;
 use super::state::Control;
-use crate::worker::ToWorker;
+use crate::worker::{Level, ToWorker};
 
 /// How long workers get to close what is idle before what they freed is given back.
 const RELIEF_TIME: Duration = Duration::from_millis(200);
@@ -88,7 +89,13 @@ pub(super) fn give_back_soon(control: &Rc<RefCell<Control>>) {
         let mut control = control.borrow_mut();
         control.giving_back = false;
         give_back();
-        control.dispatcher.ledger().ceiling.look();
+        let ceiling = &control.dispatcher.ledger().ceiling;
+        // The program's own pages are resident, too. Those that are needed come back from the page cache; the others would
+        // keep a proxy with a narrow limit from taking anybody ever again.
+        if ceiling.look() > Level::Free {
+            release_start_up_pages();
+            ceiling.look();
+        }
     });
 }
 

@@ -82,7 +82,7 @@ pub struct Options {
     pub handover_drain_timeout: Duration,
     /// Socket over which a new process takes the old one's listening sockets; `None` for no handover.
     pub handover: Option<PathBuf>,
-    /// What the proxy carries at most. A memory limit of `u64::MAX` is the cgroup's, if it has one.
+    /// What the proxy carries at most.
     pub limits: Limits,
     /// Changes the log's level.
     pub log: Option<Level>,
@@ -181,7 +181,7 @@ pub fn run(options: Options) -> Result<(), RunError> {
         ports: pages.capture_ports(),
         keeps_source: options.capture.is_some_and(|capture| capture.keeps_source),
     };
-    let ledger = Ledger::new(limits(options.limits), options.workers);
+    let ledger = Ledger::new(options.limits, memory::cgroup_limit(), options.workers);
     let (handles, threads) = start_workers(&ledger, &tls, &to_control, &capture, options.workers)?;
     drop(to_control);
     let node = node(namespace, name);
@@ -346,17 +346,6 @@ fn mesh_tls(store: &Arc<CertificateStore>) -> Result<Tls, RunError> {
         client_http2: mesh_client_config(store, &[alpn::HTTP2, alpn::TCP, alpn::PLAIN_HTTP2])?,
         client_tcp: mesh_client_config(store, &[alpn::TCP])?,
     })
-}
-
-/// The limits in force.
-fn limits(mut limits: Limits) -> Limits {
-    if limits.memory == u64::MAX {
-        limits.memory = memory::cgroup_limit().unwrap_or(0);
-    }
-    if limits.memory > 0 {
-        tracing::info!(bytes = limits.memory, "memory limit");
-    }
-    limits
 }
 
 fn start_workers(

@@ -145,6 +145,12 @@ impl Control {
         let plan = self.shared().registry.plan();
         let Some(plan) = plan else { return };
         self.trust();
+        let limits = {
+            let shared = self.shared();
+            let held = shared.registry.configuration.as_ref();
+            held.map(|held| held.value.limits).unwrap_or_default()
+        };
+        self.dispatcher.ledger().obey(&limits);
         if self.published.as_deref() != Some(&plan) {
             self.obey(plan);
         }

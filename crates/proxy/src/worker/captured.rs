@@ -217,22 +217,24 @@ impl Captured {
         Some(slot)
     }
 
-    /// The slot for calls to an address, asking and waiting if nothing is known; `None` when nobody says in time.
+    /// The slot for calls to an address, asking and waiting if nothing is known; an error when too many wait already, or
+    /// nobody says in time.
     pub(crate) async fn destination(
         &self,
         worker: &Worker,
         to: Target,
-    ) -> Option<Rc<OutboundSlot>> {
+    ) -> Result<Rc<OutboundSlot>, Overload> {
+        let refused = || {
+            worker.seat.ledger.count_refused(Overload::Waiting);
+            Overload::Waiting
+        };
         let (parked, mut answer) = {
             let mut all = self.outbound.borrow_mut();
             if let Some(Destination::Known { slot, used }) = all.get(&to) {
                 used.set(true);
-                return Some(Rc::clone(slot));
+                return Ok(Rc::clone(slot));
             }
-            let Some(parked) = Parked::begin(&self.parked) else {
-                worker.seat.ledger.count_refused(Overload::Waiting);
-                return None;
-            };
+            let parked = Parked::begin(&self.parked).ok_or_else(refused)?;
             let (sender, answer) = oneshot::channel();
             match all.get_mut(&to) {
                 Some(Destination::Asked(waiting)) => {
@@ -252,7 +254,7 @@ impl Captured {
             found = tokio::time::timeout(LAST_PATIENCE, answer).await;
         }
         drop(parked);
-        found.ok()?.ok()
+        found.ok().and_then(Result::ok).ok_or_else(refused)
     }
 }
 
@@ -311,7 +313,7 @@ pub(crate) async fn serve_outbound(
     };
     let target = Target { to, host: None };
     let slot = Box::pin(captured.destination(&worker, target)).await;
-    let Some(slot) = slot else {
+    let Ok(slot) = slot else {
         return refuse(&worker, &stream, remote, "nobody says where it leads");
     };
     let names = slot.plan.borrow().by_name.then_some(captured);

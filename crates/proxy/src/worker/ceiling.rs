@@ -3,7 +3,8 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// From this share of the limit on idle connections are closed, in percent.
 const RELIEVE_PERCENT: u64 = 80;
@@ -28,8 +29,9 @@ pub(crate) enum Level {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ceiling {
-    limit: u64,
-    statm: Option<File>,
+    /// In bytes of resident memory; 0 is none.
+    limit: AtomicU64,
+    statm: OnceLock<File>,
     level: AtomicU8,
     arrivals: AtomicU32,
 }
@@ -37,13 +39,38 @@ pub(crate) struct Ceiling {
 impl Ceiling {
     /// A ceiling at `limit` bytes of resident memory; 0 is none.
     pub(crate) fn new(limit: u64) -> Self {
-        let statm = (limit > 0).then(|| File::open("/proc/self/statm").ok());
-        Self {
-            limit,
-            statm: statm.flatten(),
+        let ceiling = Self {
+            limit: AtomicU64::new(0),
+            statm: OnceLock::new(),
             level: AtomicU8::new(0),
             arrivals: AtomicU32::new(0),
+        };
+        ceiling.set(limit);
+        ceiling
+    }
+
+    /// Another limit, from now on. Whether it changed.
+    pub(crate) fn set(&self, limit: u64) -> bool {
+        if self.limit.swap(limit, Ordering::Relaxed) == limit {
+            return false;
         }
+        if limit > 0
+            && self.statm.get().is_none()
+            && let Ok(file) = File::open("/proc/self/statm")
+        {
+            // Only one thread sets limits; if two did, either file would do.
+            let _ = self.statm.set(file);
+        }
+        // Work in flight notices at its next look; what is refused may be welcome now.
+        if self.is_closed() || limit == 0 {
+            self.look();
+        }
+        true
+    }
+
+    #[cfg(test)]
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
     }
 
     pub(crate) fn level(&self) -> Level {
@@ -62,7 +89,9 @@ impl Ceiling {
     /// Something arrived: looks every so often, always while work is refused. Gives the level if it looked and found
     /// memory short.
     pub(crate) fn arrived(&self) -> Option<Level> {
-        self.statm.as_ref()?;
+        if self.limit.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
         // A number lost between two workers only delays a look.
         let arrivals = self.arrivals.load(Ordering::Relaxed).wrapping_add(1);
         self.arrivals.store(arrivals, Ordering::Relaxed);
@@ -74,14 +103,15 @@ impl Ceiling {
 
     /// Asks the kernel now.
     pub(crate) fn look(&self) -> Level {
-        let level = level(self.resident().unwrap_or(0), self.limit);
+        let limit = self.limit.load(Ordering::Relaxed);
+        let level = level(self.resident().unwrap_or(0), limit);
         self.level.store(level as u8, Ordering::Relaxed);
         level
     }
 
     fn resident(&self) -> Option<u64> {
         let mut room = [0; 128];
-        let read = self.statm.as_ref()?.read_at(&mut room, 0).ok()?;
+        let read = self.statm.get()?.read_at(&mut room, 0).ok()?;
         let text = std::str::from_utf8(&room[..read]).ok()?;
         let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
         Some(pages * rustix::param::page_size() as u64)
@@ -125,6 +155,12 @@ mod tests {
         let looks = (0..ARRIVALS_PER_LOOK).filter_map(|_| tiny.arrived());
         assert_eq!(looks.collect::<Vec<_>>(), [Level::Closed]);
         assert_eq!(tiny.arrived(), Some(Level::Closed));
+        // It may be lifted and set again while the proxy runs.
+        assert!(tiny.set(0) && !tiny.is_closed());
+        assert_eq!(tiny.arrived(), None);
+        assert!(tiny.set(1000) && !tiny.set(1000));
+        let looks = (0..ARRIVALS_PER_LOOK).filter_map(|_| tiny.arrived());
+        assert_eq!(looks.last(), Some(Level::Closed));
         let roomy = Ceiling::new(u64::MAX);
         let looks = (0..1000).filter_map(|_| roomy.arrived());
         assert_eq!(looks.count(), 0);

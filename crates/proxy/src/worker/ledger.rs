@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use voile_xds::wire::Limits as Configured;
+
 use super::ceiling::Ceiling;
 use crate::http::ResponseFlag;
 
-/// What a proxy carries at most; 0 is no limit.
+/// What a proxy carries at most; 0 is no limit of its own, and the configuration's holds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
     /// Downstream connections.
@@ -21,7 +23,7 @@ pub struct Limits {
     pub requests: u32,
     /// Requests in flight to one port of one service.
     pub requests_per_destination: u32,
-    /// Resident memory in bytes.
+    /// Resident memory in bytes; `u64::MAX` is the configuration's or else the cgroup's, whichever is less.
     pub memory: u64,
     /// How long a request that came whole may wait for the head of its answer; none: for ever, as in Istio.
     pub request_timeout: Option<Duration>,
@@ -47,10 +49,22 @@ impl Tally {
     }
 }
 
+/// The limits that may change while the proxy runs; 0 is none.
+#[derive(Debug, Default)]
+struct InForce {
+    connections: AtomicU32,
+    requests: AtomicU32,
+    requests_per_destination: AtomicU32,
+}
+
 /// What the workers of a proxy share.
 #[derive(Debug)]
 pub(crate) struct Ledger {
+    /// What the command line says.
     pub(crate) limits: Limits,
+    /// The cgroup's memory limit; 0 is none.
+    cgroup: u64,
+    in_force: InForce,
     pub(crate) ceiling: Ceiling,
     lanes: usize,
     all: Arc<Tally>,
@@ -65,7 +79,7 @@ pub(crate) enum Overload {
     Memory,
     Requests,
     Destination,
-    /// Captured connections that wait for word of where they lead; refused as connections, before anything is read.
+    /// What waits for word of where it leads, by address or by name.
     Waiting,
 }
 
@@ -99,21 +113,59 @@ impl Overload {
             Self::Memory => "overload: the proxy is near its memory limit",
             Self::Requests => "overload: too many requests in flight through this proxy",
             Self::Destination => "overload: too many requests in flight to this destination",
-            Self::Waiting => "overload: too many connections wait for the control plane",
+            Self::Waiting => {
+                "overload: too many wait to learn where they lead, or nobody said in time"
+            }
         }
     }
 }
 
 impl Ledger {
-    pub(crate) fn new(limits: Limits, workers: usize) -> Arc<Self> {
-        Arc::new(Self {
+    /// Of a proxy whose cgroup has the given memory limit, if any.
+    pub(crate) fn new(limits: Limits, cgroup: Option<u64>, workers: usize) -> Arc<Self> {
+        let ledger = Self {
             limits,
-            ceiling: Ceiling::new(limits.memory),
+            cgroup: cgroup.unwrap_or(0),
+            in_force: InForce::default(),
+            ceiling: Ceiling::new(0),
             lanes: workers,
             all: Tally::new(workers),
             destinations: Mutex::default(),
             refused: Default::default(),
-        })
+        };
+        ledger.obey(&Configured::default());
+        Arc::new(ledger)
+    }
+
+    /// Takes the configuration's limits where the command line has none.
+    pub(crate) fn obey(&self, configured: &Configured) {
+        let or = |own: u32, other: u32| if own == 0 { other } else { own };
+        let (own, force) = (&self.limits, &self.in_force);
+        let set = |limit: &AtomicU32, value| limit.store(value, Ordering::Relaxed);
+        set(
+            &force.connections,
+            or(own.connections, configured.connections),
+        );
+        set(&force.requests, or(own.requests, configured.requests));
+        let destination = or(
+            own.requests_per_destination,
+            configured.requests_per_destination,
+        );
+        set(&force.requests_per_destination, destination);
+        let memory = match (own.memory, configured.memory, self.cgroup) {
+            (u64::MAX, 0, cgroup) => cgroup,
+            (u64::MAX, configured, 0) => configured,
+            (u64::MAX, configured, cgroup) => configured.min(cgroup),
+            (own, ..) => own,
+        };
+        if self.ceiling.set(memory) {
+            tracing::info!(bytes = memory, "memory limit");
+        }
+    }
+
+    /// Most downstream connections; 0 is any number.
+    pub(crate) fn max_connections(&self) -> u32 {
+        self.in_force.connections.load(Ordering::Relaxed)
     }
 
     fn destination(&self, host: &str, port: u16) -> Arc<Tally> {
@@ -151,7 +203,7 @@ impl Default for Seat {
     /// The only worker of a proxy without limits.
     fn default() -> Self {
         Self {
-            ledger: Ledger::new(Limits::default(), 1),
+            ledger: Ledger::new(Limits::default(), None, 1),
             lane: 0,
         }
     }
@@ -180,13 +232,16 @@ impl Seat {
         all: &Rc<Account>,
         destination: Option<&Rc<Account>>,
     ) -> Result<(), Overload> {
-        let limits = &self.ledger.limits;
-        let over = |account: &Account, limit| limit > 0 && account.active() >= limit;
+        let limits = &self.ledger.in_force;
+        let over = |account: &Account, limit: &AtomicU32| {
+            let limit = limit.load(Ordering::Relaxed);
+            limit > 0 && account.active() >= limit
+        };
         let why = if self.ledger.ceiling.is_closed() {
             Overload::Memory
-        } else if over(all, limits.requests) {
+        } else if over(all, &limits.requests) {
             Overload::Requests
-        } else if destination.is_some_and(|to| over(to, limits.requests_per_destination)) {
+        } else if destination.is_some_and(|to| over(to, &limits.requests_per_destination)) {
             Overload::Destination
         } else {
             return Ok(());
@@ -269,6 +324,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_configuration_limits_where_the_command_line_does_not() {
+        let auto = u64::MAX;
+        // (own requests, memory), cgroup, (configured requests, memory) → in force
+        let table = [
+            ((0, auto), None, (0, 0), (0, 0)),
+            ((0, auto), Some(50), (0, 0), (0, 50)),
+            ((0, auto), Some(50), (3, 70), (3, 50)),
+            ((0, auto), Some(50), (3, 40), (3, 40)),
+            ((0, auto), None, (3, 70), (3, 70)),
+            ((2, 60), Some(50), (3, 70), (2, 60)),
+            ((2, 0), Some(50), (3, 70), (2, 0)),
+        ];
+        for (own, cgroup, configured, expected) in table {
+            let limits = Limits {
+                requests: own.0,
+                memory: own.1,
+                ..Limits::default()
+            };
+            let ledger = Ledger::new(limits, cgroup, 1);
+            ledger.obey(&Configured {
+                requests: configured.0,
+                memory: configured.1,
+                ..Configured::default()
+            });
+            let requests = ledger.in_force.requests.load(Ordering::Relaxed);
+            assert_eq!(
+                (requests, ledger.ceiling.limit()),
+                expected,
+                "{own:?} {cgroup:?} {configured:?}"
+            );
+            ledger.obey(&Configured::default());
+            assert_eq!(ledger.in_force.requests.load(Ordering::Relaxed), own.0);
+        }
+    }
+
+    #[test]
     fn workers_share_what_they_count_of_a_destination() {
         let ledger = Ledger::new(
             Limits {
@@ -276,6 +367,7 @@ mod tests {
                 requests_per_destination: 2,
                 ..Limits::default()
             },
+            None,
             2,
         );
         let seat = |lane| Seat {

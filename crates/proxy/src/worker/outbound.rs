@@ -19,7 +19,7 @@ use super::names::host_name;
 use super::outbound_http::OutboundRole;
 use super::server_first::Place;
 use super::slots::{OutboundSlot, ServiceState};
-use super::{Conversation, Worker};
+use super::{Conversation, Worker, count};
 use crate::http::serve_connection;
 use crate::http2;
 use crate::plan::{Otherwise, Target};
@@ -55,8 +55,15 @@ async fn open(
             to: slot.plan.borrow().bind,
             host: Some(host.into()),
         };
-        if let Some(named) = Box::pin(names.destination(&worker, target)).await {
-            slot = named;
+        match Box::pin(names.destination(&worker, target)).await {
+            Ok(named) => slot = named,
+            // To go where the address leads would be a guess, and perhaps in plaintext.
+            Err(why) => {
+                count(&worker.counters.refused);
+                tracing::debug!(%remote, reason = why.reason(), "connection refused");
+                transport::reset(&tcp);
+                return None;
+            }
         }
     }
     let stream = Stream::Tcp(TcpIo::new(tcp, heard.prefix));

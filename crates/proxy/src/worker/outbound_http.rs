@@ -20,7 +20,7 @@ use super::names::host_of;
 use super::notes::Notes;
 use super::outbound::black_hole;
 use super::slots::{OutboundSlot, ServiceState, Table};
-use super::{Admitted, Worker, count, counted};
+use super::{Admitted, Overload, Worker, count, counted};
 use crate::http::{
     ConnectFailure, Exchange, Head, HttpRole, Observe, Refusal, ResponseFlag, Route, UpstreamHttp,
 };
@@ -42,7 +42,8 @@ struct Names {
     meanings: RefCell<VecDeque<Meaning>>,
 }
 
-type Meaning = (Rc<str>, Option<Rc<OutboundSlot>>);
+/// A name and the slot of what it means: none where it is nobody's, an error where nobody would say.
+type Meaning = (Rc<str>, Result<Option<Rc<OutboundSlot>>, Overload>);
 
 /// Names that one connection remembers; a client of more has the oldest asked for again, which the worker remembers.
 const MAX_MEANINGS: usize = 64;
@@ -91,12 +92,15 @@ impl OutboundRole {
         }
     }
 
-    /// The slot of the service that the request names, at an address of nobody's.
-    fn meant(&self, head: &Head<'_>) -> Option<Rc<OutboundSlot>> {
-        let meanings = self.names.as_ref()?.meanings.borrow();
-        let authority = head.authority()?;
+    /// The slot of the service that the request names, at an address of nobody's. What a name means is never guessed.
+    fn meant(&self, head: &Head<'_>) -> Result<Option<Rc<OutboundSlot>>, Overload> {
+        let (Some(names), Some(authority)) = (&self.names, head.authority()) else {
+            return Ok(None);
+        };
+        let meanings = names.meanings.borrow();
         let known = meanings.iter().find(|(name, _)| **name == *authority);
-        known.and_then(|(_, slot)| slot.clone())
+        // Unknown after all: so many other names were asked for meanwhile that it is forgotten again.
+        known.map_or(Err(Overload::Waiting), |(_, slot)| slot.clone())
     }
 }
 
@@ -126,7 +130,9 @@ impl HttpRole for OutboundRole {
     fn unknown(&self, head: &Head<'_>) -> Option<Rc<str>> {
         let meanings = self.names.as_ref()?.meanings.borrow();
         let authority = head.authority()?;
-        let known = meanings.iter().any(|(name, _)| **name == *authority);
+        let known = meanings
+            .iter()
+            .any(|(name, meant)| **name == *authority && meant.is_ok());
         (!known).then(|| authority.into())
     }
 
@@ -135,16 +141,18 @@ impl HttpRole for OutboundRole {
             return;
         };
         let meant = match host_of(&name) {
-            None => None,
+            None => Ok(None),
             Some(host) => {
                 let target = Target {
                     to: self.slot.plan.borrow().bind,
                     host: Some(host.into()),
                 };
-                names.captured.destination(&self.worker, target).await
+                let slot = names.captured.destination(&self.worker, target).await;
+                slot.map(Some)
             }
         };
         let mut meanings = names.meanings.borrow_mut();
+        meanings.retain(|(known, _)| *known != name);
         if meanings.len() >= MAX_MEANINGS {
             meanings.pop_front();
         }
@@ -152,9 +160,16 @@ impl HttpRole for OutboundRole {
     }
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let meant = self.meant(head);
-        let table = meant.as_ref().unwrap_or(&self.slot).table.borrow();
         let notes = Notes::begin(&self.worker, Side::Client, head);
+        let meant = match self.meant(head) {
+            Ok(meant) => meant,
+            Err(why) => {
+                let mut refusal = Refusal::new(503, why.flag(), why.reason());
+                refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
+                return Err(refusal);
+            }
+        };
+        let table = meant.as_ref().unwrap_or(&self.slot).table.borrow();
         let Some(service) = choose(&table, head) else {
             let (status, reason) = match table.otherwise {
                 Otherwise::BlackHole => (502, BLACK_HOLE),

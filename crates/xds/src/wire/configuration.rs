@@ -36,6 +36,21 @@ pub struct ProxyConfiguration {
     pub capture: Option<Capture>,
     /// What is told about the traffic.
     pub telemetry: Telemetry,
+    /// What it carries at most.
+    pub limits: Limits,
+}
+
+/// What a proxy carries at most; 0 is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Downstream connections.
+    pub connections: u32,
+    /// Requests in flight, of all clients to all destinations.
+    pub requests: u32,
+    /// Requests in flight to one port of one service.
+    pub requests_per_destination: u32,
+    /// Resident memory in bytes.
+    pub memory: u64,
 }
 
 /// What kind of connection an inbound listener takes.
@@ -176,6 +191,7 @@ impl ProxyConfiguration {
                 }
             },
             telemetry: Telemetry::check(message.telemetry.as_ref())?,
+            limits: message.limits.as_ref().map(limits).unwrap_or_default(),
         })
     }
 }
@@ -279,6 +295,15 @@ impl OutboundService {
             port: port("port", message.port)?,
             authorities,
         })
+    }
+}
+
+fn limits(message: &wire::Limits) -> Limits {
+    Limits {
+        connections: message.connections,
+        requests: message.requests,
+        requests_per_destination: message.requests_per_destination,
+        memory: message.memory_bytes,
     }
 }
 

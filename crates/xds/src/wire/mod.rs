@@ -17,8 +17,8 @@ pub use address::{
 };
 pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
 pub use configuration::{
-    Connection, InboundListener, MutualTls, OutboundListener, OutboundPolicy, OutboundService,
-    ProxyConfiguration,
+    Connection, InboundListener, Limits, MutualTls, OutboundListener, OutboundPolicy,
+    OutboundService, ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_service, encode_workload, protocol_of};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy};

@@ -14,6 +14,7 @@ mod identity;
 mod instructions;
 mod late_detection;
 mod page;
+mod parked;
 mod retries;
 mod server_first;
 mod server_name;

@@ -1,0 +1,55 @@
+//! `defaultConfig.runtimeValues` as far as it says what a proxy carries at most. Envoy's own key for connections, and ours
+//! beside it; other keys are Envoy's and mean nothing here.
+
+use crate::decode::Report;
+use crate::mesh::ProxyLimits;
+use crate::text::suggest;
+use crate::written::Text;
+
+/// Downstream connections: Envoy's name.
+const CONNECTIONS: &str = "overload.global_downstream_max_connections";
+const REQUESTS: &str = "voile.max_requests";
+const PER_DESTINATION: &str = "voile.max_requests_per_destination";
+const MEMORY: &str = "voile.memory_limit";
+const OURS: [&str; 4] = [CONNECTIONS, REQUESTS, PER_DESTINATION, MEMORY];
+
+pub(super) fn limits(written: &[(Text, Text)], report: &Report) -> ProxyLimits {
+    let mut limits = ProxyLimits::default();
+    for (key, value) in written {
+        let number = || {
+            let number = value.value.parse().ok().filter(|number| *number > 0);
+            if number.is_none() {
+                report.bad(value, "", "a whole number above 0");
+            }
+            number
+        };
+        match &*key.value {
+            CONNECTIONS => limits.connections = number(),
+            REQUESTS => limits.requests = number(),
+            PER_DESTINATION => limits.requests_per_destination = number(),
+            MEMORY => {
+                limits.memory = bytes(&value.value);
+                if limits.memory.is_none() {
+                    report.bad(value, "", "a size such as 50M or 1G");
+                }
+            }
+            unknown if unknown.starts_with("voile.") => {
+                report.bad(key, ": there is no such value", suggest(unknown, OURS));
+            }
+            _ => {}
+        }
+    }
+    limits
+}
+
+/// Bytes, or K, M or G of 1024.
+fn bytes(text: &str) -> Option<u64> {
+    let (number, shift) = match text.as_bytes().last()? {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = number.parse().ok()?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+}
