@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::footprint::release_start_up_pages;
+use super::footprint::release_cold_pages;
 use super::state::Control;
 use crate::worker::{Level, ToWorker};
 
@@ -93,7 +93,7 @@ pub(super) fn give_back_soon(control: &Rc<RefCell<Control>>) {
         // The program's own pages are resident, too. Those that are needed come back from the page cache; the others would
         // keep a proxy with a narrow limit from taking anybody ever again.
         if ceiling.look() > Level::Free {
-            release_start_up_pages();
+            release_cold_pages();
             ceiling.look();
         }
     });
