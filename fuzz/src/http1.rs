@@ -1,8 +1,8 @@
 //! Heads: read in pieces they mean what they mean whole, and what is forwarded reads as what was received.
 
 use voile_http1::{
-    Asked, Framing, MAX_HEAD_BYTES, MAX_HEADERS, Progress, Reject, RequestEdit, RequestIndex,
-    ResponseEdit, ResponseIndex, Version,
+    Asked, Framing, MAX_HEAD_BYTES, MAX_HEADERS, Progress, Reject, RequestEdit, RequestHead,
+    RequestIndex, ResponseEdit, ResponseIndex, Version,
 };
 
 /// How an attempt to read a head ends, and how many bytes it needed.
@@ -90,6 +90,15 @@ pub(crate) fn request(data: &[u8]) {
     }
     assert_eq!(whole.head_len(), index.head_len());
     let head = whole.head(bytes);
+    assert!(head.target().ends_with(head.path_and_query()) || head.path_and_query() == "/");
+    assert!(head.path_and_query().starts_with(head.path()));
+    for (name, _) in head.headers() {
+        let first = head
+            .headers()
+            .find(|(one, _)| one.eq_ignore_ascii_case(name));
+        assert_eq!(head.header(name), first.map(|(_, value)| value));
+    }
+    edited_request(&head, whole.head_len());
     let mut out = Vec::new();
     head.write_forwarded(&RequestEdit::default(), &mut out);
     assert_strict(&out);
@@ -124,6 +133,34 @@ pub(crate) fn request(data: &[u8]) {
     }
 }
 
+/// A role's edits hold: what is left out is gone, what is added is there, an authority is never missing.
+fn edited_request(head: &RequestHead<'_>, length: usize) {
+    let edit = RequestEdit {
+        default_authority: Some("a"),
+        add: b"x-added: 1\r\n",
+        leave_out: &["accept", "x-added"],
+    };
+    let mut out = Vec::new();
+    head.write_forwarded(&edit, &mut out);
+    assert_strict(&out);
+    let mut index = RequestIndex::default();
+    let read = index.parse(&out);
+    if at_the_limit(&read, head.headers().count(), length) {
+        return;
+    }
+    assert!(
+        matches!(read, Ok(Progress::Complete)),
+        "{read:?}: {}",
+        out.escape_ascii()
+    );
+    let forwarded = index.head(&out);
+    assert_eq!(forwarded.header("x-added"), Some(&b"1"[..]));
+    assert_eq!(forwarded.header("accept"), None);
+    assert_eq!(forwarded.authority(), head.authority().or(Some("a")));
+    assert_eq!(forwarded.framing(), head.framing());
+    assert_eq!(forwarded.is_idempotent(), head.is_idempotent());
+}
+
 /// A response head; the second byte says what was asked.
 pub(crate) fn response(data: &[u8]) {
     let (step, rest) = pace(data);
@@ -147,11 +184,14 @@ pub(crate) fn response(data: &[u8]) {
         return;
     }
     let head = whole.head(bytes);
-    for client in [Version::Http10, Version::Http11] {
-        let edit = ResponseEdit {
-            client,
-            persist: true,
-        };
+    // Only that they end: what they mean is the engine's tests' business.
+    let _ = (head.is_unprocessed(), head.keep_alive_timeout());
+    for (client, persist) in [
+        (Version::Http10, true),
+        (Version::Http11, true),
+        (Version::Http11, false),
+    ] {
+        let edit = ResponseEdit { client, persist };
         let mut out = Vec::new();
         head.write_forwarded(&edit, &mut out);
         assert_strict(&out);
@@ -168,6 +208,10 @@ pub(crate) fn response(data: &[u8]) {
         assert_eq!(again.head_len(), out.len());
         let forwarded = again.head(&out);
         assert_eq!(forwarded.status(), head.status());
+        assert_eq!(forwarded.is_interim(), head.is_interim());
+        if !persist && !head.is_interim() && head.status() != 101 {
+            assert!(!forwarded.keep_alive(), "{}", out.escape_ascii());
+        }
         let unwrapped = head.must_unwrap(client) && head.framing() == Framing::Chunked;
         let wanted = match unwrapped {
             true => Framing::UntilClose,

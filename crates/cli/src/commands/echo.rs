@@ -9,8 +9,8 @@ use voile_load::{Scheme, Stop, Target, parse_duration};
 
 /// Serve HTTP/1.1, HTTP/2 and gRPC answers of chosen size, delay and status.
 ///
-/// HTTP/2 is told from HTTP/1.1 by its preface. gRPC: voile.echo.v1.Echo/Unary sends the message back, and
-/// grpc.health.v1.Health/Check and Fortio's fgrpc.PingServer/Ping are served.
+/// HTTP/2 is told from HTTP/1.1 by its preface. gRPC: voile.echo.v1.Echo/Unary sends the message
+/// back; grpc.health.v1.Health/Check and Fortio's fgrpc.PingServer/Ping are served, too.
 ///
 /// The query of each request chooses its answer:
 ///   size=1024          a body of that many bytes; without it the request's own body comes back
