@@ -8,6 +8,12 @@ pub(crate) const PREFIX_BYTES: usize = 5;
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 /// Our echo service (`crates/load/proto/echo.proto`).
 pub const ECHO_UNARY: &str = "/voile.echo.v1.Echo/Unary";
+/// The same, of many messages: each is sent back.
+pub const ECHO_STREAM: &str = "/voile.echo.v1.Echo/Stream";
+/// Many messages, of which the last is sent back.
+pub const ECHO_COLLECT: &str = "/voile.echo.v1.Echo/Collect";
+/// One message, which is sent back as often as `messages=` says.
+pub const ECHO_REPEAT: &str = "/voile.echo.v1.Echo/Repeat";
 /// Fortio's echo service.
 pub const FORTIO_PING: &str = "/fgrpc.PingServer/Ping";
 
@@ -57,7 +63,12 @@ impl Messages {
 
     /// Exactly one message, and nothing after it: what a unary call must bring.
     pub(crate) fn one(&self) -> bool {
-        self.whole == 1 && self.head == 0
+        self.exactly(1)
+    }
+
+    /// So many messages, and nothing after them.
+    pub(crate) fn exactly(&self, count: u32) -> bool {
+        self.whole == count && self.head == 0
     }
 }
 
@@ -66,6 +77,17 @@ pub(crate) fn put_message(out: &mut Vec<u8>, message: &[u8]) {
     out.push(0);
     out.extend_from_slice(&(message.len() as u32).to_be_bytes());
     out.extend_from_slice(message);
+}
+
+/// Where the last message begins in a body of whole ones.
+pub(crate) fn last_message(body: &[u8]) -> usize {
+    let (mut last, mut at) = (0, 0);
+    while let Some(head) = body.get(at..at + PREFIX_BYTES) {
+        last = at;
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+        at += PREFIX_BYTES + length as usize;
+    }
+    last
 }
 
 /// The message that carries a payload to a method: in the field where that method keeps it.

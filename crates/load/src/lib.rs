@@ -28,6 +28,7 @@ mod shovel;
 mod stop;
 mod table;
 mod tally;
+mod target;
 mod threads;
 mod tls;
 mod wire;

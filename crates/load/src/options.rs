@@ -1,6 +1,6 @@
 //! What the user asked for, checked, and the request bytes that follow from it.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use crate::grpc;
 use crate::http2::Shape;
 use crate::profile::{Part, Profile};
 use crate::schedule::Arrival;
+pub use crate::target::{Bulk, Protocol, Scheme, Target};
 use crate::tls::Tls;
 use crate::wire::Request;
 
@@ -22,6 +23,8 @@ pub const MAX_RATE: f64 = 10_000_000.0;
 /// The most requests due at once: more is a load test of the generator.
 pub const MAX_BURST: u64 = 1_000_000;
 
+/// The most messages of one gRPC call.
+pub const MAX_MESSAGES: u32 = 100_000;
 /// The most targets of one run.
 pub const MAX_TARGETS: usize = 1000;
 /// The most bytes of one made payload.
@@ -74,210 +77,6 @@ pub fn parse_sizes(text: &str) -> Result<Vec<(usize, f64)>, String> {
     Ok(sizes)
 }
 
-/// How a URL begins: what is spoken there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
-    /// `http://`: HTTP/1.1, or HTTP/2 if told so.
-    Http,
-    /// `h2c://`: HTTP/2 without TLS, by prior knowledge.
-    H2c,
-    /// `grpc://`: gRPC unary calls.
-    Grpc,
-    /// `tcp://`: bytes.
-    Tcp,
-    /// `https://`: the first of these over TLS.
-    Https,
-    /// `h2://`: HTTP/2 over TLS.
-    H2,
-    /// `grpcs://`: gRPC over TLS.
-    Grpcs,
-    /// `tls://`: bytes over TLS.
-    Tls,
-}
-
-/// What a run speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.1.
-    Http1,
-    /// HTTP/2 without TLS, by prior knowledge.
-    Http2,
-    /// gRPC unary calls over it.
-    Grpc,
-    /// TCP: so many bytes there, so many back, again and again.
-    TcpRr,
-    /// TCP: as many bytes as go through.
-    TcpBulk,
-}
-
-/// Which way a bulk run moves its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bulk {
-    /// To the server.
-    Push,
-    /// From the server, which sends without being asked.
-    Pull,
-}
-
-impl Bulk {
-    /// The word used in options and records.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Push => "push",
-            Self::Pull => "pull",
-        }
-    }
-}
-
-impl Protocol {
-    /// The word used in options and records.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Http1 => "http1",
-            Self::Http2 => "http2",
-            Self::Grpc => "grpc",
-            Self::TcpRr => "tcp-rr",
-            Self::TcpBulk => "tcp-bulk",
-        }
-    }
-
-    /// Whether one connection carries several requests at once.
-    #[must_use]
-    pub fn multiplexed(self) -> bool {
-        matches!(self, Self::Http2 | Self::Grpc)
-    }
-
-    fn speaks(self, scheme: Scheme) -> bool {
-        match self {
-            Self::Http1 => matches!(scheme, Scheme::Http | Scheme::Https),
-            Self::Http2 => matches!(
-                scheme,
-                Scheme::Http | Scheme::H2c | Scheme::Https | Scheme::H2
-            ),
-            Self::Grpc => !matches!(scheme, Scheme::Tcp | Scheme::Tls),
-            Self::TcpRr => matches!(scheme, Scheme::Tcp | Scheme::Tls),
-            Self::TcpBulk => scheme == Scheme::Tcp,
-        }
-    }
-}
-
-impl Scheme {
-    /// What is spoken unless told otherwise.
-    #[must_use]
-    pub fn protocol(self) -> Protocol {
-        match self {
-            Self::Http | Self::Https => Protocol::Http1,
-            Self::H2c | Self::H2 => Protocol::Http2,
-            Self::Grpc | Self::Grpcs => Protocol::Grpc,
-            Self::Tcp | Self::Tls => Protocol::TcpRr,
-        }
-    }
-
-    /// Whether it goes over TLS.
-    #[must_use]
-    pub fn secure(self) -> bool {
-        matches!(self, Self::Https | Self::H2 | Self::Grpcs | Self::Tls)
-    }
-
-    /// The scheme that a URL begins with.
-    fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "http" => Self::Http,
-            "h2c" => Self::H2c,
-            "grpc" => Self::Grpc,
-            "tcp" => Self::Tcp,
-            "https" => Self::Https,
-            "h2" => Self::H2,
-            "grpcs" => Self::Grpcs,
-            "tls" => Self::Tls,
-            _ => return None,
-        })
-    }
-}
-
-/// A checked URL.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// As written.
-    pub url: String,
-    /// How it begins; `http` where it does not say.
-    pub scheme: Scheme,
-    /// `host[:port]` as it goes into the Host header.
-    pub authority: String,
-    /// Where to connect.
-    pub address: SocketAddr,
-    /// Path and query, never empty.
-    pub path: String,
-}
-
-impl Target {
-    /// Parses and resolves; the first address of a name is taken for the whole run.
-    pub fn parse(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = match url.split_once("://") {
-            Some((scheme, rest)) => match Scheme::named(scheme) {
-                Some(scheme) => (scheme, rest),
-                None => {
-                    return Err(format!(
-                        "{url}: scheme `{scheme}` is not supported, only http, h2c, grpc, tcp, and over TLS https, h2, grpcs, tls"
-                    ));
-                }
-            },
-            None => (Scheme::Http, url),
-        };
-        let rest = rest.split('#').next().unwrap_or_default();
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(end);
-        if authority.is_empty() || authority.contains('@') {
-            return Err(format!("{url}: expected http://HOST[:PORT][/PATH][?QUERY]"));
-        }
-        let path = if path.starts_with('/') {
-            path.to_owned()
-        } else {
-            format!("/{path}")
-        };
-        if let Some(byte) = url.bytes().find(|byte| *byte <= b' ' || *byte >= 0x7f) {
-            return Err(format!("{url}: byte {byte:#04x} must be percent-encoded"));
-        }
-        let has_port = authority
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| !port.contains(']'));
-        let named = if has_port {
-            authority.to_owned()
-        } else if matches!(scheme, Scheme::Tcp | Scheme::Tls) {
-            return Err(format!("{url}: expected tcp://HOST:PORT"));
-        } else if scheme.secure() {
-            format!("{authority}:443")
-        } else {
-            format!("{authority}:80")
-        };
-        let address = named
-            .to_socket_addrs()
-            .map_err(|error| format!("{url}: cannot resolve {named}: {error}"))?
-            .next()
-            .ok_or_else(|| format!("{url}: {named} has no address"))?;
-        Ok(Self {
-            url: url.to_owned(),
-            scheme,
-            authority: authority.to_owned(),
-            address,
-            path,
-        })
-    }
-}
-
-impl Target {
-    /// The authority without a port, and an IPv6 address without its brackets.
-    pub(crate) fn host(&self) -> &str {
-        let host = match self.authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => host,
-            _ => &self.authority,
-        };
-        host.trim_start_matches('[').trim_end_matches(']')
-    }
-}
-
 /// A load run.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -289,6 +88,8 @@ pub struct LoadOptions {
     pub sizes: Vec<(usize, f64)>,
     /// Requests on a connection before it is closed: a number between these, for each connection anew.
     pub reuse: Option<(u64, u64)>,
+    /// gRPC: messages that a call sends, and that its answer must bring.
+    pub messages: (u32, u32),
     /// What is spoken.
     pub protocol: Protocol,
     /// TLS, which URLs such as `https://` need.
@@ -347,6 +148,7 @@ impl LoadOptions {
             more: Vec::new(),
             sizes: Vec::new(),
             reuse: None,
+            messages: (1, 1),
             tls: None,
             rate: 100.0,
             connections: 4,
@@ -543,6 +345,14 @@ impl LoadOptions {
                 "payload: {name} sends and expects at least one byte"
             ));
         }
+        let (sent, wanted) = self.messages;
+        if (sent, wanted) != (1, 1)
+            && (self.protocol != Protocol::Grpc || sent.max(wanted) > MAX_MESSAGES)
+        {
+            return Err(format!(
+                "messages {sent}:{wanted}: belong to gRPC, and are at most {MAX_MESSAGES}"
+            ));
+        }
         if self.protocol == Protocol::Grpc
             && self.method_path() == grpc::HEALTH_CHECK
             && !self.body.is_empty()
@@ -700,7 +510,10 @@ impl LoadOptions {
         let mut authority = self.target.authority.clone();
         let mut body = Vec::new();
         if grpc {
-            grpc::put_message(&mut body, &grpc::message(self.method_path(), &self.body));
+            let message = grpc::message(self.method_path(), &self.body);
+            for _ in 0..self.messages.0 {
+                grpc::put_message(&mut body, &message);
+            }
         } else {
             body.clone_from(&self.body);
         }
@@ -738,6 +551,7 @@ impl LoadOptions {
             fields,
             body,
             grpc,
+            messages: self.messages.1,
             head,
         }
     }

@@ -19,6 +19,9 @@ use voile_load::{Scheme, Stop, Target, parse_duration};
 ///   close=true         close the connection after the answer (or a percentage: close=5)
 ///   header=Name:Value  add a header field; may be repeated
 ///   grpc-status=14     end a gRPC call with that status
+///   gzip=true          compress the answer for clients that accept it (or a percentage: gzip=50); HTTP/1.1
+///   delay-per-request=100us   wait that long for this request and each that waits already: slower under load
+///   messages=100       messages that voile.echo.v1.Echo/Repeat answers with
 /// size, delay and status take lists with percentages too, and all may come in a field `echo-query` instead: delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests,
 /// 5 ms in 5 %, and not at all in the rest. /debug answers with the request's head as it arrived.
 ///

@@ -116,6 +116,9 @@ pub(crate) struct Args {
     /// Close each connection after a number of answers between these, drawn anew for each, as Fortio's -connection-reuse.
     #[arg(long, value_name = "MIN:MAX", value_parser = parse_reuse, conflicts_with = "no_keepalive")]
     connection_reuse: Option<(u64, u64)>,
+    /// gRPC: messages that a call sends and that its answer must bring, for streaming methods: 100:100, 100:1, 1:100.
+    #[arg(long, value_name = "OUT:IN", value_parser = parse_messages)]
+    messages: Option<(u32, u32)>,
     /// Source address of the connections.
     #[arg(long, value_name = "IP")]
     bind: Option<IpAddr>,
@@ -225,6 +228,12 @@ fn parse_target(text: &str) -> Result<(f64, Target), String> {
     });
     let (weight, url) = weight.unwrap_or((1.0, text));
     Ok((weight, Target::parse(url)?))
+}
+
+fn parse_messages(text: &str) -> Result<(u32, u32), String> {
+    let (sent, wanted) = text.split_once(':').ok_or("expected OUT:IN")?;
+    let number = |text: &str| text.parse().map_err(|_| "expected OUT:IN".to_owned());
+    Ok((number(sent)?, number(wanted)?))
 }
 
 fn parse_reuse(text: &str) -> Result<(u64, u64), String> {
@@ -394,6 +403,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     }
     options.more.clone_from(&args.targets);
     options.reuse = args.connection_reuse;
+    options.messages = args.messages.unwrap_or(options.messages);
     let empty = options.body.is_empty() && options.sizes.is_empty();
     if options.protocol == Protocol::TcpRr && empty {
         options.body = pattern(DEFAULT_TCP_BYTES);
@@ -401,8 +411,16 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     if !empty && options.method == "GET" {
         "POST".clone_into(&mut options.method);
     }
+    secure(&args.tls, &mut options)?;
+    options.expect_size = args.expect_size;
+    options.expect_status = args.expect_status;
+    options.check()?;
+    Ok(options)
+}
+
+/// Reads what goes with a URL over TLS.
+fn secure(tls: &TlsArgs, options: &mut LoadOptions) -> Result<(), String> {
     if options.target.scheme.secure() {
-        let tls = &args.tls;
         let asked = TlsOptions {
             cacert: tls.cacert.clone(),
             cert: tls.cert.clone(),
@@ -414,10 +432,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
         let loaded = asked.load(options.protocol, &options.target);
         options.tls = Some(loaded.map_err(|why| format!("TLS: {why}"))?);
     }
-    options.expect_size = args.expect_size;
-    options.expect_status = args.expect_status;
-    options.check()?;
-    Ok(options)
+    Ok(())
 }
 
 /// What ends a run, and what a search asks, read early so that wrong words cost no time.

@@ -4,6 +4,9 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
 use crate::body::Body;
 use crate::echo::plan::Plan;
 use crate::http2::Server;
@@ -38,6 +41,8 @@ pub(crate) struct Request {
     pub(crate) length: u64,
     /// The body to answer with: the request's own, a description, or the outcome of calls.
     pub(crate) echo: Vec<u8>,
+    /// The client takes compressed answers.
+    pub(crate) gzip: bool,
     pub(crate) json: bool,
     pub(crate) trace: String,
     pub(crate) description: String,
@@ -173,7 +178,18 @@ impl Connection {
             .as_ref()
             .filter(|_| request.echo.is_empty() || !plan.debug && !request.json);
         let size = wanted.map(|size| size.pick(fastrand::f64));
-        let length = size.unwrap_or(request.echo.len());
+        let squeezed = (request.gzip && plan.gzip.pick(fastrand::f64)).then(|| match size {
+            Some(size) => gzip(std::iter::repeat_n(PATTERN[0], size)),
+            None => gzip(request.echo.iter().copied()),
+        });
+        let length = squeezed
+            .as_ref()
+            .map_or_else(|| size.unwrap_or(request.echo.len()), Vec::len);
+        let more = if squeezed.is_some() {
+            "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
+        } else {
+            ""
+        };
         let bodyless = matches!(status, 204 | 304);
         let connection = match (close, request.http11) {
             (true, _) => "Connection: close\r\n",
@@ -191,12 +207,13 @@ impl Connection {
             kind,
             (!bodyless).then_some(length),
             &plan.headers,
-            connection,
+            &format!("{more}{connection}"),
         );
         if !bodyless && !request.head_only {
-            match size {
-                Some(size) => self.pattern_left = size,
-                None => self.out.extend_from_slice(&request.echo),
+            match (squeezed, size) {
+                (Some(bytes), _) => self.out.extend_from_slice(&bytes),
+                (None, Some(size)) => self.pattern_left = size,
+                (None, None) => self.out.extend_from_slice(&request.echo),
             }
         }
         self.closing = close;
@@ -210,6 +227,9 @@ impl Plan {
         let (Always(status), Always(false)) = (&self.status, &self.close) else {
             return;
         };
+        if self.gzip != Always(false) {
+            return;
+        }
         let size = match self.size {
             None => 0,
             Some(Always(size)) => size,
@@ -230,6 +250,18 @@ impl Plan {
         fixed.extend_from_slice(&PATTERN[..size]);
         self.fixed = Some(fixed);
     }
+}
+
+/// A body as gzip makes it; a body on demand is made piece by piece, since it may be a gigabyte.
+fn gzip(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let mut bytes = bytes.peekable();
+    while bytes.peek().is_some() {
+        let piece: Vec<u8> = bytes.by_ref().take(PATTERN.len()).collect();
+        // Writing to a Vec does not fail.
+        let _ = encoder.write_all(&piece);
+    }
+    encoder.finish().unwrap_or_default()
 }
 
 fn write_head(

@@ -1,6 +1,6 @@
 //! The echo server over HTTP/2: which answer a stream gets, for plain requests and for the gRPC methods it serves.
 //!
-//! gRPC: `voile.echo.v1.Echo/Unary` sends the message back, `fgrpc.PingServer/Ping` does so with the time in it, and
+//! gRPC: `voile.echo.v1.Echo/Unary` sends the message back, `Stream` each of many, `Collect` the last of many, `Repeat` one many times; `fgrpc.PingServer/Ping` does so with the time in it, and
 //! `grpc.health.v1.Health/Check` says SERVING. Access logs and spans are taken and forgotten. Arguments come in the target's query or in the field `echo-query`.
 
 use std::cmp::Reverse;
@@ -17,6 +17,9 @@ use crate::http2::{Asked, Content, Reply, Server, Stream};
 
 /// Unsent bytes beyond which no more requests are read: a client must read its answers.
 const MAX_UNSENT_BYTES: usize = 512 * 1024;
+
+/// The most bytes of an answer of many messages.
+const MAX_REPEATED_BYTES: usize = 64 * 1024 * 1024;
 
 /// gRPC status codes that we give.
 const INVALID_ARGUMENT: u16 = 3;
@@ -293,7 +296,7 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
         stream.body.clear();
         grpc::put_message(&mut stream.body, &[]);
         None
-    } else if !stream.messages.one() {
+    } else if !streams(path(&stream.target)) && !stream.messages.one() {
         Some((INTERNAL, "expected exactly one message"))
     } else if stream.body.first() == Some(&1) {
         Some((UNIMPLEMENTED, "compressed messages are not served"))
@@ -315,6 +318,13 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
     server.answer(lane, &reply);
 }
 
+/// Whether a method takes any number of messages.
+fn streams(path: &[u8]) -> bool {
+    [grpc::ECHO_STREAM, grpc::ECHO_COLLECT]
+        .iter()
+        .any(|method| method.as_bytes() == path)
+}
+
 /// Turns the request's message into the answer's, in place.
 fn reply_message(stream: &mut Stream, plan: &Plan) -> Result<(), &'static str> {
     let path = path(&stream.target);
@@ -327,6 +337,17 @@ fn reply_message(stream: &mut Stream, plan: &Plan) -> Result<(), &'static str> {
             stream.body.clear();
             grpc::put_message(&mut stream.body, &grpc::message(grpc::ECHO_UNARY, &payload));
         }
+    } else if path == grpc::ECHO_STREAM.as_bytes() {
+        // Each has come, and goes back as it is.
+    } else if path == grpc::ECHO_COLLECT.as_bytes() {
+        let last = grpc::last_message(&stream.body);
+        stream.body.drain(..last);
+    } else if path == grpc::ECHO_REPEAT.as_bytes() {
+        let times = plan.messages as usize;
+        if stream.body.len().saturating_mul(times) > MAX_REPEATED_BYTES {
+            return Err("more than 64 MiB to repeat");
+        }
+        stream.body = stream.body.repeat(times);
     } else if path == grpc::FORTIO_PING.as_bytes() {
         let mut message = stream
             .body

@@ -2,6 +2,7 @@
 //! read once per target and kept. Values may be lists with percentages, as Fortio's are.
 
 use crate::duration::parse_duration;
+use crate::options::MAX_MESSAGES;
 
 /// The largest body made on demand.
 pub const MAX_SIZE: usize = 1 << 30;
@@ -83,6 +84,12 @@ pub struct Plan {
     pub grpc_status: Choice<u16>,
     /// Body size; none echoes the request's body.
     pub size: Option<Choice<usize>>,
+    /// Messages that a repeating call answers with.
+    pub messages: u32,
+    /// Nanoseconds to wait for each request that waits already, and this one.
+    pub delay_per_request: u64,
+    /// Compress the answer, for clients that take it.
+    pub gzip: Choice<bool>,
     /// Close the connection after the answer.
     pub close: Choice<bool>,
     /// Header lines to add, each with CRLF.
@@ -113,6 +120,9 @@ impl Plan {
             status: Choice::Always(200),
             grpc_status: Choice::Always(0),
             size: defaults.size.map(Choice::Always),
+            messages: 1,
+            delay_per_request: 0,
+            gzip: Choice::Always(false),
             close: Choice::Always(false),
             headers: defaults.headers.clone(),
             debug: path.trim_end_matches('/').ends_with("/debug"),
@@ -132,7 +142,15 @@ impl Plan {
             "status" => self.status = Choice::parse(value, 200, status)?,
             "grpc-status" => self.grpc_status = Choice::parse(value, 0, grpc_status)?,
             "size" => self.size = Some(Choice::parse(value, 0, size)?),
-            "close" => self.close = close(value)?,
+            "messages" => {
+                let count = value.parse().ok().filter(|count| *count <= MAX_MESSAGES);
+                self.messages = count.ok_or_else(|| {
+                    format!("`{value}` is not a number of messages up to {MAX_MESSAGES}")
+                })?;
+            }
+            "delay-per-request" => self.delay_per_request = delay(value)?,
+            "gzip" => self.gzip = share(value)?,
+            "close" => self.close = share(value)?,
             "header" => self.header(value)?,
             // Others are the caller's own affair, as with any server.
             _ => {}
@@ -184,8 +202,8 @@ fn size(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| format!("`{text}` is not a number of bytes up to {MAX_SIZE}"))
 }
 
-/// `true`, `false`, or the percentage of answers that close.
-fn close(text: &str) -> Result<Choice<bool>, String> {
+/// `true`, `false`, or the percentage of answers that close, or are compressed.
+fn share(text: &str) -> Result<Choice<bool>, String> {
     match text {
         "" | "true" => Ok(Choice::Always(true)),
         "false" => Ok(Choice::Always(false)),

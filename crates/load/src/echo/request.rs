@@ -29,6 +29,8 @@ pub(crate) struct Head<'a> {
     pub(crate) http11: bool,
     pub(crate) framing: Framing,
     pub(crate) expects_continue: bool,
+    /// The answer may be compressed, and the target asks for it.
+    pub(crate) gzip: bool,
     /// Bytes of the head.
     pub(crate) length: usize,
     pub(crate) trace: String,
@@ -92,10 +94,28 @@ pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<Head<'_>>, Refus
         http11,
         framing,
         expects_continue,
+        gzip: target.contains("gzip") && fields.iter().any(takes_gzip),
         length,
         trace,
         description,
     }))
+}
+
+/// `Accept-Encoding` names gzip, and not with weight 0.
+fn takes_gzip(field: &httparse::Header<'_>) -> bool {
+    let text = String::from_utf8_lossy(field.value);
+    field.name.eq_ignore_ascii_case("accept-encoding")
+        && text.split(',').any(|coding| {
+            let mut parts = coding.split(';').map(str::trim);
+            let gzip = parts
+                .next()
+                .is_some_and(|name| name.eq_ignore_ascii_case("gzip") || name == "*");
+            let refused = parts.any(|part| {
+                part.strip_prefix("q=")
+                    .is_some_and(|weight| weight.parse::<f64>().is_ok_and(|weight| weight == 0.0))
+            });
+            gzip && !refused
+        })
 }
 
 /// The lines of `fields` that belong to the trace context, as header lines.

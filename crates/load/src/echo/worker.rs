@@ -360,6 +360,7 @@ impl Worker {
             http11: head.http11,
             close: head.framing.close,
             echo,
+            gzip: head.gzip,
             trace: head.trace,
             description: head.description,
             ..Request::default()
@@ -424,8 +425,15 @@ impl Worker {
 
     /// When an answer may go out, if that is not now; `least` is a delay that the request itself asks for.
     pub(super) fn due(&self, plan: Option<&Plan>, least: u64) -> Option<u64> {
+        let waiting = self.delayed.len() as u64 + 1;
         let delay = plan
-            .map_or(0, |plan| plan.delay.pick(fastrand::f64))
+            .map_or(0, |plan| {
+                let loaded = plan.delay_per_request.saturating_mul(waiting);
+                plan.delay
+                    .pick(fastrand::f64)
+                    .saturating_add(loaded)
+                    .min(MAX_DELAY)
+            })
             .max(least.min(MAX_DELAY));
         let full = self.delayed.len() >= MAX_DELAYED;
         if full || (delay == 0 && self.options.stall.is_none()) {

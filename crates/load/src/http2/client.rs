@@ -22,6 +22,8 @@ pub(crate) struct Shape {
     pub(crate) body: Vec<u8>,
     /// A gRPC call: its status is in the trailers.
     pub(crate) grpc: bool,
+    /// Messages that its answer must bring.
+    pub(crate) messages: u32,
     /// A HEAD request: its answer has no body, whatever it says.
     pub(crate) head: bool,
 }
@@ -409,7 +411,7 @@ impl State {
         } else {
             Some(stream.status)
         };
-        let message_fits = status != Some(0) || stream.messages.one();
+        let message_fits = status != Some(0) || stream.messages.exactly(shape.messages);
         if status.is_none() || !body_fits || !message_fits {
             return Event::Failed(lane, Outcome::Protocol);
         }

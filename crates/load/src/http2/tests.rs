@@ -141,6 +141,7 @@ fn shape(body: usize, grpc: bool) -> Shape {
             .into(),
         body: bytes,
         grpc,
+        messages: 1,
         head: false,
     }
 }

@@ -346,3 +346,60 @@ fn a_stall_holds_back_what_falls_into_it() {
         assert!(Stall::parse(text).is_err(), "{text}");
     }
 }
+
+#[test]
+fn answers_are_compressed_for_clients_that_take_it() {
+    let server = Served::echo(EchoOptions::default());
+    for (target, accepts, squeezed) in [
+        ("/?size=100000&gzip=true", "gzip", true),
+        ("/?size=100000&gzip=100", "br;q=1, gzip;q=0.5", true),
+        ("/?size=100000&gzip=true", "gzip;q=0", false),
+        ("/?size=100000&gzip=true", "br", false),
+        ("/?size=100000&gzip=0", "gzip", false),
+        ("/?size=100000", "gzip", false),
+    ] {
+        let request =
+            format!("GET {target} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {accepts}\r\n\r\n");
+        let mut stream = server.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .unwrap()
+            + 4;
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        assert_eq!(
+            head.contains("Content-Encoding: gzip"),
+            squeezed,
+            "{target} {accepts}: {head}"
+        );
+        let mut body = Vec::new();
+        if squeezed {
+            let mut decoder = flate2::read::GzDecoder::new(&answer[end..]);
+            decoder.read_to_end(&mut body).unwrap();
+        } else {
+            body.extend_from_slice(&answer[end..]);
+        }
+        assert_eq!(body, vec![b'v'; 100_000], "{target} {accepts}");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", answer.len() - end)));
+    }
+}
+
+#[test]
+fn a_delay_for_each_waiting_request_grows_with_them() {
+    let server = Served::echo(EchoOptions::default());
+    let mut options = server.load("/?delay-per-request=5ms");
+    options.rate = 0.0;
+    let mut least = |connections: usize| {
+        options.connections = connections;
+        let result = voile_load::run(&options, &voile_load::Stop::new().unwrap(), false).unwrap();
+        assert_eq!(result.ok, result.scheduled);
+        result.service_us.p50
+    };
+    assert!(least(1) >= 5_000);
+    // Of sixteen that wait together, half have eight before them.
+    assert!(least(16) >= 35_000);
+}

@@ -124,3 +124,31 @@ fn tcp_request_and_response_are_so_many_bytes() {
     options.expect_size = Some(63);
     assert!(run(&options).errors["protocol"] > 0);
 }
+
+#[test]
+fn streaming_calls_bring_as_many_messages_as_they_must() {
+    let server = Served::echo(EchoOptions::default());
+    let url = format!("grpc://{}", server.address);
+    for (method, out, back) in [
+        (grpc::ECHO_STREAM, 50, 50),
+        (grpc::ECHO_STREAM, 1, 1),
+        (grpc::ECHO_COLLECT, 50, 1),
+        ("/voile.echo.v1.Echo/Repeat?messages=20", 1, 20),
+    ] {
+        let mut options = load(&format!("{url}{method}"));
+        options.body = vec![b'x'; 997];
+        options.messages = (out, back);
+        options.streams = 4;
+        // Each message is a field of 997 bytes with a key and a length of two.
+        good(&options, u64::from(back) * 1000);
+        options.messages = (out, back + 1);
+        let result = run(&options);
+        assert_eq!(result.errors["protocol"], 100, "{method}: one is missing");
+    }
+    let mut options = load(&format!("{url}{}", grpc::ECHO_UNARY));
+    options.messages = (2, 1);
+    assert_eq!(run(&options).status["13"], 100, "a unary method takes one");
+    let mut options = load(&format!("h2c://{}/", server.address));
+    options.messages = (2, 2);
+    assert!(options.check().is_err());
+}
