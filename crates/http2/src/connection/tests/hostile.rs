@@ -250,6 +250,73 @@ fn a_body_in_single_bytes_or_behind_padding_holds_no_more_than_its_window() {
 }
 
 #[test]
+fn an_answer_that_has_no_body_has_none() {
+    let not_modified = [(":status", "304"), ("content-length", "9")];
+    let long = [OK[0], ("content-length", "9")];
+    let violation = Some(Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR))));
+    let cases = [
+        (
+            "HEAD, an end",
+            "HEAD",
+            &long[..],
+            data(1, true, b""),
+            Some(None),
+        ),
+        (
+            "HEAD, data",
+            "HEAD",
+            &long[..],
+            data(1, true, b"smuggled!"),
+            violation.clone(),
+        ),
+        (
+            "304, an end",
+            "GET",
+            &not_modified[..],
+            data(1, true, b""),
+            Some(None),
+        ),
+        (
+            "304, data",
+            "GET",
+            &not_modified[..],
+            data(1, true, b"smuggled!"),
+            violation.clone(),
+        ),
+        (
+            "204, data",
+            "GET",
+            &[(":status", "204")][..],
+            data(1, true, b"x"),
+            violation,
+        ),
+        ("200, too little", "GET", &long[..], data(1, true, b"x"), {
+            Some(Some(Err(Failure::Violation(Reason::PROTOCOL_ERROR))))
+        }),
+    ];
+    for (what, method, head, body, expected) in cases {
+        let link = client();
+        let mut request = Fields::new();
+        for (name, value) in [(":method", method), GET[1], GET[2]] {
+            request.push(name, value.as_bytes());
+        }
+        let (mut response, _send) = link.send_request(request, true).expect("room");
+        hear(&link, &headers(1, false, head));
+        now(|cx| response.poll_head(cx))
+            .expect("a head")
+            .expect("good");
+        let mut rest = response.into_body();
+        hear(&link, &body);
+        let got = now(|cx| rest.poll_data(cx));
+        let got = match got {
+            Some(Some(Ok(_))) => now(|cx| rest.poll_data(cx)),
+            other => other,
+        };
+        assert_eq!(got, expected, "{what}");
+    }
+}
+
+#[test]
 fn slow_readers_congest_a_connection_until_they_read() {
     let link = client();
     let mut asked: Vec<_> = (0..2).map(|_| ask(&link, true).0).collect();

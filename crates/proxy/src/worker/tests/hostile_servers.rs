@@ -244,6 +244,28 @@ fn whatever_a_server_says_its_caller_gets_an_end_and_the_next_caller_an_answer()
             "reset Some(PROTOCOL_ERROR)",
         ),
         (
+            "too long a body",
+            once(
+                [
+                    headers(1, 0, &[(":status", "200"), ("content-length", "3")]),
+                    frame(DATA, END_STREAM, 1, b"four"),
+                ]
+                .concat(),
+            ),
+            "reset Some(PROTOCOL_ERROR)",
+        ),
+        (
+            "a body where none can be",
+            once(
+                [
+                    headers(1, 0, &[(":status", "204")]),
+                    frame(DATA, END_STREAM, 1, b"four"),
+                ]
+                .concat(),
+            ),
+            "204, then reset Some(PROTOCOL_ERROR)",
+        ),
+        (
             "the end within a body",
             once([headers(1, 0, &OK), frame(DATA, 0, 1, b"half")].concat()),
             "200, then reset Some(INTERNAL_ERROR)",
