@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
 use crate::mesh::resolver::{Resolver, ask};
 use crate::mesh::{Client, Mesh, application, free_port, get, local, series, wait_until};
@@ -124,6 +124,44 @@ fn endpoints_known_by_a_name_are_resolved_and_the_last_good_addresses_outlive_th
     });
 }
 
+/// A client whose sidecar answers DNS there and passes on to `resolver`.
+fn asking(dns: SocketAddr, resolver: SocketAddr) -> Client {
+    let (dns, resolver) = (dns.to_string(), resolver.to_string());
+    Client {
+        arguments: ["--dns", &dns, "--resolver", &resolver]
+            .map(str::to_owned)
+            .to_vec(),
+        ..Client::default()
+    }
+}
+
+#[test]
+fn a_silent_resolver_does_not_cost_the_mesh_its_names() {
+    let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let dns = local(free_port());
+    let mesh = Mesh::start_as(
+        "STRICT",
+        &asking(dns, silent.local_addr().expect("an address")),
+    );
+    let server = format!("NOERROR {}", mesh.inbound(0).ip());
+    let is_known = || ask(dns, "server.shop", "A") == server;
+    wait_until("the service is known", is_known);
+    // More than are answered at once.
+    let crawler = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    for number in 0..600_u16 {
+        let mut question = number.to_be_bytes().to_vec();
+        question.extend(
+            b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x05outer\x04test\x00\x00\x01\x00\x01",
+        );
+        crawler.send_to(&question, dns).expect("sent");
+        if number % 50 == 0 {
+            // Whatever the answer: what was sent before has been taken from the socket, which holds some two hundred.
+            ask(dns, "localhost", "A");
+        }
+    }
+    assert!(is_known());
+}
+
 #[test]
 fn the_dns_proxy_answers_for_the_mesh_and_passes_the_rest_on() {
     let resolver = Resolver::start(BTreeMap::from([(
@@ -131,18 +169,7 @@ fn the_dns_proxy_answers_for_the_mesh_and_passes_the_rest_on() {
         vec![Ipv4Addr::new(192, 0, 2, 7)],
     )]));
     let dns = local(free_port());
-    let how = Client {
-        arguments: [
-            "--dns",
-            &dns.to_string(),
-            "--resolver",
-            &resolver.address.to_string(),
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        ..Client::default()
-    };
-    let mesh = Mesh::start_as("STRICT", &how);
+    let mesh = Mesh::start_as("STRICT", &asking(dns, resolver.address));
     add_entries(&mesh);
     let server = format!("NOERROR {}", mesh.inbound(0).ip());
     let is_virtual = |answer: &str| answer.starts_with("NOERROR 240.240.");

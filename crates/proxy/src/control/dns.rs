@@ -34,6 +34,8 @@ const CONTROL_WAIT: Duration = Duration::from_secs(2);
 const MAX_NAMES: usize = 4096;
 /// Names let go at once when there is no room, so that finding them is not paid for by every name.
 const NAMES_LET_GO: usize = 256;
+/// Questions passed on at once: fewer than are answered at once, so that a resolver that is silent does not cost the mesh its names.
+const MAX_FORWARDED: usize = 256;
 /// How long a name may go unused before it is let go.
 const UNUSED_FOR: Duration = Duration::from_secs(600);
 /// What `resolv.conf` and `hosts` are called.
@@ -137,6 +139,8 @@ pub(super) struct Dns {
     /// Names asked of the control plane, and when a client last asked for each.
     asked: RefCell<HashMap<Arc<str>, Instant>>,
     sweeping: Cell<bool>,
+    /// Questions that the resolver is being asked.
+    forwarded: Cell<usize>,
     figures: Figures,
     services: RefCell<Vec<voile_dns::Service>>,
 }
@@ -164,6 +168,7 @@ impl Dns {
             heard,
             asked: RefCell::default(),
             sweeping: Cell::new(false),
+            forwarded: Cell::new(0),
             figures: Figures::default(),
             services: RefCell::default(),
         });
@@ -364,6 +369,10 @@ impl Dns {
         if self.upstreams.is_nobody() {
             return message::no_such_name(packet);
         }
+        let Some(_place) = Forwarded::begin(&self.forwarded) else {
+            add(&self.figures.upstream_failures);
+            return message::server_failure(packet);
+        };
         let started = Instant::now();
         add(&self.figures.upstream_requests);
         let result = self.upstreams.forward(packet, over).await;
@@ -418,6 +427,25 @@ impl Dns {
                 self.asked.borrow().len() as f64,
             ),
         ]
+    }
+}
+
+/// A question under way to the resolver; dropping it makes room.
+struct Forwarded<'a>(&'a Cell<usize>);
+
+impl<'a> Forwarded<'a> {
+    fn begin(count: &'a Cell<usize>) -> Option<Self> {
+        let asked = count.get();
+        (asked < MAX_FORWARDED).then(|| {
+            count.set(asked + 1);
+            Self(count)
+        })
+    }
+}
+
+impl Drop for Forwarded<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
