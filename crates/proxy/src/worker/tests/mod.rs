@@ -2,6 +2,7 @@
 //! first byte and what a certificate may be is tested here, on real sockets.
 
 mod conversions;
+mod cut_answers;
 mod footprint;
 mod frames;
 mod grpc_errors;
