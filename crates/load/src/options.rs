@@ -11,7 +11,7 @@ use crate::profile::{Part, Profile};
 use crate::schedule::Arrival;
 pub use crate::target::{Bulk, Protocol, Scheme, Target};
 use crate::tls::Tls;
-use crate::wire::Request;
+use crate::wire::{Request, websocket};
 
 /// The most connections of one run: the descriptors that a Linux process may usually have, with room to spare.
 pub const MAX_CONNECTIONS: usize = 500_000;
@@ -329,7 +329,8 @@ impl LoadOptions {
                 "streams: {name} carries one request per connection"
             ));
         }
-        if self.protocol.multiplexed() && !self.keepalive {
+        if (self.protocol.multiplexed() || self.protocol == Protocol::WebSocket) && !self.keepalive
+        {
             return Err(format!("no-keepalive: {name} keeps its connections"));
         }
         if matches!(scheme, Scheme::Tcp | Scheme::Tls) && self.target.path != "/" {
@@ -562,6 +563,7 @@ impl LoadOptions {
         match self.protocol {
             Protocol::Http1 => {}
             Protocol::Http2 | Protocol::Grpc => return Vec::new(),
+            Protocol::WebSocket => return websocket::message(&self.body),
             Protocol::TcpRr | Protocol::TcpBulk => return self.body.clone(),
         }
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target.path);

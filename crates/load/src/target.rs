@@ -21,6 +21,10 @@ pub enum Scheme {
     Grpcs,
     /// `tls://`: bytes over TLS.
     Tls,
+    /// `ws://`: WebSocket.
+    Ws,
+    /// `wss://`: WebSocket over TLS.
+    Wss,
 }
 
 /// What a run speaks.
@@ -32,6 +36,8 @@ pub enum Protocol {
     Http2,
     /// gRPC unary calls over it.
     Grpc,
+    /// WebSocket: a message there, one back.
+    WebSocket,
     /// TCP: so many bytes there, so many back, again and again.
     TcpRr,
     /// TCP: as many bytes as go through.
@@ -66,6 +72,7 @@ impl Protocol {
             Self::Http1 => "http1",
             Self::Http2 => "http2",
             Self::Grpc => "grpc",
+            Self::WebSocket => "websocket",
             Self::TcpRr => "tcp-rr",
             Self::TcpBulk => "tcp-bulk",
         }
@@ -84,7 +91,8 @@ impl Protocol {
                 scheme,
                 Scheme::Http | Scheme::H2c | Scheme::Https | Scheme::H2
             ),
-            Self::Grpc => !matches!(scheme, Scheme::Tcp | Scheme::Tls),
+            Self::Grpc => !matches!(scheme, Scheme::Tcp | Scheme::Tls | Scheme::Ws | Scheme::Wss),
+            Self::WebSocket => matches!(scheme, Scheme::Ws | Scheme::Wss),
             Self::TcpRr => matches!(scheme, Scheme::Tcp | Scheme::Tls),
             Self::TcpBulk => scheme == Scheme::Tcp,
         }
@@ -100,13 +108,17 @@ impl Scheme {
             Self::H2c | Self::H2 => Protocol::Http2,
             Self::Grpc | Self::Grpcs => Protocol::Grpc,
             Self::Tcp | Self::Tls => Protocol::TcpRr,
+            Self::Ws | Self::Wss => Protocol::WebSocket,
         }
     }
 
     /// Whether it goes over TLS.
     #[must_use]
     pub fn secure(self) -> bool {
-        matches!(self, Self::Https | Self::H2 | Self::Grpcs | Self::Tls)
+        matches!(
+            self,
+            Self::Https | Self::H2 | Self::Grpcs | Self::Tls | Self::Wss
+        )
     }
 
     /// The scheme that a URL begins with.
@@ -120,6 +132,8 @@ impl Scheme {
             "h2" => Self::H2,
             "grpcs" => Self::Grpcs,
             "tls" => Self::Tls,
+            "ws" => Self::Ws,
+            "wss" => Self::Wss,
             _ => return None,
         })
     }
@@ -148,7 +162,7 @@ impl Target {
                 Some(scheme) => (scheme, rest),
                 None => {
                     return Err(format!(
-                        "{url}: scheme `{scheme}` is not supported, only http, h2c, grpc, tcp, and over TLS https, h2, grpcs, tls"
+                        "{url}: scheme `{scheme}` is not supported, only http, h2c, grpc, ws, tcp, and over TLS https, h2, grpcs, wss, tls"
                     ));
                 }
             },

@@ -77,7 +77,7 @@ impl TlsOptions {
             _ => return Err("a certificate needs its key, and a key its certificate".to_owned()),
         };
         config.alpn_protocols = match protocol {
-            Protocol::Http1 => vec![b"http/1.1".to_vec()],
+            Protocol::Http1 | Protocol::WebSocket => vec![b"http/1.1".to_vec()],
             Protocol::Http2 | Protocol::Grpc => vec![b"h2".to_vec()],
             Protocol::TcpRr | Protocol::TcpBulk => Vec::new(),
         };

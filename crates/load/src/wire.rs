@@ -8,6 +8,7 @@
 mod http1;
 mod http2;
 mod tcp;
+pub(crate) mod websocket;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -107,6 +108,7 @@ pub(crate) fn wire(options: &LoadOptions, requests: &Arc<[Request]>) -> Box<dyn 
     match options.protocol {
         Protocol::Http1 => Box::new(http1::Http1::new(requests, options.method == "HEAD")),
         Protocol::Http2 | Protocol::Grpc => Box::new(http2::Http2::new(requests, options.streams)),
+        Protocol::WebSocket => Box::new(websocket::WebSocket::new(requests, options)),
         Protocol::TcpRr | Protocol::TcpBulk => Box::new(tcp::Tcp::new(requests)),
     }
 }

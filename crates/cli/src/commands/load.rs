@@ -34,7 +34,8 @@ pub(crate) struct Args {
     /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2 without TLS, by prior knowledge
     /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC unary calls; without a method the standard health check
     /// tcp://HOST:PORT                    request and response of --payload-size bytes, or --protocol tcp-bulk
-    /// https://, h2://, grpcs://, tls://  the same over TLS
+    /// ws://HOST[:PORT][/PATH]            WebSocket: messages of --payload-size bytes, and as many back
+    /// https://, h2://, grpcs://, wss://, tls://  the same over TLS
     #[arg(verbatim_doc_comment)]
     url: String,
     /// Send requests there too: WEIGHT times as often as to the first URL (1), as 3=http://HOST/PATH. May be repeated. All begin

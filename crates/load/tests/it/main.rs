@@ -18,3 +18,4 @@ mod server;
 mod strangers;
 mod tls;
 mod truth;
+mod websocket;
