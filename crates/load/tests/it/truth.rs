@@ -18,7 +18,11 @@ fn holds(options: &LoadOptions, exact: &[(f64, f64)], of: fn(&LoadResult) -> &st
     let mut off = Vec::new();
     for _ in 0..ATTEMPTS {
         let result = voile_load::run(options, &Stop::new().unwrap(), false).unwrap();
-        assert_eq!(result.ok, result.scheduled, "{:?}", result.errors);
+        if result.ok != result.scheduled {
+            // The machine stood still for longer than answers are waited for.
+            off = vec![(0.0, result.scheduled as f64, result.ok as f64)];
+            continue;
+        }
         let samples = Samples::decode(of(&result)).unwrap();
         let told = exact.iter().map(|(quantile, ms)| {
             let told = samples.quantile_us(*quantile) as f64 / 1_000.0;
@@ -57,7 +61,7 @@ fn percentiles_are_those_of_the_programmed_delays() {
 
 #[test]
 fn a_programmed_stall_has_the_percentiles_that_follow_from_it() {
-    let (every, length) = (Duration::from_secs(4), Duration::from_secs(1));
+    let (every, length) = (Duration::from_secs(4), Duration::from_millis(800));
     let stall = Some(Stall { every, length });
     let server = Served::echo(EchoOptions {
         stall,
@@ -68,9 +72,10 @@ fn a_programmed_stall_has_the_percentiles_that_follow_from_it() {
     // One whole period holds one whole stall, wherever it begins.
     options.duration = every;
     options.timeout = PATIENCE;
-    // A quarter of the requests fall due in the stall and wait for what is left of it: the q-quantile waits
-    // 1 s × (1 - (1 - q) / 0.25). Connections are few, so that those in flight alone would hide it.
-    let exact = [(0.90, 600.0), (0.95, 800.0), (0.99, 960.0)];
+    // A fifth of the requests fall due in the stall and wait for what is left of it: the q-quantile waits
+    // 800 ms × (1 - (1 - q) / 0.2). Connections are few, so that those in flight alone would hide it. A stall at the very end is
+    // shorter than the second for which answers are waited for.
+    let exact = [(0.90, 400.0), (0.95, 600.0), (0.99, 760.0)];
     holds(&options, &exact, |result| &result.latency_histogram);
     let result = voile_load::run(&options, &Stop::new().unwrap(), false).unwrap();
     assert!(
