@@ -349,9 +349,9 @@ fn an_idle_connection_is_small() {
         (Role::Server, Tcp, Strict, 10_100),
         (Role::Server, Http, Strict, 11_200),
         // Callers of HTTP/2 share the connections to their servers, so this is one side only.
-        (Role::Client, Grpc, Disable, 3_700),
-        (Role::Server, Grpc, Disable, 4_000),
-        (Role::Server, Grpc, Strict, 11_400),
+        (Role::Client, Grpc, Disable, 3_800),
+        (Role::Server, Grpc, Disable, 4_096),
+        (Role::Server, Grpc, Strict, 11_600),
     ];
     let mut wrong = Vec::new();
     for (role, protocol, mode, most) in table {
