@@ -15,6 +15,7 @@ mod kubernetes;
 mod last_good;
 mod networking;
 mod pod;
+mod probe;
 mod security;
 mod service_entry;
 mod shut;

@@ -5,6 +5,7 @@ pub mod capture;
 pub mod config;
 mod destination;
 pub mod peer_authentication;
+mod probe;
 mod relations;
 pub mod service;
 pub mod sidecar;
@@ -22,6 +23,7 @@ pub use config::{
 };
 pub use destination::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
+pub use probe::{Probe, Probes, Question};
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
 pub use service::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,

@@ -7,6 +7,7 @@ pub(crate) mod header;
 pub(crate) mod kubernetes;
 pub(crate) mod networking;
 pub(crate) mod pod;
+pub(crate) mod probe;
 pub(crate) mod security;
 pub(crate) mod telemetry;
 

@@ -12,10 +12,13 @@ use crate::mesh::{
     Strategy, WorkloadType,
 };
 use crate::names::Labels;
+use crate::text::clip;
 use crate::written::pod as written;
 
 /// Label or annotation that says whether a Pod has a sidecar.
 pub(super) const INJECT: &str = "sidecar.istio.io/inject";
+/// Annotation that says whether probes go round the sidecar.
+const REWRITE_PROBES: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
 /// Most Pods of one Deployment on one machine: each is processes and an address.
 const MAX_REPLICAS: i64 = 10_000;
 
@@ -198,7 +201,7 @@ fn template(
     report: &Report,
 ) -> Option<PodTemplate> {
     const DEFAULT_GRACE: Duration = Duration::from_secs(30); // Kubernetes'
-    check_injection(&labels, &annotations, at, report);
+    check_words(&labels, &annotations, at, report);
     let capture = super::capture::scope(&annotations, at, report);
     let spec_at = At {
         place: at.place,
@@ -229,22 +232,7 @@ fn template(
         .iter()
         .filter_map(|c| container(c, report))
         .collect();
-    let names = spec.containers.iter().filter_map(|c| c.name.as_ref());
-    values::unique(
-        "container",
-        names.map(|name| (name.value.clone(), &name.at)),
-        report,
-    );
-    let ports = spec
-        .containers
-        .iter()
-        .flat_map(|c| &c.ports)
-        .filter_map(|port| port.name.as_ref());
-    values::unique(
-        "container port",
-        ports.map(|name| (name.value.clone(), &name.at)),
-        report,
-    );
+    names_once(&spec.containers, report);
     let policies = [
         ("Always", Restart::Always),
         ("OnFailure", Restart::OnFailure),
@@ -255,34 +243,53 @@ fn template(
     Some(PodTemplate {
         restart: restart?,
         labels,
-        annotations,
         service_account: values::service_account(spec.service_account.as_ref(), report),
         service_account_source: spec
             .service_account
             .as_ref()
             .map(|text| report.source(&text.at)),
         has_sidecar: false, // known when the namespace is, at assembly
+        rewrites_probes: annotations.get(REWRITE_PROBES) != Some("false"),
+        annotations,
         containers,
         termination_grace: grace?,
         capture,
     })
 }
 
-/// The word that decides about encryption must be one of two.
-fn check_injection(labels: &Labels, annotations: &Labels, at: &At, report: &Report) {
-    for value in [labels.get(INJECT), annotations.get(INJECT)]
-        .into_iter()
-        .flatten()
-    {
-        if !matches!(value, "true" | "false") {
+fn names_once(containers: &[written::Container], report: &Report) {
+    let names = containers.iter().filter_map(|c| c.name.as_ref());
+    values::unique(
+        "container",
+        names.map(|name| (name.value.clone(), &name.at)),
+        report,
+    );
+    let ports = containers.iter().flat_map(|c| &c.ports);
+    let ports = ports.filter_map(|port| port.name.as_ref());
+    values::unique(
+        "container port",
+        ports.map(|name| (name.value.clone(), &name.at)),
+        report,
+    );
+}
+
+/// A word that decides about encryption, or whether it is in the way, must be one of two.
+fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) {
+    for (key, value) in [
+        (INJECT, labels.get(INJECT)),
+        (INJECT, annotations.get(INJECT)),
+        (REWRITE_PROBES, annotations.get(REWRITE_PROBES)),
+    ] {
+        if !matches!(value, None | Some("true" | "false")) {
+            let value = clip(value.unwrap_or_default());
             let at = At {
                 place: at.place,
-                path: values::join(&at.path, &format!("metadata[{INJECT}]")),
+                path: values::join(&at.path, &format!("metadata[{key}]")),
             };
             report.error(
                 codes::BAD_VALUE,
                 &at,
-                format!("`{value}` is not allowed for {INJECT}"),
+                format!("`{value}` is not allowed for {key}"),
                 "write \"true\" or \"false\"",
             );
         }
@@ -329,6 +336,8 @@ fn container(written: &written::Container, report: &Report) -> Option<Container>
             source: report.source(&port.at),
         })
     });
+    let ports: Vec<_> = ports.collect();
+    let probes = super::probe::probes(written, &ports, report);
     Some(Container {
         name: values::label_name(name, "the name of a container", report)?,
         image: written.image.as_ref().map(|image| image.value.clone()),
@@ -336,7 +345,8 @@ fn container(written: &written::Container, report: &Report) -> Option<Container>
         args: values_of(&written.args),
         env,
         working_dir: written.working_dir.as_ref().map(|dir| dir.value.clone()),
-        ports: ports.collect(),
+        ports,
+        probes,
         source: report.source(&written.at),
     })
 }

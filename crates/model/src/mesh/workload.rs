@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::capture::{CaptureScope, Scope};
+use super::probe::Probes;
 use crate::names::{Hostname, Identity, Labels, Port, ResourceName, TrustDomain, WorkloadKey};
 use crate::source::Source;
 
@@ -212,6 +213,9 @@ pub struct PodTemplate {
     pub restart: Restart,
     /// Which connections its sidecar takes, where the kernel redirects them.
     pub capture: CaptureScope,
+    /// Whether its probes go round its sidecar's mutual TLS (`sidecar.istio.io/rewriteAppHTTPProbers`); else they reach it
+    /// as any caller without a sidecar does.
+    pub rewrites_probes: bool,
 }
 
 /// `restartPolicy` of a Pod.
@@ -242,6 +246,8 @@ pub struct Container {
     pub working_dir: Option<Arc<str>>,
     /// Its ports.
     pub ports: Vec<ContainerPort>,
+    /// Who asks whether it has started, is ready and lives.
+    pub probes: Probes,
     /// Where it was written.
     pub source: Source,
 }

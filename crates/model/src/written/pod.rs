@@ -2,6 +2,7 @@
 //! that a folder written for Kubernetes passes and a slip of the pen does not.
 
 use super::header::Metadata;
+use super::probe::Probe;
 use super::{Text, TextMap};
 use crate::decode::{At, Cursor, Fields, IntegerOrText, Spanned};
 
@@ -33,6 +34,9 @@ pub(crate) struct Container {
     pub(crate) env: Vec<EnvVar>,
     pub(crate) working_dir: Option<Text>,
     pub(crate) ports: Vec<ContainerPort>,
+    pub(crate) startup_probe: Option<Probe>,
+    pub(crate) readiness_probe: Option<Probe>,
+    pub(crate) liveness_probe: Option<Probe>,
 }
 
 /// One of `env`.
@@ -128,16 +132,13 @@ const IGNORED_IN_POD: [&str; 35] = [
     "topologySpreadConstraints",
 ];
 
-const IGNORED_IN_CONTAINER: [&str; 14] = [
+const IGNORED_IN_CONTAINER: [&str; 11] = [
     "imagePullPolicy",
     "lifecycle",
-    "livenessProbe",
-    "readinessProbe",
     "resizePolicy",
     "resources",
     "restartPolicy",
     "securityContext",
-    "startupProbe",
     "stdin",
     "stdinOnce",
     "terminationMessagePath",
@@ -190,6 +191,9 @@ impl Container {
             env: fields.list("env", EnvVar::read),
             working_dir: fields.text("workingDir"),
             ports: fields.list("ports", ContainerPort::read),
+            startup_probe: Probe::read(&mut fields, "startupProbe"),
+            readiness_probe: Probe::read(&mut fields, "readinessProbe"),
+            liveness_probe: Probe::read(&mut fields, "livenessProbe"),
         };
         fields.ignore(&IGNORED_IN_CONTAINER);
         fields.ignore(&["volumeDevices", "volumeMounts"]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use voile_model::mesh::{OutboundPolicy, Protocol, WorkloadType};
+use voile_model::mesh::{OutboundPolicy, Probe, Protocol, Question, WorkloadType};
 use voile_model::{Hostname, Identity, Mesh, Port, SourceFile, WorkloadKey, check};
 
 use crate::{check_text, good};
@@ -403,4 +403,52 @@ fn a_namespace_holds_its_own_services_and_workloads_only() {
         assert_eq!(mesh.services_in(&namespace).count(), count);
         assert_eq!(mesh.workloads_in(&namespace).count(), count);
     }
+}
+
+#[test]
+fn a_probe_that_says_little_means_what_kubernetes_means() {
+    let mesh = good(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec:
+  containers:
+  - name: app
+    image: x
+    ports: [{name: health, containerPort: 8081}]
+    readinessProbe: {httpGet: {path: healthz, port: health}}
+    livenessProbe: {tcpSocket: {port: 80}, initialDelaySeconds: 3, periodSeconds: 4, timeoutSeconds: 5, failureThreshold: 6, terminationGracePeriodSeconds: 7}
+",
+    );
+    let pod = mesh.pods.values().next().expect("the pod");
+    let probes = &pod.template.containers[0].probes;
+    let port = |number| Port::new(number).unwrap();
+    let seconds = Duration::from_secs;
+    assert!(pod.template.rewrites_probes);
+    assert_eq!(probes.startup, None);
+    let readiness = Probe {
+        question: Question::Http {
+            port: port(8081),
+            path: "/healthz".into(),
+            headers: vec![],
+        },
+        initial_delay: seconds(0),
+        period: seconds(10),
+        timeout: seconds(1),
+        success_threshold: 1,
+        failure_threshold: 3,
+        termination_grace: None,
+    };
+    assert_eq!(probes.readiness, Some(readiness));
+    let liveness = Probe {
+        question: Question::Tcp { port: port(80) },
+        initial_delay: seconds(3),
+        period: seconds(4),
+        timeout: seconds(5),
+        success_threshold: 1,
+        failure_threshold: 6,
+        termination_grace: Some(seconds(7)),
+    };
+    assert_eq!(probes.liveness, Some(liveness));
 }
