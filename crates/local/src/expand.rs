@@ -103,6 +103,20 @@ impl PodPlan {
             && essence(&self.template) == essence(&other.template)
     }
 
+    /// Where a probe of this port asks: the application itself, where a Sidecar resource says that it listens, unless
+    /// probes are to come as callers do.
+    pub fn probed(&self, port: u16) -> (Ipv4Addr, u16) {
+        if !self.template.rewrites_probes {
+            return (self.address, port);
+        }
+        let ingress = || self.sidecar.iter().flat_map(|sidecar| &sidecar.ingress);
+        let called = ingress().find(|listener| listener.port.number.get() == port);
+        let own = || ingress().find(|listener| endpoint(listener, self.address).1 == port);
+        called
+            .or_else(own)
+            .map_or((self.address, port), |l| endpoint(l, self.address))
+    }
+
     /// What the view groups by: the Deployment, or the pod itself.
     pub fn workload(&self) -> &str {
         self.deployment.as_deref().unwrap_or(&self.name.name)

@@ -6,6 +6,7 @@
 //!                                  runner ──▶ control, then per pod: sidecar, then its applications
 //!                                     ▲
 //!                     observer (readiness, metrics) ──▶ scrape ──▶ view
+//!                     probing (a container's probes)
 //! ```
 //! The expansion, the documents, the variables, the figures and the view are pure; only the runner's modules touch the world.
 
@@ -19,6 +20,7 @@ pub mod isolation;
 pub mod observer;
 pub mod pod_network;
 pub mod pod_run;
+pub mod probing;
 pub mod process;
 pub mod relay;
 pub mod rollout;

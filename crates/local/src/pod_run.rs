@@ -9,6 +9,7 @@ use voile_model::{Mesh, ResourceName};
 use crate::expand::{Plan, PodPlan};
 use crate::observer::{Observation, Target};
 use crate::pod_network::PodNetwork;
+use crate::probing::Probing;
 use crate::process::Process;
 
 /// How long clients have to learn that a pod goes, before its sidecar stops taking connections.
@@ -27,6 +28,8 @@ pub struct PodRun {
     pub sidecar: Option<Process>,
     /// Its applications.
     pub apps: Vec<Process>,
+    /// The probes of each of them.
+    probing: Vec<Probing>,
     /// Its namespace, where it has one of its own. After the processes, which live in it.
     network: Option<PodNetwork>,
     apps_started: bool,
@@ -41,13 +44,15 @@ impl PodRun {
         plan: PodPlan,
         network: Option<PodNetwork>,
         sidecar: Option<Process>,
-        apps: Vec<Process>,
+        apps: Vec<(Process, Probing)>,
     ) -> Self {
+        let (apps, probing) = apps.into_iter().unzip();
         Self {
             plan,
             network,
             sidecar,
             apps,
+            probing,
             apps_started: false,
             generation: 0,
             over: false,
@@ -63,10 +68,15 @@ impl PodRun {
             .collect();
         self.apps_started |= self.sidecar.is_none() || seen.sidecar_ready;
         if self.apps_started {
-            for app in &mut self.apps {
+            for (app, probing) in self.apps.iter_mut().zip(&mut self.probing) {
                 if let Some(text) = app.tick(now) {
                     self.generation += 1;
                     said.push(text);
+                }
+                let outcome = probing.tick(now, app.life());
+                said.extend(outcome.said);
+                if let Some(grace) = outcome.restart {
+                    app.restart(now, grace.unwrap_or(self.plan.template.termination_grace));
                 }
             }
             said.extend(self.settle());
@@ -103,6 +113,9 @@ impl PodRun {
         if self.plan.endpoints != plan.endpoints {
             self.generation += 1;
         }
+        for probing in &mut self.probing {
+            probing.follow(&plan);
+        }
         self.plan = plan;
     }
 
@@ -133,13 +146,19 @@ impl PodRun {
             address: self.plan.address,
             namespace: self.namespace().cloned(),
             sidecar: !self.over && self.sidecar.as_ref().is_some_and(Process::is_running),
-            endpoints: if running {
+            endpoints: if running && self.must_listen() {
                 self.plan.endpoints.clone()
             } else {
                 Vec::new()
             },
             generation: self.generation,
         }
+    }
+
+    /// Whether it takes traffic as soon as it listens where it should: nobody has said by a readiness probe what else
+    /// tells that.
+    fn must_listen(&self) -> bool {
+        !self.plan.endpoints.is_empty() && !self.probing.iter().any(Probing::decides)
     }
 
     /// Whether it takes traffic.
@@ -161,7 +180,12 @@ impl PodRun {
         if let Some(app) = self.apps.iter().find(waits) {
             return Some(format!("{} to run", app.name()));
         }
-        if !self.plan.endpoints.is_empty() && seen.listening != Some(self.generation) {
+        let probed = self.apps.iter().zip(&self.probing);
+        let mut probed = probed.filter(|(app, _)| app.finished().is_none());
+        if let Some(text) = probed.find_map(|(_, probing)| probing.missing()) {
+            return Some(text);
+        }
+        if self.must_listen() && seen.listening != Some(self.generation) {
             let places: Vec<_> = self
                 .plan
                 .endpoints

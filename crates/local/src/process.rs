@@ -64,7 +64,45 @@ pub struct Recipe {
     pub restart: Restart,
 }
 
+/// One run of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    /// When it began.
+    pub since: Instant,
+    /// How many were before it.
+    pub number: u32,
+}
+
 impl Recipe {
+    /// Another program in the same place, with the same variables. A path is meant from the working directory.
+    pub fn beside(&self, mut words: impl Iterator<Item = String>) -> Self {
+        let program = words.next().unwrap_or_default();
+        let program = match &self.folder {
+            Some(folder) if program.contains('/') => folder.join(program),
+            _ => program.into(),
+        };
+        Self {
+            program,
+            args: words.collect(),
+            ..self.clone()
+        }
+    }
+
+    /// How it is started, but for its output.
+    pub fn spec(&self) -> Spec {
+        let mut spec = Spec::new(&self.name, &self.program).args(&self.args);
+        for (name, value) in &self.env {
+            spec = spec.env(name, value);
+        }
+        if let Some(folder) = &self.folder {
+            spec = spec.folder(folder);
+        }
+        if let Some(place) = &self.place {
+            spec = spec.place(place.clone());
+        }
+        spec
+    }
+
     /// The same, there.
     pub fn at(self, place: Option<Place>) -> Self {
         Self { place, ..self }
@@ -84,6 +122,8 @@ pub struct Process {
     start_at: Instant,
     /// How often it was started again.
     pub restarts: u32,
+    /// When what is left of it is killed, because it is to begin anew.
+    kill_at: Option<Instant>,
     /// It is to end for good.
     over: bool,
     /// How it ended for good.
@@ -102,6 +142,7 @@ impl Process {
             ends: 0,
             start_at: now,
             restarts: 0,
+            kill_at: None,
             over: false,
             finished: None,
         }
@@ -132,6 +173,9 @@ impl Process {
                 None
             };
         };
+        if self.kill_at.is_some_and(|at| now >= at) {
+            child.stop(Duration::ZERO);
+        }
         let Some(exit) = child.try_exit() else {
             let exit = self.successor.as_mut()?.try_exit()?;
             self.successor = None;
@@ -139,6 +183,7 @@ impl Process {
             return Some(format!("the new {name} {exit}; the old one serves on"));
         };
         self.child = None;
+        self.kill_at = None;
         if let Some(successor) = self.successor.take() {
             return self.succeed(successor, now);
         }
@@ -225,6 +270,23 @@ impl Process {
         }
     }
 
+    /// Ends it, with so much time for it to do so itself; whether it is started again is as when it ends by itself.
+    pub fn restart(&mut self, now: Instant, grace: Duration) {
+        if let (Some(child), None) = (&self.child, self.kill_at) {
+            child.begin_stop();
+            self.kill_at = Some(now + grace);
+        }
+    }
+
+    /// Its present run, unless it is being ended.
+    pub fn life(&self) -> Option<Life> {
+        let runs = self.child.is_some() && self.kill_at.is_none();
+        runs.then_some(Life {
+            since: self.started,
+            number: self.restarts,
+        })
+    }
+
     /// How it ended, when it is not started again.
     pub fn finished(&self) -> Option<Exit> {
         self.finished
@@ -232,16 +294,7 @@ impl Process {
 
     fn spec(&self, first: bool) -> Spec {
         let recipe = &self.recipe;
-        let mut spec = Spec::new(&recipe.name, &recipe.program).args(&recipe.args);
-        for (name, value) in &recipe.env {
-            spec = spec.env(name, value);
-        }
-        if let Some(folder) = &recipe.folder {
-            spec = spec.folder(folder);
-        }
-        if let Some(place) = &recipe.place {
-            spec = spec.place(place.clone());
-        }
+        let spec = recipe.spec();
         if recipe.show {
             return spec.stdout(self.shown()).stderr(self.shown());
         }
@@ -421,6 +474,43 @@ mod tests {
         assert_eq!(process.restarts, 0);
         process.kill();
         assert!(process.has_stopped());
+    }
+
+    #[test]
+    fn what_hangs_is_ended_by_force_and_begins_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let began = folder.path().join("began");
+        let script = "trap '' TERM; touch $0/began; while :; do sleep 0.01; done";
+        let path = folder.path().to_string_lossy().into_owned();
+        let mut process = Process::new(Recipe {
+            name: "app".to_owned(),
+            program: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), script.to_owned(), path],
+            env: vec![],
+            folder: None,
+            log: folder.path().join("log"),
+            show: false,
+            place: None,
+            restart: Restart::Always,
+        });
+        assert_eq!(process.tick(Instant::now()), None);
+        let life = process.life().expect("it runs");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !began.exists() {
+            assert!(Instant::now() < deadline, "it never began");
+            std::thread::yield_now();
+        }
+        let (now, grace) = (Instant::now(), Duration::from_secs(30));
+        process.restart(now, grace);
+        assert_eq!(process.life(), None, "it is on its way out");
+        assert_eq!(process.tick(now), None, "it has time");
+        assert!(process.is_running());
+        let said = process.tick(now + grace).expect("it is said");
+        let expected = "app was ended by signal 9; starting it again at once";
+        assert!(said.starts_with(expected), "{said}");
+        assert_eq!(process.tick(now + grace), None);
+        assert!(process.life().is_some_and(|next| next != life));
+        process.kill();
     }
 
     #[test]

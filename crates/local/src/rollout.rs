@@ -87,6 +87,9 @@ pub fn essence(template: &PodTemplate) -> PodTemplate {
     essence.service_account_source = None;
     for container in &mut essence.containers {
         container.source = nowhere.clone();
+        for port in &mut container.ports {
+            port.source = nowhere.clone();
+        }
     }
     let lives = |key: &str| LIVE_ANNOTATIONS.iter().any(|start| key.starts_with(start));
     let kept = template.annotations.iter().filter(|(key, _)| !lives(key));
@@ -267,7 +270,7 @@ spec:
   selector: {{matchLabels: {{app: web}}}}
   template:
     metadata: {{labels: {{app: web}}}}
-    spec: {{containers: [{{name: app, command: [{version}]}}]}}
+    spec: {{containers: [{{name: app, command: [{version}], ports: [{{containerPort: 80}}]}}]}}
 "#
         );
         let files = [voile_model::SourceFile::new("web.yaml", text)];
@@ -408,6 +411,7 @@ spec:
         let deployment = first.deployments.values().next().expect("one");
         let mut moved = deployment.template.clone();
         moved.containers[0].source.line += 7;
+        moved.containers[0].ports[0].source.line += 7;
         assert_eq!(essence(&moved), essence(&deployment.template));
         moved.containers[0].command = vec!["other".into()];
         assert_ne!(essence(&moved), essence(&deployment.template));

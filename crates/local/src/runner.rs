@@ -31,6 +31,7 @@ use crate::isolation::Ground;
 use crate::observer::{Observation, Observer};
 use crate::pod_network::{PodNetwork, resolver};
 use crate::pod_run::{Leaving, PodRun};
+use crate::probing::Probing;
 use crate::process::Process;
 use crate::relay::RelayThread;
 use crate::rollout::{Beginning, Roster};
@@ -514,7 +515,13 @@ impl Runner {
         for one in &plan.template.containers {
             match container(&around, &self.mesh, &plan, one) {
                 Ok(recipe) => {
-                    apps.push(Process::new(recipe.at(place.clone())));
+                    let recipe = recipe.at(place.clone());
+                    // From within it goes past the sidecar, from outside through it.
+                    let within = plan.sidecar.is_none() || plan.template.rewrites_probes;
+                    let namespace = network.as_ref().filter(|_| within);
+                    let namespace = namespace.map(PodNetwork::namespace);
+                    let probing = Probing::new(&plan, namespace, &one.probes, &recipe);
+                    apps.push((Process::new(recipe), probing));
                 }
                 Err(error) => wrong.push(format!("{}: {error}", plan.name)),
             }

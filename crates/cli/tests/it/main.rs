@@ -18,6 +18,7 @@ mod mesh;
 mod names;
 mod overload;
 mod policy;
+mod probes;
 mod rollout;
 mod telemetry;
 mod tidy;

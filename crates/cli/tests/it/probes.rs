@@ -1,0 +1,149 @@
+//! Probes of containers under `voile up --isolation netns`: they pass a sidecar that takes mutual TLS only, decide who takes
+//! traffic, and restart what hangs.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use rustix::process::Signal;
+
+use crate::mesh::{application, get, wait_until};
+use crate::up::Up;
+use crate::up_netns::{inside, is_root, sidecars};
+
+/// A server that is asked in all four ways, and its client, reached from outside.
+const PROBED: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: probed, labels: {istio-injection: enabled}}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: probed}
+spec: {selector: {matchLabels: {app: server}}, mtls: {mode: STRICT}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: server, namespace: probed}
+spec:
+  selector: {app: server}
+  ports: [{name: http, port: 80, targetPort: 8080}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: server, namespace: probed, labels: {app: server}}
+spec:
+  containers:
+  - name: app
+    command: [sh, -c, 'rm -f dead; exec "$VOILE" echo --listen 0.0.0.0:8080']
+    ports: [{name: health, containerPort: 8090}]
+    startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}
+    readinessProbe:
+      httpGet: {path: /healthz, port: health, httpHeaders: [{name: X-Who, value: kubelet}]}
+      periodSeconds: 1
+      timeoutSeconds: 20
+      failureThreshold: 1
+    livenessProbe: {exec: {command: [test, "!", -e, dead]}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 2}
+  - name: side
+    command: ["$(VOILE)", echo, --listen, "0.0.0.0:8081"]
+    readinessProbe: {grpc: {port: 8081}, periodSeconds: 1, timeoutSeconds: 20}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: client, namespace: probed}
+spec: {type: LoadBalancer, selector: {app: client}, ports: [{name: http, port: 9000}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: probed, labels: {app: client}}
+spec:
+  containers:
+  - name: app
+    command: ["$(VOILE)", echo, --listen, "0.0.0.0:9000", --call, "http://$(SERVER_SERVICE_HOST)/"]
+"#;
+
+fn probed(folder: &Path) {
+    fs::write(folder.join("probed.yaml"), PROBED).expect("written");
+}
+
+/// Serves the health page inside the network of a process; its status is what is stored, 0 before anybody asked.
+fn health_page(pid: u32, status: &Arc<AtomicU16>) {
+    let listener = inside(pid, || TcpListener::bind("0.0.0.0:8090")).expect("bound");
+    let status = Arc::clone(status);
+    application::serve(listener, move |stream| {
+        use std::io::Write as _;
+        let mut reader = std::io::BufReader::new(stream);
+        if let Some((head, _)) = application::read_request(&mut reader) {
+            let known = head.starts_with("GET /healthz HTTP/1.1\r\n")
+                && head.contains("X-Who: kubelet\r\n")
+                && head.contains("User-Agent: kube-probe/");
+            let status = if known {
+                status.load(Ordering::Relaxed)
+            } else {
+                404
+            };
+            let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
+            let _ = reader.get_mut().write_all(answer.as_bytes());
+        }
+    });
+}
+
+#[test]
+fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs() {
+    if !is_root() {
+        return eprintln!("skipped: only root serves a page inside a pod's network");
+    }
+    let mut up = Up::start_as(probed, &["--isolation", "netns", "--quiet"], None);
+    let mut server = None;
+    wait_until(
+        "the server's sidecar runs, or there are no namespaces",
+        || {
+            let found = sidecars(&up);
+            server = found
+                .iter()
+                .find(|(pod, _)| pod.contains("server"))
+                .map(|found| found.1);
+            server.is_some() || up.text("err").contains("is not possible here")
+        },
+    );
+    let Some(server) = server else {
+        eprintln!("skipped: {}", up.text("err"));
+        up.wait();
+        return;
+    };
+    let status = Arc::new(AtomicU16::new(503));
+    health_page(server, &status);
+    wait_until("the mesh waits for who is not ready", || {
+        up.text("err").contains("/healthz answers 503")
+    });
+    status.store(200, Ordering::Relaxed);
+    let client: SocketAddr = up.ready()["probed/client"];
+    let answered =
+        |good: bool| move || get(client, "/").is_ok_and(|answer| (answer.status == 200) == good);
+    wait_until("the server is called", answered(true));
+    status.store(500, Ordering::Relaxed);
+    wait_until("who is not ready is not called", answered(false));
+    assert!(
+        up.text("err")
+            .contains("probed.server-0.app is not ready: http://10.244.")
+    );
+    status.store(204, Ordering::Relaxed);
+    wait_until("who is ready again is called again", answered(true));
+    assert!(
+        up.text("err")
+            .contains("probed.server-0.app is ready again")
+    );
+    fs::write(up.file("dead"), "").expect("written");
+    wait_until("what hangs is restarted", || {
+        let said = up.text("err");
+        said.contains(
+            "probed.server-0.app failed its liveness probe and is ended: `test` ended with code 1",
+        ) && said.contains("; starting it again at once")
+    });
+    wait_until("its cure is its restart", || !up.file("dead").exists());
+    wait_until("the restarted server is called", answered(true));
+    up.signal(Signal::TERM);
+    assert!(up.wait().success(), "{}", up.text("err"));
+}

@@ -1,0 +1,195 @@
+//! The kubelet's part for one container: its probes are asked in their time, and their answers decide whether it has
+//! started, takes traffic, or is to be restarted. Each probe has a thread that only asks, so that one that hangs delays
+//! nobody; all decisions are made by the main loop, in [`Probing::tick`].
+
+mod ask;
+mod course;
+
+use std::time::{Duration, Instant};
+
+use voile_host::netns::Namespace;
+use voile_model::mesh::{Probe, Probes};
+
+use crate::expand::PodPlan;
+use crate::process::{Life, Recipe};
+use ask::{Ask, Asker};
+use course::{Course, Kind, Verdict};
+
+/// The probes of one container.
+#[derive(Debug, Default)]
+pub struct Probing {
+    name: String,
+    startup: Option<Inquiry>,
+    readiness: Option<Inquiry>,
+    liveness: Option<Inquiry>,
+    life: Option<Life>,
+    /// It took traffic, in whichever life.
+    was_ready: bool,
+}
+
+/// What followed from the answers.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What people should know.
+    pub said: Option<String>,
+    /// The container is to be restarted, and may take so long to end (`None`: as long as its Pod says).
+    pub restart: Option<Option<Duration>>,
+}
+
+/// One probe: when it is asked and what has come of it, and who asks.
+#[derive(Debug)]
+struct Inquiry {
+    course: Course,
+    grace: Option<Duration>,
+    ask: Ask,
+    asker: Asker,
+    /// An answer is awaited.
+    asking: bool,
+    /// That answer is about an earlier life.
+    stale: bool,
+    /// What was wrong last.
+    why: String,
+}
+
+impl Probing {
+    /// Nothing asked yet. `recipe` is how the container is started, for programs beside it.
+    pub fn new(
+        plan: &PodPlan,
+        namespace: Option<&Namespace>,
+        probes: &Probes,
+        recipe: &Recipe,
+    ) -> Self {
+        let inquiry = |probe: &Option<Probe>, kind| {
+            let probe = probe.as_ref()?;
+            Some(Inquiry {
+                course: Course::new(probe, kind, Instant::now()),
+                grace: probe.termination_grace,
+                ask: Ask::new(plan, namespace, probe, recipe),
+                asker: Asker::default(),
+                asking: false,
+                stale: false,
+                why: "not asked yet".to_owned(),
+            })
+        };
+        Self {
+            name: recipe.name.clone(),
+            startup: inquiry(&probes.startup, Kind::Startup),
+            readiness: inquiry(&probes.readiness, Kind::Readiness),
+            liveness: inquiry(&probes.liveness, Kind::Liveness),
+            life: None,
+            was_ready: false,
+        }
+    }
+
+    /// The plan has changed in what does not concern the container itself, such as where callers reach it.
+    pub fn follow(&mut self, plan: &PodPlan) {
+        for inquiry in self.all() {
+            inquiry.ask.follow(plan);
+        }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Inquiry> {
+        let Self {
+            startup,
+            readiness,
+            liveness,
+            ..
+        } = self;
+        startup.iter_mut().chain(readiness).chain(liveness)
+    }
+
+    /// Whether a readiness probe says who takes traffic.
+    pub fn decides(&self) -> bool {
+        self.readiness.is_some()
+    }
+
+    /// Asks who is due and hears what was answered. `life` is the container's present run, unless it is being ended.
+    pub fn tick(&mut self, now: Instant, life: Option<Life>) -> Outcome {
+        if self.life != life {
+            self.life = life;
+            let since = life.map_or(now, |life| life.since);
+            self.all().for_each(|inquiry| inquiry.begin(since));
+        }
+        let mut outcome = Outcome::default();
+        if life.is_none() {
+            return outcome;
+        }
+        if let Some(startup) = &mut self.startup
+            && startup.course.verdict() != Verdict::Good
+        {
+            if startup.tick(now) == Some(Verdict::Bad) {
+                outcome = startup.restart(&self.name, "startup");
+            }
+            return outcome;
+        }
+        if let Some(readiness) = &mut self.readiness {
+            outcome.said = match readiness.tick(now) {
+                Some(Verdict::Good) if self.was_ready => {
+                    Some(format!("{} is ready again", self.name))
+                }
+                Some(Verdict::Bad) => {
+                    Some(format!("{} is not ready: {}", self.name, readiness.why))
+                }
+                _ => None,
+            };
+            self.was_ready |= readiness.course.verdict() == Verdict::Good;
+        }
+        if let Some(liveness) = &mut self.liveness
+            && liveness.tick(now) == Some(Verdict::Bad)
+        {
+            return liveness.restart(&self.name, "liveness");
+        }
+        outcome
+    }
+
+    /// What is waited for until the container takes traffic, as far as probes know.
+    pub fn missing(&self) -> Option<String> {
+        let waits = |inquiry: &&Inquiry| inquiry.course.verdict() != Verdict::Good;
+        let probed = self.startup.is_some() || self.readiness.is_some() || self.liveness.is_some();
+        if probed && self.life.is_none() {
+            return Some(format!("{} to run", self.name));
+        }
+        if let Some(startup) = self.startup.as_ref().filter(waits) {
+            return Some(format!("{} to start ({})", self.name, startup.why));
+        }
+        let readiness = self.readiness.as_ref().filter(waits)?;
+        Some(format!("{} to be ready ({})", self.name, readiness.why))
+    }
+}
+
+impl Inquiry {
+    fn begin(&mut self, since: Instant) {
+        self.course.begin(since);
+        self.stale = self.asking;
+        "not asked yet".clone_into(&mut self.why);
+    }
+
+    /// The verdict, if it has changed.
+    fn tick(&mut self, now: Instant) -> Option<Verdict> {
+        let mut changed = None;
+        if let Some(answer) = self.asker.answer() {
+            self.asking = false;
+            if !std::mem::take(&mut self.stale) {
+                let good = answer.is_ok();
+                if let Err(why) = answer {
+                    self.why = why;
+                }
+                changed = self.course.answered(now, good);
+            }
+        }
+        if !self.asking && self.course.is_due(now) {
+            self.asker.ask(self.ask.clone());
+            self.asking = true;
+            self.course.asked(now);
+        }
+        changed
+    }
+
+    fn restart(&self, name: &str, probe: &str) -> Outcome {
+        let said = format!("{name} failed its {probe} probe and is ended: {}", self.why);
+        Outcome {
+            said: Some(said),
+            restart: Some(self.grace),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Who asks: a thread that takes questions and gives answers. Over the network past the pod's sidecar, which would demand
+//! mutual TLS of us; or by a program beside the application.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread;
+use std::time::Duration;
+
+use voile_host::netns::Namespace;
+use voile_host::netns::rules::MARK_INWARD;
+use voile_model::Port;
+use voile_model::mesh::{Probe, Question};
+use voile_probe::ask;
+
+use crate::expand::PodPlan;
+use crate::process::Recipe;
+use crate::variables::expand;
+
+/// One question, ready to be asked again and again.
+#[derive(Debug, Clone)]
+pub(super) struct Ask {
+    what: What,
+    timeout: Duration,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Network {
+        port: Port,
+        address: SocketAddr,
+        /// Past the sidecar, from within.
+        namespace: Option<Namespace>,
+        question: voile_probe::Question,
+    },
+    Program(Box<Recipe>),
+}
+
+impl Ask {
+    pub(super) fn new(
+        plan: &PodPlan,
+        namespace: Option<&Namespace>,
+        probe: &Probe,
+        recipe: &Recipe,
+    ) -> Self {
+        let network = |port: Port, question| What::Network {
+            port,
+            address: plan.probed(port.get()).into(),
+            namespace: namespace.cloned(),
+            question,
+        };
+        let what = match &probe.question {
+            Question::Tcp { port } => network(*port, voile_probe::Question::Tcp),
+            Question::Http {
+                port,
+                path,
+                headers,
+            } => {
+                let headers = headers.iter();
+                let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
+                let question = voile_probe::Question::Http {
+                    path: path.to_string(),
+                    headers: headers.collect(),
+                };
+                network(*port, question)
+            }
+            Question::Grpc { port, service } => {
+                let service = service.to_string();
+                network(*port, voile_probe::Question::Grpc { service })
+            }
+            Question::Exec { command } => {
+                let variables: BTreeMap<_, _> = recipe.env.iter().cloned().collect();
+                let words = command.iter().map(|word| expand(word, &variables));
+                What::Program(Box::new(recipe.beside(words)))
+            }
+        };
+        Self {
+            what,
+            timeout: probe.timeout,
+        }
+    }
+
+    /// Where callers reach the application may have changed.
+    pub(super) fn follow(&mut self, plan: &PodPlan) {
+        if let What::Network { port, address, .. } = &mut self.what {
+            *address = plan.probed(port.get()).into();
+        }
+    }
+
+    fn run(&self) -> Result<(), String> {
+        match &self.what {
+            What::Network {
+                address,
+                namespace,
+                question,
+                ..
+            } => {
+                let asked = match namespace {
+                    None => ask(*address, None, question, self.timeout),
+                    Some(namespace) => namespace
+                        .run(|| ask(*address, Some(MARK_INWARD), question, self.timeout))
+                        .map_err(|error| error.to_string())?,
+                };
+                asked.map(|_| ()).map_err(|failure| failure.why)
+            }
+            What::Program(recipe) => {
+                let program = recipe.program.display();
+                let mut child = recipe.spec().start().map_err(|error| error.to_string())?;
+                match child.wait(self.timeout) {
+                    Some(exit) if exit.is_success() => Ok(()),
+                    Some(exit) => Err(format!("`{program}` {exit}")),
+                    None => {
+                        child.stop(Duration::ZERO);
+                        Err(format!("`{program}` takes longer than {:?}", self.timeout))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// To the thread and back: questions, and whether each was answered well, or why not.
+type Channels = (Sender<Ask>, Receiver<Result<(), String>>);
+
+/// The thread, started by the first question; it ends when this is dropped, after the question it is asking.
+#[derive(Debug, Default)]
+pub(super) struct Asker {
+    thread: Option<Channels>,
+    /// Why it could not be asked.
+    failed: Option<String>,
+}
+
+impl Asker {
+    /// Asks; the answer comes by [`Self::answer`].
+    pub(super) fn ask(&mut self, question: Ask) {
+        if self.thread.is_none() {
+            match start() {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => self.failed = Some(format!("cannot ask: {error}")),
+            }
+        }
+        if let Some((questions, _)) = &self.thread
+            && questions.send(question).is_err()
+        {
+            self.thread = None;
+            self.failed = Some("cannot ask: the thread has ended".to_owned());
+        }
+    }
+
+    /// The answer, if it has come.
+    pub(super) fn answer(&mut self) -> Option<Result<(), String>> {
+        if let Some(failed) = self.failed.take() {
+            return Some(Err(failed));
+        }
+        let (_, answers) = self.thread.as_ref()?;
+        match answers.try_recv() {
+            Ok(answer) => Some(answer),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                self.thread = None;
+                Some(Err("cannot ask: the thread has ended".to_owned()))
+            }
+        }
+    }
+}
+
+fn start() -> std::io::Result<Channels> {
+    let (questions, asked) = mpsc::channel::<Ask>();
+    let (answered, answers) = mpsc::channel();
+    thread::Builder::new()
+        .name("probe".to_owned())
+        .spawn(move || {
+            for question in asked {
+                if answered.send(question.run()).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok((questions, answers))
+}

@@ -1,0 +1,205 @@
+//! One question to an application, as Kubernetes' kubelet asks it: by TCP, HTTP/1.1 or gRPC's health protocol, in
+//! plaintext, on the calling thread, within a deadline. What comes back is not trusted: a bounded part of it is read. Who
+//! asks, how often, and what follows from the answers is decided elsewhere.
+
+mod grpc;
+mod http;
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// Whether a connection is accepted.
+    Tcp,
+    /// Whether `GET` is answered by a status from 200 to 399. Redirects within the application are followed.
+    Http {
+        /// Path and query, fit for a request line.
+        path: String,
+        /// Fields in place of, or beside, the usual ones; fit for a head.
+        headers: Vec<(String, String)>,
+    },
+    /// Whether `grpc.health.v1.Health/Check` is answered by SERVING.
+    Grpc {
+        /// The service asked about, at most [`MAX_SERVICE_BYTES`]; empty is the server as a whole.
+        service: String,
+    },
+}
+
+/// The longest service that can be asked about, in bytes: the question is one frame.
+pub const MAX_SERVICE_BYTES: usize = 1024;
+
+/// Fields that are not the caller's: a question has no body, and its connection is used once.
+const FRAMING: [&str; 7] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The status that stands for a good answer where there is none of HTTP.
+const OK: u16 = 200;
+
+/// Why an answer is not good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The status, if HTTP was asked and answered.
+    pub status: Option<u16>,
+    /// Nobody listens there.
+    pub refused: bool,
+    /// For people.
+    pub why: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl Question {
+    /// Why it cannot be asked: its text would not be what it should on the wire.
+    #[must_use]
+    pub fn fault(&self) -> Option<&'static str> {
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let value = |byte: u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
+        match self {
+            Self::Http { path, .. }
+                if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) =>
+            {
+                Some("the path is not fit for a request line")
+            }
+            Self::Http { headers, .. }
+                if headers.iter().any(|(name, text)| {
+                    let framing = FRAMING.iter().any(|known| known.eq_ignore_ascii_case(name));
+                    let good = !name.is_empty() && name.bytes().all(token);
+                    framing || !good || !text.bytes().all(value)
+                }) =>
+            {
+                Some("a header field is not fit for a head, or would change where it ends")
+            }
+            Self::Grpc { service } if service.len() > MAX_SERVICE_BYTES => {
+                Some("the service's name is too long")
+            }
+            Self::Tcp | Self::Http { .. } | Self::Grpc { .. } => None,
+        }
+    }
+}
+
+/// Asks once. With a mark, the connection carries it (which needs a privilege): that is how it goes past a sidecar. The
+/// answer is the status of HTTP, else 200.
+///
+/// # Errors
+/// Says why the answer is not good.
+pub fn ask(
+    address: SocketAddr,
+    mark: Option<u32>,
+    question: &Question,
+    timeout: Duration,
+) -> Result<u16, Failure> {
+    if let Some(fault) = question.fault() {
+        return Err(Failure {
+            status: None,
+            refused: false,
+            why: fault.to_owned(),
+        });
+    }
+    let server = Server {
+        address,
+        mark,
+        until: Instant::now() + timeout,
+    };
+    let (answer, asked) = match question {
+        Question::Tcp => (server.connect().map(|_| OK), address.to_string()),
+        Question::Http { path, headers } => (
+            http::get(&server, path, headers),
+            format!("http://{address}{path}"),
+        ),
+        Question::Grpc { service } => {
+            let checked = server
+                .connect()
+                .and_then(|mut stream| grpc::check(&mut stream, address, service));
+            (checked.map(|()| OK), format!("grpc://{address}"))
+        }
+    };
+    match answer {
+        Ok(status @ 200..400) => Ok(status),
+        Ok(status) => Err(Failure {
+            status: Some(status),
+            refused: false,
+            why: format!("{asked} answers {status}"),
+        }),
+        Err(error) => Err(Failure {
+            status: None,
+            refused: error.kind() == io::ErrorKind::ConnectionRefused,
+            why: match error.kind() {
+                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                    format!("{asked}: no answer within {timeout:?}")
+                }
+                io::ErrorKind::ConnectionRefused => format!("{asked}: nobody listens"),
+                _ => format!("{asked}: {error}"),
+            },
+        }),
+    }
+}
+
+/// Whom one question is for, and until when.
+struct Server {
+    address: SocketAddr,
+    mark: Option<u32>,
+    until: Instant,
+}
+
+impl Server {
+    fn connect(&self) -> io::Result<Bounded> {
+        let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, None)?;
+        if let Some(mark) = self.mark {
+            socket.set_mark(mark)?;
+        }
+        socket.connect_timeout(&self.address.into(), left(self.until)?)?;
+        Ok(Bounded {
+            stream: socket.into(),
+            until: self.until,
+        })
+    }
+}
+
+/// A connection that is over at its deadline, however slowly the other side trickles.
+struct Bounded {
+    stream: TcpStream,
+    until: Instant,
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(left(self.until)?))?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(left(self.until)?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
