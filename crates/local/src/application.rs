@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use serde_json::{Value, json};
 use voile_model::Mesh;
-use voile_model::mesh::{Container, EnvValue, Restart};
+use voile_model::mesh::{Container, EnvValue, Probes, Question, Restart};
 
 use crate::expand::PodPlan;
 use crate::pod_network::outside_resolver;
@@ -21,6 +23,9 @@ pub const METRICS_PORT: u16 = 15020;
 pub const DNS_PORT: u16 = 15053;
 /// Where a sidecar says whether it is ready.
 pub const READINESS_PORT: u16 = 15021;
+
+/// What a sidecar may ask of its application for a kubelet.
+const PROBERS: &str = "ISTIO_KUBE_APP_PROBERS";
 
 /// What every recipe needs to know.
 #[derive(Debug)]
@@ -93,7 +98,56 @@ pub fn sidecar(
     if let Some(path) = around.run.handover(pod.address) {
         args.push(("--handover", text(path)));
     }
-    ours(around, id, "proxy", &args)
+    let mut recipe = ours(around, id, "proxy", &args);
+    if captured && pod.template.rewrites_probes {
+        let probers = probers(pod);
+        recipe
+            .env
+            .extend(probers.map(|text| (PROBERS.to_owned(), text)));
+    }
+    recipe
+}
+
+/// The pod's probes by path, as Istio's injector would write them; those that are asked over the network.
+fn probers(pod: &PodPlan) -> Option<String> {
+    let mut all = serde_json::Map::new();
+    for container in &pod.template.containers {
+        let Probes {
+            startup,
+            readiness,
+            liveness,
+        } = &container.probes;
+        for (word, probe) in [
+            ("startupz", startup),
+            ("readyz", readiness),
+            ("livez", liveness),
+        ] {
+            let Some(probe) = probe else { continue };
+            let (kind, action) = match &probe.question {
+                Question::Exec { .. } => continue,
+                Question::Tcp { port } => ("tcpSocket", json!({"port": port.get()})),
+                Question::Grpc { port, service } => {
+                    let action = json!({"port": port.get(), "service": **service});
+                    ("grpc", action)
+                }
+                Question::Http {
+                    port,
+                    path,
+                    headers,
+                } => {
+                    let header = |(name, value): &(Arc<str>, Arc<str>)| json!({"name": **name, "value": **value});
+                    let headers: Vec<_> = headers.iter().map(header).collect();
+                    let action =
+                        json!({"port": port.get(), "path": **path, "httpHeaders": headers});
+                    ("httpGet", action)
+                }
+            };
+            let path = format!("/app-health/{}/{word}", container.name);
+            let seconds = probe.timeout.as_secs();
+            all.insert(path, json!({kind: action, "timeoutSeconds": seconds}));
+        }
+    }
+    (!all.is_empty()).then(|| Value::Object(all).to_string())
 }
 
 fn ours(around: &Surroundings<'_>, name: String, command: &str, args: &[(&str, String)]) -> Recipe {

@@ -18,5 +18,5 @@ mod recording;
 mod registry;
 mod worker;
 
-pub use control::{Capture, Options, Outside, RunError, run};
+pub use control::{Capture, Options, Outside, Probers, RunError, run};
 pub use worker::Limits;

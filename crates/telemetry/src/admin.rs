@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub struct Question {
     pub query: String,
     /// Whether the asker prefers OpenMetrics.
     pub open_metrics: bool,
+    /// The address of ours at which it was asked.
+    pub local: Option<IpAddr>,
 }
 
 impl Question {
@@ -142,19 +145,20 @@ where
         {
             oldest.abort();
         }
-        let connection = tokio::task::spawn_local(connection(stream, Rc::clone(&handler)));
+        let local = stream.local_addr().ok().map(|address| address.ip());
+        let connection = tokio::task::spawn_local(connection(stream, local, Rc::clone(&handler)));
         open.push_back(connection.abort_handle());
     }
 }
 
 /// One client's connection, until it ends.
-async fn connection<S, H, F>(stream: S, handler: Rc<H>)
+async fn connection<S, H, F>(stream: S, local: Option<IpAddr>, handler: Rc<H>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     H: Fn(Question) -> F,
     F: Future<Output = Answer>,
 {
-    let service = service_fn(move |request| answer(Rc::clone(&handler), request));
+    let service = service_fn(move |request| answer(Rc::clone(&handler), local, request));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(ADMIN_HEADER_TIMEOUT)
@@ -165,6 +169,7 @@ where
 
 async fn answer<H, F>(
     handler: Rc<H>,
+    local: Option<IpAddr>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible>
 where
@@ -178,6 +183,7 @@ where
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         open_metrics: prefers_open_metrics(&parts.headers),
+        local,
     };
     let body = Limited::new(body, MAX_ADMIN_BODY).collect();
     let answer = match tokio::time::timeout(ADMIN_HEADER_TIMEOUT, body).await {

@@ -9,6 +9,9 @@ use std::time::Duration;
 ///
 /// It asks the control plane what to listen on, gets its certificate from there, and serves until SIGTERM or SIGINT:
 /// then it stops accepting, finishes requests in flight and exits 0. A second signal ends it at once.
+///
+/// The variable ISTIO_KUBE_APP_PROBERS, as Istio's injector sets it, names the probes of the application (JSON by path)
+/// that are asked for whoever GETs /app-health/CONTAINER/readyz, livez or startupz where metrics are served.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The workload this proxy stands for.
@@ -148,7 +151,15 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
         super::token_files::warn_of_open(path);
     }
+    let probers = match probers() {
+        Ok(probers) => probers,
+        Err(error) => {
+            eprintln!("voile proxy: {PROBERS}: {error}");
+            return ExitCode::from(2);
+        }
+    };
     let options = voile_proxy::Options {
+        probers,
         workload: args.workload,
         control: args.control,
         root_cert: args.root_cert,
@@ -188,6 +199,17 @@ pub(crate) fn run(args: Args) -> ExitCode {
             eprintln!("voile proxy: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// What may be asked of the application, as Istio's injector writes it.
+const PROBERS: &str = "ISTIO_KUBE_APP_PROBERS";
+
+fn probers() -> Result<voile_proxy::Probers, String> {
+    match std::env::var(PROBERS) {
+        Ok(text) if !text.is_empty() => text.parse(),
+        Ok(_) | Err(std::env::VarError::NotPresent) => Ok(voile_proxy::Probers::default()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

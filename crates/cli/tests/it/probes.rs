@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::mesh::{application, get, wait_until};
 use crate::up::Up;
-use crate::up_netns::{inside, is_root, sidecars};
+use crate::up_netns::{ask_inside, inside, is_root, sidecars};
 
 /// A server that is asked in all four ways, and its client, reached from outside.
 const PROBED: &str = r#"
@@ -90,6 +90,39 @@ fn health_page(pid: u32, status: &Arc<AtomicU16>) {
     });
 }
 
+/// As a kubelet would on another machine: from the network of the mesh, in plaintext.
+fn who_cannot_speak_mutual_tls_asks_the_sidecar(up: &Up, status: &AtomicU16) {
+    let said = up.text("err");
+    let (before, _) = said.split_once(":8090/healthz").expect("said above");
+    let (_, address) = before.rsplit_once("http://").expect("a URL");
+    let sidecar = SocketAddr::new(address.parse().expect("an address"), 15020);
+    let family = up.family();
+    let control = family
+        .iter()
+        .find(|line| line.contains(" control --config "));
+    let control = control.and_then(|line| line.split(' ').next()?.parse().ok());
+    let ask = |path: &str| {
+        let answer = ask_inside(control.expect("the control plane"), sidecar, path);
+        answer.map(|(status, _)| status)
+    };
+    for (path, expected) in [
+        ("/app-health/app/readyz", 200),
+        ("/app-health/app/startupz", 200),
+        ("/app-health/side/readyz", 200),
+        // What is asked by a program, is not declared, or is no path of a probe.
+        ("/app-health/app/livez", 404),
+        ("/app-health/side/livez", 404),
+        ("/app-health/nobody/readyz", 404),
+        ("/app-health/app/readyz/../livez", 404),
+        ("/app-health/", 404),
+    ] {
+        assert_eq!(ask(path), Some(expected), "{path}");
+    }
+    status.store(418, Ordering::Relaxed);
+    assert_eq!(ask("/app-health/app/readyz"), Some(418), "its own status");
+    status.store(200, Ordering::Relaxed);
+}
+
 #[test]
 fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs() {
     if !is_root() {
@@ -120,6 +153,7 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
     });
     status.store(200, Ordering::Relaxed);
     let client: SocketAddr = up.ready()["probed/client"];
+    who_cannot_speak_mutual_tls_asks_the_sidecar(&up, &status);
     let answered =
         |good: bool| move || get(client, "/").is_ok_and(|answer| (answer.status == 200) == good);
     wait_until("the server is called", answered(true));

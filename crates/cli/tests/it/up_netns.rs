@@ -136,7 +136,7 @@ pub(crate) fn inside<T: Send + 'static>(pid: u32, what: impl FnOnce() -> T + Sen
 }
 
 /// Asks from inside the network of a process.
-fn ask_inside(pid: u32, address: SocketAddr, path: &str) -> Option<(u16, String)> {
+pub(crate) fn ask_inside(pid: u32, address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let path = path.to_owned();
     inside(pid, move || {
         let answer = get(address, &path).ok()?;

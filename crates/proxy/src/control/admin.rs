@@ -99,6 +99,10 @@ async fn metrics_page(control: Rc<RefCell<Control>>, question: Question) -> Answ
         "/metrics" | "/stats/prometheus" => {
             Answer::metrics(metrics::page(&control).await, &question)
         }
+        path if path.starts_with("/app-health/") => {
+            let probers = control.borrow().probers.clone();
+            probers.answer(&question).await
+        }
         path => Answer::not_found(path),
     }
 }

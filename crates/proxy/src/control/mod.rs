@@ -14,6 +14,7 @@ mod handover;
 mod memory;
 mod metrics;
 mod names;
+mod probers;
 mod recorders;
 mod shutdown;
 mod sockets;
@@ -40,6 +41,8 @@ use voile_telemetry::logging::Level;
 use voile_transport as transport;
 use voile_transport::alpn;
 use voile_xds::client::{ClientConfig, Update, XdsClient};
+
+pub use probers::Probers;
 
 use crate::worker::{self, Birth, FromWorker, Ledger, Limits, Redirected, Seat, Tls};
 use accept::{Dispatcher, WorkerHandle};
@@ -88,6 +91,8 @@ pub struct Options {
     pub log: Option<Level>,
     /// Where the kernel redirects connections; `None` where it does not.
     pub capture: Option<Capture>,
+    /// What may be asked of the application on the metrics port.
+    pub probers: Probers,
 }
 
 /// Who knows the names outside the mesh.

@@ -21,6 +21,7 @@ use super::accept::{self, Dispatcher};
 use super::destinations::Destinations;
 use super::dns::Dns;
 use super::names::Lookups;
+use super::probers::Probers;
 use super::recorders::{Recorders, Remains};
 use super::sockets::{Direction, Entry, Key, Socket, Sockets};
 use crate::plan::{ListenerId, Plan};
@@ -79,6 +80,7 @@ pub(super) struct Control {
     pub(super) published: Option<Arc<Plan>>,
     pub(super) recorders: Recorders,
     marks: bool,
+    pub(super) probers: Probers,
     pub(super) dns: Option<Rc<Dns>>,
     pub(super) lookups: Lookups,
     pub(super) draining: bool,
@@ -117,6 +119,10 @@ impl Control {
             published: None,
             recorders,
             marks: options.capture.is_some(),
+            probers: options
+                .probers
+                .clone()
+                .marked(options.capture.map(|_| transport::APPLICATION_MARK)),
             dns: None,
             lookups,
             draining: false,
