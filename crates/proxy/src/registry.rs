@@ -192,9 +192,12 @@ impl Registry {
         self.absent.remove(&(kind, name.clone()));
     }
 
-    /// Forgets a service nobody asks for by its name any more.
+    /// Forgets a service nobody asks for by its name any more, unless another name led to it: whoever asked for that is told
+    /// nothing twice.
     pub(crate) fn forget_service(&mut self, name: &Arc<str>) {
-        self.remove_service(name);
+        if !self.found.values().any(|answer| answer == name) {
+            self.remove_service(name);
+        }
         self.absent.remove(&(type_url::ADDRESS, name.clone()));
     }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -38,10 +39,13 @@ use crate::status::Status;
 use crate::virtual_addresses::VirtualAddresses;
 use routes::Routes;
 
-/// HTTP/2 pings on quiet connections, so that a proxy that vanished does not stay on the books.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a ping may stay unanswered.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// When the kernel asks whether the other end of a quiet connection is there, so that a proxy that vanished does not stay on
+/// the books. Kernels answer that among themselves; HTTP/2 pings would wake every idle proxy of the mesh.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+/// How long its question may stay unanswered before it asks again.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Questions unanswered after which the connection is lost.
+const KEEPALIVE_RETRIES: u32 = 2;
 /// Calls at once on one connection: a proxy has one stream, and now and then asks for a certificate.
 const MAX_CALLS_PER_CONNECTION: u32 = 16;
 /// How long a connection may take to end when it has reached its age: streams end a little earlier, other calls are short.
@@ -183,13 +187,20 @@ async fn over(mut ended: watch::Receiver<bool>) {
 }
 
 async fn listen(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, ControlError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| ControlError::Listen {
-            address,
-            purpose,
-            source,
-        })
+    let failed = |source| ControlError::Listen {
+        address,
+        purpose,
+        source,
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let keep_alive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    // What is accepted has the listener's options.
+    let socket = SockRef::from(&listener);
+    socket.set_tcp_keepalive(&keep_alive).map_err(failed)?;
+    Ok(listener)
 }
 
 fn bound(listener: &TcpListener) -> Result<SocketAddr, ControlError> {
@@ -221,8 +232,6 @@ fn builder(connection_age: Duration) -> Server {
     Server::builder()
         .max_connection_age(connection_age)
         .max_connection_age_grace(CONNECTION_AGE_GRACE)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
 }
 

@@ -4,6 +4,7 @@
 //! while after connections came, and the few that serving needs come back from the page cache.
 
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -50,114 +51,132 @@ fn due(last: Option<Instant>, now: Instant) -> Instant {
     last.map_or(soon, |last| soon.max(last + INTERVAL))
 }
 
-/// Lets go of every page of program text and constants that is an unmodified copy of its file. Gives the bytes that
-/// were resident there.
+/// Lets go of every page of program text and constants. Gives the bytes of address space that were let go, resident or not.
 pub(super) fn release_cold_pages() -> usize {
-    // Without /proc nothing is released: memory is all that is lost.
-    let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else {
-        return 0;
-    };
     let mut released = 0;
-    for mapping in unmodified(&smaps) {
-        if release(&mapping.range) {
-            released += mapping.resident;
+    for_each_constant(&mut |range| {
+        if release(&range) {
+            released += range.len();
         }
-    }
+    });
     released
 }
 
 #[expect(unsafe_code, reason = "pages are given back to the kernel by address")]
 fn release(range: &Range<usize>) -> bool {
     let start = std::ptr::without_provenance_mut(range.start);
-    // SAFETY: the range is a whole mapping of a file that cannot be written and has no private copy of any page, so
+    // SAFETY: the range is part of a mapping of a file that cannot be written and has no private copy of any page, so
     // whatever is touched again is read from the file as it was.
     unsafe { madvise(start, range.len(), Advice::LinuxDontNeed) }.is_ok()
 }
 
-/// A mapping whose every page is what its file says.
-#[derive(Debug, PartialEq, Eq)]
-struct Mapping {
-    range: Range<usize>,
-    resident: usize,
+type Visit<'a> = &'a mut dyn FnMut(Range<usize>);
+
+/// Every part of the program and its libraries that is what its file says. The loader is asked and not the kernel: it knows
+/// by heart what `smaps` finds out by a look at every page, which took longer than a minute of idling may.
+#[expect(unsafe_code, reason = "the loader calls back with pointers")]
+fn for_each_constant(mut visit: Visit<'_>) {
+    // SAFETY: the callback gets the pointer that it takes for a visitor. The loader holds its lock meanwhile, so that no
+    // file is unmapped under us.
+    unsafe { libc::dl_iterate_phdr(Some(each_object), (&raw mut visit).cast()) };
 }
 
-/// Reads `/proc/PID/smaps`: private mappings of files, not writable, without a page of their own.
-fn unmodified(smaps: &str) -> Vec<Mapping> {
-    let mut found = Vec::new();
-    let mut current: Option<Mapping> = None;
-    for line in smaps.lines() {
-        let mut words = line.split_ascii_whitespace();
-        let (Some(first), Some(second)) = (words.next(), words.next()) else {
-            continue;
-        };
-        match first {
-            "Rss:" => {
-                if let Some(mapping) = &mut current {
-                    mapping.resident = second.parse::<usize>().unwrap_or(0) * 1024;
-                }
-            }
-            "Anonymous:" => {
-                if let Some(mapping) = current.take()
-                    && second == "0"
-                {
-                    found.push(mapping);
-                }
-            }
-            _ if !first.ends_with(':') => {
-                let file = words.nth(3).is_some_and(|path| path.starts_with('/'));
-                let constant = second.starts_with('r') && second.as_bytes().get(1) == Some(&b'-');
-                current = range(first)
-                    .filter(|_| file && constant && second.ends_with('p'))
-                    .map(|range| Mapping { range, resident: 0 });
-            }
-            _ => {}
+#[expect(unsafe_code, reason = "the loader speaks in pointers")]
+unsafe extern "C" fn each_object(
+    object: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    visit: *mut libc::c_void,
+) -> libc::c_int {
+    // SAFETY: the loader gives a whole object; `for_each_constant` gives a visitor.
+    let (object, visit) = unsafe { (&*object, &mut *visit.cast::<Visit<'_>>()) };
+    if object.dlpi_phdr.is_null() || !is_file(object) {
+        return 0;
+    }
+    // SAFETY: the loader says where they are and how many.
+    let segments =
+        unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+    let page = rustix::param::page_size();
+    for segment in segments {
+        let constant = segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_W == 0;
+        let start = (object.dlpi_addr as usize).wrapping_add(segment.p_vaddr as usize);
+        if let Some(range) = whole_pages(start, segment.p_memsz as usize, page).filter(|_| constant)
+        {
+            visit(range);
         }
     }
-    found
+    0
 }
 
-fn range(text: &str) -> Option<Range<usize>> {
-    let (start, end) = text.split_once('-')?;
-    let number = |text| usize::from_str_radix(text, 16).ok();
-    Some(number(start)?..number(end)?)
+/// The program has no name, libraries have a path; the kernel's own object has a name that is none.
+#[expect(unsafe_code, reason = "the loader speaks in pointers")]
+fn is_file(object: &libc::dl_phdr_info) -> bool {
+    if object.dlpi_name.is_null() {
+        return true;
+    }
+    // SAFETY: the loader gives a text that ends with a zero.
+    let name = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
+    name.is_empty() || name.starts_with(b"/")
+}
+
+/// The pages that lie wholly in a segment. One that is not writable has no page of its own: what relocations change, and
+/// what is made read-only after that, lies in writable ones (64-bit linkers refuse relocations in text).
+fn whole_pages(start: usize, bytes: usize, page: usize) -> Option<Range<usize>> {
+    let end = start.checked_add(bytes)? / page * page;
+    let start = start.checked_next_multiple_of(page)?;
+    (start < end).then_some(start..end)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SMAPS: &str = "\
-1000-3000 r-xp 00001000 fe:00 7 /usr/bin/program
-Rss:                   8 kB
-Anonymous:             0 kB
-VmFlags: rd ex
-3000-4000 r--p 00003000 fe:00 7 /usr/bin/program
-Rss:                   4 kB
-Anonymous:             4 kB
-4000-5000 rw-p 00004000 fe:00 7 /usr/bin/program
-Rss:                   4 kB
-Anonymous:             0 kB
-5000-6000 r--p 00000000 00:00 0
-Rss:                   4 kB
-Anonymous:             0 kB
-6000-7000 r--s 00000000 fe:00 9 /shared
-Rss:                   4 kB
-Anonymous:             0 kB
-7000-8000 r-xp 00000000 00:00 0                                          [vdso]
-Rss:                   4 kB
-Anonymous:             0 kB
-";
+    #[test]
+    fn only_whole_pages_of_a_segment_are_let_go() {
+        let table = [
+            ((0x1000, 0x2000), Some(0x1000..0x3000)),
+            ((0x1080, 0x2000), Some(0x2000..0x3000)),
+            ((0x1000, 0xfff), None),
+            ((0x1080, 0x1000), None),
+            ((usize::MAX - 1, 1), None),
+            ((usize::MAX, 2), None),
+        ];
+        for ((start, bytes), expected) in table {
+            assert_eq!(whole_pages(start, bytes, 0x1000), expected, "{start:x}");
+        }
+    }
+
+    /// The kernel's word on a mapping: where it lies, and whether its every page is what its file says.
+    fn mappings() -> Vec<(Range<usize>, bool)> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+        let mut found: Vec<(Range<usize>, bool)> = Vec::new();
+        for line in smaps.lines() {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            if words[0] == "Anonymous:" {
+                let last = found.last_mut().expect("a mapping");
+                last.1 &= words[1] == "0";
+            } else if let Some((start, end)) = words[0].split_once('-') {
+                let number = |text| usize::from_str_radix(text, 16).expect("a number");
+                let file = words.get(5).is_some_and(|path| path.starts_with('/'));
+                let constant = words[1].as_bytes()[1] == b'-' && words[1].ends_with('p');
+                found.push((number(start)..number(end), file && constant));
+            }
+        }
+        found
+    }
 
     #[test]
-    fn only_unmodified_private_constant_file_mappings_are_let_go() {
-        assert_eq!(
-            unmodified(SMAPS),
-            [Mapping {
-                range: 0x1000..0x3000,
-                resident: 8192
-            }]
-        );
-        assert_eq!(unmodified("garbage\n- -\nRss: x\nAnonymous: 0 kB\n"), []);
+    fn what_is_let_go_is_what_its_file_says_by_the_kernels_word() {
+        let mappings = mappings();
+        let mut count = 0;
+        for_each_constant(&mut |range| {
+            let around = mappings
+                .iter()
+                .find(|(all, _)| all.start <= range.start && range.end <= all.end);
+            assert!(around.is_some_and(|(_, sound)| *sound), "{range:x?}");
+            count += 1;
+        });
+        // Text and constants of the program; a static one has no libraries.
+        assert!(count >= 2, "{count}");
     }
 
     #[test]
@@ -187,7 +206,6 @@ Anonymous:             0 kB
     #[test]
     fn a_process_goes_on_after_letting_go_of_its_text() {
         assert!(release_cold_pages() > 0);
-        let again = format!("{:?}", unmodified(SMAPS));
-        assert!(again.contains("8192"));
+        assert_eq!(whole_pages(0, 8, 4), Some(0..8));
     }
 }

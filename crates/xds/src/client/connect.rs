@@ -11,10 +11,14 @@ use voile_proto::discovery::Node;
 
 /// TCP and TLS together; a control plane slower than this is as good as gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// HTTP/2 pings on a quiet connection, so that a peer that vanished is noticed (ztunnel's number).
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a ping may stay unanswered (ztunnel's number).
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// When the kernel asks whether the other end of a quiet connection is there, so that a control plane that vanished is
+/// noticed. HTTP/2 pings (ztunnel has them every 30 s) would do the same, and wake two processes each time: an idle proxy
+/// must not wake. A control plane that is there and says nothing is the driver's to notice, when it asks for something.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+/// How long its question may stay unanswered before it asks again.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Questions unanswered after which the connection is lost.
+const KEEPALIVE_RETRIES: u32 = 2;
 /// Largest token file: Kubernetes' tokens are about 1 KB.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
@@ -132,9 +136,9 @@ pub(super) async fn connect(
     let mut endpoint = Endpoint::from_shared(config.address.clone())
         .map_err(|error| setup(error.to_string()))?
         .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
+        .tcp_keepalive(Some(KEEPALIVE_AFTER))
+        .tcp_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES))
         .tcp_nodelay(true);
     let encrypted = endpoint.uri().scheme_str() == Some("https");
     if encrypted {

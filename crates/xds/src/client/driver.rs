@@ -1,15 +1,19 @@
 //! Keeps a stream to the control plane open, for ever. Commands may come from any thread and are merged until the driver
 //! takes them; responses are applied one by one by the handler, on the driver's task.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 
 use super::backoff::Backoff;
+use super::changes::Changes;
 use super::connect::{ClientConfig, ClientError, CredentialSource, connect};
 use super::state::ClientState;
 use super::subscriptions::{Rejection, Subscriptions, Update};
@@ -21,6 +25,10 @@ const MAX_WANTED_NAMES: usize = 100_000;
 const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
 /// Requests waiting for the transport; one ACK per response and one merged change at a time need no more.
 const REQUEST_QUEUE: usize = 16;
+
+/// How long the control plane may say nothing after it was asked for something. It must answer, if only that there is
+/// nothing; a large mesh takes seconds. Nothing is asked of an idle proxy's control plane, and no timer runs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Applies an update, at once; returns what it cannot use.
 pub type Handler = Box<dyn FnMut(&Update) -> Vec<Rejection> + Send>;
@@ -49,9 +57,6 @@ impl Drop for Inner {
     }
 }
 
-/// Per type and name, whether it is wanted. The last word counts.
-type Changes = BTreeMap<(Arc<str>, Arc<str>), bool>;
-
 /// Changes nobody has sent yet.
 #[derive(Debug, Default)]
 struct Commands {
@@ -65,22 +70,7 @@ impl Commands {
     }
 
     fn apply(&self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
-        let changes = std::mem::take(&mut *self.lock());
-        type Names = (Vec<Arc<str>>, Vec<Arc<str>>);
-        let mut by_type: BTreeMap<Arc<str>, Names> = BTreeMap::new();
-        for ((type_url, name), wanted) in changes {
-            let (subscribe, unsubscribe) = by_type.entry(type_url).or_default();
-            match wanted {
-                true => subscribe.push(name),
-                false => unsubscribe.push(name),
-            }
-        }
-        by_type
-            .into_iter()
-            .filter_map(|(type_url, (subscribe, unsubscribe))| {
-                subscriptions.change(&type_url, subscribe, unsubscribe)
-            })
-            .collect()
+        std::mem::take(&mut *self.lock()).apply(subscriptions)
     }
 }
 
@@ -163,7 +153,10 @@ impl XdsClient {
             if wanted && changes.len() >= MAX_WANTED_NAMES {
                 return Err(SubscribeError);
             }
-            changes.insert((type_url.clone(), name.into()), wanted);
+            match wanted {
+                true => changes.want(&type_url, name.into()),
+                false => changes.let_go(&type_url, name.into()),
+            }
         }
         drop(changes);
         self.inner.commands.news.notify_one();
@@ -231,15 +224,9 @@ impl Driver {
                 return self.broken("more types of resources than a stream takes");
             }
         }
-        let mut client = AggregatedDiscoveryServiceClient::new(channel)
-            .max_decoding_message_size(MAX_RESPONSE_BYTES);
-        let mut request = tonic::Request::new(ReceiverStream::new(queue));
-        if let Some(bearer) = bearer {
-            request.metadata_mut().insert("authorization", bearer);
-        }
-        let mut responses = match client.delta_aggregated_resources(request).await {
-            Ok(response) => response.into_inner(),
-            Err(status) => return self.refused(&status),
+        let mut responses = match self.begin(channel, bearer, queue).await {
+            Ok(responses) => responses,
+            Err(error) => return error,
         };
         self.publish.send_modify(|state| {
             state.connections += 1;
@@ -247,11 +234,16 @@ impl Driver {
         });
         let commands = self.commands.clone();
         let mut answered = false;
+        let mut patience = Patience::default();
+        if self.subscriptions.wanted() > 0 {
+            patience.asked();
+        }
         loop {
             let next = tokio::select! {
                 response = responses.message() => match response {
                     Ok(Some(response)) => {
                         answered = true;
+                        patience = Patience::default();
                         vec![self.apply(response)]
                     }
                     Ok(None) => return self.broken("it ended the stream"),
@@ -264,15 +256,40 @@ impl Driver {
                     Err(status) => return self.refused(&status),
                 },
                 () = commands.news.notified() => commands.apply(&mut self.subscriptions),
+                () = patience.lost() => return self.broken("it does not answer"),
             };
             if self.subscriptions.wanted() > MAX_WANTED_NAMES {
                 tracing::warn!(names = self.subscriptions.wanted(), "{SubscribeError}");
             }
             for request in next {
-                if requests.send(request).await.is_err() {
+                if !request.resource_names_subscribe.is_empty() {
+                    patience.asked();
+                }
+                let sent = tokio::time::timeout(ANSWER_TIMEOUT, requests.send(request)).await;
+                if !matches!(sent, Ok(Ok(()))) {
                     return self.broken("it takes no more requests");
                 }
             }
+        }
+    }
+
+    async fn begin(
+        &mut self,
+        channel: Channel,
+        bearer: Option<MetadataValue<Ascii>>,
+        queue: mpsc::Receiver<DeltaDiscoveryRequest>,
+    ) -> Result<Streaming<DeltaDiscoveryResponse>, ClientError> {
+        let mut client = AggregatedDiscoveryServiceClient::new(channel)
+            .max_decoding_message_size(MAX_RESPONSE_BYTES);
+        let mut request = tonic::Request::new(ReceiverStream::new(queue));
+        if let Some(bearer) = bearer {
+            request.metadata_mut().insert("authorization", bearer);
+        }
+        let begun = client.delta_aggregated_resources(request);
+        match tokio::time::timeout(ANSWER_TIMEOUT, begun).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(self.refused(&status)),
+            Err(_) => Err(self.broken("it does not answer")),
         }
     }
 
@@ -312,6 +329,24 @@ impl Driver {
         match std::error::Error::source(status) {
             Some(source) => self.broken(&format!("the connection was lost: {}", innermost(source))),
             None => self.broken(&format!("{:?}: {}", status.code(), status.message())),
+        }
+    }
+}
+
+/// Since when something was asked for and nothing came.
+#[derive(Debug, Default)]
+struct Patience(Option<Instant>);
+
+impl Patience {
+    fn asked(&mut self) {
+        self.0.get_or_insert_with(Instant::now);
+    }
+
+    /// Ready when it took too long; never while nothing is asked for.
+    async fn lost(&self) {
+        match self.0 {
+            Some(since) => tokio::time::sleep_until(since + ANSWER_TIMEOUT).await,
+            None => std::future::pending().await,
         }
     }
 }

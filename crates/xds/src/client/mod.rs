@@ -3,12 +3,14 @@
 //! the response takes effect all the same.
 
 mod backoff;
+mod changes;
 mod connect;
 mod driver;
 mod state;
 mod subscriptions;
 
 pub use backoff::Backoff;
+pub use changes::Changes;
 pub use connect::{ClientConfig, ClientError, Credential, CredentialSource, TokenFile};
 pub use driver::{Handler, SubscribeError, XdsClient};
 pub use state::{ClientState, TypeState};

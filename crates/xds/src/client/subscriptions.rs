@@ -15,6 +15,9 @@ const INVALID_ARGUMENT: i32 = 3;
 /// Characters of a NACK's text: enough to name a few dozen resources, too little to matter in a log.
 const MAX_NACK_CHARS: usize = 4096;
 
+/// The name that stands for everything.
+const WILDCARD: &str = "*";
+
 /// One resource that arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceUpdate {
@@ -55,6 +58,8 @@ struct Kind {
     wanted: BTreeSet<Arc<str>>,
     /// Version of each resource in force.
     held: BTreeMap<Arc<str>, Arc<str>>,
+    /// Names of which nothing came since they were asked for.
+    owed: BTreeSet<Arc<str>>,
     /// Whether the first request of this type went out on the open stream.
     announced: bool,
 }
@@ -85,7 +90,7 @@ impl Subscriptions {
             // What is held but wanted no more must be announced too, so that it is told as removed.
             kind.announced = !kind.wanted.is_empty() || !kind.held.is_empty();
             if kind.announced {
-                requests.push(first_request(&self.node, type_url, kind));
+                requests.extend(first_requests(&self.node, type_url, kind));
             }
         }
         requests
@@ -99,7 +104,9 @@ impl Subscriptions {
         }
     }
 
-    /// Wants more names (`*` for everything) and stops wanting others; the request to send, if there is a stream and news.
+    /// Wants more names (`*` for everything) and stops wanting others; the request to send, if there is a stream and news. A
+    /// name in both was let go and is wanted again: it is asked for once more, and a server must answer that, whatever it
+    /// believes that we hold (delta xDS has this rule for exactly this case).
     pub fn change(
         &mut self,
         type_url: &str,
@@ -107,20 +114,24 @@ impl Subscriptions {
         unsubscribe: impl IntoIterator<Item = Arc<str>>,
     ) -> Option<DeltaDiscoveryRequest> {
         let kind = self.kinds.entry(type_url.into()).or_default();
-        let mut new: Vec<Arc<str>> = Vec::new();
-        for name in subscribe {
-            if kind.wanted.insert(name.clone()) {
-                new.push(name);
-            }
-        }
         let mut gone: Vec<Arc<str>> = Vec::new();
         for name in unsubscribe {
             if kind.wanted.remove(&name) {
-                // The server tells of what else this name brought; the name itself is forgotten at once.
-                kind.held.remove(&name);
+                // What it brought counts as held until the server tells that it is removed: another name may stand for it.
+                kind.owed.remove(&name);
                 gone.push(name);
             }
         }
+        let mut new: Vec<Arc<str>> = Vec::new();
+        for name in subscribe {
+            if kind.wanted.insert(name.clone()) {
+                if &*name != WILDCARD {
+                    kind.owed.insert(name.clone());
+                }
+                new.push(name);
+            }
+        }
+        gone.retain(|name| !kind.wanted.contains(name));
         if !self.open || (new.is_empty() && gone.is_empty()) {
             return None;
         }
@@ -128,7 +139,7 @@ impl Subscriptions {
             kind.announced = !kind.wanted.is_empty();
             return kind
                 .announced
-                .then(|| first_request(&self.node, type_url, kind));
+                .then(|| first_request(&self.node, type_url, kind, &kind.wanted));
         }
         Some(DeltaDiscoveryRequest {
             type_url: type_url.to_owned(),
@@ -196,6 +207,13 @@ impl Subscriptions {
             for name in &update.removed {
                 kind.held.remove(name);
             }
+            // That there is nothing may have been said before the name was asked for again, so it settles nothing.
+            for resource in &update.added {
+                kind.owed.remove(&resource.name);
+                for alias in &resource.aliases {
+                    kind.owed.remove(alias);
+                }
+            }
             // Rejected versions are not held; the older one that stays in force is.
             for resource in update.added {
                 if !rejected.contains(&*resource.name) {
@@ -222,11 +240,31 @@ impl Subscriptions {
     }
 }
 
-fn first_request(node: &Node, type_url: &str, kind: &Kind) -> DeltaDiscoveryRequest {
+/// What is said of a type when a stream opens. A server does not send again what we say we hold, but whoever asked for a
+/// name since the last answer may hold nothing of it: those are asked for apart, and a server must answer that.
+fn first_requests(node: &Node, type_url: &str, kind: &Kind) -> Vec<DeltaDiscoveryRequest> {
+    if kind.held.is_empty() || kind.owed.is_empty() {
+        return vec![first_request(node, type_url, kind, &kind.wanted)];
+    }
+    let answered = kind.wanted.difference(&kind.owed).cloned().collect();
+    let again = DeltaDiscoveryRequest {
+        type_url: type_url.to_owned(),
+        resource_names_subscribe: kind.owed.iter().map(ToString::to_string).collect(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    vec![first_request(node, type_url, kind, &answered), again]
+}
+
+fn first_request(
+    node: &Node,
+    type_url: &str,
+    kind: &Kind,
+    names: &BTreeSet<Arc<str>>,
+) -> DeltaDiscoveryRequest {
     let mut request = DeltaDiscoveryRequest {
         node: Some(node.clone()),
         type_url: type_url.to_owned(),
-        resource_names_subscribe: kind.wanted.iter().map(ToString::to_string).collect(),
+        resource_names_subscribe: names.iter().map(ToString::to_string).collect(),
         initial_resource_versions: kind
             .held
             .iter()
@@ -234,10 +272,10 @@ fn first_request(node: &Node, type_url: &str, kind: &Kind) -> DeltaDiscoveryRequ
             .collect(),
         ..DeltaDiscoveryRequest::default()
     };
-    if kind.wanted.is_empty() {
+    if names.is_empty() {
         // A first request without names would mean everything (the protocol's old wildcard).
-        request.resource_names_subscribe.push("*".to_owned());
-        request.resource_names_unsubscribe.push("*".to_owned());
+        request.resource_names_subscribe.push(WILDCARD.to_owned());
+        request.resource_names_unsubscribe.push(WILDCARD.to_owned());
     }
     request
 }

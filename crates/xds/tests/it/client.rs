@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource};
-use voile_xds::client::{Rejection, Subscriptions};
+use voile_xds::client::{Changes, Rejection, Subscriptions};
 
 const TYPE: &str = "type.googleapis.com/test";
 
@@ -194,7 +194,7 @@ fn a_type_nobody_asked_for_is_refused_and_not_held() {
 }
 
 #[test]
-fn what_is_wanted_no_more_is_held_no_more() {
+fn what_is_wanted_no_more_is_held_until_the_server_takes_it_away() {
     let mut client = client();
     apply(
         &mut client,
@@ -202,5 +202,76 @@ fn what_is_wanted_no_more_is_held_no_more() {
         &[],
     );
     client.change(TYPE, [], names(&["a"]));
+    assert_eq!(held(&mut client), ["a=1", "b=1"]);
+    apply(&mut client, response("2", vec![], &["a"]), &[]);
     assert_eq!(held(&mut client), ["b=1"]);
+}
+
+#[test]
+fn a_name_let_go_and_asked_for_again_at_once_is_asked_for_again() {
+    type Word = (bool, &'static str);
+    let (want, let_go) = (true, false);
+    // (what is said between two turns) -> (subscribed, unsubscribed), of a client that wants `a` and `b`
+    let table: &[(&[Word], &[&str], &[&str])] = &[
+        (&[(let_go, "a"), (want, "a")], &["a"], &[]),
+        (&[(let_go, "a"), (want, "a"), (want, "a")], &["a"], &[]),
+        (&[(let_go, "a"), (want, "a"), (let_go, "a")], &[], &["a"]),
+        (&[(want, "c"), (let_go, "c"), (want, "c")], &["c"], &[]),
+        (&[(let_go, "b"), (want, "c")], &["c"], &["b"]),
+    ];
+    for (said, subscribed, unsubscribed) in table {
+        let mut client = client();
+        let mut changes = Changes::default();
+        for (wanted, name) in *said {
+            match wanted {
+                true => changes.want(&TYPE.into(), (*name).into()),
+                false => changes.let_go(&TYPE.into(), (*name).into()),
+            }
+        }
+        let requests = changes.apply(&mut client);
+        assert_eq!(requests.len(), 1, "{said:?}");
+        let request = &requests[0];
+        assert_eq!(request.resource_names_subscribe, *subscribed, "{said:?}");
+        let gone = &request.resource_names_unsubscribe;
+        assert_eq!(gone, unsubscribed, "{said:?}");
+    }
+    for quiet in [vec![(want, "a")], vec![(want, "z"), (let_go, "z")]] {
+        let mut changes = Changes::default();
+        for (wanted, name) in quiet {
+            match wanted {
+                true => changes.want(&TYPE.into(), name.into()),
+                false => changes.let_go(&TYPE.into(), name.into()),
+            }
+        }
+        assert_eq!(changes.apply(&mut client()), []);
+    }
+}
+
+/// A server that is told what we hold does not send it again, but who asked for a name anew has forgotten what it held.
+#[test]
+fn names_that_nobody_answered_are_asked_for_apart_when_the_stream_comes_back() {
+    let mut client = client();
+    apply(
+        &mut client,
+        response("1", vec![resource("a", "1"), resource("b", "1")], &[]),
+        &[],
+    );
+    client.closed();
+    let mut changes = Changes::default();
+    changes.let_go(&TYPE.into(), "a".into());
+    changes.want(&TYPE.into(), "a".into());
+    assert_eq!(changes.apply(&mut client), []);
+    let first = client.open();
+    assert_eq!(first.len(), 2);
+    assert_eq!(first[0].resource_names_subscribe, ["b"]);
+    assert_eq!(first[0].initial_resource_versions.len(), 2);
+    assert_eq!(first[1].resource_names_subscribe, ["a"]);
+    assert!(first[1].initial_resource_versions.is_empty());
+    apply(
+        &mut client,
+        response("2", vec![resource("a", "1")], &[]),
+        &[],
+    );
+    client.closed();
+    assert_eq!(client.open().len(), 1);
 }

@@ -1,12 +1,12 @@
 //! Both ends together, under bad luck: streams that break at any point, responses that are lost, doubled or late. When
 //! the luck turns, the client holds exactly what there is.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
-use voile_xds::client::Subscriptions;
+use voile_xds::client::{Changes, Subscriptions};
 use voile_xds::server::Stream;
 
 use crate::server::{TYPE, Things};
@@ -30,19 +30,24 @@ struct World {
     to_server: VecDeque<DeltaDiscoveryRequest>,
     to_client: VecDeque<DeltaDiscoveryResponse>,
     things: Things,
-    wanted: BTreeMap<String, bool>,
+    wanted: BTreeSet<Arc<str>>,
+    /// Said, and not yet taken in by the client.
+    changes: Changes,
     held: BTreeMap<Arc<str>, Arc<str>>,
+    /// What each name that is wanted was found to stand for; nothing for one that does not exist.
+    answers: BTreeMap<Arc<str>, Option<Arc<str>>>,
 }
 
 impl World {
     fn step(&mut self, luck: &mut Luck) {
-        match luck.below(10) {
+        match luck.below(12) {
             0 => self.reconnect(),
             1 | 2 => {
                 self.things = things(luck);
                 self.server.changed();
             }
             3 => self.change_wish(luck),
+            5 => self.turn(),
             4 => {
                 // A response arrives twice: the second is applied again and its answer is stale.
                 if let Some(front) = self.to_client.front().cloned() {
@@ -53,19 +58,29 @@ impl World {
         }
     }
 
+    /// Names are wanted and let go in any order, several between two turns of the client; what is let go is forgotten at once.
     fn change_wish(&mut self, luck: &mut Luck) {
-        let name = format!("s{}", luck.below(4));
-        let wish = luck.below(2) == 0;
-        self.wanted.insert(name.clone(), wish);
-        let names: Vec<Arc<str>> = vec![name.as_str().into()];
-        let request = match wish {
-            true => self.client.change(TYPE, names, []),
-            false => {
-                self.held.remove(name.as_str());
-                self.client.change(TYPE, [], names)
+        for _ in 0..=luck.below(4) {
+            let search = if luck.below(2) == 0 { "*/" } else { "" };
+            let name: Arc<str> = format!("{search}s{}", luck.below(4)).into();
+            if luck.below(2) == 0 {
+                self.wanted.insert(name.clone());
+                self.changes.want(&TYPE.into(), name);
+            } else {
+                self.wanted.remove(&name);
+                self.answers.remove(&name);
+                let another = self.answers.values().flatten().any(|other| *other == name);
+                if !another {
+                    self.held.remove(&name);
+                }
+                self.changes.let_go(&TYPE.into(), name);
             }
-        };
-        self.to_server.extend(request);
+        }
+    }
+
+    fn turn(&mut self) {
+        let changes = std::mem::take(&mut self.changes);
+        self.to_server.extend(changes.apply(&mut self.client));
     }
 
     fn deliver(&mut self) {
@@ -80,10 +95,17 @@ impl World {
             let update = self.client.receive(response);
             for name in &update.removed {
                 self.held.remove(name);
+                self.answers
+                    .retain(|_, answer| answer.as_ref() != Some(name));
+                self.answers.insert(name.clone(), None);
             }
             for resource in &update.added {
-                self.held
-                    .insert(resource.name.clone(), resource.version.clone());
+                let version = resource.version.split('+').next().unwrap_or_default();
+                self.held.insert(resource.name.clone(), version.into());
+                for name in resource.aliases.iter().chain([&resource.name]) {
+                    self.answers
+                        .insert(name.clone(), Some(resource.name.clone()));
+                }
             }
             self.to_server
                 .push_back(self.client.finish(update, Vec::new()));
@@ -93,17 +115,28 @@ impl World {
     /// Everything under way is lost.
     fn reconnect(&mut self) {
         self.client.closed();
+        self.turn();
         self.server = Stream::new(());
         self.to_server = self.client.open().into();
         self.to_client.clear();
     }
 
     fn truth(&self) -> BTreeMap<Arc<str>, Arc<str>> {
-        let asked = self.wanted.iter().filter(|(_, wish)| **wish);
+        let asked = self.wanted.iter();
         asked
-            .flat_map(|(name, _)| self.things.0.get(name).into_iter().flatten())
+            .flat_map(|name| self.things.0.get(&**name).into_iter().flatten())
             .map(|resource| (resource.name.clone(), resource.version.clone()))
             .collect()
+    }
+
+    /// Every name that is wanted has an answer, and it is the right one.
+    fn check_answers(&self, seed: u64) {
+        for name in &self.wanted {
+            let found = self.things.0.get(&**name);
+            let truth = found.map(|resources| resources[0].name.clone());
+            let told = self.answers.get(name);
+            assert_eq!(told, Some(&truth), "seed {seed}, {name}");
+        }
     }
 }
 
@@ -121,6 +154,8 @@ fn things(luck: &mut Luck) -> Things {
                 entry = format!("{entry} w{workload}@{version}");
             }
         }
+        // The same is found by searching.
+        entries.push(format!("*/{entry}"));
         entries.push(entry);
     }
     Things::new(&entries.iter().map(String::as_str).collect::<Vec<_>>())
@@ -128,7 +163,7 @@ fn things(luck: &mut Luck) -> Things {
 
 #[test]
 fn after_any_bad_luck_the_client_holds_exactly_what_there_is() {
-    for seed in 0..300 {
+    for seed in 0..2000 {
         let mut luck = Luck(seed);
         let mut world = World {
             client: Subscriptions::new(Node::default()),
@@ -136,16 +171,20 @@ fn after_any_bad_luck_the_client_holds_exactly_what_there_is() {
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
             things: things(&mut luck),
-            wanted: BTreeMap::new(),
+            wanted: BTreeSet::new(),
+            changes: Changes::default(),
             held: BTreeMap::new(),
+            answers: BTreeMap::new(),
         };
         world.reconnect();
         for _ in 0..60 {
             world.step(&mut luck);
         }
-        for _ in 0..40 {
+        world.turn();
+        for _ in 0..60 {
             world.deliver();
         }
         assert_eq!(world.held, world.truth(), "seed {seed}");
+        world.check_answers(seed);
     }
 }

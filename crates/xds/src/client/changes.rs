@@ -1,0 +1,74 @@
+//! What callers want since the driver last looked. Their words are merged, and the last one counts; but a name that was let
+//! go and is asked for again is more than a name that was never let go: its caller has forgotten what it held.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use voile_proto::discovery::DeltaDiscoveryRequest;
+
+use super::subscriptions::Subscriptions;
+
+/// What is wanted of one name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Wanted,
+    Unwanted,
+    /// Let go, and then asked for: it must be answered anew.
+    WantedAgain,
+}
+
+/// Changes that nobody has sent yet, by type and name.
+#[derive(Debug, Default)]
+pub struct Changes(BTreeMap<(Arc<str>, Arc<str>), Wish>);
+
+impl Changes {
+    /// How many names were spoken of.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nobody said anything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Wants a name.
+    pub fn want(&mut self, type_url: &Arc<str>, name: Arc<str>) {
+        self.0
+            .entry((type_url.clone(), name))
+            .and_modify(|wish| {
+                if *wish == Wish::Unwanted {
+                    *wish = Wish::WantedAgain;
+                }
+            })
+            .or_insert(Wish::Wanted);
+    }
+
+    /// Wants it no more, and has forgotten what it held of it.
+    pub fn let_go(&mut self, type_url: &Arc<str>, name: Arc<str>) {
+        self.0.insert((type_url.clone(), name), Wish::Unwanted);
+    }
+
+    /// Makes them so; the requests to send, if there is a stream.
+    pub fn apply(self, subscriptions: &mut Subscriptions) -> Vec<DeltaDiscoveryRequest> {
+        type Names = (Vec<Arc<str>>, Vec<Arc<str>>);
+        let mut by_type: BTreeMap<Arc<str>, Names> = BTreeMap::new();
+        for ((type_url, name), wish) in self.0 {
+            let (subscribe, unsubscribe) = by_type.entry(type_url).or_default();
+            match wish {
+                Wish::Wanted => subscribe.push(name),
+                Wish::Unwanted => unsubscribe.push(name),
+                Wish::WantedAgain => {
+                    unsubscribe.push(name.clone());
+                    subscribe.push(name);
+                }
+            }
+        }
+        by_type
+            .into_iter()
+            .filter_map(|(type_url, (subscribe, unsubscribe))| {
+                subscriptions.change(&type_url, subscribe, unsubscribe)
+            })
+            .collect()
+    }
+}
