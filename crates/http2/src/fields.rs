@@ -49,7 +49,12 @@ pub(crate) struct Field<'a> {
 pub struct Fields {
     text: Vec<u8>,
     lines: Vec<Line>,
+    /// See [`Fields::is_cut`].
+    cut: bool,
 }
+
+/// What is kept of a head that is too large, in bytes: enough to say who asked for what in a log.
+const EXCERPT_BYTES: usize = 2048;
 
 impl Fields {
     /// No fields.
@@ -62,6 +67,7 @@ impl Fields {
         Self {
             text: Vec::with_capacity(bytes),
             lines: Vec::with_capacity(lines),
+            cut: false,
         }
     }
 
@@ -123,6 +129,25 @@ impl Fields {
     pub fn clear(&mut self) {
         self.text.clear();
         self.lines.clear();
+        self.cut = false;
+    }
+
+    /// Whether this is what was kept of a request's head that is too large: it is to be refused (431), and to nobody else's
+    /// eyes a request.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Keeps in `out` what a refusal needs: pseudo-header fields that are not long, and `content-type`, by which gRPC is told.
+    pub(crate) fn excerpt(&self, out: &mut Self) {
+        out.cut = true;
+        for line in &self.lines {
+            let (name, value) = self.parts(line);
+            let wanted = name.starts_with(b":") || name == b"content-type";
+            if wanted && out.size() + name.len() + value.len() <= EXCERPT_BYTES {
+                out.add(name, value, line.origin);
+            }
+        }
     }
 
     /// Whether there is nothing.

@@ -91,11 +91,12 @@ impl Connection {
         }
     }
 
-    /// A client's new stream. `checked` is nothing of a head that is too large, and of another whether it is good.
+    /// A client's new stream. `checked` is nothing of a head that is too large, and of another whether it is good. Of one that
+    /// is too large only an excerpt is given to whoever serves it, to be refused.
     fn open(
         &mut self,
         id: u32,
-        fields: Fields,
+        mut fields: Fields,
         end: bool,
         checked: Option<Option<Checked>>,
     ) -> Result<(), Reason> {
@@ -110,6 +111,12 @@ impl Connection {
                 .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
             return Ok(());
         }
+        if checked.is_none() {
+            let mut excerpt = self.pool.block();
+            fields.excerpt(&mut excerpt);
+            self.pool
+                .give_block(std::mem::replace(&mut fields, excerpt));
+        }
         let crowded = self.heads + fields.size() > self.config.max_heads;
         if self.open_peer >= self.config.max_peer_streams || crowded {
             self.pool.give_block(fields);
@@ -119,20 +126,20 @@ impl Connection {
                 .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
             return Ok(());
         }
-        let Some(checked) = checked else {
-            self.refuse_head(id, end);
-            return Ok(());
-        };
         // A body that was promised and does not come.
-        let good = checked.filter(|checked| !(end && checked.length.unwrap_or(0) > 0));
-        let Some(checked) = good else {
+        let length = match checked {
+            None => Some(None),
+            Some(checked) => checked.map(|checked| checked.length),
+        };
+        let good = length.filter(|length| !(end && length.unwrap_or(0) > 0));
+        let Some(length) = good else {
             self.pool.give_block(fields);
             self.stream_error(id, Reason::PROTOCOL_ERROR);
             return Ok(());
         };
         let mut stream = Stream::new(id, self.peer.window, self.config.stream_window);
         stream.recv = if end { Half::Ended } else { Half::Open };
-        stream.expected = checked.length;
+        stream.expected = length;
         stream.heads = fields.size();
         self.heads += stream.heads;
         stream.head = Some(fields);
@@ -141,16 +148,6 @@ impl Connection {
         self.open_peer += 1;
         self.accepting.push_back(key);
         Ok(())
-    }
-
-    /// Answers a head that is too large (RFC 6585 section 5).
-    fn refuse_head(&mut self, id: u32, end: bool) {
-        self.write_block(id, &Fields::response(431), true);
-        if !end {
-            self.write(kind::RST_STREAM, 0, id, &Reason::NO_ERROR.0.to_be_bytes());
-        }
-        self.ids
-            .close(id, Gone::ResetByUs, self.config.max_remembered_resets);
     }
 
     /// A head on a stream that is open.

@@ -12,6 +12,9 @@ pub(crate) struct BadBlock;
 /// Continuation bytes of an integer: enough for every length there is.
 const MAX_INTEGER_BYTES: usize = 4;
 
+/// Longest `content-type` that is kept beyond the limit: whoever refuses a head must know in which protocol.
+const MAX_LATE_TYPE: usize = 128;
+
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: Table,
@@ -25,7 +28,7 @@ impl Decoder {
     }
 
     /// Appends the block's fields to `out`, of which at most `limit` bytes, in the count of RFC 9113 section 6.5.2, are
-    /// kept. Says whether they were all.
+    /// kept, and the first short `content-type` wherever it is. Says whether they were all.
     pub(crate) fn decode(
         &mut self,
         block: &[u8],
@@ -52,7 +55,7 @@ impl Decoder {
             };
             let length = out.mark() - mark;
             size = size.saturating_add(length + ENTRY_OVERHEAD);
-            if size > limit {
+            if size > limit && !is_late_type(out, mark, name) {
                 out.back_to(mark);
             } else {
                 let origin = Origin {
@@ -112,6 +115,14 @@ impl Decoder {
         }
         Ok((name, Origin::new(number)))
     }
+}
+
+/// Whether the field since `mark` says of what kind a head is that is too large already.
+fn is_late_type(out: &Fields, mark: usize, name: usize) -> bool {
+    let field = out.since(mark);
+    field.len() <= MAX_LATE_TYPE
+        && &field[..name] == b"content-type"
+        && !out.contains("content-type")
 }
 
 /// Appends a string.

@@ -47,13 +47,18 @@ pub(crate) fn status(fields: &Fields) -> Option<u16> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// The status a gRPC caller is told when we answer with an HTTP status (gRPC's own table, as Envoy follows it).
+/// The status a gRPC caller is told when we answer with an HTTP status: gRPC's own table, as Envoy follows it. Where that
+/// says UNKNOWN and gRPC has a word of its own for what happened, it is that word: its libraries say RESOURCE_EXHAUSTED to
+/// metadata that is too large.
 pub(crate) fn from_http(status: u16) -> u16 {
     match status {
         400 => 13,
         401 => 16,
         403 => 7,
         404 => 12,
+        408 => 4,
+        413 | 431 => 8,
+        501 => 12,
         429 | 502..=504 => 14,
         _ => 2,
     }

@@ -15,8 +15,15 @@ const IDENTITY_FIELDS: [&str; 3] = [
 /// The authority of a request that names none, where the role knows none either.
 pub(crate) const NO_AUTHORITY: &str = "localhost";
 
-/// Why a request is refused before anybody decides on it: one word for the log and the client.
-pub(crate) fn check_request(head: &Fields) -> Result<(), &'static str> {
+/// Why a request is refused before anybody decides on it: a status, and one word for the log and the client.
+pub(crate) fn check_request(head: &Fields) -> Result<(), (u16, &'static str)> {
+    if head.is_cut() {
+        return Err((431, "head_too_large")); // HTTP/1.1's word for it.
+    }
+    check_fields(head).map_err(|details| (400, details))
+}
+
+fn check_fields(head: &Fields) -> Result<(), &'static str> {
     if head.method().bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Err("http2.method_lower_case");
     }

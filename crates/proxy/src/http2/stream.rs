@@ -68,9 +68,9 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
     let head = Head::Http2(&parts);
     let mut call = Call::new(respond, started, &parts);
     let mut tally = Tally::default();
-    let ticket = if let Err(details) = headers::check_request(&parts) {
+    let ticket = if let Err((status, details)) = headers::check_request(&parts) {
         let flag = ResponseFlag::DownstreamProtocolError;
-        call.answer(400, flag, details, details, &mut tally);
+        call.answer(status, flag, details, details, &mut tally);
         None
     } else {
         if let Some(name) = role.unknown(&head) {
@@ -106,7 +106,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
     // The stream is handed back before it is counted: the record is off its latency.
     drop((call.respond, live));
     role.record(Exchange {
-        head: Some(head),
+        head: (!parts.is_cut()).then_some(head),
         ticket: ticket.as_ref(),
         status: tally.status,
         flag: tally.flag,

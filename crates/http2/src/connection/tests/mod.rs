@@ -155,23 +155,35 @@ fn resets_that_we_are_made_to_send_end_the_connection() {
 }
 
 #[test]
-fn a_head_that_is_too_large_is_answered_and_the_next_is_served() {
+fn a_head_that_is_too_large_is_given_as_an_excerpt_and_the_next_is_served() {
     let link = server();
     let value = "x".repeat(120);
     let long: Vec<_> = (0..120).map(|_| ("x-a", value.as_str())).collect();
-    let text = block(&[&GET[..], &long].concat());
+    let kind = [
+        ("content-type", "application/grpc"),
+        ("content-type", "again"),
+    ];
+    let text = block(&[&GET[..], &long, &kind].concat());
     let (first, rest) = text.split_at(10_000);
     hear(&link, &frame(kind::HEADERS, 0, 1, first));
     hear(
         &link,
         &frame(kind::CONTINUATION, flag::END_HEADERS, 1, rest),
     );
+    let (head, _body, mut respond) = accept(&link);
+    assert!(head.is_cut());
+    assert_eq!(head.method(), "GET");
+    let kept: Vec<_> = head.iter().collect();
+    assert_eq!(kept, [("content-type", &b"application/grpc"[..])]);
+    assert!(respond.send_response(Fields::response(431), true).is_ok());
+    drop((_body, respond));
     assert_eq!(said(&link), ["HEADERS 1 end", "RST 1 NO_ERROR"]);
     hear(
         &link,
         &[data(1, true, b"on its way"), headers(3, true, &GET)].concat(),
     );
     let (head, ..) = accept(&link);
+    assert!(!head.is_cut());
     assert_eq!(head.method(), "GET");
     assert_eq!(said(&link), ["RST 3 CANCEL"], "dropped unanswered");
 }

@@ -87,6 +87,37 @@ fn a_grpc_caller_of_an_http_port_is_told_in_grpc() {
     }
 }
 
+/// Whoever sends too much is told so in its own protocol, wherever in its head it says which that is.
+#[test]
+fn a_head_beyond_the_limit_is_refused_in_its_own_protocol() {
+    for (content_type, status, code) in [
+        ("application/grpc", 200, Some("8")),
+        ("application/json", 431, None),
+    ] {
+        play(|| async move {
+            let stage = Stage::new(Settings::default());
+            let application = listen().await.local_addr().expect("an address");
+            let address = two_sidecars(&stage, Protocol::Grpc, application).await;
+            let mut client = client(address).await;
+            let call = Request::post("http://server/pkg.Service/Call")
+                .header("x-long", "x".repeat(70_000))
+                .header("content-type", content_type);
+            let call = call.body(()).expect("a request");
+            let (response, _body) = client.send_request(call, false).expect("sent");
+            let response = response.await.expect("an answer");
+            assert_eq!(response.status(), status);
+            let told = response.headers().get("grpc-status");
+            assert_eq!(told.and_then(|code| code.to_str().ok()), code);
+            let next = Request::post("http://server/pkg.Service/Call");
+            let next = next.header("content-type", "application/grpc");
+            let next = next.body(()).expect("a request");
+            let (response, _) = client.send_request(next, true).expect("sent");
+            let response = response.await.expect("an answer");
+            assert_eq!(response.headers()["grpc-status"], "14", "it goes on");
+        });
+    }
+}
+
 /// A caller's deadline is the server's to keep: it passes as it was set, to servers of both versions.
 #[test]
 fn a_deadline_passes_untouched() {

@@ -308,6 +308,7 @@ fn a_head_beyond_the_limit_is_answered_431() {
         let head = until(&mut stream, |frame| frame.stream == 1).await;
         let head = head.expect("an answer");
         assert_eq!((head.kind, head.status()), (HEADERS, 0), "{head:?}");
-        assert!(head.payload.ends_with(b"431"), "{head:?}");
+        let told = head.payload.windows(3).any(|bytes| bytes == b"431");
+        assert!(told, "{head:?}");
     });
 }
