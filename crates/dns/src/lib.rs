@@ -8,6 +8,7 @@
 
 mod exchange;
 mod hosts;
+mod line;
 pub mod message;
 mod resolver;
 mod server;
@@ -16,6 +17,7 @@ mod upstream;
 mod watched;
 
 pub use exchange::{ExchangeError, Over};
+pub use line::{Line, Turn};
 pub use message::{Query, QueryKind, Received};
 pub use resolver::{Family, Found, LookupError, Resolver, addresses_in};
 pub use server::{Answers, Service, serve};

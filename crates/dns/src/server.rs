@@ -15,7 +15,10 @@ use crate::exchange::Over;
 use crate::message;
 
 /// Datagrams being answered at once; beyond it SERVFAIL is the answer, so that a slow resolver costs bounded memory.
-const MAX_OUTSTANDING: usize = 512;
+const MAX_OUTSTANDING: usize = 2048;
+/// What the kernel may keep of questions that come faster than they are read, in bytes as it counts them (some 800 for a
+/// short question): an application may look up a thousand names at once, and one that is dropped waits 5 s.
+const QUEUE_BYTES: usize = 1024 * 1024;
 /// Connections at once; a pod's resolvers need a handful.
 const MAX_CONNECTIONS: usize = 64;
 /// How long a connection may say nothing (RFC 7766 asks for seconds).
@@ -41,6 +44,7 @@ pub fn serve<A: Answers>(
     answers: Rc<A>,
 ) -> io::Result<Service> {
     let bound = udp.local_addr()?;
+    widen(&udp);
     udp.set_nonblocking(true)?;
     tcp.set_nonblocking(true)?;
     let udp = Rc::new(UdpSocket::from_std(udp)?);
@@ -49,7 +53,8 @@ pub fn serve<A: Answers>(
     let datagrams = datagrams(udp, bound, Rc::clone(&answers), Rc::clone(&outstanding));
     let tasks = [
         tokio::task::spawn_local(datagrams).abort_handle(),
-        tokio::task::spawn_local(connections(tcp, bound, answers)).abort_handle(),
+        tokio::task::spawn_local(connections(tcp, bound, answers, Rc::clone(&outstanding)))
+            .abort_handle(),
     ];
     Ok(Service { tasks, outstanding })
 }
@@ -67,9 +72,17 @@ impl Service {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 
-    /// Whether every question that came as a datagram has been answered.
+    /// Whether every question that came has been answered.
     pub fn is_idle(&self) -> bool {
         self.outstanding.get() == 0
+    }
+}
+
+/// As far as the privilege of a sidecar in its own namespace, or the machine's limit, allows.
+fn widen(udp: &std::net::UdpSocket) {
+    use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
+    if set_socket_recv_buffer_size_force(udp, QUEUE_BYTES).is_err() {
+        let _ = set_socket_recv_buffer_size(udp, QUEUE_BYTES);
     }
 }
 
@@ -138,7 +151,12 @@ async fn datagrams<A: Answers>(
     }
 }
 
-async fn connections<A: Answers>(listener: TcpListener, bound: SocketAddr, answers: Rc<A>) {
+async fn connections<A: Answers>(
+    listener: TcpListener,
+    bound: SocketAddr,
+    answers: Rc<A>,
+    outstanding: Rc<Cell<usize>>,
+) {
     let open = Rc::new(Cell::new(0));
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -154,15 +172,20 @@ async fn connections<A: Answers>(listener: TcpListener, bound: SocketAddr, answe
             continue; // Closed: the client tries again.
         };
         let answers = Rc::clone(&answers);
+        let outstanding = Rc::clone(&outstanding);
         tokio::task::spawn_local(async move {
             // Whatever ends a connection, the client knows as much as we do.
-            let _ = connection(stream, &*answers).await;
+            let _ = connection(stream, &*answers, &outstanding).await;
             drop(place);
         });
     }
 }
 
-async fn connection<A: Answers>(mut stream: TcpStream, answers: &A) -> io::Result<()> {
+async fn connection<A: Answers>(
+    mut stream: TcpStream,
+    answers: &A,
+    outstanding: &Rc<Cell<usize>>,
+) -> io::Result<()> {
     let late = || io::Error::from(io::ErrorKind::TimedOut);
     loop {
         let reading = async {
@@ -174,6 +197,8 @@ async fn connection<A: Answers>(mut stream: TcpStream, answers: &A) -> io::Resul
         let packet = tokio::time::timeout(CONNECTION_IDLE, reading)
             .await
             .map_err(|_| late())??;
+        // A connection has one question at a time, so their number is bounded already.
+        let _answering = Place::take(outstanding, usize::MAX);
         let Some(answer) = answers.answer(&packet, Over::Tcp).await else {
             return Ok(());
         };

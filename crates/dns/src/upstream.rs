@@ -49,6 +49,8 @@ pub struct Upstreams {
     mark: Cell<Option<u32>>,
     /// Index of the server that answered last.
     preferred: Cell<usize>,
+    /// Answers that came, as they count: who heard none since it asked knows nothing of whether there is somebody.
+    answered: Cell<u64>,
     /// Questions in a row that nobody answered, and when one may be asked again.
     unanswered: Cell<u32>,
     again: Cell<Option<Instant>>,
@@ -88,6 +90,7 @@ impl Upstreams {
             own: RefCell::default(),
             mark: Cell::new(None),
             preferred: Cell::new(0),
+            answered: Cell::new(0),
             unanswered: Cell::new(0),
             again: Cell::new(None),
         }
@@ -127,9 +130,15 @@ impl Upstreams {
         if self.is_silent(Instant::now()) {
             return Err(ForwardError::Silent);
         }
+        let answered = self.answered.get();
         let answer = self.ask_each(query, over).await;
         match answer {
-            Ok(_) => self.unanswered.set(0),
+            Ok(_) => {
+                self.answered.set(self.answered.get().wrapping_add(1));
+                self.unanswered.set(0);
+            }
+            // A name that nobody has an answer for says nothing about a resolver that answered others meanwhile.
+            Err(_) if self.answered.get() != answered => {}
             Err(_) => {
                 self.unanswered.set(self.unanswered.get().saturating_add(1));
                 self.again.set(Some(Instant::now() + SILENT_FOR));

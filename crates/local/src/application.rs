@@ -132,13 +132,16 @@ fn probers(pod: &PodPlan) -> Option<String> {
                 }
                 Question::Http {
                     port,
+                    tls,
                     path,
                     headers,
                 } => {
                     let header = |(name, value): &(Arc<str>, Arc<str>)| json!({"name": **name, "value": **value});
                     let headers: Vec<_> = headers.iter().map(header).collect();
-                    let action =
-                        json!({"port": port.get(), "path": **path, "httpHeaders": headers});
+                    let scheme = if *tls { "HTTPS" } else { "HTTP" };
+                    let action = json!({
+                        "port": port.get(), "scheme": scheme, "path": **path, "httpHeaders": headers
+                    });
                     ("httpGet", action)
                 }
             };

@@ -49,6 +49,9 @@ struct Inquiry {
     stale: bool,
     /// What was wrong last.
     why: String,
+    /// What people should know although the answer is good, and whether they do.
+    warning: Option<String>,
+    warned: bool,
 }
 
 impl Probing {
@@ -69,6 +72,8 @@ impl Probing {
                 asking: false,
                 stale: false,
                 why: "not asked yet".to_owned(),
+                warning: None,
+                warned: false,
             })
         };
         Self {
@@ -105,6 +110,19 @@ impl Probing {
 
     /// Asks who is due and hears what was answered. `life` is the container's present run, unless it is being ended.
     pub fn tick(&mut self, now: Instant, life: Option<Life>) -> Outcome {
+        let mut outcome = self.decide(now, life);
+        if outcome.said.is_none() {
+            let name = self.name.clone();
+            let warning = self.all().find_map(|inquiry| {
+                let warning = inquiry.warning.take()?;
+                Some(format!("{name}: its {} {warning}", inquiry.course.name()))
+            });
+            outcome.said = warning;
+        }
+        outcome
+    }
+
+    fn decide(&mut self, now: Instant, life: Option<Life>) -> Outcome {
         if self.life != life {
             self.life = life;
             let since = life.map_or(now, |life| life.since);
@@ -171,8 +189,13 @@ impl Inquiry {
             self.asking = false;
             if !std::mem::take(&mut self.stale) {
                 let good = answer.is_ok();
-                if let Err(why) = answer {
-                    self.why = why;
+                match answer {
+                    Err(why) => self.why = why,
+                    Ok(warning) if !self.warned => {
+                        self.warned = warning.is_some();
+                        self.warning = warning;
+                    }
+                    Ok(_) => {}
                 }
                 changed = self.course.answered(now, good);
             }

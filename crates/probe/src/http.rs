@@ -1,54 +1,82 @@
-//! `GET` of a path by HTTP/1.1 on a connection of its own: only the status matters. Redirects within the application are
-//! followed as the kubelet does; one that leads elsewhere is an answer.
+//! `GET` of a path by HTTP/1.1, over TLS where it is asked for, on a connection of its own: only the status matters.
+//! Redirects to the same host are followed as the kubelet does, to another port and scheme too; one that leads elsewhere is
+//! the answer.
+
+mod redirect;
 
 use std::io::{self, Read, Write};
 
 use super::Server;
+use redirect::{Leads, Place};
 
-/// Redirects that are followed, as the kubelet's.
-const MAX_REDIRECTS: usize = 10;
+/// Requests of one question, as the kubelet's: the first and those that redirects lead to.
+const MAX_REQUESTS: usize = 10;
 /// The largest head of an answer, in bytes: as much as servers commonly send.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// How much of an answer's body is taken, in bytes, as by the kubelet: a server that is cut off in its words complains.
+const MAX_BODY_BYTES: usize = 10 * 1024;
 /// What applications know probes by, to leave them out of their logs.
 const USER_AGENT: &str = "kube-probe/voile";
 
 /// Asks; the status of the answer.
-pub(crate) fn get(server: &Server, path: &str, headers: &[(String, String)]) -> io::Result<u16> {
-    let mut path = path.to_owned();
-    for _ in 0..=MAX_REDIRECTS {
-        let mut stream = server.connect()?;
-        let request = request(&server.address.to_string(), &path, headers);
-        stream.write_all(request.as_bytes())?;
-        let head = read_head(&mut stream)?;
-        let next = match head.status {
-            301 | 302 | 303 | 307 | 308 => within(server, head.location.as_deref()),
-            _ => None,
-        };
-        match next {
-            Some(next) => path = next,
-            None => return Ok(head.status),
+pub(crate) fn get(
+    server: &Server,
+    tls: bool,
+    path: &str,
+    headers: &[(String, String)],
+) -> io::Result<u16> {
+    let host = server.address.ip().to_string();
+    let mut place = Place {
+        tls,
+        port: server.address.port(),
+        target: path.to_owned(),
+        // Only where the application did not say itself whom it wants to be called.
+        named: false,
+    };
+    for _ in 0..MAX_REQUESTS {
+        let head = ask(server, &place, headers)?;
+        let location = head.location.as_deref().unwrap_or_default();
+        if !matches!(head.status, 301 | 302 | 303 | 307 | 308) || location.is_empty() {
+            return Ok(head.status);
+        }
+        match redirect::leads(&place, &host, location).map_err(wrong)? {
+            Leads::Here(next) => place = next,
+            Leads::Elsewhere => return Ok(head.status),
         }
     }
     Err(io::Error::other(format!(
-        "redirected more than {MAX_REDIRECTS} times"
+        "redirected more than {} times",
+        MAX_REQUESTS - 1
     )))
 }
 
-fn request(authority: &str, path: &str, headers: &[(String, String)]) -> String {
-    let mut text = format!("GET {path} HTTP/1.1\r\n");
+fn ask(server: &Server, place: &Place, headers: &[(String, String)]) -> io::Result<Head> {
+    let mut stream = server.stream(place.port, place.tls)?;
+    let mut address = server.address;
+    address.set_port(place.port);
+    let request = request(&address.to_string(), place, headers);
+    stream.write_all(request.as_bytes())?;
+    // TLS holds back what it has encrypted.
+    stream.flush()?;
+    let (head, body) = read_head(&mut stream)?;
+    read_body(&mut stream, &head, body)?;
+    Ok(head)
+}
+
+fn request(authority: &str, place: &Place, headers: &[(String, String)]) -> String {
+    let mut text = format!("GET {} HTTP/1.1\r\n", place.target);
     let usual = [
         ("Host", authority),
         ("User-Agent", USER_AGENT),
         ("Accept", "*/*"),
     ];
-    let given = |name: &str| {
-        headers
-            .iter()
-            .any(|(own, _)| own.eq_ignore_ascii_case(name))
-    };
-    let usual = usual.into_iter().filter(|(name, _)| !given(name));
+    let is = |own: &str, name: &str| own.eq_ignore_ascii_case(name);
     let own = headers.iter().map(|(name, value)| (&**name, &**value));
-    for (name, value) in usual.chain(own).chain([("Connection", "close")]) {
+    // A redirect that names its host means that one.
+    let own = own.filter(|(name, _)| !(place.named && is(name, "Host")));
+    let given = |name: &str| own.clone().any(|(own, _)| is(own, name));
+    let usual = usual.into_iter().filter(|(name, _)| !given(name));
+    for (name, value) in usual.chain(own.clone()).chain([("Connection", "close")]) {
         text.push_str(name);
         text.push_str(": ");
         text.push_str(value);
@@ -58,46 +86,73 @@ fn request(authority: &str, path: &str, headers: &[(String, String)]) -> String 
     text
 }
 
-/// The path, if the redirect leads to the same server.
-fn within(server: &Server, location: Option<&str>) -> Option<String> {
-    let location = location?;
-    let own = format!("http://{}", server.address);
-    let path = location.strip_prefix(&own).unwrap_or(location);
-    let local = path.starts_with('/') && !path.starts_with("//");
-    let fit = path.bytes().all(|byte| byte.is_ascii_graphic());
-    let path = path.split('#').next()?;
-    (local && fit).then(|| path.to_owned())
+fn wrong(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Head {
     status: u16,
     location: Option<String>,
+    /// Of the body; `None` is until the connection ends, or in chunks.
+    length: Option<u64>,
 }
 
-fn read_head(stream: &mut impl Read) -> io::Result<Head> {
-    let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+/// The head of the answer itself, and what came with it of the body.
+fn read_head(stream: &mut impl Read) -> io::Result<(Head, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 1024];
     loop {
         while let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
-            let head =
-                parse(&bytes[..end]).ok_or_else(|| wrong("the answer is not HTTP/1".to_owned()))?;
+            let head = parse(&bytes[..end]).ok_or_else(|| wrong("the answer is not HTTP/1"))?;
+            bytes.drain(..end + 4);
             if !(100..200).contains(&head.status) || head.status == 101 {
-                return Ok(head);
+                return Ok((head, bytes));
             }
-            bytes.drain(..end + 4); // a word beforehand, such as 103
+            // That was a word beforehand, such as 103.
         }
         if bytes.len() > MAX_HEAD_BYTES {
-            return Err(wrong(format!(
-                "the head of the answer is larger than {MAX_HEAD_BYTES} bytes"
-            )));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the head of the answer is larger than {MAX_HEAD_BYTES} bytes"),
+            ));
         }
         match stream.read(&mut chunk)? {
-            0 => return Err(wrong("the connection ended before an answer".to_owned())),
+            0 => return Err(wrong("the connection ended before an answer")),
             read => bytes.extend_from_slice(&chunk[..read]),
         }
     }
+}
+
+/// Hears the server out, as far as a body is worth it.
+fn read_body(stream: &mut impl Read, head: &Head, mut bytes: Vec<u8>) -> io::Result<()> {
+    if matches!(head.status, 101 | 204 | 304) {
+        return Ok(());
+    }
+    let announced = head
+        .length
+        .map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    let wanted = announced.unwrap_or(usize::MAX).min(MAX_BODY_BYTES);
+    let mut chunk = [0; 1024];
+    while bytes.len() < wanted {
+        // Some keep the connection although they were asked not to; the last chunk is an end, too.
+        if announced.is_none() && bytes.ends_with(b"0\r\n\r\n") {
+            return Ok(());
+        }
+        match stream.read(&mut chunk) {
+            Ok(0) if announced.is_some() => {
+                return Err(wrong("the connection ended within the answer's body"));
+            }
+            Ok(0) => return Ok(()),
+            Ok(read) => bytes.extend_from_slice(&chunk[..read]),
+            // An end of TLS without a farewell, where the end of the connection was the end of the body.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && announced.is_none() => {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn parse(head: &[u8]) -> Option<Head> {
@@ -109,11 +164,19 @@ fn parse(head: &[u8]) -> Option<Head> {
         .parse()
         .ok()
         .filter(|status| *status >= 100)?;
-    let mut fields = lines.filter_map(|line| line.split_once(':'));
-    let location = fields.find(|(name, _)| name.eq_ignore_ascii_case("location"));
+    let fields: Vec<_> = lines.filter_map(|line| line.split_once(':')).collect();
+    let field = |wanted: &str| {
+        let mut own = fields
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        own.next().map(|(_, value)| value.trim())
+    };
+    let chunked = field("transfer-encoding").is_some();
+    let length = field("content-length").filter(|_| !chunked);
     Some(Head {
         status,
-        location: location.map(|(_, value)| value.trim().to_owned()),
+        location: field("location").map(str::to_owned),
+        length: length.and_then(|length| length.parse().ok()),
     })
 }
 
@@ -123,22 +186,27 @@ mod tests {
 
     #[test]
     fn heads_are_read_or_refused() {
-        let good = |status, location: Option<&str>| {
+        let good = |status, location: Option<&str>, length| {
             Ok(Head {
                 status,
                 location: location.map(str::to_owned),
+                length,
             })
         };
         let long = format!("HTTP/1.1 200 OK\r\nA: {}\r\n", "a".repeat(MAX_HEAD_BYTES));
         for (answer, expected) in [
-            ("HTTP/1.1 200 OK\r\n\r\nbody", good(200, None)),
+            ("HTTP/1.1 200 OK\r\n\r\nbody", good(200, None, None)),
             (
-                "HTTP/1.0 503 no\r\nLocation: /x\r\n\r\n",
-                good(503, Some("/x")),
+                "HTTP/1.0 503 no\r\nLocation: /x\r\nCONTENT-length: 7\r\n\r\n",
+                good(503, Some("/x"), Some(7)),
+            ),
+            (
+                "HTTP/1.1 200 x\r\nContent-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n",
+                good(200, None, None),
             ),
             (
                 "HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
-                good(204, None),
+                good(204, None, None),
             ),
             ("HTTP/1.1 200 OK\r\n", Err("ended before an answer")),
             ("HTTP/1.1 99 x\r\n\r\n", Err("not HTTP/1")),
@@ -148,7 +216,7 @@ mod tests {
         ] {
             let found = read_head(&mut answer.as_bytes()).map_err(|error| error.to_string());
             match (found, expected) {
-                (Ok(head), Ok(expected)) => assert_eq!(head, expected, "{answer:?}"),
+                (Ok((head, _)), Ok(expected)) => assert_eq!(head, expected, "{answer:?}"),
                 (Err(said), Err(part)) => assert!(said.contains(part), "{answer:?}: {said}"),
                 (found, _) => panic!("{answer:?}: {found:?}"),
             }
@@ -158,9 +226,20 @@ mod tests {
     #[test]
     fn own_fields_take_the_place_of_the_usual_ones() {
         let own = [("hOST".to_owned(), "shop".to_owned())];
+        let mut place = Place {
+            tls: false,
+            port: 1,
+            target: "/x".to_owned(),
+            named: false,
+        };
         assert_eq!(
-            request("127.0.0.1:1", "/x", &own),
+            request("127.0.0.1:1", &place, &own),
             "GET /x HTTP/1.1\r\nUser-Agent: kube-probe/voile\r\nAccept: */*\r\nhOST: shop\r\nConnection: close\r\n\r\n"
+        );
+        place.named = true;
+        assert_eq!(
+            request("127.0.0.1:1", &place, &own),
+            "GET /x HTTP/1.1\r\nHost: 127.0.0.1:1\r\nUser-Agent: kube-probe/voile\r\nAccept: */*\r\nConnection: close\r\n\r\n"
         );
     }
 }

@@ -1,15 +1,17 @@
-//! One question to an application, as Kubernetes' kubelet asks it: by TCP, HTTP/1.1 or gRPC's health protocol, in
-//! plaintext, on the calling thread, within a deadline. What comes back is not trusted: a bounded part of it is read. Who
+//! One question to an application, as Kubernetes' kubelet asks it: by TCP, HTTP/1.1 (also over TLS, where no certificate is
+//! verified) or gRPC's health protocol, on the calling thread, within a deadline. What comes back is not trusted: a bounded part of it is read. Who
 //! asks, how often, and what follows from the answers is decided elsewhere.
 
 mod grpc;
 mod http;
+mod tls;
 
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustls::{ClientConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
 /// What is asked.
@@ -17,8 +19,11 @@ use socket2::{Domain, Socket, Type};
 pub enum Question {
     /// Whether a connection is accepted.
     Tcp,
-    /// Whether `GET` is answered by a status from 200 to 399. Redirects within the application are followed.
+    /// Whether `GET` is answered by a status from 200 to 399. Redirects to the same host are followed, at whatever port; so
+    /// an answer from 300 leads elsewhere.
     Http {
+        /// Over TLS; whoever answers is believed.
+        tls: bool,
         /// Path and query, fit for a request line.
         path: String,
         /// Fields in place of, or beside, the usual ones; fit for a head.
@@ -118,14 +123,20 @@ pub fn ask(
         until: Instant::now() + timeout,
     };
     let (answer, asked) = match question {
-        Question::Tcp => (server.connect().map(|_| OK), address.to_string()),
-        Question::Http { path, headers } => (
-            http::get(&server, path, headers),
-            format!("http://{address}{path}"),
+        Question::Tcp => (
+            server.connect(address.port()).map(|_| OK),
+            address.to_string(),
         ),
+        Question::Http { tls, path, headers } => {
+            let scheme = if *tls { "https" } else { "http" };
+            (
+                http::get(&server, *tls, path, headers),
+                format!("{scheme}://{address}{path}"),
+            )
+        }
         Question::Grpc { service } => {
             let checked = server
-                .connect()
+                .connect(address.port())
                 .and_then(|mut stream| grpc::check(&mut stream, address, service));
             (checked.map(|()| OK), format!("grpc://{address}"))
         }
@@ -145,10 +156,16 @@ pub fn ask(
                     format!("{asked}: no answer within {timeout:?}")
                 }
                 io::ErrorKind::ConnectionRefused => format!("{asked}: nobody listens"),
+                _ if is_tls(&error) => format!("{asked}: TLS: {error}"),
                 _ => format!("{asked}: {error}"),
             },
         }),
     }
+}
+
+fn is_tls(error: &io::Error) -> bool {
+    let inner = error.get_ref();
+    inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }
 
 /// Whom one question is for, and until when.
@@ -159,15 +176,26 @@ struct Server {
 }
 
 impl Server {
-    fn connect(&self) -> io::Result<Bounded> {
-        let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, None)?;
+    /// Any port of it: a redirect may lead to another.
+    fn connect(&self, port: u16) -> io::Result<Bounded> {
+        let mut address = self.address;
+        address.set_port(port);
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         if let Some(mark) = self.mark {
             socket.set_mark(mark)?;
         }
-        socket.connect_timeout(&self.address.into(), left(self.until)?)?;
+        socket.connect_timeout(&address.into(), left(self.until)?)?;
         Ok(Bounded {
             stream: socket.into(),
             until: self.until,
+        })
+    }
+
+    fn stream(&self, port: u16, tls: bool) -> io::Result<Stream> {
+        let stream = self.connect(port)?;
+        Ok(match tls {
+            false => Stream::Plain(stream),
+            true => Stream::Tls(Box::new(tls::client(self, stream)?)),
         })
     }
 }
@@ -176,6 +204,47 @@ impl Server {
 struct Bounded {
     stream: TcpStream,
     until: Instant,
+}
+
+/// A connection, encrypted or not.
+enum Stream {
+    Plain(Bounded),
+    Tls(Box<StreamOwned<ClientConnection, Bounded>>),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+impl Drop for Stream {
+    /// A farewell, so that the server does not take the end for an attack; whether it arrives does not matter.
+    fn drop(&mut self) {
+        if let Self::Tls(stream) = self {
+            stream.conn.send_close_notify();
+            let _ = stream.conn.write_tls(&mut stream.sock);
+        }
+    }
 }
 
 fn left(until: Instant) -> io::Result<Duration> {

@@ -7,6 +7,7 @@ mod captured;
 mod credentials;
 mod destination_rules;
 mod handover;
+mod handover_names;
 mod handover_protocols;
 mod hostile;
 mod http2;

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::process::Signal;
+use rustls::sign::SingleCertAndKey;
+use voile_testkit::TestAuthority;
 
 use crate::mesh::{application, get, wait_until};
 use crate::up::Up;
@@ -48,6 +50,7 @@ spec:
     livenessProbe: {exec: {command: [test, "!", -e, dead]}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 2}
   - name: side
     command: ["$(VOILE)", echo, --listen, "0.0.0.0:8081"]
+    startupProbe: {httpGet: {path: /up, port: 8443, scheme: HTTPS}, periodSeconds: 1, timeoutSeconds: 20, failureThreshold: 60}
     readinessProbe: {grpc: {port: 8081}, periodSeconds: 1, timeoutSeconds: 20}
 ---
 apiVersion: v1
@@ -90,10 +93,38 @@ fn health_page(pid: u32, status: &Arc<AtomicU16>) {
     });
 }
 
-/// As a kubelet would on another machine: from the network of the mesh, in plaintext.
-fn who_cannot_speak_mutual_tls_asks_the_sidecar(up: &Up, status: &AtomicU16) {
+/// Serves another by TLS, with a certificate that nobody on this machine trusts.
+fn secure_page(pid: u32) {
+    let listener = inside(pid, || TcpListener::bind("0.0.0.0:8443")).expect("bound");
+    let authority = TestAuthority::new();
+    let certificate = authority.expired("elsewhere", "nobody");
+    let resolver = SingleCertAndKey::from(Arc::clone(certificate.certified_key()));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(resolver));
+    let config = Arc::new(config);
+    application::serve(listener, move |stream| {
+        use std::io::Write as _;
+        let connection = rustls::ServerConnection::new(Arc::clone(&config)).expect("made");
+        let stream = rustls::StreamOwned::new(connection, stream);
+        let mut reader = std::io::BufReader::new(stream);
+        if let Some((head, _)) = application::read_request(&mut reader) {
+            let good = head.starts_with("GET /up HTTP/1.1\r\n");
+            let status = if good { 200 } else { 404 };
+            let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
+            let _ = reader.get_mut().write_all(answer.as_bytes());
+        }
+    });
+}
+
+/// Asks the sidecar of the pod whose probe of that port and path has been told of, as a kubelet would on another machine:
+/// from the network of the mesh, in plaintext.
+fn kubelet(up: &Up, probe: &str, path: &str) -> Option<u16> {
     let said = up.text("err");
-    let (before, _) = said.split_once(":8090/healthz").expect("said above");
+    let (before, _) = said.split_once(probe).expect("said before");
     let (_, address) = before.rsplit_once("http://").expect("a URL");
     let sidecar = SocketAddr::new(address.parse().expect("an address"), 15020);
     let family = up.family();
@@ -101,14 +132,17 @@ fn who_cannot_speak_mutual_tls_asks_the_sidecar(up: &Up, status: &AtomicU16) {
         .iter()
         .find(|line| line.contains(" control --config "));
     let control = control.and_then(|line| line.split(' ').next()?.parse().ok());
-    let ask = |path: &str| {
-        let answer = ask_inside(control.expect("the control plane"), sidecar, path);
-        answer.map(|(status, _)| status)
-    };
+    let answer = ask_inside(control.expect("the control plane"), sidecar, path);
+    answer.map(|(status, _)| status)
+}
+
+fn who_cannot_speak_mutual_tls_asks_the_sidecar(up: &Up, status: &AtomicU16) {
+    let ask = |path: &str| kubelet(up, ":8090/healthz", path);
     for (path, expected) in [
         ("/app-health/app/readyz", 200),
         ("/app-health/app/startupz", 200),
         ("/app-health/side/readyz", 200),
+        ("/app-health/side/startupz", 200),
         // What is asked by a program, is not declared, or is no path of a probe.
         ("/app-health/app/livez", 404),
         ("/app-health/side/livez", 404),
@@ -148,6 +182,7 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
     };
     let status = Arc::new(AtomicU16::new(503));
     health_page(server, &status);
+    secure_page(server);
     wait_until("the mesh waits for who is not ready", || {
         up.text("err").contains("/healthz answers 503")
     });
@@ -178,6 +213,64 @@ fn probes_pass_strict_mutual_tls_decide_who_takes_traffic_and_restart_what_hangs
     });
     wait_until("its cure is its restart", || !up.file("dead").exists());
     wait_until("the restarted server is called", answered(true));
+    up.signal(Signal::TERM);
+    assert!(up.wait().success(), "{}", up.text("err"));
+}
+
+/// A server whose probe is not rewritten, so it comes as a call without a sidecar does.
+const NOT_REWRITTEN: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: probed, labels: {istio-injection: enabled}}
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: probed}
+spec: {mtls: {mode: STRICT}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: server, namespace: probed}
+spec: {type: LoadBalancer, selector: {app: server}, ports: [{name: http, port: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: server
+  namespace: probed
+  labels: {app: server}
+  annotations: {sidecar.istio.io/rewriteAppHTTPProbers: "false"}
+spec:
+  containers:
+  - name: app
+    command: ["$(VOILE)", echo, --listen, "0.0.0.0:8080"]
+    readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1, timeoutSeconds: 20}
+"#;
+
+#[test]
+fn a_probe_that_is_not_rewritten_meets_mutual_tls_as_every_stranger_does() {
+    let fill = |folder: &Path| {
+        fs::write(folder.join("probed.yaml"), NOT_REWRITTEN).expect("written");
+    };
+    let mut up = Up::start_as(fill, &["--isolation", "netns", "--quiet"], None);
+    let mut skipped = false;
+    wait_until("its probe fails, or there are no namespaces", || {
+        let said = up.text("err");
+        skipped = said.contains("is not possible here");
+        skipped || said.contains(":8080/healthz: ")
+    });
+    if skipped {
+        eprintln!("skipped: {}", up.text("err"));
+        up.wait();
+        return;
+    }
+    if is_root() {
+        let asked = kubelet(&up, ":8080/healthz: ", "/app-health/app/readyz");
+        assert_eq!(asked, Some(404), "nobody rewrote it");
+    }
+    up.edit("probed.yaml", "mode: STRICT", "mode: PERMISSIVE");
+    let server = up.ready()["probed/server"];
+    assert_eq!(get(server, "/").expect("an answer").status, 200);
     up.signal(Signal::TERM);
     assert!(up.wait().success(), "{}", up.text("err"));
 }

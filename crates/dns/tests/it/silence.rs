@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use voile_dns::{ForwardError, Over, Upstreams};
+use voile_dns::{ForwardError, Over, Resolver, Upstreams};
 
 /// `web` A IN.
 const QUESTION: &[u8] =
@@ -21,4 +21,90 @@ async fn questions_after_the_first_unanswered_ones_are_not_kept_waiting() {
     assert!(matches!(second, Err(ForwardError::All(_))), "{second:?}");
     let third = upstreams.forward(QUESTION, Over::Udp).await;
     assert!(matches!(third, Err(ForwardError::Silent)), "{third:?}");
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_resolver_that_answers_others_is_not_taken_for_silent() {
+    let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await;
+    let server = server.expect("a socket");
+    let upstreams = Upstreams::fixed(server.local_addr().expect("an address"));
+    // It never answers what asks for `dead`, such as names whose own servers are gone.
+    let dead = QUESTION.to_vec();
+    let mut good = QUESTION.to_vec();
+    good[14] = b'w';
+    let mut dead_name = dead.clone();
+    dead_name[14] = b'd';
+    let serve = async {
+        let mut buffer = [0; 512];
+        loop {
+            let (length, peer) = server.recv_from(&mut buffer).await.expect("a question");
+            if buffer[14] != b'd' {
+                buffer[2] |= 0x80;
+                server.send_to(&buffer[..length], peer).await.expect("sent");
+            }
+        }
+    };
+    let ask = async {
+        let (first, second, between) = tokio::join!(
+            upstreams.forward(&dead_name, Over::Udp),
+            upstreams.forward(&dead_name, Over::Udp),
+            upstreams.forward(&good, Over::Udp),
+        );
+        assert!(first.is_err() && second.is_err() && between.is_ok());
+        let next = upstreams.forward(&good, Over::Udp).await;
+        assert!(next.is_ok(), "{next:?}");
+    };
+    tokio::select! {
+        () = ask => {}
+        () = serve => {}
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_answer_that_did_not_fit_is_asked_for_again_by_tcp() {
+    use std::net::IpAddr;
+    use std::path::Path;
+    use std::rc::Rc;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let tcp = tcp.expect("a socket");
+    let address = tcp.local_addr().expect("bound");
+    let udp = tokio::net::UdpSocket::bind(address)
+        .await
+        .expect("a socket");
+    let by_udp = async {
+        let mut buffer = [0; 512];
+        loop {
+            let (length, peer) = udp.recv_from(&mut buffer).await.expect("a question");
+            buffer[2] |= 0x82; // an answer, cut short
+            udp.send_to(&buffer[..length], peer).await.expect("sent");
+        }
+    };
+    let by_tcp = async {
+        loop {
+            let (mut stream, _) = tcp.accept().await.expect("a connection");
+            let length = stream.read_u16().await.expect("a length");
+            let mut packet = vec![0; length.into()];
+            stream.read_exact(&mut packet).await.expect("a question");
+            packet.truncate(12 + 5 + 4);
+            let is_a = packet[18] == 1;
+            packet[2] |= 0x80;
+            packet[11] = 0;
+            if is_a {
+                packet[7] = 1;
+                packet.extend(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\xc0\x00\x02\x09");
+            }
+            let length = u16::try_from(packet.len()).expect("short");
+            stream.write_u16(length).await.expect("sent");
+            stream.write_all(&packet).await.expect("sent");
+        }
+    };
+    let resolver = Resolver::new(Path::new("/nowhere"), Rc::new(Upstreams::fixed(address)));
+    let found = tokio::select! {
+        found = resolver.lookup("web") => found.expect("found"),
+        () = by_udp => unreachable!("it goes on"),
+        () = by_tcp => unreachable!("it goes on"),
+    };
+    assert_eq!(found.addresses, [IpAddr::from([192, 0, 2, 9])]);
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Namespace;
 use super::netlink::{
-    CHANGE, CREATE, Message, NEW_ADDRESS, NEW_LINK, NEW_ROUTE, NEW_RULE, Netlink, attribute,
+    CHANGE, CREATE, Message, NEW_ADDRESS, NEW_LINK, NEW_ROUTE, NEW_RULE, Netlink, SET_NEIGHBOURS,
+    attribute,
 };
 
 /// The loopback device is always the first.
@@ -20,7 +21,7 @@ const UP: u32 = 1;
 const V4_BITS: u8 = 32;
 const V6_BITS: u8 = 128;
 
-// Attributes: see `linux/if_link.h`, `linux/if_addr.h`, `linux/rtnetlink.h`, `linux/veth.h`.
+// Attributes: see `linux/if_link.h`, `linux/if_addr.h`, `linux/rtnetlink.h`, `linux/veth.h`, `linux/neighbour.h`.
 const LINK_NAME: u16 = 3;
 const LINK_MASTER: u16 = 10;
 const LINK_INFO: u16 = 18;
@@ -47,6 +48,15 @@ const TURNED_BACK: u8 = 133;
 const RULE_PRIORITY: u16 = 6;
 const RULE_MARK: u16 = 10;
 const RULE_TO_TABLE: u8 = 1;
+const NEIGHBOURS_NAME: u16 = 1;
+const NEIGHBOURS_SETTINGS: u16 = 6;
+const OF_DEVICE: u16 = 1;
+const ASK_AGAIN_AFTER: u16 = 5;
+const ASK_TIMES: u16 = 11;
+/// Who has an address is asked three times, as everywhere, but this often, in milliseconds: on a bridge inside one kernel
+/// the answer takes microseconds, and whoever calls an address that nobody has should not wait for the usual 3 s.
+const PATIENCE_MS: u64 = 100;
+const QUESTIONS: u32 = 3;
 
 /// An address and the length of its network's prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +97,7 @@ impl Bridge {
                 .map_err(doing(format!("give the bridge {}", address.address)))?;
         }
         up(&netlink, SECOND).map_err(doing("bring up the bridge"))?;
+        hurry(&netlink, SECOND, v6).map_err(doing("set the bridge's patience"))?;
         // Forwarding answers calls to addresses that are nowhere with "unreachable" at once, instead of silence.
         set("/proc/sys/net/ipv4/ip_forward", "1").map_err(doing("switch on forwarding"))?;
         if v6 {
@@ -138,6 +149,7 @@ impl Bridge {
                     .map_err(doing(format!("give a pod {}", address.address)))?;
             }
             up(&netlink, SECOND).map_err(doing("bring up eth0"))?;
+            hurry(&netlink, SECOND, self.v6).map_err(doing("set the patience of eth0"))?;
             for gateway in gateways.iter().filter(|ip| wanted(ip)) {
                 add_default_route(&netlink, *gateway).map_err(doing("add the default route"))?;
             }
@@ -168,6 +180,25 @@ fn info(kind: &str, data: &[u8]) -> Vec<u8> {
 
 fn up(netlink: &Netlink, index: u32) -> io::Result<()> {
     netlink.request(Message::new(NEW_LINK, CHANGE, &link(index, UP)))
+}
+
+/// Makes a device learn soon that nobody has an address. By netlink, since the files in /proc are hidden in user namespaces.
+fn hurry(netlink: &Netlink, index: u32, v6: bool) -> io::Result<()> {
+    let tables = [
+        (libc::AF_INET, "arp_cache"),
+        (libc::AF_INET6, "ndisc_cache"),
+    ];
+    for (family, name) in &tables[..=usize::from(v6)] {
+        let mut settings = Vec::new();
+        attribute(&mut settings, OF_DEVICE, &index.to_ne_bytes());
+        attribute(&mut settings, ASK_AGAIN_AFTER, &PATIENCE_MS.to_ne_bytes());
+        attribute(&mut settings, ASK_TIMES, &QUESTIONS.to_ne_bytes());
+        let set = Message::new(SET_NEIGHBOURS, CHANGE, &[low_byte(*family), 0, 0, 0])
+            .text(NEIGHBOURS_NAME, name)
+            .nested(NEIGHBOURS_SETTINGS, &settings);
+        netlink.request(set)?;
+    }
+    Ok(())
 }
 
 fn add_address(netlink: &Netlink, index: u32, given: Prefixed) -> io::Result<()> {

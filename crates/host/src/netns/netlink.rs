@@ -14,6 +14,7 @@ pub(super) const NEW_LINK: u16 = 16;
 pub(super) const NEW_ADDRESS: u16 = 20;
 pub(super) const NEW_ROUTE: u16 = 24;
 pub(super) const NEW_RULE: u16 = 32;
+pub(super) const SET_NEIGHBOURS: u16 = 67;
 
 /// Make it, and fail when it is there.
 pub(super) const CREATE: u16 = 0x400 | 0x200;

@@ -198,3 +198,28 @@ fn pod_without_sidecar(tool: &Tool, bridge: &Bridge) {
     }
     panic!("only {heard:?} answered");
 }
+
+#[test]
+fn who_calls_an_address_that_nobody_has_hears_of_it_soon() {
+    let Some((mesh, bridge)) = mesh() else {
+        return;
+    };
+    let caller = pod(&bridge, 2);
+    // The kernel's own patience is 3 s.
+    let patience = Duration::from_millis(2500);
+    for (inside, who) in [(&caller, "a pod"), (&mesh, "the mesh")] {
+        let mut nobody = vec![IpAddr::from(v4(99))];
+        if bridge.has_v6() {
+            nobody.push(v6(99).into());
+        }
+        for address in nobody {
+            let call = || TcpStream::connect_timeout(&(address, 80).into(), patience);
+            let error = inside.run(call).expect("entered").expect_err("nobody");
+            assert_eq!(
+                error.kind(),
+                std::io::ErrorKind::HostUnreachable,
+                "{who}, {address}"
+            );
+        }
+    }
+}

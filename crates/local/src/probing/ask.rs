@@ -53,12 +53,14 @@ impl Ask {
             Question::Tcp { port } => network(*port, voile_probe::Question::Tcp),
             Question::Http {
                 port,
+                tls,
                 path,
                 headers,
             } => {
                 let headers = headers.iter();
                 let headers = headers.map(|(name, value)| (name.to_string(), value.to_string()));
                 let question = voile_probe::Question::Http {
+                    tls: *tls,
                     path: path.to_string(),
                     headers: headers.collect(),
                 };
@@ -87,7 +89,7 @@ impl Ask {
         }
     }
 
-    fn run(&self) -> Result<(), String> {
+    fn run(&self) -> Heard {
         match &self.what {
             What::Network {
                 address,
@@ -101,13 +103,18 @@ impl Ask {
                         .run(|| ask(*address, Some(MARK_INWARD), question, self.timeout))
                         .map_err(|error| error.to_string())?,
                 };
-                asked.map(|_| ()).map_err(|failure| failure.why)
+                let elsewhere = |status: u16| {
+                    let warning =
+                        format!("is redirected elsewhere ({status}), which counts as good");
+                    (300..400).contains(&status).then_some(warning)
+                };
+                asked.map(elsewhere).map_err(|failure| failure.why)
             }
             What::Program(recipe) => {
                 let program = recipe.program.display();
                 let mut child = recipe.spec().start().map_err(|error| error.to_string())?;
                 match child.wait(self.timeout) {
-                    Some(exit) if exit.is_success() => Ok(()),
+                    Some(exit) if exit.is_success() => Ok(None),
                     Some(exit) => Err(format!("`{program}` {exit}")),
                     None => {
                         child.stop(Duration::ZERO);
@@ -119,8 +126,11 @@ impl Ask {
     }
 }
 
-/// To the thread and back: questions, and whether each was answered well, or why not.
-type Channels = (Sender<Ask>, Receiver<Result<(), String>>);
+/// Answered well, perhaps with something that people should know; or why not.
+pub(super) type Heard = Result<Option<String>, String>;
+
+/// To the thread and back.
+type Channels = (Sender<Ask>, Receiver<Heard>);
 
 /// The thread, started by the first question; it ends when this is dropped, after the question it is asking.
 #[derive(Debug, Default)]
@@ -148,7 +158,7 @@ impl Asker {
     }
 
     /// The answer, if it has come.
-    pub(super) fn answer(&mut self) -> Option<Result<(), String>> {
+    pub(super) fn answer(&mut self) -> Option<Heard> {
         if let Some(failed) = self.failed.take() {
             return Some(Err(failed));
         }

@@ -76,6 +76,15 @@ impl Course {
         self.next = since + self.initial_delay;
     }
 
+    /// For people.
+    pub(super) fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Startup => "startup probe",
+            Kind::Readiness => "readiness probe",
+            Kind::Liveness => "liveness probe",
+        }
+    }
+
     pub(super) fn verdict(&self) -> Verdict {
         self.verdict
     }

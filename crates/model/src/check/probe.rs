@@ -181,18 +181,9 @@ fn question(
 fn http(written: &written::HttpGet, ports: &[ContainerPort], report: &Report) -> Option<Question> {
     let port = port(written.port.as_ref(), &written.at, ports, report);
     let host = no_host(written.host.as_ref(), report);
-    let scheme = match &written.scheme {
-        None => Some(()),
-        Some(text) if &*text.value == "HTTPS" => {
-            report.error(
-                codes::NOT_YET,
-                &text.at,
-                "probes by HTTPS are not yet supported, and this one would not be asked",
-                "ask a port that speaks HTTP, or use tcpSocket or exec",
-            );
-            None
-        }
-        Some(text) => report.one_of(text, &[("HTTP", ()), ("HTTPS", ())]),
+    let tls = match &written.scheme {
+        None => Some(false),
+        Some(text) => report.one_of(text, &[("HTTP", false), ("HTTPS", true)]),
     };
     let path = match &written.path {
         None => Some("/".into()),
@@ -201,9 +192,9 @@ fn http(written: &written::HttpGet, ports: &[ContainerPort], report: &Report) ->
     let headers = written.headers.iter().map(|one| header(one, report));
     let headers: Vec<_> = headers.collect();
     host?;
-    scheme?;
     Some(Question::Http {
         port: port?,
+        tls: tls?,
         path: path?,
         headers: headers.into_iter().collect::<Option<_>>()?,
     })

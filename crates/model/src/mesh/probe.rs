@@ -38,10 +38,12 @@ pub struct Probe {
 /// What a probe asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// `GET`, in plaintext; a status from 200 to 399 is good.
+    /// `GET`; a status from 200 to 399 is good.
     Http {
         /// Where.
         port: Port,
+        /// Over TLS, whatever certificate is shown.
+        tls: bool,
         /// Path and query, beginning with `/`, fit for a request line.
         path: Arc<str>,
         /// More fields of the request, fit for a head; a `Host` replaces the usual one.

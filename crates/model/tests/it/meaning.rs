@@ -417,7 +417,7 @@ spec:
   - name: app
     image: x
     ports: [{name: health, containerPort: 8081}]
-    readinessProbe: {httpGet: {path: healthz, port: health}}
+    readinessProbe: {httpGet: {path: healthz, port: health, scheme: HTTPS}}
     livenessProbe: {tcpSocket: {port: 80}, initialDelaySeconds: 3, periodSeconds: 4, timeoutSeconds: 5, failureThreshold: 6, terminationGracePeriodSeconds: 7}
 ",
     );
@@ -430,6 +430,7 @@ spec:
     let readiness = Probe {
         question: Question::Http {
             port: port(8081),
+            tls: true,
             path: "/healthz".into(),
             headers: vec![],
         },

@@ -1,5 +1,7 @@
 //! Questions to servers that answer well, badly, strangely or not at all.
 
+mod https;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -23,7 +25,8 @@ fn server(answers: Vec<Vec<u8>>) -> (SocketAddr, thread::JoinHandle<Vec<String>>
             let read = stream.read(&mut buffer).unwrap_or(0);
             asked.push(String::from_utf8_lossy(&buffer[..read]).into_owned());
             let _ = stream.write_all(&answer);
-            // Silence until the asker has had enough.
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            // Nothing more until the asker has had enough.
             let _ = stream.read_to_end(&mut Vec::new());
         }
         asked
@@ -33,6 +36,7 @@ fn server(answers: Vec<Vec<u8>>) -> (SocketAddr, thread::JoinHandle<Vec<String>>
 
 fn http(path: &str) -> Question {
     Question::Http {
+        tls: false,
         path: path.to_owned(),
         headers: vec![("X-Probe".to_owned(), "yes".to_owned())],
     }
@@ -88,10 +92,59 @@ fn redirects_within_the_application_are_followed_but_not_for_ever() {
     let (address, thread) = server(vec![redirect.clone(), good]);
     assert_eq!(ask(address, None, &http("/"), LONG), Ok(200));
     assert!(thread.join().unwrap()[1].starts_with("GET /further "));
-    let (address, thread) = server(vec![redirect; 11]);
+    let (address, thread) = server(vec![redirect; 10]);
     let failure = ask(address, None, &http("/"), LONG).unwrap_err();
-    assert!(failure.why.contains("redirected more than 10"), "{failure}");
+    assert!(failure.why.contains("redirected more than 9"), "{failure}");
     thread.join().unwrap();
+}
+
+#[test]
+fn a_redirect_to_another_port_of_the_same_host_is_followed() {
+    let (second, answering) = server(vec![b"HTTP/1.1 204 No\r\n\r\n".to_vec()]);
+    let location = format!("HTTP/1.1 307 x\r\nLocation: http://{second}/y?z\r\n\r\n");
+    let (first, redirecting) = server(vec![location.into_bytes()]);
+    let question = Question::Http {
+        tls: false,
+        path: "/x".to_owned(),
+        headers: vec![("Host".to_owned(), "shop".to_owned())],
+    };
+    assert_eq!(ask(first, None, &question, LONG), Ok(204));
+    let asked = redirecting.join().unwrap().remove(0);
+    assert!(asked.contains("\r\nHost: shop\r\n"), "{asked}");
+    let asked = answering.join().unwrap().remove(0);
+    assert!(asked.starts_with("GET /y?z "), "{asked}");
+    assert!(
+        asked.contains(&format!("\r\nHost: {second}\r\n")),
+        "{asked}"
+    );
+}
+
+#[test]
+fn a_body_is_heard_out_but_not_for_ever() {
+    let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
+    let endless = "x".repeat(100_000);
+    for (answer, expected) in [
+        (chunks.to_owned(), None),
+        ("HTTP/1.1 200 OK\r\n\r\nuntil the end".to_owned(), None),
+        (format!("HTTP/1.1 200 OK\r\n\r\n{endless}"), None),
+        (
+            format!("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{endless}"),
+            None,
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok".to_owned(),
+            Some("ended within the answer's body"),
+        ),
+    ] {
+        let (address, thread) = server(vec![answer.clone().into_bytes()]);
+        let found = ask(address, None, &http("/"), LONG);
+        match (&found, expected) {
+            (Ok(200), None) => {}
+            (Err(failure), Some(part)) => assert!(failure.why.contains(part), "{failure}"),
+            _ => panic!("{}: {found:?}", &answer[..40]),
+        }
+        thread.join().unwrap();
+    }
 }
 
 #[test]
@@ -172,6 +225,7 @@ fn silence_and_absence_are_told_apart() {
 fn what_would_not_stay_one_request_is_not_asked() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     let question = |path: &str, name: &str, value: &str| Question::Http {
+        tls: false,
         path: path.to_owned(),
         headers: vec![(name.to_owned(), value.to_owned())],
     };

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use voile_dns::message::{self, Query, QueryKind, Received};
-use voile_dns::{Answers, Over, Resolver, Upstreams};
+use voile_dns::{Answers, Line, Over, Resolver, Upstreams};
 use voile_model::Hostname;
 use voile_proto::type_url;
 use voile_telemetry::Family;
@@ -34,8 +34,13 @@ const CONTROL_WAIT: Duration = Duration::from_secs(2);
 const MAX_NAMES: usize = 4096;
 /// Names let go at once when there is no room, so that finding them is not paid for by every name.
 const NAMES_LET_GO: usize = 256;
-/// Questions passed on at once: fewer than are answered at once, so that a resolver that is silent does not cost the mesh its names.
+/// Questions passed on at once; each has a socket of its own.
 const MAX_FORWARDED: usize = 256;
+/// Questions that wait for their turn: with those passed on fewer than are answered at once (2,048), so that a resolver that
+/// is silent does not cost the mesh its names.
+const MAX_WAITING: usize = 1024;
+/// How long they do: together with the resolver's time (4 s) less than a client's patience (5 s).
+const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
 /// How long a name may go unused before it is let go.
 const UNUSED_FOR: Duration = Duration::from_secs(600);
 /// What `resolv.conf` and `hosts` are called.
@@ -140,7 +145,7 @@ pub(super) struct Dns {
     asked: RefCell<HashMap<Arc<str>, Instant>>,
     sweeping: Cell<bool>,
     /// Questions that the resolver is being asked.
-    forwarded: Cell<usize>,
+    line: Line,
     figures: Figures,
     services: RefCell<Vec<voile_dns::Service>>,
 }
@@ -168,7 +173,7 @@ impl Dns {
             heard,
             asked: RefCell::default(),
             sweeping: Cell::new(false),
-            forwarded: Cell::new(0),
+            line: Line::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN),
             figures: Figures::default(),
             services: RefCell::default(),
         });
@@ -369,7 +374,7 @@ impl Dns {
         if self.upstreams.is_nobody() {
             return message::no_such_name(packet);
         }
-        let Some(_place) = Forwarded::begin(&self.forwarded) else {
+        let Some(_turn) = self.line.turn().await else {
             add(&self.figures.upstream_failures);
             return message::server_failure(packet);
         };
@@ -427,25 +432,6 @@ impl Dns {
                 self.asked.borrow().len() as f64,
             ),
         ]
-    }
-}
-
-/// A question under way to the resolver; dropping it makes room.
-struct Forwarded<'a>(&'a Cell<usize>);
-
-impl<'a> Forwarded<'a> {
-    fn begin(count: &'a Cell<usize>) -> Option<Self> {
-        let asked = count.get();
-        (asked < MAX_FORWARDED).then(|| {
-            count.set(asked + 1);
-            Self(count)
-        })
-    }
-}
-
-impl Drop for Forwarded<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 

@@ -118,19 +118,17 @@ fn question(written: &Value) -> Result<Result<(u16, Question), &'static str>, St
         "grpc" => Question::Grpc {
             service: action["service"].as_str().unwrap_or_default().to_owned(),
         },
-        _ if action["scheme"]
-            .as_str()
-            .is_some_and(|scheme| scheme != "HTTP") =>
-        {
-            return Ok(Err("only probes by HTTP are carried, not by HTTPS"));
-        }
-        _ => http(action)?,
+        _ => match action["scheme"].as_str().unwrap_or("HTTP") {
+            "HTTP" => http(action, false)?,
+            "HTTPS" => http(action, true)?,
+            _ => return Ok(Err("only probes by HTTP and HTTPS are carried")),
+        },
     };
     question.fault().map_or(Ok(()), Err)?;
     Ok(Ok((port, question)))
 }
 
-fn http(action: &Value) -> Result<Question, String> {
+fn http(action: &Value, tls: bool) -> Result<Question, String> {
     let path = action["path"].as_str().unwrap_or("/");
     let slash = if path.starts_with('/') { "" } else { "/" };
     let mut headers = Vec::new();
@@ -140,6 +138,7 @@ fn http(action: &Value) -> Result<Question, String> {
         headers.push((name, text("value").unwrap_or_default()));
     }
     Ok(Question::Http {
+        tls,
         path: format!("{slash}{path}"),
         headers,
     })
@@ -239,11 +238,11 @@ mod tests {
                 readyz(
                     r#"{"httpGet":{"path":"healthz","port":8080,"scheme":"HTTP"},"timeoutSeconds":2}"#,
                 ),
-                Ok("8080 Http { path: \"/healthz\", headers: [] } 2s"),
+                Ok("8080 Http { tls: false, path: \"/healthz\", headers: [] } 2s"),
             ),
             (
                 readyz(r#"{"httpGet":{"port":1,"httpHeaders":[{"name":"Host","value":"x"}]}}"#),
-                Ok("1 Http { path: \"/\", headers: [(\"Host\", \"x\")] } 1s"),
+                Ok("1 Http { tls: false, path: \"/\", headers: [(\"Host\", \"x\")] } 1s"),
             ),
             (
                 readyz(r#"{"tcpSocket":{"port":80},"timeoutSeconds":9999}"#),
@@ -255,7 +254,11 @@ mod tests {
             ),
             (
                 readyz(r#"{"httpGet":{"port":443,"scheme":"HTTPS"}}"#),
-                Ok("only probes by HTTP are carried, not by HTTPS 1s"),
+                Ok("443 Http { tls: true, path: \"/\", headers: [] } 1s"),
+            ),
+            (
+                readyz(r#"{"httpGet":{"port":443,"scheme":"FTP"}}"#),
+                Ok("only probes by HTTP and HTTPS are carried 1s"),
             ),
             (
                 readyz(r#"{"httpGet":{"port":80,"host":"example.com"}}"#),

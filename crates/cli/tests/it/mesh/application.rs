@@ -1,6 +1,6 @@
 //! Applications behind the server's sidecar: threads that accept connections and do what the test says with each.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 /// Answers every connection of `listener` on a thread of its own, until the test process ends.
@@ -31,7 +31,7 @@ pub(crate) fn reflect(listener: TcpListener) {
 }
 
 /// One request's head and body (by Content-Length only), or nothing when the client is done.
-pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> Option<(String, String)> {
+pub(crate) fn read_request(reader: &mut BufReader<impl Read>) -> Option<(String, String)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if reader.read_line(&mut head).ok()? == 0 {
@@ -47,6 +47,6 @@ pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> Option<(String,
         })
         .unwrap_or(0);
     let mut body = vec![0; length];
-    std::io::Read::read_exact(reader, &mut body).ok()?;
+    reader.read_exact(&mut body).ok()?;
     Some((head, String::from_utf8_lossy(&body).into_owned()))
 }

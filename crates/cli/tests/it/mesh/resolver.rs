@@ -84,8 +84,8 @@ impl Resolver {
     }
 }
 
-/// Asks `server` for `name` (type `A`, `AAAA` or `PTR`): the code's name and what was answered.
-pub(crate) fn ask(server: SocketAddr, name: &str, kind: &str) -> String {
+/// The packet that asks for `name` (type `A`, `AAAA` or `PTR`).
+pub(crate) fn question(name: &str, kind: &str) -> Vec<u8> {
     let number: u16 = match kind {
         "A" => 1,
         "AAAA" => 28,
@@ -99,6 +99,12 @@ pub(crate) fn ask(server: SocketAddr, name: &str, kind: &str) -> String {
     question.push(0);
     question.extend(number.to_be_bytes());
     question.extend([0, 1]);
+    question
+}
+
+/// Asks `server` for `name`: the code's name and what was answered.
+pub(crate) fn ask(server: SocketAddr, name: &str, kind: &str) -> String {
+    let question = question(name, kind);
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     socket.send_to(&question, server).expect("sent");
@@ -107,7 +113,8 @@ pub(crate) fn ask(server: SocketAddr, name: &str, kind: &str) -> String {
     read(&buffer[..length])
 }
 
-fn read(answer: &[u8]) -> String {
+/// What a packet answers.
+pub(crate) fn read(answer: &[u8]) -> String {
     let mut text = match answer[3] & 15 {
         0 => "NOERROR".to_owned(),
         2 => "SERVFAIL".to_owned(),
