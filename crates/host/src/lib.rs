@@ -1,6 +1,7 @@
 //! What the lab and the local mesh ask of the machine: child processes that cannot outlive us, what those processes
 //! cost, free ports, and waiting until a server answers. Plain `std` and system calls; no async runtime.
 
+pub mod cgroup;
 pub mod child;
 pub mod enclosure;
 pub mod interrupt;

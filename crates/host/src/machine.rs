@@ -122,6 +122,14 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     own_descriptor_limit()
 }
 
+/// The cores that we, and what we start, may run on.
+#[must_use]
+pub fn cores_here() -> Vec<usize> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+    let all = 0..rustix::thread::CpuSet::MAX_CPU;
+    all.filter(|core| set.is_set(*core)).collect()
+}
+
 /// Load average of the last minute.
 #[must_use]
 pub fn load_average() -> Option<f64> {

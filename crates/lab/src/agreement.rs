@@ -120,6 +120,7 @@ pub fn agree(
             tcp: slow_at,
         },
         workers: 1,
+        bounds: crate::bounds::Bounds::default(),
         stopped,
     };
     let stages = stages(slow_at, stalling_at, settings.slice);
@@ -274,7 +275,7 @@ fn fortio_line(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> St
 
 fn fortio(lab: &Lab<'_>, settings: &AgreementSettings, stage: &Stage) -> Spec {
     let mut spec = lab
-        .process("fortio", &settings.fortio.path)
+        .free_process("fortio", &settings.fortio.path)
         .args([
             "load",
             "-quiet",
@@ -344,6 +345,7 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         protocol: "http1".to_owned(),
         rate: RATE,
         connections: CONNECTIONS,
+        request_bytes: None,
         size: SIZE,
         arrival: stage.arrival.to_owned(),
         duration: stage.duration,

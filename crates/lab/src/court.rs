@@ -4,15 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use voile_report::record::{Contestant as Listed, Kind, Record, Run};
+use voile_report::record::{Contestant as Listed, Kind, Proof, Record, Run};
 
-use crate::contestants::{Contestant, Counts, Instance, Route, named};
+use crate::contestants::{Contestant, Counts, Route, named};
 use crate::definition::Definition;
 use crate::find::Found;
 use crate::gate;
 use crate::generator::{Broken, Order};
+use crate::halls::Halls;
 use crate::idle::measure_idle;
-use crate::plan::{Cell, Plan, Planned, Way};
+use crate::plan::{Cell, Outfit, Plan, Planned, Way};
 use crate::proof::{failures, prove};
 use crate::slice::measure;
 use crate::target::Lab;
@@ -26,24 +27,49 @@ const SINK_PROOF_RATE: u32 = 100;
 /// For so many slices planned, one that was spoiled may be taken again: on a machine that spoils more, repeating takes
 /// time and helps nobody.
 const SLICES_PER_REPEAT: usize = 5;
+/// So many slices tell how much longer than planned they take here.
+const SLICES_FOR_PACE: usize = 5;
 
 /// Everything that runs during an experiment.
 pub(crate) struct Court<'a> {
     definition: &'a Definition,
-    lab: &'a Lab<'a>,
+    halls: &'a Halls<'a>,
     found: &'a Found,
     say: &'a dyn Fn(&str),
     /// Those that could be started; some are ended again and started anew for each of their slices.
-    present: BTreeSet<String>,
-    running: Vec<Box<dyn Contestant>>,
-    server: Instance,
+    present: BTreeSet<(String, Outfit)>,
+    running: Vec<(Outfit, Box<dyn Contestant>)>,
     /// Why the runs of a cell's path do not count.
     broken: BTreeMap<Way, Vec<String>>,
-    /// When the whole experiment began.
-    began: Instant,
-    /// Which repeat this is, from 1.
-    repeat: u32,
+    turn: Turn,
 }
+
+/// Which part of an experiment this is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn {
+    /// Which repeat, from 1.
+    pub(crate) repeat: u32,
+    /// Where in it to begin, from 1.
+    pub(crate) first_round: u32,
+    pub(crate) clock: Clock,
+}
+
+/// Time since the experiment began, pauses left out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    pub(crate) began: Instant,
+    /// Seconds before it was gone on with.
+    pub(crate) before: f64,
+}
+
+impl Clock {
+    pub(crate) fn seconds(&self) -> f64 {
+        self.before + self.began.elapsed().as_secs_f64()
+    }
+}
+
+/// Told after each whole round; an error ends the experiment.
+pub(crate) type RoundDone<'a> = dyn FnMut(&mut Record, &[String]) -> Result<(), String> + 'a;
 
 /// A slice, and whether it was the machine that spoiled it.
 struct Taken {
@@ -55,93 +81,93 @@ struct Taken {
 impl<'a> Court<'a> {
     pub(crate) fn new(
         definition: &'a Definition,
-        lab: &'a Lab<'a>,
+        halls: &'a Halls<'a>,
         found: &'a Found,
         say: &'a dyn Fn(&str),
-        echoes: Vec<u32>,
-        began: Instant,
-        repeat: u32,
+        turn: Turn,
     ) -> Self {
-        let server = Instance {
-            name: "echo".to_owned(),
-            role: "server",
-            pids: echoes,
-        };
         Self {
             definition,
-            lab,
+            halls,
             found,
             say,
             present: BTreeSet::new(),
             running: Vec::new(),
-            server,
             broken: BTreeMap::new(),
-            began,
-            repeat,
+            turn,
         }
     }
 
+    /// Starts every contestant of the definition, once for each outfit that its cells need.
     pub(crate) fn start_all(&mut self, record: &mut Record) {
-        let found = self.found;
-        let names: BTreeSet<&str> = self
-            .definition
-            .cells
-            .iter()
-            .map(|cell| cell.contestant.as_str())
+        let cells = self.definition.cells.iter();
+        let wanted: BTreeSet<(&str, Outfit)> = cells
+            .map(|cell| (cell.contestant.as_str(), Outfit::of(cell)))
             .collect();
-        for name in names {
-            if (self.lab.stopped)() {
+        for (name, outfit) in wanted {
+            if self.halls.stopped() {
                 return;
             }
-            let started =
-                named(name, &self.definition.variants, found).and_then(|mut contestant| {
-                    contestant.start(self.lab)?;
-                    contestant.ready(self.lab)?;
-                    Ok(contestant)
-                });
-            let mut listed = Listed {
+            self.start_one(name, outfit, record);
+        }
+    }
+
+    fn start_one(&mut self, name: &str, outfit: Outfit, record: &mut Record) {
+        let found = self.found;
+        let started = self.halls.lab(&outfit).and_then(|(lab, _)| {
+            let mut contestant = named(name, &self.definition.variants, found)?;
+            contestant.start(&lab)?;
+            contestant.ready(&lab)?;
+            Ok(contestant)
+        });
+        let at = record.contestants.iter().position(|c| c.name == name);
+        let at = at.unwrap_or_else(|| {
+            record.contestants.push(Listed {
                 name: name.to_owned(),
                 ..Listed::default()
-            };
-            match started {
-                Ok(contestant) => {
+            });
+            record.contestants.len() - 1
+        });
+        let listed = &mut record.contestants[at];
+        match started {
+            Ok(contestant) => {
+                if listed.commands.is_empty() {
                     let commands = contestant.commands();
-                    listed.commands = commands
-                        .iter()
-                        .map(|line| self.shown(line, found))
-                        .collect();
+                    let shown = commands.iter().map(|line| self.shown(line, found));
+                    listed.commands = shown.collect();
                     listed.terms = contestant.terms();
-                    if !contestant.version().is_empty() {
-                        record
-                            .environment
-                            .versions
-                            .insert(name.to_owned(), contestant.version());
+                    let variants = &self.definition.variants;
+                    let build = variants.iter().find(|variant| variant.name == name);
+                    if let Some(program) = build.and_then(|build| build.program.as_deref()) {
+                        listed.sha256 = crate::environment::sha256(program).unwrap_or_default();
                     }
-                    self.present.insert(name.to_owned());
-                    self.running.push(contestant);
                 }
-                Err(why) => {
-                    (self.say)(&format!("{name} is left out: {why}"));
-                    let first = why.lines().next().unwrap_or_default();
-                    let first = first.strip_suffix("; it said:").unwrap_or(first);
-                    let note = format!("{name} is left out: {first}");
-                    if !record.notes.contains(&note) {
-                        record.notes.push(note);
-                    }
-                    listed.missing = Some(why);
+                if !contestant.version().is_empty() {
+                    let versions = &mut record.environment.versions;
+                    versions.insert(name.to_owned(), contestant.version());
                 }
+                self.present.insert((name.to_owned(), outfit.clone()));
+                self.running.push((outfit, contestant));
             }
-            if self.repeat == 1 || listed.missing.is_some() {
-                record.contestants.push(listed);
+            Err(why) => {
+                (self.say)(&format!("{name} is left out: {why}"));
+                let first = why.lines().next().unwrap_or_default();
+                let first = first.strip_suffix("; it said:").unwrap_or(first);
+                let note = format!("{name} is left out: {first}");
+                if !record.notes.contains(&note) {
+                    record.notes.push(note);
+                }
+                listed.missing = Some(why);
             }
         }
     }
 
     /// A command line without the places of programs and folders on this machine.
     fn shown(&self, line: &str, found: &Found) -> String {
-        let mut line = line
-            .replace(&self.lab.voile.display().to_string(), "voile")
-            .replace(&self.lab.folder.display().to_string(), "FOLDER");
+        let mut line = line.replace(&self.halls.voile().display().to_string(), "voile");
+        if let Ok((lab, _)) = self.halls.lab(&Outfit::default()) {
+            line = line.replace(&lab.folder.display().to_string(), "FOLDER");
+        }
         for (name, peer) in found.all() {
             if let Ok(peer) = peer {
                 line = line.replace(&peer.path.display().to_string(), name);
@@ -156,7 +182,8 @@ impl<'a> Court<'a> {
             protocol: cell.protocol.clone(),
             rate: cell.rate,
             connections: cell.connections,
-            size: self.definition.size,
+            size: cell.shape.response_bytes.unwrap_or(self.definition.size),
+            request_bytes: cell.shape.request_bytes,
             arrival: cell.arrival.clone(),
             duration,
             warmup: self.definition.warmup,
@@ -169,10 +196,11 @@ impl<'a> Court<'a> {
     pub(crate) fn prove_all(&mut self, record: &mut Record) {
         let ways: BTreeSet<Way> = self.definition.cells.iter().map(Way::of).collect();
         let mut running = std::mem::take(&mut self.running);
-        for contestant in &mut running {
+        for (outfit, contestant) in &mut running {
             let own_name = contestant.name().to_owned();
-            for way in ways.iter().filter(|way| way.contestant == own_name) {
-                if (self.lab.stopped)() {
+            let own = |way: &&Way| way.contestant == own_name && way.outfit == *outfit;
+            for way in ways.iter().filter(own) {
+                if self.halls.stopped() {
                     break;
                 }
                 self.prove_one(contestant.as_mut(), way, record);
@@ -190,7 +218,7 @@ impl<'a> Court<'a> {
                 .iter()
                 .any(|cell| cell.contestant == name && cell.kind != Kind::Idle)
         };
-        self.running.retain_mut(|contestant| {
+        self.running.retain_mut(|(_, contestant)| {
             let stays = stays(contestant.name());
             if !stays {
                 contestant.stop();
@@ -200,7 +228,10 @@ impl<'a> Court<'a> {
     }
 
     fn prove_one(&mut self, contestant: &mut dyn Contestant, way: &Way, record: &mut Record) {
-        let Some(route) = contestant.route(self.lab, way) else {
+        let Ok((lab, _)) = self.halls.lab(&way.outfit) else {
+            return;
+        };
+        let Some(route) = contestant.route(&lab, way) else {
             let why = format!("it cannot carry {way}");
             (self.say)(&why);
             self.broken.insert(way.clone(), vec![why]);
@@ -208,7 +239,7 @@ impl<'a> Court<'a> {
         };
         (self.say)(&format!("proving the path of {way}"));
         let order = self.proof_order(way);
-        match prove(self.lab, contestant, way, &route, &order) {
+        match prove(&lab, contestant, way, &route, &order) {
             Ok(proven) => {
                 let tls = &mut record.environment.tls;
                 if let Some(hello) = proven.hello {
@@ -220,7 +251,13 @@ impl<'a> Court<'a> {
                 for reason in &reasons {
                     (self.say)(&format!("{way}: {reason}"));
                 }
-                if self.repeat == 1 || !reasons.is_empty() {
+                let known = |proof: &Proof| {
+                    let path =
+                        |proof: &Proof| (proof.mode.clone(), proof.tls, proof.protocol.clone());
+                    proof.contestant == proven.proof.contestant
+                        && path(proof) == path(&proven.proof)
+                };
+                if !reasons.is_empty() || !record.proofs.iter().any(known) {
                     record.proofs.push(proven.proof);
                 }
                 if !reasons.is_empty() {
@@ -245,6 +282,7 @@ impl<'a> Court<'a> {
             rate: if sink { SINK_PROOF_RATE } else { PROOF_RATE },
             connections: PROOF_CONNECTIONS,
             size: self.definition.size,
+            request_bytes: None,
             arrival: "uniform".to_owned(),
             duration: PROOF.min(self.definition.slice),
             warmup: Duration::ZERO,
@@ -255,16 +293,23 @@ impl<'a> Court<'a> {
     }
 
     /// Measures all rounds. A slice that the machine spoiled is taken once more at the end of its round, so that the
-    /// pairs within rounds stay whole; one that its contestant failed is not.
-    pub(crate) fn run_slices(&mut self, record: &mut Record) -> Vec<String> {
-        let mut histograms = Vec::new();
+    /// pairs within rounds stay whole; one that its contestant failed is not. What is said of a whole round is its record.
+    pub(crate) fn run_slices(
+        &mut self,
+        record: &mut Record,
+        histograms: &mut Vec<String>,
+        round_done: &mut RoundDone<'_>,
+    ) -> Result<(), String> {
         let plan = Plan::new(self.definition, &|cell| {
-            self.present.contains(&cell.contestant)
+            let needs = (cell.contestant.clone(), Outfit::of(cell));
+            self.present.contains(&needs)
         });
         let mut again_at_most = plan.slices.len() / SLICES_PER_REPEAT;
         let mut spoiled: Vec<&Planned> = Vec::new();
-        for (done, planned) in plan.slices.iter().enumerate() {
-            self.tell(&plan, done);
+        let began = Instant::now();
+        let skipped = plan.before_round(self.turn.first_round);
+        for (done, planned) in plan.slices.iter().enumerate().skip(skipped) {
+            self.tell(&plan, skipped, done, began);
             let Ok(taken) = self.slice(planned, record) else {
                 break;
             };
@@ -288,27 +333,44 @@ impl<'a> Court<'a> {
                 });
                 histograms.push(taken.histogram);
             }
+            record.experiment.rounds_whole = self.round(planned);
+            round_done(record, histograms)?;
         }
         (self.say)("\r");
-        histograms
+        Ok(())
     }
 
-    fn tell(&self, plan: &Plan, done: usize) {
+    /// Which round that is over all repeats.
+    fn round(&self, planned: &Planned) -> u32 {
+        planned.round + (self.turn.repeat - 1) * self.definition.rounds
+    }
+
+    /// Says where we are, and how long the rest will take at the pace so far.
+    fn tell(&self, plan: &Plan, skipped: usize, done: usize, began: Instant) {
         let planned = &plan.slices[done];
+        let expected = plan
+            .left(skipped)
+            .saturating_sub(plan.left(done))
+            .as_secs_f64();
+        let pace = if done >= skipped + SLICES_FOR_PACE && expected > 0.0 {
+            began.elapsed().as_secs_f64() / expected
+        } else {
+            1.0
+        };
         (self.say)(&format!(
-            "\rround {}/{}, slice {}/{}, about {} s left: {}",
+            "\rround {}/{}, slice {}/{}, about {:.0} s left: {}",
             planned.round,
             self.definition.rounds,
             done + 1,
             plan.slices.len(),
-            plan.left(done).as_secs(),
+            plan.left(done).as_secs_f64() * pace,
             planned.cell
         ));
     }
 
     /// Takes one slice; a generator that brings nothing makes an invalid one. An error means that the user asked to end.
     fn slice(&mut self, planned: &Planned, record: &Record) -> Result<Taken, Broken> {
-        if (self.lab.stopped)() {
+        if self.halls.stopped() {
             return Err(Broken::Stopped);
         }
         let sequence = record.runs.len() as u32 + 1;
@@ -327,12 +389,11 @@ impl<'a> Court<'a> {
             },
         };
         let run = &mut taken.run;
-        run.round = planned.round + (self.repeat - 1) * self.definition.rounds;
-        run.repeat = self.repeat;
+        run.round = self.round(planned);
+        run.repeat = self.turn.repeat;
         run.control = planned.control;
         run.sequence = sequence;
-        run.started_seconds =
-            self.began.elapsed().as_secs_f64() - self.definition.slice.as_secs_f64();
+        run.started_seconds = self.turn.clock.seconds() - self.definition.slice.as_secs_f64();
         Ok(taken)
     }
 
@@ -343,14 +404,15 @@ impl<'a> Court<'a> {
         if let Some(reasons) = self.broken.get(&way) {
             return Err(Broken::Failed(reasons.join("; ")));
         }
+        let (lab, _) = self.halls.lab(&way.outfit).map_err(Broken::Failed)?;
         let folder = tempfile::Builder::new()
             .prefix("idle-")
-            .tempdir_in(self.lab.folder)
+            .tempdir_in(lab.folder)
             .map_err(|e| Broken::Failed(format!("a temporary folder: {e}")))?;
         let lab = Lab {
-            voile: self.lab.voile.clone(),
             folder: folder.path(),
-            ..*self.lab
+            bounds: lab.bounds.anew(),
+            ..lab
         };
         let mut contestant = named(&cell.contestant, &self.definition.variants, self.found)
             .map_err(Broken::Failed)?;
@@ -375,27 +437,21 @@ impl<'a> Court<'a> {
             self.definition.slice,
             self.definition.seed ^ u64::from(sequence),
         );
-        let at = self
-            .running
-            .iter()
-            .position(|contestant| contestant.name() == cell.contestant);
-        let contestant =
-            &mut self.running[at.ok_or_else(|| Broken::Failed("it does not run".to_owned()))?];
-        contestant.alive(self.lab).map_err(Broken::Failed)?;
+        let (lab, server) = self.halls.lab(&way.outfit).map_err(Broken::Failed)?;
+        let mut running = self.running.iter_mut();
+        let found = running.find(|(outfit, contestant)| {
+            *outfit == way.outfit && contestant.name() == cell.contestant
+        });
+        let (_, contestant) = found.ok_or_else(|| Broken::Failed("it does not run".to_owned()))?;
+        contestant.alive(&lab).map_err(Broken::Failed)?;
         let route = contestant
-            .route(self.lab, &way)
+            .route(&lab, &way)
             .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
         let mut shared = contestant.instances(&way);
-        shared.push(self.server.clone());
+        shared.push(server.clone());
         let before = contestant.counts(&way.protocol);
-        let (mut run, generated) = measure(
-            self.lab,
-            cell,
-            &route,
-            &order,
-            &shared,
-            &record.environment.host,
-        )?;
+        let host = &record.environment.host;
+        let (mut run, generated) = measure(&lab, cell, &route, &order, &shared, host)?;
         let after = contestant.counts(&way.protocol);
         let machine = gate::reasons(self.definition, &run, &generated);
         let carried = if way.protocol == "tcp" {
@@ -424,7 +480,7 @@ impl<'a> Court<'a> {
     }
 
     pub(crate) fn stop_all(&mut self) {
-        for contestant in &mut self.running {
+        for (_, contestant) in &mut self.running {
             contestant.stop();
         }
         self.running.clear();

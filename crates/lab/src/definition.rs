@@ -1,26 +1,44 @@
 //! Experiment definitions as written in TOML, and checked. An error names file, line, column and what would be right.
 
 mod cells;
+mod features;
+mod near;
+mod place;
 mod targets;
 mod written;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::Spanned;
 use voile_report::record::{Kind, Target};
 
 use crate::plan::Cell;
+use cells::Asked;
+pub use place::{CpuSet, Isolation, Limits};
 use written::{Place, Written, WrittenValidity};
 
 /// The definition that `voile bench quick` runs, part of the program so that it runs from anywhere.
 const QUICK: &str = include_str!("../../../benchmarks/quick.toml");
 
 /// Contestants that the lab knows how to start.
-const CONTESTANTS: [&str; 6] = ["baseline", "voile", "envoy", "nginx", "haproxy", "relay"];
+const CONTESTANTS: [&str; 9] = [
+    "baseline",
+    "voile",
+    "envoy",
+    "nginx",
+    "haproxy",
+    "relay",
+    "ztunnel",
+    "linkerd2-proxy",
+    "pipy",
+];
 const MODES: [&str; 4] = ["baseline", "clientonly", "serveronly", "both"];
-const PROTOCOLS: [&str; 3] = ["http1", "grpc", "tcp"];
+/// Modes that a definition may name, and that are named as missing.
+const MODES_MISSING: [&str; 3] = ["node", "node+waypoint", "gateway"];
+const PROTOCOLS: [&str; 4] = ["http1", "http2", "grpc", "tcp"];
 const ARRIVALS: [&str; 3] = ["uniform", "poisson", "fortio"];
 
 /// Rounds, rates and so on beyond which a typing error is likelier than a wish.
@@ -62,6 +80,14 @@ pub struct Definition {
     pub variants: Vec<Variant>,
     /// What is to be reached.
     pub targets: Vec<Target>,
+    /// Whether client and server share the machine's loopback, or have networks of their own.
+    pub isolation: Isolation,
+    /// Who may run on which cores, by the names that cells use.
+    pub cpus: BTreeMap<String, CpuSet>,
+    /// What each sidecar may use at most.
+    pub limits: Option<Limits>,
+    /// What is asked for and not built, in words.
+    pub missing: Vec<String>,
 }
 
 /// Voile with something changed.
@@ -79,6 +105,8 @@ pub struct Variant {
     pub append: String,
     /// Whether it still counts what it carries.
     pub counts: bool,
+    /// Another build of Voile; none is the one that is measured.
+    pub program: Option<PathBuf>,
 }
 
 impl Variant {
@@ -122,6 +150,8 @@ pub struct Overrides {
     pub only: Only,
     /// A few seconds that show that everything works, no figures to speak of.
     pub smoke: bool,
+    /// Other builds of Voile, `NAME=PATH`: measured in every cell that Voile is measured in.
+    pub contestants: Vec<String>,
 }
 
 /// A definition that cannot be run.
@@ -158,16 +188,19 @@ impl Definition {
     /// The first thing that is wrong, with its place.
     pub fn parse(file: &str, text: &str) -> Result<Self, DefinitionError> {
         let place = Place { file, text };
-        let mut written: Written = toml::from_str(text)
-            .map_err(|e| place.error(e.span().unwrap_or(0..0), e.message().replace('\n', "; ")))?;
+        let mut written: Written = toml::from_str(text).map_err(|e| {
+            let message = near::field(&e.message().replace('\n', "; "));
+            place.error(e.span().unwrap_or(0..0), message)
+        })?;
         let name = written.name.get_ref();
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
             let why =
                 format!("name \"{name}\" becomes a folder's name: letters, digits and '-' only");
             return Err(place.error(written.name.span(), why));
         }
-        let variants = targets::variants(&place, std::mem::take(&mut written.variants))?;
-        let cells = cells::cells(&place, &written, &variants)?;
+        let mut variants = targets::variants(&place, std::mem::take(&mut written.variants))?;
+        let cpus = place::cpu_sets(&place, &written)?;
+        let Asked { cells, missing } = cells::cells(&place, &written, &mut variants)?;
         Ok(Self {
             name: name.clone(),
             title: written.title.clone(),
@@ -187,6 +220,10 @@ impl Definition {
             cells,
             variants,
             targets: targets::targets(&place, written.targets)?,
+            isolation: place::isolation(&place, written.isolation.as_ref())?,
+            limits: place::limits(&place, written.limits.as_ref())?,
+            cpus,
+            missing,
         })
     }
 
@@ -225,6 +262,9 @@ impl Definition {
             }
             self.slice = slice;
         }
+        for contestant in &overrides.contestants {
+            self.add_build(contestant)?;
+        }
         if let Some(only) = &overrides.only {
             let has: BTreeSet<String> = self
                 .cells
@@ -240,6 +280,37 @@ impl Definition {
             self.control = self.control.filter(wanted);
         }
         Ok(self)
+    }
+}
+
+impl Definition {
+    /// Another build of Voile beside the present one: in every cell that Voile is measured in, so that rounds pair them.
+    fn add_build(&mut self, written: &str) -> Result<(), String> {
+        let wrong = |why: &str| format!("--contestant {written}: {why}");
+        let (name, path) = written
+            .split_once('=')
+            .ok_or_else(|| wrong("expected NAME=PATH, the path of a voile program"))?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let taken = CONTESTANTS.contains(&name) || self.variants.iter().any(|v| v.name == name);
+        if taken || name.is_empty() || !name.chars().all(plain) {
+            return Err(wrong("needs a name of its own of letters, digits and '-'"));
+        }
+        let path = std::fs::canonicalize(path).map_err(|e| wrong(&format!("{path}: {e}")))?;
+        let mine = |cell: &&Cell| cell.contestant == "voile";
+        let others: Vec<Cell> = self.cells.iter().filter(mine).cloned().collect();
+        if others.is_empty() {
+            return Err(wrong("this experiment does not measure voile"));
+        }
+        self.cells.extend(others.into_iter().map(|cell| Cell {
+            contestant: name.to_owned(),
+            ..cell
+        }));
+        self.variants.push(Variant {
+            title: "another build".to_owned(),
+            program: Some(path),
+            ..Variant::plain(name)
+        });
+        Ok(())
     }
 }
 

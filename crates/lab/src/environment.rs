@@ -66,7 +66,8 @@ pub(crate) fn now() -> String {
     now.format(format).unwrap_or_default()
 }
 
-fn sha256(path: &Path) -> std::io::Result<String> {
+/// Of a file, in hexadecimal.
+pub(crate) fn sha256(path: &Path) -> std::io::Result<String> {
     let mut file = std::fs::File::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];

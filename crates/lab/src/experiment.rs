@@ -9,14 +9,17 @@ use voile_load::samples::Samples;
 use voile_report::record::{CellKey, Experiment, FORMAT, Kind, Merged, Record};
 use voile_report::summarise::summarise;
 
-use crate::court::Court;
-use crate::definition::Definition;
+use crate::bounds;
+use crate::court::{Clock, Court, Turn};
+use crate::definition::{Definition, Isolation};
 use crate::environment::{environment, now, warnings};
 use crate::find::Found;
+use crate::folder::{default_folder, placeless};
 use crate::gate;
+use crate::halls::Halls;
 use crate::idle::possible;
+use crate::ledger::{Keeping, Ledger, differs};
 use crate::slice::merge_histogram;
-use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo};
 
 /// What to run and with what.
 pub struct Settings {
@@ -30,6 +33,8 @@ pub struct Settings {
     pub repeats: u32,
     /// How the user called us, for the record.
     pub command: String,
+    /// Where the record is kept.
+    pub keeping: Keeping,
 }
 
 /// What came of it.
@@ -38,114 +43,208 @@ pub struct Outcome {
     pub record: Record,
     /// Each slice's histogram in the order of `record.runs`: HdrHistogram V2 deflated, base64.
     pub histograms: Vec<String>,
+    /// Where it is kept; each round is there already.
+    pub folder: PathBuf,
+    /// What ended it early, when that was neither its plan nor the user.
+    pub failed: Option<String>,
+}
+
+/// An experiment while it runs.
+struct Running<'a> {
+    settings: &'a Settings,
+    say: &'a dyn Fn(&str),
+    stopped: &'a dyn Fn() -> bool,
+    record: Record,
+    histograms: Vec<String>,
+    ledger: Ledger,
+    began: Instant,
+    /// How long it had taken before it was gone on with.
+    before: f64,
 }
 
 /// Runs it. `say` receives lines for people; `stopped` is asked often.
 ///
 /// # Errors
-/// When not even the baseline can be measured.
+/// When not even the baseline can be measured, or this machine cannot do what the definition asks.
 pub fn run(
     settings: &Settings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, String> {
-    let began = Instant::now();
     voile_host::machine::raise_descriptor_limit();
-    let mut record = new_record(settings);
-    let mut histograms = Vec::new();
-    for repeat in 1..=settings.repeats.max(1) {
-        if stopped() {
-            break;
-        }
-        if settings.repeats > 1 {
-            say(&format!("run {repeat} of {}", settings.repeats));
-        }
-        let more = run_once(settings, repeat, began, &mut record, say, stopped);
-        // What earlier repeats measured is kept.
-        match more {
-            Ok(more) => histograms.extend(more),
-            Err(why) if record.runs.is_empty() => return Err(why),
-            Err(why) => {
-                record.notes.push(format!("Run {repeat} failed: {why}"));
-                break;
-            }
-        }
-    }
-    record.experiment.interrupted = stopped();
-    if record.runs.is_empty() {
-        return Err(if record.experiment.interrupted {
-            "interrupted before anything was measured"
-        } else {
-            "nothing could be measured"
-        }
-        .to_owned());
-    }
-    if record.experiment.interrupted {
-        record.notes.push(
-            "Interrupted: rounds that were not measured are missing; what was measured is kept."
-                .to_owned(),
+    if settings.definition.isolation == Isolation::Netns {
+        return Err(
+            "isolation \"netns\" is not built yet; nothing was measured in its place".to_owned(),
         );
     }
-    record.experiment.took_seconds = began.elapsed().as_secs_f64();
-    record.experiment.rounds_done = record.runs.iter().map(|run| run.round).max().unwrap_or(0);
-    record.histograms = merged(&record, &histograms);
-    unequal_tls(&mut record);
-    summarise(&mut record);
-    let record = placeless(&record)?;
-    Ok(Outcome { record, histograms })
+    bounds::possible(&settings.definition)?;
+    let mut running = Running::begin(settings, say, stopped)?;
+    let ended = running.all_repeats();
+    match &ended {
+        Err(why) if running.record.runs.is_empty() => {
+            running.ledger.discard();
+            Err(why.clone())
+        }
+        _ => running.conclude(ended.err()),
+    }
 }
 
-/// The record without the places of this machine.
-fn placeless(record: &Record) -> Result<Record, String> {
-    let mut value = serde_json::to_value(record).map_err(|e| e.to_string())?;
-    crate::places::without_in(&mut value);
-    serde_json::from_value(value).map_err(|e| e.to_string())
+impl<'a> Running<'a> {
+    fn begin(
+        settings: &'a Settings,
+        say: &'a dyn Fn(&str),
+        stopped: &'a dyn Fn() -> bool,
+    ) -> Result<Self, String> {
+        let fresh = new_record(settings);
+        let text = &settings.definition.text;
+        let experiment = &fresh.experiment;
+        let (ledger, record, histograms) = match &settings.keeping {
+            Keeping::Resume(folder) => {
+                let (ledger, (mut record, histograms)) = Ledger::resume(folder.clone(), text)?;
+                if let Some(why) = differs(&record, &fresh) {
+                    return Err(format!(
+                        "{} cannot be gone on with: {why}",
+                        folder.display()
+                    ));
+                }
+                go_on(&mut record, &fresh)?;
+                (ledger, record, histograms)
+            }
+            Keeping::New(folder) => (Ledger::begin(folder.clone(), text)?, fresh, Vec::new()),
+            Keeping::Default => {
+                let folder = default_folder(&experiment.name, &experiment.started_at);
+                (Ledger::begin(folder, text)?, fresh, Vec::new())
+            }
+        };
+        Ok(Self {
+            settings,
+            say,
+            stopped,
+            before: record.experiment.took_seconds,
+            record,
+            histograms,
+            ledger,
+            began: Instant::now(),
+        })
+    }
+
+    fn all_repeats(&mut self) -> Result<(), String> {
+        let rounds = self.settings.definition.rounds;
+        let done = self.record.experiment.rounds_whole;
+        let repeats = self.settings.repeats.max(1);
+        for repeat in done / rounds + 1..=repeats {
+            if (self.stopped)() {
+                break;
+            }
+            if repeats > 1 {
+                (self.say)(&format!("run {repeat} of {repeats}"));
+            }
+            let first = (done + 1).saturating_sub((repeat - 1) * rounds).max(1);
+            if let Err(why) = self.run_once(repeat, first) {
+                // What earlier repeats and rounds measured is kept.
+                if !self.record.runs.is_empty() {
+                    let note = format!("Run {repeat} failed: {why}");
+                    self.record.notes.push(note);
+                }
+                return Err(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts everything, measures all rounds from that one on into the record, ends everything.
+    fn run_once(&mut self, repeat: u32, first_round: u32) -> Result<(), String> {
+        let settings = self.settings;
+        let folder = tempfile::Builder::new()
+            .prefix("voile-lab-")
+            .tempdir()
+            .map_err(|e| format!("a temporary folder: {e}"))?;
+        // Another order in each repeat.
+        let definition = Definition {
+            seed: settings.definition.seed + u64::from(repeat - 1),
+            ..settings.definition.clone()
+        };
+        let halls = Halls::open(&definition, &settings.voile, folder.path(), self.stopped)?;
+        let clock = Clock {
+            began: self.began,
+            before: self.before,
+        };
+        let turn = Turn {
+            repeat,
+            first_round,
+            clock,
+        };
+        let mut court = Court::new(&definition, &halls, &settings.found, self.say, turn);
+        court.start_all(&mut self.record);
+        court.prove_all(&mut self.record);
+        let ledger = &mut self.ledger;
+        let mut whole = |record: &mut Record, histograms: &[String]| {
+            record.experiment.took_seconds = clock.seconds();
+            // Until it ends, it is as good as interrupted.
+            record.experiment.interrupted = true;
+            ledger.keep(record, histograms)
+        };
+        let kept = court.run_slices(&mut self.record, &mut self.histograms, &mut whole);
+        court.stop_all();
+        kept
+    }
+
+    fn conclude(self, failed: Option<String>) -> Result<Outcome, String> {
+        let Self {
+            mut record,
+            histograms,
+            ledger,
+            ..
+        } = self;
+        let interrupted = (self.stopped)();
+        record.experiment.interrupted = interrupted || failed.is_some();
+        if record.runs.is_empty() {
+            ledger.discard();
+            return Err(if interrupted {
+                "interrupted before anything was measured"
+            } else {
+                "nothing could be measured"
+            }
+            .to_owned());
+        }
+        if interrupted {
+            record.notes.push(
+                "Interrupted: rounds that were not measured are missing; what was measured is kept."
+                    .to_owned(),
+            );
+        }
+        record.experiment.took_seconds = self.before + self.began.elapsed().as_secs_f64();
+        record.experiment.rounds_done = record.runs.iter().map(|run| run.round).max().unwrap_or(0);
+        record.histograms = merged(&record, &histograms);
+        unequal_tls(&mut record);
+        summarise(&mut record);
+        Ok(Outcome {
+            record: placeless(&record)?,
+            histograms,
+            folder: ledger.folder().to_owned(),
+            failed,
+        })
+    }
 }
 
-/// Starts everything, measures all rounds into the record, ends everything. Returns the new slices' histograms.
-fn run_once(
-    settings: &Settings,
-    repeat: u32,
-    began: Instant,
-    record: &mut Record,
-    say: &dyn Fn(&str),
-    stopped: &dyn Fn() -> bool,
-) -> Result<Vec<String>, String> {
-    let folder = tempfile::Builder::new()
-        .prefix("voile-lab-")
-        .tempdir()
-        .map_err(|e| format!("a temporary folder: {e}"))?;
-    // Another order in each repeat.
-    let definition = Definition {
-        seed: settings.definition.seed + u64::from(repeat - 1),
-        ..settings.definition.clone()
-    };
-    let (echo, http) = start_echo(&settings.voile, folder.path(), HTTP, &[], stopped)?;
-    let tcp_server = if definition.is_bulk() { TCP_SINK } else { TCP };
-    let (tcp_echo, tcp) = start_echo(&settings.voile, folder.path(), tcp_server, &[], stopped)?;
-    let lab = Lab {
-        voile: settings.voile.clone(),
-        folder: folder.path(),
-        echo: Echo { http, tcp },
-        workers: definition.workers,
-        stopped,
-    };
-    let echoes = vec![echo.pid(), tcp_echo.pid()];
-    let mut court = Court::new(
-        &definition,
-        &lab,
-        &settings.found,
-        say,
-        echoes,
-        began,
-        repeat,
-    );
-    court.start_all(record);
-    court.prove_all(record);
-    let histograms = court.run_slices(record);
-    court.stop_all();
-    drop((echo, tcp_echo));
-    Ok(histograms)
+/// Makes a record that was interrupted one that goes on.
+fn go_on(record: &mut Record, fresh: &Record) -> Result<(), String> {
+    let whole = record.experiment.rounds_whole;
+    let wanted = fresh.experiment.rounds * fresh.experiment.repeats.max(1);
+    if whole >= wanted {
+        return Err(format!(
+            "nothing is left to do: all {wanted} rounds are there; --rounds asks for more"
+        ));
+    }
+    record.experiment.rounds = fresh.experiment.rounds;
+    record
+        .notes
+        .retain(|note| !note.starts_with("Interrupted:"));
+    record.notes.push(format!(
+        "Gone on with at {} after round {whole}: processes were started anew.",
+        fresh.experiment.started_at
+    ));
+    Ok(())
 }
 
 fn new_record(settings: &Settings) -> Record {
@@ -163,6 +262,11 @@ fn new_record(settings: &Settings) -> Record {
             warmup_seconds: definition.warmup.as_secs_f64(),
             size_bytes: definition.size,
             workers: definition.workers,
+            isolation: definition.isolation.word().to_owned(),
+            cpus: definition.cpus.clone(),
+            limits: definition
+                .limits
+                .map_or(String::new(), |limits| limits.in_words()),
             seed: definition.seed,
             validity: gate::in_words(&definition.validity),
             targets: definition.targets.clone(),
@@ -182,6 +286,9 @@ fn new_record(settings: &Settings) -> Record {
                 voile_host::machine::descriptor_limit().unwrap_or(0)
             ));
         }
+    }
+    for missing in &definition.missing {
+        record.notes.push(format!("Missing: {missing}."));
     }
     if !definition.validity.heed_generator {
         record.notes.push(

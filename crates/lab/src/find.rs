@@ -14,6 +14,21 @@ const GET_NGINX: &str =
     "nginx not found: `apt-get install nginx-light libnginx-mod-stream`, or --peer nginx=PATH";
 /// How one gets HAProxy.
 const GET_HAPROXY: &str = "haproxy not found: `apt-get install haproxy`, or --peer haproxy=PATH";
+/// Those that are listed when their program is given, and how one gets them.
+const OTHERS: [(&str, &str); 3] = [
+    (
+        "ztunnel",
+        "ztunnel not given: `cargo build --release` in github.com/istio/ztunnel, then --peer ztunnel=PATH",
+    ),
+    (
+        "linkerd2-proxy",
+        "linkerd2-proxy not given: a release of github.com/linkerd/linkerd2-proxy, then --peer linkerd2-proxy=PATH",
+    ),
+    (
+        "pipy",
+        "pipy not given: a release of github.com/flomesh-io/pipy, then --peer pipy=PATH",
+    ),
+];
 /// Where distributions put servers, beside PATH: not everybody has it there.
 const SERVER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 /// Where nginx keeps its dynamic modules when it does not say.
@@ -62,16 +77,23 @@ pub struct Found {
     pub nginx: Result<Nginx, String>,
     /// HAProxy.
     pub haproxy: Result<Peer, String>,
+    /// ztunnel, linkerd2-proxy and Pipy: only where the user says.
+    pub(crate) others: Vec<(&'static str, Result<Peer, String>)>,
 }
 
 impl Found {
     /// Each peer by name: its program, or how to get it.
-    pub fn all(&self) -> [(&'static str, Result<&Peer, &String>); 3] {
-        [
+    pub fn all(&self) -> Vec<(&'static str, Result<&Peer, &String>)> {
+        let known = [
             ("envoy", self.envoy.as_ref()),
             ("nginx", self.nginx.as_ref().map(|nginx| &nginx.peer)),
             ("haproxy", self.haproxy.as_ref()),
-        ]
+        ];
+        let others = self
+            .others
+            .iter()
+            .map(|(name, peer)| (*name, peer.as_ref()));
+        known.into_iter().chain(others).collect()
     }
 
     /// Whether that contestant's program is here; those that are part of `voile` are.
@@ -91,9 +113,12 @@ impl Found {
 pub fn peers(given: &[String]) -> Result<Found, String> {
     for peer in given {
         let name = peer.split_once('=').map(|(name, _)| name);
-        if !name.is_some_and(|name| ["envoy", "nginx", "haproxy"].contains(&name)) {
+        let others = OTHERS.map(|(name, _)| name);
+        if !name.is_some_and(|n| ["envoy", "nginx", "haproxy"].contains(&n) || others.contains(&n))
+        {
             return Err(format!(
-                "--peer {peer}: expected envoy=PATH, nginx=PATH or haproxy=PATH"
+                "--peer {peer}: expected NAME=PATH, where NAME is envoy, nginx, haproxy, {}",
+                others.join(", ")
             ));
         }
     }
@@ -118,6 +143,10 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
         });
         Ok::<_, String>(found.ok_or_else(|| how.to_owned()))
     };
+    let mut others = Vec::new();
+    for (name, how) in OTHERS {
+        others.push((name, look(name, &Vec::new, any_version, how)?));
+    }
     let nginx = look("nginx", &|| servers("nginx"), nginx_version, GET_NGINX)?;
     Ok(Found {
         envoy: look("envoy", &envoys, envoy_version, GET_ENVOY)?,
@@ -125,6 +154,7 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
             stream: stream(&peer.path),
             peer,
         }),
+        others,
         haproxy: look(
             "haproxy",
             &|| servers("haproxy"),
@@ -132,6 +162,13 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
             GET_HAPROXY,
         )?,
     })
+}
+
+/// What another build of `voile` calls its version.
+pub(crate) fn voile_version(path: &Path) -> String {
+    let lines = answer(path, "--version").unwrap_or_default();
+    let version = lines.iter().find_map(|line| line.strip_prefix("voile "));
+    version.unwrap_or("unknown").trim().to_owned()
 }
 
 /// Where a server of that name may be.
@@ -145,6 +182,19 @@ pub(crate) fn servers(name: &str) -> Vec<PathBuf> {
         .map(|folder| folder.join(name))
         .filter(|path| path.is_file())
         .collect()
+}
+
+/// The first thing that looks like a version in what a program says of it.
+fn any_version(path: &Path) -> Result<String, String> {
+    let lines = answer(path, "--version")?;
+    let mut words = lines
+        .iter()
+        .flat_map(|line| line.split([' ', ':', ',', '"']));
+    let number = |word: &&str| {
+        let word = word.trim_start_matches('v');
+        word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit())
+    };
+    Ok(words.find(number).unwrap_or("unknown").to_owned())
 }
 
 /// `1.22.1`, from `nginx version: nginx/1.22.1`.

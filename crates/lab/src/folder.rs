@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use voile_report::agreement::Agreement;
 use voile_report::generators::Generators;
-use voile_report::record::{Merged, Record};
+use voile_report::record::{Merged, Record, Run};
 use voile_report::summarise::summarise;
 
 use crate::experiment::Outcome;
@@ -27,8 +27,29 @@ pub fn default_folder(name: &str, started: &str) -> PathBuf {
     Path::new("voile-results").join(format!("{stamp}-{name}"))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|e| format!("writing {}: {e}", path.display()))
+/// Replaces a file as a whole: who is ended while writing, or has no room, leaves what was there.
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
+    written.map_err(|e| {
+        let _ = fs::remove_file(&part);
+        format!("writing {}: {e}", path.display())
+    })
+}
+
+/// A slice's line in `samples/slices.jsonl`.
+pub(crate) fn slice_line(run: &Run, histogram: &str) -> String {
+    let line = serde_json::json!({ "run": run, "latency_histogram": histogram });
+    format!("{line}\n")
+}
+
+/// The record without the places of this machine.
+pub(crate) fn placeless(record: &Record) -> Result<Record, String> {
+    let mut value = serde_json::to_value(record).map_err(|e| e.to_string())?;
+    places::without_in(&mut value);
+    serde_json::from_value(value).map_err(|e| e.to_string())
 }
 
 fn make(path: &Path) -> Result<(), String> {
@@ -36,24 +57,21 @@ fn make(path: &Path) -> Result<(), String> {
 }
 
 impl Outcome {
-    /// Writes the whole folder.
+    /// Writes what is not written yet: the summed-up record, its environment, histograms and drawings.
     ///
     /// # Errors
     /// When something cannot be written; says what.
-    pub fn write(&self, folder: &Path, definition: &str) -> Result<(), String> {
-        make(folder)?;
+    pub fn write(&self) -> Result<(), String> {
+        let folder = self.folder.as_path();
         make(&folder.join("samples"))?;
         make(&folder.join("histograms"))?;
         write(&folder.join("record.json"), &self.record.to_json())?;
-        write(&folder.join("definition.toml"), definition)?;
         let environment =
             serde_json::to_string_pretty(&self.record.environment).map_err(|e| e.to_string())?;
         write(&folder.join("environment.json"), &(environment + "\n"))?;
         let mut lines = String::new();
         for (run, histogram) in self.record.runs.iter().zip(&self.histograms) {
-            let line = serde_json::json!({ "run": run, "latency_histogram": histogram });
-            lines.push_str(&line.to_string());
-            lines.push('\n');
+            lines.push_str(&slice_line(run, histogram));
         }
         write(&folder.join("samples/slices.jsonl"), &lines)?;
         for merged in &self.record.histograms {
@@ -74,8 +92,15 @@ fn histogram_name(merged: &Merged) -> String {
         0 => "max".to_owned(),
         rate => rate.to_string(),
     };
+    let shape: String = cell
+        .shape
+        .to_string()
+        .split([' ', ','])
+        .filter(|word| !word.is_empty())
+        .map(|word| format!("-{word}"))
+        .collect();
     format!(
-        "{}-{}-{tls}-{}-{}-{rate}-{}.hdr",
+        "{}-{}-{tls}-{}-{}-{rate}-{}{shape}.hdr",
         cell.contestant, cell.mode, cell.protocol, cell.arrival, cell.connections
     )
 }

@@ -29,6 +29,8 @@ pub(crate) struct Order {
     pub(crate) rate: u32,
     pub(crate) connections: u32,
     pub(crate) size: u64,
+    /// Bytes of each request's body, where requests have one of their own.
+    pub(crate) request_bytes: Option<u64>,
     pub(crate) arrival: String,
     pub(crate) duration: Duration,
     pub(crate) warmup: Duration,
@@ -138,12 +140,28 @@ impl Order {
             }
             ("tcp", _) => [words(&[&format!("tcp://{entry}")]), body].concat(),
             ("grpc", _) => [words(&[&format!("grpc://{entry}{GRPC_METHOD}")]), body].concat(),
+            ("http2", _) => {
+                let mut all = words(&[
+                    &format!("h2c://{entry}/?size={size}"),
+                    "--expect-size",
+                    &size,
+                ]);
+                // Packed heads hide a marker from a capture; a body does not.
+                match (&self.marker, self.request_bytes) {
+                    (Some(marker), _) => all.extend(words(&["--data", marker, "--method", "POST"])),
+                    (None, Some(bytes)) => all.extend(post(bytes)),
+                    (None, None) => {}
+                }
+                all
+            }
             _ => {
                 let mut url = format!("http://{entry}/?size={size}");
                 if let Some(marker) = &self.marker {
                     url = format!("{url}&marker={marker}");
                 }
-                words(&[&url, "--expect-size", &size])
+                let mut all = words(&[&url, "--expect-size", &size]);
+                all.extend(self.request_bytes.into_iter().flat_map(post));
+                all
             }
         };
         if let Some(host) = route.host.as_ref().filter(|_| self.protocol != "tcp") {
@@ -175,6 +193,12 @@ impl Order {
     }
 }
 
+/// A request with a body of that many bytes.
+fn post(bytes: u64) -> [String; 4] {
+    let words = ["--method", "POST", "--payload-size", &bytes.to_string()];
+    words.map(str::to_owned)
+}
+
 /// Starts the generator for this order.
 pub(crate) fn start_load(
     lab: &Lab<'_>,
@@ -184,7 +208,7 @@ pub(crate) fn start_load(
     let out = lab.folder.join("load.json");
     let _ = std::fs::remove_file(&out);
     let spec = lab
-        .process("load", &lab.voile)
+        .process("load", "load", &lab.voile)?
         .arg("load")
         .args(order.request(lab, route)?)
         .arg("--json")

@@ -130,6 +130,7 @@ pub fn measure_generators(
         folder: folder.path(),
         echo: Echo { http, tcp },
         workers: 1,
+        bounds: crate::bounds::Bounds::default(),
         stopped,
     };
     record.scenes = scenes();
@@ -288,7 +289,7 @@ fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &st
             words
         }
     };
-    let spec = lab.process(generator, program).args(words);
+    let spec = lab.free_process(generator, program).args(words);
     let seconds = settings.slice.as_secs().max(1);
     let delay = if most {
         String::new()

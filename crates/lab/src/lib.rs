@@ -6,6 +6,7 @@
 //! ```
 
 mod agreement;
+mod bounds;
 mod contestants;
 mod court;
 mod definition;
@@ -16,8 +17,10 @@ mod folder;
 mod gate;
 mod generator;
 mod generators;
+mod halls;
 mod idle;
 mod impostor;
+mod ledger;
 mod places;
 mod plan;
 mod proof;
@@ -26,10 +29,13 @@ mod target;
 mod wire;
 
 pub use agreement::{AgreementSettings, agree, write_agreement};
-pub use definition::{Definition, DefinitionError, Only, Overrides, Variant, quick};
+pub use definition::{
+    CpuSet, Definition, DefinitionError, Isolation, Limits, Only, Overrides, Variant, quick,
+};
 pub use experiment::{Outcome, Settings, run};
 pub use find::{Found, Nginx, Peer, fortio, peers};
 pub use folder::{Redrawn, default_folder, read, redraw};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
+pub use ledger::Keeping;
 pub use places::without as without_places;
 pub use plan::{Cell, Plan};

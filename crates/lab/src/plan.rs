@@ -27,15 +27,51 @@ pub(crate) struct Way {
     pub(crate) mode: String,
     pub(crate) tls: bool,
     pub(crate) protocol: String,
+    pub(crate) outfit: Outfit,
+}
+
+/// What tells processes of one contestant from others of it: they are started for each outfit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Outfit {
+    /// Threads of each proxy; none is the experiment's number.
+    pub(crate) workers: Option<u32>,
+    /// The CPU set; empty is all cores.
+    pub(crate) cpus: String,
+}
+
+impl Outfit {
+    pub(crate) fn of(cell: &Cell) -> Self {
+        Self {
+            workers: cell.shape.workers,
+            cpus: cell.shape.cpus.clone(),
+        }
+    }
+
+    /// A name for its folder.
+    pub(crate) fn folder(&self) -> String {
+        let workers = self.workers.map_or(String::new(), |n| n.to_string());
+        format!("outfit-{workers}-{}", self.cpus)
+    }
 }
 
 impl Way {
     pub(crate) fn of(cell: &Cell) -> Self {
         Self {
+            outfit: Outfit::of(cell),
             contestant: cell.contestant.clone(),
             mode: cell.mode.clone(),
             tls: cell.tls,
             protocol: cell.protocol.clone(),
+        }
+    }
+}
+
+impl Way {
+    /// Whose ports it uses: HTTP/2 goes where gRPC does.
+    pub(crate) fn ports(&self) -> &str {
+        match self.protocol.as_str() {
+            "http2" => "grpc",
+            other => other,
         }
     }
 }
@@ -50,9 +86,17 @@ impl fmt::Display for Way {
             contestant,
             mode,
             protocol,
+            outfit,
             ..
         } = self;
-        write!(f, "{contestant} {mode} {tls} {protocol}")
+        write!(f, "{contestant} {mode} {tls} {protocol}")?;
+        if let Some(workers) = outfit.workers {
+            write!(f, " {workers} workers")?;
+        }
+        if !outfit.cpus.is_empty() {
+            write!(f, " CPU set {}", outfit.cpus)?;
+        }
+        Ok(())
     }
 }
 
@@ -101,9 +145,9 @@ impl Plan {
                 control: *control,
             }));
         }
-        let names: std::collections::BTreeSet<&str> = cells
+        let names: std::collections::BTreeSet<(&str, Outfit)> = cells
             .iter()
-            .map(|(cell, _)| cell.contestant.as_str())
+            .map(|(cell, _)| (cell.contestant.as_str(), Outfit::of(cell)))
             .collect();
         Self {
             contestants: names.len() as u32,
@@ -119,6 +163,14 @@ impl Plan {
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.left(0) + CONTESTANT_OVERHEAD * self.contestants
+    }
+
+    /// How many slices lie before that round.
+    pub(crate) fn before_round(&self, round: u32) -> usize {
+        self.slices
+            .iter()
+            .take_while(|planned| planned.round < round)
+            .count()
     }
 
     /// About how long the slices after the first `done` will take.

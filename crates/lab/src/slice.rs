@@ -10,6 +10,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use voile_host::cgroup::Throttling;
 use voile_host::machine::CoreTime;
 use voile_host::sampler::{Holdings, Usage};
 use voile_load::samples::Samples;
@@ -24,6 +25,8 @@ use crate::target::Lab;
 const LEAD: Duration = Duration::from_millis(80);
 /// The window ends this long before the measured part can.
 const TRAIL: Duration = Duration::from_millis(20);
+/// A clock that is kept right by slewing moves a slice of a second by less than a millisecond.
+const CLOCK_STEP: Duration = Duration::from_millis(10);
 /// How long the generator may take beyond its own plan (it waits for outstanding answers, 3 s at most).
 const OVERTIME: Duration = Duration::from_secs(8);
 
@@ -33,10 +36,11 @@ struct Reading {
     wall: SystemTime,
     machine: Option<CoreTime>,
     usage: Vec<Usage>,
+    throttling: Vec<Option<Throttling>>,
 }
 
 impl Reading {
-    fn take(instances: &[Instance]) -> Self {
+    fn take(instances: &[Instance], lab: &Lab<'_>) -> Self {
         let usage = instances
             .iter()
             .map(|instance| Usage::of_all(&instance.pids))
@@ -46,6 +50,10 @@ impl Reading {
             wall: SystemTime::now(),
             machine: CoreTime::now().ok(),
             usage,
+            throttling: instances
+                .iter()
+                .map(|instance| lab.bounds.throttling(instance))
+                .collect(),
         }
     }
 }
@@ -70,9 +78,9 @@ pub(crate) fn measure(
     let window_starts = began + order.warmup + LEAD.min(order.duration / 4);
     let window_ends = began + order.warmup + order.duration - TRAIL.min(order.duration / 8);
     wait_until(&mut load, window_starts, lab)?;
-    let before = Reading::take(&instances);
+    let before = Reading::take(&instances, lab);
     wait_until(&mut load, window_ends, lab)?;
-    let after = Reading::take(&instances);
+    let after = Reading::take(&instances, lab);
     let generated = finish_load(&mut load, &out, OVERTIME, lab)?;
     let mut run = Run {
         seconds: generated.duration_s,
@@ -85,10 +93,15 @@ pub(crate) fn measure(
         service_us: generated.service_us.into(),
         ..Run::of(cell)
     };
-    if let Some(reason) = window_misplaced(&before, &after, &generated) {
+    if let Some(reason) =
+        clock_stepped(&before, &after).or_else(|| window_misplaced(&before, &after, &generated))
+    {
         run.invalid_reasons.push(reason);
     }
     charge(&mut run, &instances, &before, &after, host);
+    for process in &mut run.processes {
+        process.cores = lab.bounds.cores(&process.role);
+    }
     Ok((run, generated))
 }
 
@@ -105,6 +118,8 @@ fn charge(run: &mut Run, instances: &[Instance], before: &Reading, after: &Readi
         let used = after.usage[at].since(before.usage[at]);
         // The generator has ended by now; it holds nothing that matters.
         let held = Holdings::of_all(&instance.pids);
+        let throttled = before.throttling[at].zip(after.throttling[at]);
+        let throttled = throttled.map(|(before, after)| after.since(before));
         let per_request = |ns: u64| ns as f64 / 1000.0 / requests;
         run.processes.push(Process {
             name: instance.name.clone(),
@@ -123,10 +138,26 @@ fn charge(run: &mut Run, instances: &[Instance], before: &Reading, after: &Readi
             voluntary_ctx_switches_per_request: used.voluntary_switches as f64 / requests,
             threads: held.threads,
             descriptors: held.descriptors,
+            cores: Vec::new(),
+            nr_throttled: throttled.map(|t| t.throttled),
+            throttled_seconds: throttled.map(|t| t.throttled_ns as f64 / 1e9),
         });
     }
     run.machine_cpu_less_load_server_us_per_request =
         voile_report::summarise::less_load_and_server(run);
+}
+
+/// Whether somebody set the clock meanwhile: then times of two processes cannot be laid beside each other.
+fn clock_stepped(before: &Reading, after: &Reading) -> Option<String> {
+    let went = after.at.duration_since(before.at).as_secs_f64();
+    let showed = match after.wall.duration_since(before.wall) {
+        Ok(forward) => forward.as_secs_f64(),
+        Err(backward) => -backward.duration().as_secs_f64(),
+    };
+    let step = showed - went;
+    (step.abs() > CLOCK_STEP.as_secs_f64()).then(|| {
+        format!("the machine's clock was set during the slice: it stepped by {step:+.3} s")
+    })
 }
 
 fn window_misplaced(before: &Reading, after: &Reading, generated: &Generated) -> Option<String> {
@@ -144,4 +175,41 @@ fn window_misplaced(before: &Reading, after: &Reading, generated: &Generated) ->
 pub(crate) fn merge_histogram(merged: &mut Samples, text: &str) -> Result<(), String> {
     merged.merge(&Samples::decode(text)?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_during_a_slice_is_named() {
+        let (at, wall) = (Instant::now(), SystemTime::now());
+        let reading = |after: Duration, step: i64| Reading {
+            at: at + after,
+            wall: if step < 0 {
+                wall + after - Duration::from_millis(step.unsigned_abs())
+            } else {
+                wall + after + Duration::from_millis(step.unsigned_abs())
+            },
+            machine: None,
+            usage: Vec::new(),
+            throttling: Vec::new(),
+        };
+        let second = Duration::from_secs(1);
+        for (step, told) in [
+            (0, None),
+            (5, None),
+            (3_600_000, Some("+3600.000 s")),
+            (-2_000, Some("-2.000 s")),
+        ] {
+            let reason = clock_stepped(&reading(Duration::ZERO, 0), &reading(second, step));
+            match told {
+                None => assert_eq!(reason, None, "{step}"),
+                Some(told) => assert!(
+                    reason.clone().is_some_and(|r| r.contains(told)),
+                    "{reason:?}"
+                ),
+            }
+        }
+    }
 }

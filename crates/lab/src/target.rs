@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::bounds::Bounds;
 use crate::contestants::Hop;
 
 use voile_host::child::{Output, Spec, Supervised};
@@ -53,13 +54,21 @@ pub(crate) struct Lab<'a> {
     pub(crate) echo: Echo,
     /// Threads of each proxy.
     pub(crate) workers: u32,
+    /// What binds its processes.
+    pub(crate) bounds: Bounds,
     /// Whether the user asked to end.
     pub(crate) stopped: &'a dyn Fn() -> bool,
 }
 
 impl Lab<'_> {
-    /// A process whose output goes to `NAME.log` in the lab's folder.
-    pub(crate) fn process(&self, name: &str, program: &Path) -> Spec {
+    /// A process of that role, whose output goes to `NAME.log` in the lab's folder.
+    pub(crate) fn process(&self, role: &str, name: &str, program: &Path) -> Result<Spec, String> {
+        self.bounds
+            .bind(role, name, self.free_process(name, program))
+    }
+
+    /// The same, bound by nothing.
+    pub(crate) fn free_process(&self, name: &str, program: &Path) -> Spec {
         let log = self.log(name);
         Spec::new(name, program)
             .stdout(Output::Append(log.clone()))
@@ -85,10 +94,12 @@ impl Lab<'_> {
             .iter()
             .map(cut)
             .collect();
+        let killed = self.bounds.killed(name);
+        let killed = killed.map_or(String::new(), |why| format!(" ({why})"));
         if end.is_empty() {
-            String::new()
+            killed
         } else {
-            format!("; it said:\n    {}", end.join("\n    "))
+            format!("{killed}; it said:\n    {}", end.join("\n    "))
         }
     }
 }
@@ -106,6 +117,25 @@ pub(crate) fn start_echo(
     arguments: &[&str],
     stopped: &dyn Fn() -> bool,
 ) -> Result<(Supervised, SocketAddr), String> {
+    start_echo_bound(
+        voile,
+        folder,
+        serves,
+        arguments,
+        &Bounds::default(),
+        stopped,
+    )
+}
+
+/// The same, where the server is kept to some cores.
+pub(crate) fn start_echo_bound(
+    voile: &Path,
+    folder: &Path,
+    serves: &str,
+    arguments: &[&str],
+    bounds: &Bounds,
+    stopped: &dyn Fn() -> bool,
+) -> Result<(Supervised, SocketAddr), String> {
     let address = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
         .map_err(|e| format!("a port for the echo server: {e}"))?;
     let lab = Lab {
@@ -116,11 +146,12 @@ pub(crate) fn start_echo(
             tcp: address,
         },
         workers: 1,
+        bounds: bounds.clone(),
         stopped,
     };
     let tcp = serves != HTTP;
     let spec = lab
-        .process(if tcp { "echo-tcp" } else { "echo" }, voile)
+        .process("server", if tcp { "echo-tcp" } else { "echo" }, voile)?
         .args(["echo", serves, &address.to_string()])
         .args(arguments);
     let mut child = spec.start().map_err(|e| e.to_string())?;

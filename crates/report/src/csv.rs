@@ -94,7 +94,10 @@ fn labels(record: &Record, summary: &Summary) -> String {
         record.experiment.name,
         summary.rate,
         summary.connections,
-        record.experiment.size_bytes,
+        summary
+            .shape
+            .response_bytes
+            .unwrap_or(record.experiment.size_bytes),
         summary.contestant,
         if summary.tls { "_mtls" } else { "" },
         summary.arrival,

@@ -13,6 +13,7 @@ pub mod findings;
 pub mod generators;
 pub mod html;
 pub mod record;
+pub mod shape;
 pub mod statistics;
 pub mod summarise;
 mod svg;

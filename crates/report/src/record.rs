@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::shape::Shape;
+
 /// The format of `record.json` that this program writes. A reader refuses a larger one.
 pub const FORMAT: u32 = 1;
 
@@ -60,6 +62,8 @@ pub struct Experiment {
     pub repeats: u32,
     /// Rounds in which at least one slice ran.
     pub rounds_done: u32,
+    /// Rounds that were measured to their end, from the first; a run that is gone on with begins after them.
+    pub rounds_whole: u32,
     /// Measured part of a slice.
     pub slice_seconds: f64,
     /// Load before the measured part of a slice.
@@ -68,6 +72,15 @@ pub struct Experiment {
     pub size_bytes: u64,
     /// Worker threads of each proxy.
     pub workers: u32,
+    /// `loopback`, or `netns`: networks of their own for client and server. Empty in older records, which are of loopback.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub isolation: String,
+    /// Cores by role, by the name of the CPU set.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cpus: BTreeMap<String, BTreeMap<String, Vec<usize>>>,
+    /// What each sidecar might use at most, in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub limits: String,
     /// Seed of the order of slices and of bootstraps.
     pub seed: u64,
     /// The bounds of the validity gate, in words.
@@ -155,6 +168,9 @@ pub struct Contestant {
     pub missing: Option<String>,
     /// What it does more or less than the others, in words.
     pub terms: Vec<String>,
+    /// SHA-256 of its program where that is another build of Voile.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub sha256: String,
 }
 
 /// One slice.
@@ -177,6 +193,9 @@ pub struct Run {
     pub rate: f64,
     /// Connections of the generator.
     pub connections: u32,
+    /// What else tells it from other cells; nothing where the experiment's own values hold.
+    #[serde(default, skip_serializing_if = "Shape::is_plain")]
+    pub shape: Shape,
     /// The round, from 1.
     pub round: u32,
     /// Its place in the order of all slices, from 1.
@@ -292,6 +311,15 @@ pub struct Process {
     /// Open descriptors.
     #[serde(default)]
     pub descriptors: u64,
+    /// Cores that it may run on, when it is kept to some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<usize>,
+    /// Periods in which its CPU limit held it back, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nr_throttled: Option<u64>,
+    /// How long that was, all threads added up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled_seconds: Option<f64>,
 }
 
 /// A figure over rounds.
@@ -327,6 +355,9 @@ pub struct Summary {
     pub rate: f64,
     /// As in [`Run`].
     pub connections: u32,
+    /// As in [`Run`].
+    #[serde(default, skip_serializing_if = "Shape::is_plain")]
+    pub shape: Shape,
     /// Valid runs.
     pub runs_valid: u32,
     /// Runs left out.
@@ -425,6 +456,9 @@ pub struct CellKey {
     /// As in [`Run`].
     #[serde(default)]
     pub connections: u32,
+    /// As in [`Run`].
+    #[serde(default, skip_serializing_if = "Shape::is_plain")]
+    pub shape: Shape,
 }
 
 /// What kind of measurement a slice is.
@@ -469,6 +503,7 @@ impl CellKey {
         let load = |key: &Self| (key.kind, key.rate, key.connections);
         load(self) == load(other)
             && (&self.protocol, &self.arrival) == (&other.protocol, &other.arrival)
+            && self.shape.same_load(&other.shape)
     }
 }
 
@@ -485,6 +520,7 @@ impl Run {
             arrival: self.arrival.clone(),
             rate: self.rate as u32,
             connections: self.connections,
+            shape: self.shape.clone(),
         }
     }
 
@@ -500,6 +536,7 @@ impl Run {
             arrival: cell.arrival.clone(),
             rate: f64::from(cell.rate),
             connections: cell.connections,
+            shape: cell.shape.clone(),
             ..Self::default()
         }
     }
@@ -518,6 +555,7 @@ impl Summary {
             arrival: self.arrival.clone(),
             rate: self.rate as u32,
             connections: self.connections,
+            shape: self.shape.clone(),
         }
     }
 }

@@ -50,6 +50,7 @@ pub fn summarise(record: &mut Record) {
                 arrival: key.arrival.clone(),
                 rate: first.rate,
                 connections: first.connections,
+                shape: key.shape.clone(),
                 runs_valid: valid.len() as u32,
                 runs_invalid: invalid.len() as u32,
                 figures: medians(&rounds),
@@ -78,7 +79,7 @@ fn order_of_cells(runs: &[Run]) -> Vec<CellKey> {
             (key.kind, key.protocol.clone()),
             key.arrival != "uniform",
             key.arrival.clone(),
-            (key.rate, key.connections),
+            (key.rate, key.connections, key.shape.clone()),
             (contestant, key.contestant.clone()),
         )
     };

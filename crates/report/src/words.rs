@@ -198,7 +198,7 @@ pub fn load_title(cell: &CellKey) -> String {
         1 => "1 connection".to_owned(),
         many => format!("{many} connections"),
     };
-    match cell.kind {
+    let load = match cell.kind {
         Kind::Latency => format!(
             "{protocol}, {}/s over {over}, {} arrival",
             cell.rate, cell.arrival
@@ -207,6 +207,11 @@ pub fn load_title(cell: &CellKey) -> String {
         Kind::Bulk => format!("{protocol}, bytes as fast as they go over {over}"),
         Kind::Idle if cell.connections == 0 => "started and left alone".to_owned(),
         Kind::Idle => format!("{over} of {protocol} that say nothing"),
+    };
+    if cell.shape.is_plain() {
+        load
+    } else {
+        format!("{load}, {}", cell.shape)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_lab::{AgreementSettings, Definition, Outcome, Overrides, Plan, Settings};
+use voile_lab::{AgreementSettings, Definition, Keeping, Outcome, Overrides, Plan, Settings};
 
 /// Measure what a mesh costs on this machine.
 ///
@@ -60,9 +60,9 @@ enum Command {
     /// server with a fixed delay. Whoever is not here is left out. Writes a folder: generators.json, report.md. About three
     /// minutes. Exit code 1 when a bound is missed.
     Generators(Comparison),
-    /// List the contestants found on this machine.
+    /// List the contestants found on this machine, their versions, and how to get the others.
     Peers {
-        /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH.
+        /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH, ztunnel=PATH, linkerd2-proxy=PATH, pipy=PATH.
         #[arg(long = "peer", value_name = "NAME=PATH")]
         peers: Vec<String>,
     },
@@ -90,13 +90,20 @@ struct Comparison {
 
 #[derive(Debug, clap::Args)]
 struct Choices {
-    /// The record folder [default: voile-results/DATE-NAME].
+    /// The record folder [default: voile-results/DATE-NAME]. Each round is there as soon as it is measured.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Go on with the record in that folder after its last whole round: it was interrupted, or more --rounds are wanted.
+    /// Definition, build and machine must be the same.
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    resume: Option<PathBuf>,
     /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH. Looked for on PATH, in /usr/sbin and in Python
     /// environments otherwise.
     #[arg(long = "peer", value_name = "NAME=PATH")]
     peers: Vec<String>,
+    /// Another build of voile, measured beside this one in every cell of Voile's under the name it is given.
+    #[arg(long = "contestant", value_name = "NAME=PATH")]
+    contestants: Vec<String>,
     /// Only these contestants (the baseline is always measured).
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     only: Option<Vec<String>>,
@@ -122,6 +129,8 @@ struct Choices {
 
 /// Wrong usage, as opposed to a run that failed.
 const USAGE: u8 = 2;
+/// Ended by Ctrl-C or SIGTERM with what was measured kept: 128 + SIGINT, as shells have it.
+const INTERRUPTED: u8 = 130;
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
@@ -149,6 +158,10 @@ fn failed(why: String) -> (u8, String) {
     (1, why)
 }
 
+fn interrupted(why: String) -> (u8, String) {
+    (INTERRUPTED, why)
+}
+
 fn usage(why: String) -> (u8, String) {
     (USAGE, why)
 }
@@ -165,10 +178,11 @@ fn run_all(files: &[PathBuf], run: &Choices) -> Done {
         .iter()
         .map(|file| read(file))
         .collect::<Result<_, _>>()?;
-    if let (Some(out), true) = (&run.out, files.len() > 1) {
+    let one = run.out.as_ref().or(run.resume.as_ref());
+    if let (Some(folder), true) = (one, files.len() > 1) {
         let why = format!(
-            "--out {} is one record's folder; without it each of several experiments gets its own",
-            out.display()
+            "{} is one record's folder; without --out each of several experiments gets its own",
+            folder.display()
         );
         return Err(usage(why));
     }
@@ -176,7 +190,7 @@ fn run_all(files: &[PathBuf], run: &Choices) -> Done {
     for definition in definitions {
         let name = definition.name.clone();
         match experiment(definition, run) {
-            Ok(record) => records.extend(record),
+            Ok(record) => records.extend(record.map(|record| *record)),
             Err((code, why)) if files.len() > 1 && !voile_host::interrupt::asked() => {
                 eprintln!("voile bench: {name}: {why}");
                 failure = Some((code, format!("{name} failed")));
@@ -208,7 +222,7 @@ fn targets(folders: &[PathBuf]) -> Done {
 fn experiment(
     definition: Definition,
     run: &Choices,
-) -> Result<Option<voile_report::record::Record>, (u8, String)> {
+) -> Result<Option<Box<voile_report::record::Record>>, (u8, String)> {
     let only = run
         .only
         .as_ref()
@@ -218,6 +232,7 @@ fn experiment(
         slice: run.slice,
         only,
         smoke: run.smoke,
+        contestants: run.contestants.clone(),
     };
     let definition = definition.with(&overrides).map_err(usage)?;
     let found = voile_lab::peers(&run.peers).map_err(usage)?;
@@ -226,6 +241,9 @@ fn experiment(
         if let (Err(how), true) = (peer, wanted) {
             eprintln!("{how}");
         }
+    }
+    for missing in &definition.missing {
+        eprintln!("missing: {missing}");
     }
     if run.dry_run {
         let plan = Plan::new(&definition, &|cell| found.has(&cell.contestant));
@@ -243,17 +261,27 @@ fn experiment(
     }
     let voile = program(run.voile.as_deref())?;
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
-    let text = definition.text.clone();
+    let keeping = match (&run.resume, &run.out) {
+        (Some(folder), _) => Keeping::Resume(folder.clone()),
+        (None, Some(folder)) => Keeping::New(folder.clone()),
+        (None, None) => Keeping::Default,
+    };
     let settings = Settings {
         definition,
         voile,
         found,
         repeats: run.repeat,
         command: command(),
+        keeping,
     };
-    let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;
-    keep(&outcome, run.out.as_deref(), &text)?;
-    Ok(Some(outcome.record))
+    let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked);
+    let outcome = outcome.map_err(if voile_host::interrupt::asked() {
+        interrupted
+    } else {
+        failed
+    })?;
+    keep(&outcome)?;
+    Ok(Some(Box::new(outcome.record)))
 }
 
 /// The program to measure: that one, or this one.
@@ -310,7 +338,9 @@ fn agreement(comparison: &Comparison) -> Done {
         folder.join("report.md").display()
     );
     if voile_host::interrupt::asked() {
-        return Err(failed("interrupted; what was measured is kept".to_owned()));
+        return Err(interrupted(
+            "interrupted; what was measured is kept".to_owned(),
+        ));
     }
     if record.holds() {
         return Ok(());
@@ -340,7 +370,9 @@ fn generators(comparison: &Comparison) -> Done {
     let report = folder.join("report.md");
     println!("{}{}", record.in_words(), report.display());
     if voile_host::interrupt::asked() {
-        return Err(failed("interrupted; what was measured is kept".to_owned()));
+        return Err(interrupted(
+            "interrupted; what was measured is kept".to_owned(),
+        ));
     }
     if record.holds() {
         return Ok(());
@@ -348,20 +380,29 @@ fn generators(comparison: &Comparison) -> Done {
     Err(failed("a bound is missed".to_owned()))
 }
 
-fn keep(outcome: &Outcome, out: Option<&Path>, definition: &str) -> Done {
+fn keep(outcome: &Outcome) -> Done {
     let experiment = &outcome.record.experiment;
-    let folder = match out {
-        Some(folder) => folder.to_owned(),
-        None => voile_lab::default_folder(&experiment.name, &experiment.started_at),
+    let folder = outcome.folder.display();
+    let whole = experiment.rounds_whole;
+    let kept = match whole {
+        0 => "no round was measured to its end".to_owned(),
+        1 => "round 1 is kept".to_owned(),
+        n => format!("rounds 1 to {n} are kept"),
     };
-    outcome.write(&folder, definition).map_err(failed)?;
+    let go_on = format!("{kept}; --resume {folder} goes on after them");
     print!("{}", voile_report::table::render(&outcome.record));
     for note in &outcome.record.notes {
         println!("\n{note}");
     }
-    println!("\n{}", folder.join("report.html").display());
-    if experiment.interrupted {
-        return Err(failed("interrupted; what was measured is kept".to_owned()));
+    outcome
+        .write()
+        .map_err(|why| failed(format!("{why}; {go_on}")))?;
+    println!("\n{folder}/report.html");
+    if voile_host::interrupt::asked() {
+        return Err(interrupted(format!("interrupted: {go_on}")));
+    }
+    if let Some(why) = &outcome.failed {
+        return Err(failed(format!("{why}; {go_on}")));
     }
     if outcome.record.runs.iter().all(|run| !run.valid) {
         return Err(failed(

@@ -78,7 +78,7 @@ fn a_smoke_run_writes_a_whole_record_that_can_be_drawn_again() {
 }
 
 #[test]
-fn an_interrupted_run_keeps_what_was_measured_and_ends_with_one() {
+fn an_interrupted_run_keeps_what_was_measured_says_so_and_can_be_gone_on_with() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
     let log = tempfile::NamedTempFile::new().expect("a log file");
@@ -104,19 +104,109 @@ fn an_interrupted_run_keeps_what_was_measured_and_ends_with_one() {
     let pid = rustix::process::Pid::from_child(&bench);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
     let status = bench.wait().expect("it ends");
-    assert_eq!(status.code(), Some(1));
-    let record = record(&out);
-    assert_eq!(record["experiment"]["interrupted"], true);
+    assert_eq!(status.code(), Some(130));
+    let said = std::fs::read_to_string(log.path()).expect("the log");
     assert!(
-        record["runs"]
-            .as_array()
-            .is_some_and(|runs| runs.len() >= 2)
+        said.contains("interrupted: ") && said.contains("--resume"),
+        "{said}"
     );
+    let cut = record(&out);
+    assert_eq!(cut["experiment"]["interrupted"], true);
+    assert!(cut["runs"].as_array().is_some_and(|runs| runs.len() >= 2));
     let left: Vec<_> = std::fs::read_dir(folder.path())
         .expect("the folder")
         .filter_map(Result::ok)
         .collect();
     assert_eq!(left.len(), 1, "only the record is left: {left:?}");
+}
+
+/// A definition small enough to be killed in the middle of, and gone on with, in a few seconds.
+const SMALL: &str = r#"name = "small"
+rounds = 3
+slice = "150ms"
+warmup = "30ms"
+[load]
+rate = 400
+connections = 2
+size = 64
+protocol = "http1"
+[proxy]
+workers = 1
+[validity]
+max_lateness = "1s"
+max_rate_error = 1.0
+max_drift = 1000.0
+[[cells]]
+contestants = ["baseline", "relay"]
+modes = ["baseline", "both"]
+response_sizes = [64, 4096]
+"#;
+
+#[test]
+fn a_run_that_was_killed_goes_on_after_its_last_whole_round() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
+    std::fs::write(&file, SMALL).expect("written");
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_voile"))
+        .args(["bench", "run"])
+        .arg(&file)
+        .arg("--out")
+        .arg(&out)
+        .env("TMPDIR", folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("voile starts");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !out.join("record.json").is_file() {
+        assert!(Instant::now() < deadline, "the first round never ended");
+        std::thread::yield_now();
+    }
+    bench.kill().expect("it runs");
+    bench.wait().expect("it ends");
+    let first = record(&out);
+    let whole = first["experiment"]["rounds_whole"].as_u64().expect("told");
+    assert!((1..=2).contains(&whole), "{whole}");
+    let resume = || {
+        Process::output(|voile| {
+            voile
+                .args(["bench", "run"])
+                .arg(&file)
+                .arg("--resume")
+                .arg(&out);
+        })
+    };
+    let ran = resume();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    let all = record(&out);
+    let planned = |run: &&serde_json::Value| run["again"] != true;
+    let runs = all["runs"].as_array().expect("runs");
+    assert_eq!(
+        runs.iter().filter(planned).count(),
+        3 * 4,
+        "three rounds of four cells"
+    );
+    assert_eq!(
+        runs[0], first["runs"][0],
+        "what was measured stays as it was"
+    );
+    assert_eq!(all["experiment"]["interrupted"], false);
+    let sizes = |run: &&serde_json::Value| run["shape"]["response_bytes"] == 4096;
+    assert_eq!(runs.iter().filter(planned).filter(sizes).count(), 3 * 2);
+    let summary = all["summary"].as_array().expect("a summary");
+    let cells = summary
+        .iter()
+        .filter(|s| s["shape"]["response_bytes"] == 4096);
+    assert_eq!(cells.count(), 2, "each size is summed up by itself");
+    let ran = resume();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(said.contains("nothing is left to do"), "{said}");
+    std::fs::write(&file, SMALL.replace("rate = 400", "rate = 300")).expect("written");
+    let said = String::from_utf8_lossy(&resume().stderr).into_owned();
+    assert!(said.contains("another definition"), "{said}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Forking so that the child dies with us: the kernel is told to kill it, and one thread that never ends forks them all.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::mpsc;
@@ -8,6 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 use rustix::process::Signal;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::place::Place;
 
@@ -38,6 +40,34 @@ pub(super) fn start_in(command: &mut Command, place: Place) {
     // SAFETY: `Place::enter` makes system calls only, on descriptors and strings that the closure owns.
     unsafe {
         command.pre_exec(move || place.enter());
+    }
+}
+
+/// The child enters the groups behind these doors and keeps to these cores (all, when there are none).
+#[expect(
+    unsafe_code,
+    reason = "a child moves to its groups and cores between fork and exec"
+)]
+pub(super) fn confine(command: &mut Command, doors: Vec<File>, cores: &[usize]) {
+    if doors.is_empty() && cores.is_empty() {
+        return;
+    }
+    let mut set = CpuSet::new();
+    for core in cores.iter().filter(|core| **core < CpuSet::MAX_CPU) {
+        set.set(*core);
+    }
+    let pinned = !cores.is_empty();
+    // SAFETY: system calls only, on descriptors and a set that the closure owns.
+    unsafe {
+        command.pre_exec(move || {
+            for mut door in &doors {
+                door.write_all(b"0")?;
+            }
+            if pinned {
+                sched_setaffinity(None, &set)?;
+            }
+            Ok(())
+        });
     }
 }
 

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::thread::{self, JoinHandle};
 
 use super::Supervised;
-use super::spawn::{die_with_parent, spawn_from_lasting_thread, start_in};
+use super::spawn::{confine, die_with_parent, spawn_from_lasting_thread, start_in};
+use crate::cgroup::Cgroup;
 use crate::place::Place;
 
 /// The longest line that is handed to a line sink; a longer one is cut into pieces of this many bytes, so that a child
@@ -56,6 +57,8 @@ pub struct Spec {
     clear_env: bool,
     folder: Option<PathBuf>,
     place: Option<Place>,
+    cores: Vec<usize>,
+    doors: Vec<File>,
     stdout: Output,
     stderr: Output,
 }
@@ -72,6 +75,8 @@ impl Spec {
             clear_env: false,
             folder: None,
             place: None,
+            cores: Vec::new(),
+            doors: Vec::new(),
             stdout: Output::Null,
             stderr: Output::Null,
         }
@@ -121,6 +126,22 @@ impl Spec {
         self
     }
 
+    /// Lets it, and what it starts, run on these cores only; none means all that we may run on.
+    #[must_use]
+    pub fn cores(mut self, cores: &[usize]) -> Self {
+        self.cores = cores.to_vec();
+        self
+    }
+
+    /// Starts it inside this group.
+    ///
+    /// # Errors
+    /// When the group may not be entered.
+    pub fn cgroup(mut self, group: &Cgroup) -> io::Result<Self> {
+        self.doors.extend(group.doors()?);
+        Ok(self)
+    }
+
     /// Where its standard output goes.
     #[must_use]
     pub fn stdout(mut self, output: Output) -> Self {
@@ -168,6 +189,8 @@ impl Spec {
             clear_env,
             folder,
             place,
+            cores,
+            doors,
             stdout,
             stderr,
         } = self;
@@ -191,6 +214,8 @@ impl Spec {
         let (err, err_sink) =
             stdio(stderr).map_err(|(path, e)| failed("open the output file", &path, e))?;
         command.stdout(out).stderr(err);
+        // Before the move: afterwards the groups may be out of reach.
+        confine(&mut command, doors, &cores);
         if let Some(place) = place {
             start_in(&mut command, place);
         }

@@ -57,13 +57,17 @@ impl Peer for Envoy {
         values.push(("ADMIN_PORT".to_owned(), admin.port().to_string()));
         let name = format!("envoy-{}", side.word());
         let path = write(folder, &format!("{name}.yaml"), &fill(template, &values)?)?;
-        let spec = lab.process(&name, &self.0.path).arg("-c").arg(&path).args([
-            "--concurrency",
-            &lab.workers.to_string(),
-            "--disable-hot-restart",
-            "--log-level",
-            "warning",
-        ]);
+        let spec = lab
+            .process(side.role(), &name, &self.0.path)?
+            .arg("-c")
+            .arg(&path)
+            .args([
+                "--concurrency",
+                &lab.workers.to_string(),
+                "--disable-hot-restart",
+                "--log-level",
+                "warning",
+            ]);
         Ok((spec.start().map_err(|e| e.to_string())?, admin))
     }
 

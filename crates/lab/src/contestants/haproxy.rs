@@ -76,7 +76,7 @@ impl Peer for Haproxy {
         let name = format!("haproxy-{}", side.word());
         let path = write(folder, &format!("{name}.cfg"), &fill(template, &values)?)?;
         let spec = lab
-            .process(&name, &self.0.path)
+            .process(side.role(), &name, &self.0.path)?
             .args(["-db", "-f"])
             .arg(&path);
         let socket = folder.join(format!("{}.sock", side.word()));

@@ -142,7 +142,7 @@ impl Listeners {
 
     /// How requests of that kind go through listeners that all are there.
     pub(super) fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
-        let (_, prefix) = PROTOCOLS.iter().find(|(name, _)| *name == way.protocol)?;
+        let (_, prefix) = PROTOCOLS.iter().find(|(name, _)| *name == way.ports())?;
         let hop = |to, on: IpAddr, name: &str, tls| {
             Some(Hop {
                 to,

@@ -162,7 +162,14 @@ pub(crate) fn named(
         "haproxy" => Ok(Box::new(Pair::new(haproxy::Haproxy(
             found.haproxy.clone()?,
         )))),
-        other => Err(format!("the lab does not know contestant {other}")),
+        other => Err(match found.others.iter().find(|(peer, _)| *peer == other) {
+            Some((_, Err(how))) => how.clone(),
+            Some((_, Ok(peer))) => format!(
+                "{other} {} was found, and the lab cannot configure it yet: it is listed, not measured",
+                peer.version
+            ),
+            None => format!("the lab does not know contestant {other}"),
+        }),
     }
 }
 

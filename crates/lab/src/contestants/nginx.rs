@@ -105,7 +105,7 @@ impl Peer for Nginx {
         let configuration = self.configuration(side, &values)?;
         let path = write(folder, &format!("{name}.conf"), &configuration)?;
         let spec = lab
-            .process(&name, &self.0.peer.path)
+            .process(side.role(), &name, &self.0.peer.path)?
             .args(["-e", "stderr"])
             .arg("-p")
             .arg(folder)

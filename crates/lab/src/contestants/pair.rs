@@ -10,7 +10,7 @@ use voile_host::ready::Probe;
 
 use super::listeners::Listeners;
 use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
-use crate::plan::Way;
+use crate::plan::{Outfit, Way};
 use crate::target::{Lab, STOP_GRACE};
 
 /// Which of the two.
@@ -29,7 +29,8 @@ impl Side {
         }
     }
 
-    fn role(self) -> &'static str {
+    /// Its role in records.
+    pub(super) fn role(self) -> &'static str {
         match self {
             Self::Client => CLIENT,
             Self::Server => SERVER,
@@ -153,6 +154,7 @@ impl<P: Peer> Contestant for Pair<P> {
                 mode: sidecar.side.quiet_mode().to_owned(),
                 tls: false,
                 protocol: "http1".to_owned(),
+                outfit: Outfit::default(),
             };
             let route = running.listeners.route(lab, &way);
             let route = route.ok_or_else(|| format!("{} has no listener for HTTP", P::NAME))?;

@@ -31,7 +31,7 @@ impl Relay {
         to: SocketAddr,
     ) -> Result<SocketAddr, String> {
         let listen = free_port(on).map_err(|e| format!("a port for {name}: {e}"))?;
-        let spec = lab.process(name, &lab.voile).args([
+        let spec = lab.process(role, name, &lab.voile)?.args([
             "relay",
             "--listen",
             &listen.to_string(),

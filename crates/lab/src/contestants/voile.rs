@@ -16,6 +16,7 @@ use super::{
     certificates, listeners, peers_folder,
 };
 use crate::definition::Variant;
+use crate::find;
 use crate::plan::Way;
 use crate::target::{Echo, Lab, STOP_GRACE};
 
@@ -175,6 +176,11 @@ impl Voile {
         }
     }
 
+    /// The build that is measured.
+    fn program<'a>(&'a self, lab: &'a Lab<'_>) -> &'a Path {
+        self.variant.program.as_deref().unwrap_or(&lab.voile)
+    }
+
     /// What a process of it is called.
     fn process_name(&self, what: &str) -> String {
         format!("{}-{what}", self.variant.name)
@@ -188,7 +194,7 @@ impl Voile {
         ports: &Ports,
     ) -> Result<Supervised, String> {
         let spec = lab
-            .process(&self.process_name("control"), &lab.voile)
+            .process(CONTROL, &self.process_name("control"), self.program(lab))?
             .arg("control")
             .arg("--config")
             .arg(config);
@@ -210,7 +216,7 @@ impl Voile {
     ) -> Result<Sidecar, String> {
         let account = format!("lab/{pod}");
         let token = lab
-            .process(&self.process_name("token"), &lab.voile)
+            .process(CONTROL, &self.process_name("token"), self.program(lab))?
             .args([
                 "token",
                 "create",
@@ -230,7 +236,7 @@ impl Voile {
             .map_err(|e| format!("{}: {e}", token_file.display()))?;
         let (admin, metrics, readiness) = (local_port()?, local_port()?, local_port()?);
         let spec = lab
-            .process(&self.process_name(pod), &lab.voile)
+            .process(role, &self.process_name(pod), self.program(lab))?
             .args([
                 "proxy",
                 "--workload",
@@ -312,9 +318,10 @@ impl Contestant for Voile {
     fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
         let services = &self.running.as_ref()?.ports.services;
         let port = |ends: &str| {
+            let protocol = way.ports();
             let (name, _) = PORTS
                 .iter()
-                .find(|(name, protocol)| name.ends_with(ends) && *protocol == way.protocol)?;
+                .find(|(name, carries)| name.ends_with(ends) && *carries == protocol)?;
             services.get(name).copied()
         };
         let hop = |to, on: IpAddr, port, tls| Hop {
@@ -450,7 +457,8 @@ impl Contestant for Voile {
     }
 
     fn version(&self) -> String {
-        env!("CARGO_PKG_VERSION").to_owned()
+        let other = self.variant.program.as_deref();
+        other.map_or_else(|| env!("CARGO_PKG_VERSION").to_owned(), find::voile_version)
     }
 
     fn commands(&self) -> Vec<String> {

@@ -1,131 +1,249 @@
-//! The cells of a definition: each group is a cross product of contestants, modes, arrivals, rates and connections.
+//! The cells of a definition: each group is a cross product of contestants, feature sets, modes, TLS, protocols, arrivals,
+//! rates, connections, sizes, workers and CPU sets. A combination that cannot be (the baseline behind a proxy) is left
+//! out of a group that has others of that contestant, and a mistake in one that has none.
+
+use std::ops::Range;
 
 use toml::Spanned;
 use voile_report::record::{CellKey, Kind};
 
+use super::features::{self, FEATURES};
+use super::near::meant;
 use super::written::{Place, Written, WrittenCells, WrittenControl};
 use super::{
-    ARRIVALS, CONTESTANTS, DefinitionError, MAX_CONNECTIONS, MAX_RATE, MODES, PROTOCOLS, Variant,
+    ARRIVALS, CONTESTANTS, DefinitionError, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES, MAX_WORKERS,
+    MODES, MODES_MISSING, PROTOCOLS, Variant,
 };
 
-/// All of them, or the first that cannot be.
+/// What the groups ask for.
+pub(super) struct Asked {
+    pub(super) cells: Vec<CellKey>,
+    /// What they ask for that is not built, in words.
+    pub(super) missing: Vec<String>,
+}
+
+/// All of them, or the first that cannot be. Feature sets that are asked for become variants.
 pub(super) fn cells(
     place: &Place<'_>,
     written: &Written,
-    variants: &[Variant],
-) -> Result<Vec<CellKey>, DefinitionError> {
-    let mut cells = Vec::new();
+    variants: &mut Vec<Variant>,
+) -> Result<Asked, DefinitionError> {
+    let mut asked = Asked {
+        cells: Vec::new(),
+        missing: Vec::new(),
+    };
     for group in &written.cells {
-        for cell in expand(place, written, group, variants)? {
-            if cells.contains(&cell) {
+        for cell in expand(place, written, group, variants, &mut asked.missing)? {
+            if asked.cells.contains(&cell) {
                 let at = group.contestants.first().map_or(0..0, Spanned::span);
                 return Err(place.error(at, format!("cell {cell} is there twice")));
             }
-            cells.push(cell);
+            asked.cells.push(cell);
         }
     }
     let bulk = |cell: &CellKey| cell.kind == Kind::Bulk;
-    if cells.iter().any(bulk)
-        && cells
-            .iter()
-            .any(|cell| cell.protocol == "tcp" && !bulk(cell))
-    {
+    let other_tcp = |cell: &CellKey| cell.protocol == "tcp" && !bulk(cell);
+    if asked.cells.iter().any(bulk) && asked.cells.iter().any(other_tcp) {
         let why = "bulk and other TCP cells need different servers: two definitions";
         return Err(place.error(0..0, why));
     }
-    if cells.is_empty() {
-        return Err(place.error(
-            0..0,
-            "there is no cell: add [[cells]] with contestants, modes and arrivals",
-        ));
+    if asked.cells.is_empty() {
+        let why = match asked.missing.as_slice() {
+            [] => "there is no cell: add [[cells]] with contestants, modes and arrivals".to_owned(),
+            missing => format!("nothing can be measured: {}", missing.join("; ")),
+        };
+        return Err(place.error(0..0, why));
     }
-    Ok(cells)
+    Ok(asked)
+}
+
+/// One place on every axis so far, times each of `values`.
+fn cross<T>(cells: &[CellKey], values: &[T], set: impl Fn(&mut CellKey, &T)) -> Vec<CellKey> {
+    let with = |cell: &CellKey, value: &T| {
+        let mut cell = cell.clone();
+        set(&mut cell, value);
+        cell
+    };
+    cells
+        .iter()
+        .flat_map(|cell| values.iter().map(move |value| (cell, value)))
+        .map(|(cell, value)| with(cell, value))
+        .collect()
 }
 
 fn expand(
     place: &Place<'_>,
     written: &Written,
     group: &WrittenCells,
-    variants: &[Variant],
+    variants: &mut Vec<Variant>,
+    missing: &mut Vec<String>,
 ) -> Result<Vec<CellKey>, DefinitionError> {
-    let known: Vec<&str> = CONTESTANTS
-        .into_iter()
-        .chain(variants.iter().map(|variant| variant.name.as_str()))
+    let loads = loads(place, written, group)?;
+    let modes = modes(place, group, missing)?;
+    let features = features(place, group)?;
+    let known: Vec<String> = CONTESTANTS
+        .iter()
+        .map(|name| (*name).to_owned())
+        .chain(variants.iter().map(|variant| variant.name.clone()))
         .collect();
-    let protocol = group.protocol.as_ref().unwrap_or(&written.load.protocol);
-    let protocol = place.word("protocol", protocol, &PROTOCOLS)?;
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
     let mut cells = Vec::new();
     for contestant in &group.contestants {
         let name = place.word("contestant", contestant, &known)?;
-        for mode in &group.modes {
-            let mode_name = place.word("mode", mode, &MODES)?;
-            possible(place, mode, &name, &mode_name, group, &protocol)?;
-            for arrival in arrivals(place, group)? {
-                for (rate, connections) in loads(place, written, group)? {
-                    cells.push(CellKey {
-                        contestant: name.clone(),
-                        mode: mode_name.clone(),
-                        tls: group.tls,
-                        kind: group.kind,
-                        protocol: protocol.clone(),
-                        arrival: arrival.clone(),
-                        rate,
-                        connections,
-                    });
+        let names = with_features(&name, &features, variants, missing);
+        let own = CellKey {
+            contestant: name.clone(),
+            kind: group.kind,
+            ..CellKey::default()
+        };
+        let own = cross(&[own], &names, |cell, name| {
+            cell.contestant.clone_from(name);
+        });
+        let own = cross(&own, &modes, |cell, (mode, _)| {
+            cell.mode.clone_from(mode);
+        });
+        let own = cross(&own, &group.tls.all(), |cell, tls| {
+            cell.tls = *tls;
+        });
+        let mut first_no = None;
+        let all: Vec<CellKey> = cross(&own, &loads, |cell, load| {
+            let path = (cell.contestant.clone(), cell.mode.clone(), cell.tls);
+            *cell = load.clone();
+            (cell.contestant, cell.mode, cell.tls) = path;
+            if cell.is_baseline() {
+                cell.shape.workers = None;
+            }
+        });
+        let mut possible: Vec<CellKey> = Vec::new();
+        for cell in all {
+            match impossible(&cell, &name) {
+                // The baseline has no workers, so several numbers of them make one cell of it.
+                None if cell.is_baseline()
+                    && possible.contains(&cell)
+                    && group.workers.is_some() => {}
+                None => possible.push(cell),
+                Some(why) => {
+                    let at = modes.iter().find(|(mode, _)| *mode == cell.mode);
+                    first_no.get_or_insert((at.map_or(0..0, |(_, at)| at.clone()), why));
                 }
             }
         }
+        if let (true, Some((at, why))) = (possible.is_empty(), first_no) {
+            return Err(place.error(at, why));
+        }
+        cells.extend(possible);
     }
     Ok(cells)
 }
 
-fn possible(
-    place: &Place<'_>,
-    mode: &Spanned<String>,
+/// Contestants of that name with each of these sets; only Voile has them.
+fn with_features(
     name: &str,
-    mode_name: &str,
+    features: &[String],
+    variants: &mut Vec<Variant>,
+    missing: &mut Vec<String>,
+) -> Vec<String> {
+    let base = variants
+        .iter()
+        .find(|variant| variant.name == name)
+        .cloned();
+    let base = base.or_else(|| (name == "voile").then(|| Variant::plain(name)));
+    let mut names = Vec::new();
+    for feature in features {
+        let no = |why: &str| format!("{name} with feature set {feature}: {why}");
+        match (&base, feature.as_str()) {
+            (_, "default") => names.push(name.to_owned()),
+            // There is nothing to switch on.
+            (None, _) if ["baseline", "relay"].contains(&name) => {
+                if !names.iter().any(|known| known == name) {
+                    names.push(name.to_owned());
+                }
+            }
+            (None, _) => note(missing, no("the lab has no such configuration of it")),
+            (Some(base), _) => match features::with(base, feature) {
+                Ok(variant) => {
+                    names.push(variant.name.clone());
+                    if !variants.contains(&variant) {
+                        variants.push(variant);
+                    }
+                }
+                Err(why) => note(missing, no(why)),
+            },
+        }
+    }
+    names
+}
+
+fn note(missing: &mut Vec<String>, words: String) {
+    if !missing.contains(&words) {
+        missing.push(words);
+    }
+}
+
+fn features(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+    let Some(features) = &group.features else {
+        return Ok(vec!["default".to_owned()]);
+    };
+    features
+        .iter()
+        .map(|feature| place.word("feature set", feature, &FEATURES))
+        .collect()
+}
+
+/// The group's modes that are built, and where each is written.
+fn modes(
+    place: &Place<'_>,
     group: &WrittenCells,
-    protocol: &str,
-) -> Result<(), DefinitionError> {
-    if (name == "baseline") != (mode_name == "baseline") {
-        let why = format!(
-            "mode \"{mode_name}\" does not go with contestant \"{name}\": baseline has no proxy"
-        );
-        return Err(place.error(mode.span(), why));
+    missing: &mut Vec<String>,
+) -> Result<Vec<(String, Range<usize>)>, DefinitionError> {
+    let known: Vec<&str> = MODES.into_iter().chain(MODES_MISSING).collect();
+    let mut modes = Vec::new();
+    for mode in &group.modes {
+        let name = place.word("mode", mode, &known)?;
+        if MODES_MISSING.contains(&name.as_str()) {
+            note(missing, format!("mode {name} is not built yet"));
+        } else {
+            modes.push((name, mode.span()));
+        }
     }
-    if group.tls && (mode_name != "both" || name == "relay") {
-        let why = format!(
-            "tls needs a sidecar on both sides that speaks it: not {name} in mode {mode_name}"
-        );
-        return Err(place.error(mode.span(), why));
-    }
-    if group.kind == Kind::Bulk && protocol != "tcp" {
-        return Err(place.error(mode.span(), "kind \"bulk\" needs protocol \"tcp\""));
-    }
-    if group.kind == Kind::Idle && name == "baseline" {
-        return Err(place.error(mode.span(), "kind \"idle\" needs a proxy: not baseline"));
-    }
-    Ok(())
+    Ok(modes)
 }
 
-fn arrivals(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
-    match &group.arrivals {
-        // Only a schedule has an arrival.
-        _ if group.kind != Kind::Latency => Ok(vec![ARRIVALS[0].to_owned()]),
-        None => Ok(vec![ARRIVALS[0].to_owned()]),
-        Some(arrivals) => arrivals
-            .iter()
-            .map(|arrival| place.word("arrival", arrival, &ARRIVALS))
-            .collect(),
+/// Why that cell cannot be measured.
+fn impossible(cell: &CellKey, name: &str) -> Option<String> {
+    let mode = &cell.mode;
+    if (name == "baseline") != cell.is_baseline() {
+        return Some(format!(
+            "mode \"{mode}\" does not go with contestant \"{name}\": baseline has no proxy"
+        ));
     }
+    if cell.tls && (mode != "both" || name == "relay") {
+        return Some(format!(
+            "tls needs a sidecar on both sides that speaks it: not {name} in mode {mode}"
+        ));
+    }
+    if cell.kind == Kind::Bulk && cell.protocol != "tcp" {
+        return Some("kind \"bulk\" needs protocol \"tcp\"".to_owned());
+    }
+    if cell.kind == Kind::Idle && name == "baseline" {
+        return Some("kind \"idle\" needs a proxy: not baseline".to_owned());
+    }
+    let echoes = ["tcp", "grpc"].contains(&cell.protocol.as_str());
+    if echoes && cell.shape.request_bytes.is_some() {
+        return Some(format!(
+            "over {} the server sends back what it gets: say response_sizes alone, which requests have too",
+            cell.protocol
+        ));
+    }
+    None
 }
 
-/// Rates and connections of a group, the definition's where it says none.
+/// Every load of a group, as cells without a path; the definition's own values where it says none.
 fn loads(
     place: &Place<'_>,
     written: &Written,
     group: &WrittenCells,
-) -> Result<Vec<(u32, u32)>, DefinitionError> {
+) -> Result<Vec<CellKey>, DefinitionError> {
     let own = |values: &Option<Vec<Spanned<u32>>>, otherwise: &Spanned<u32>| match values {
         Some(values) => values.clone(),
         None => vec![otherwise.clone()],
@@ -142,10 +260,123 @@ fn loads(
         .iter()
         .map(|number| place.number("connections", number, least..=MAX_CONNECTIONS))
         .collect::<Result<Vec<_>, _>>()?;
-    Ok(rates
+    let sizes = |field: &str, values: &Option<Vec<Spanned<u64>>>| match values {
+        None => Ok(vec![None]),
+        Some(values) => values
+            .iter()
+            .map(|size| Ok(Some(place.number(field, size, 0..=MAX_SIZE_BYTES)?)))
+            .collect::<Result<Vec<_>, _>>(),
+    };
+    let requests = sizes("request_sizes", &group.request_sizes)?;
+    let responses = sizes("response_sizes", &group.response_sizes)?;
+    let cell = CellKey {
+        kind: group.kind,
+        ..CellKey::default()
+    };
+    let cells = cross(
+        &[cell],
+        &protocols(place, written, group)?,
+        |cell, protocol| {
+            cell.protocol.clone_from(protocol);
+        },
+    );
+    let cells = cross(&cells, &arrivals(place, group)?, |cell, arrival| {
+        cell.arrival.clone_from(arrival);
+    });
+    let cells = cross(&cells, &rates, |cell, rate| {
+        cell.rate = *rate;
+    });
+    let cells = cross(&cells, &connections, |cell, number| {
+        cell.connections = *number;
+    });
+    let cells = cross(&cells, &requests, |cell, size| {
+        cell.shape.request_bytes = *size;
+    });
+    let cells = cross(&cells, &responses, |cell, size| {
+        cell.shape.response_bytes = *size;
+    });
+    let cells = cross(&cells, &workers(place, group)?, |cell, n| {
+        cell.shape.workers = *n;
+    });
+    let sets = cpu_sets(place, written, group)?;
+    Ok(cross(&cells, &sets, |cell, set| {
+        cell.shape.cpus.clone_from(set);
+    }))
+}
+
+fn protocols(
+    place: &Place<'_>,
+    written: &Written,
+    group: &WrittenCells,
+) -> Result<Vec<String>, DefinitionError> {
+    let several = match (&group.protocols, &group.protocol) {
+        (Some(_), Some(one)) => {
+            return Err(place.error(one.span(), "say protocol or protocols, not both"));
+        }
+        (Some(several), None) => several.clone(),
+        (None, one) => vec![one.as_ref().unwrap_or(&written.load.protocol).clone()],
+    };
+    several
         .iter()
-        .flat_map(|rate| connections.iter().map(|connections| (*rate, *connections)))
-        .collect())
+        .map(|protocol| place.word("protocol", protocol, &PROTOCOLS))
+        .collect()
+}
+
+fn arrivals(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+    // Only a schedule has an arrival.
+    let arrivals = group
+        .arrivals
+        .as_ref()
+        .filter(|_| group.kind == Kind::Latency);
+    let Some(arrivals) = arrivals else {
+        return Ok(vec![ARRIVALS[0].to_owned()]);
+    };
+    arrivals
+        .iter()
+        .map(|arrival| place.word("arrival", arrival, &ARRIVALS))
+        .collect()
+}
+
+fn workers(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<Option<u32>>, DefinitionError> {
+    let Some(workers) = &group.workers else {
+        return Ok(vec![None]);
+    };
+    let one = |number| Ok(Some(place.number("workers", number, 1..=MAX_WORKERS)?));
+    workers.iter().map(one).collect()
+}
+
+fn cpu_sets(
+    place: &Place<'_>,
+    written: &Written,
+    group: &WrittenCells,
+) -> Result<Vec<String>, DefinitionError> {
+    let Some(sets) = &group.cpus else {
+        return Ok(vec![String::new()]);
+    };
+    let named: Vec<&str> = written
+        .cpus
+        .keys()
+        .map(|name| name.get_ref().as_str())
+        .collect();
+    let known: Vec<&str> = ["all"].into_iter().chain(named).collect();
+    let mut names = Vec::new();
+    for set in sets {
+        let name = set.get_ref();
+        if !known.contains(&name.as_str()) {
+            let near = meant(name, known.iter().copied());
+            let why = format!(
+                "CPU set \"{name}\" is unknown; known: {}; others are tables [cpus.NAME]{near}",
+                known.join(", ")
+            );
+            return Err(place.error(set.span(), why));
+        }
+        names.push(if name == "all" {
+            String::new()
+        } else {
+            name.clone()
+        });
+    }
+    Ok(names)
 }
 
 /// The cell that is measured twice: the first that has all that is said of it.

@@ -31,6 +31,7 @@ pub(super) fn variants(
                 .collect(),
             append: variant.append,
             counts: variant.counts,
+            program: None,
         });
     }
     Ok(variants)

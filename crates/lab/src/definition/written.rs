@@ -1,5 +1,6 @@
 //! A definition as its author wrote it, before anything is checked; and complaints with file, line and column.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use toml::Spanned;
 use voile_report::record::Kind;
 
 use super::DefinitionError;
+use super::near::meant;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,6 +33,18 @@ pub(super) struct Written {
     pub(super) variants: Vec<WrittenVariant>,
     #[serde(default)]
     pub(super) targets: Vec<WrittenTarget>,
+    pub(super) isolation: Option<Spanned<String>>,
+    /// CPU sets by name: of each role the cores.
+    #[serde(default)]
+    pub(super) cpus: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<String>>>,
+    pub(super) limits: Option<Spanned<WrittenLimits>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenLimits {
+    pub(super) cpu: Option<Spanned<f64>>,
+    pub(super) memory: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -82,13 +96,42 @@ pub(super) struct WrittenCells {
     pub(super) contestants: Vec<Spanned<String>>,
     pub(super) modes: Vec<Spanned<String>>,
     #[serde(default)]
-    pub(super) tls: bool,
+    pub(super) tls: OneOrBoth,
+    pub(super) features: Option<Vec<Spanned<String>>>,
     pub(super) arrivals: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) kind: Kind,
     pub(super) protocol: Option<Spanned<String>>,
+    pub(super) protocols: Option<Vec<Spanned<String>>>,
     pub(super) rates: Option<Vec<Spanned<u32>>>,
     pub(super) connections: Option<Vec<Spanned<u32>>>,
+    pub(super) request_sizes: Option<Vec<Spanned<u64>>>,
+    pub(super) response_sizes: Option<Vec<Spanned<u64>>>,
+    pub(super) workers: Option<Vec<Spanned<u32>>>,
+    pub(super) cpus: Option<Vec<Spanned<String>>>,
+}
+
+/// `true`, `false`, or a list of them.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum OneOrBoth {
+    One(bool),
+    Several(Vec<bool>),
+}
+
+impl Default for OneOrBoth {
+    fn default() -> Self {
+        Self::One(false)
+    }
+}
+
+impl OneOrBoth {
+    pub(super) fn all(&self) -> Vec<bool> {
+        match self {
+            Self::One(one) => vec![*one],
+            Self::Several(several) => several.clone(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -209,7 +252,11 @@ impl Place<'_> {
         }
         Err(self.error(
             value.span(),
-            format!("{field} \"{word}\" is unknown; known: {}", known.join(", ")),
+            format!(
+                "{field} \"{word}\" is unknown; known: {}{}",
+                known.join(", "),
+                meant(word, known.iter().copied())
+            ),
         ))
     }
 }

@@ -105,6 +105,48 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "[\"poisson\", \"poisson\"]",
         "is there twice",
     ),
+    ("[\"both\"]", "[\"boht\"]", "; did you mean \"both\"?"),
+    ("rounds = 8", "ronds = 8", "; did you mean \"rounds\"?"),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\nfeatures = [\"demoo\"]",
+        "mine.toml:24:13: feature set \"demoo\" is unknown",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\ncpus = [\"split\"]",
+        "mine.toml:24:9: CPU set \"split\" is unknown; known: all",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\n[cpus.split]\nlod = \"0\"",
+        "mine.toml:25:1: role \"lod\" is unknown",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\n[cpus.split]\nload = \"x\"",
+        "mine.toml:25:8: cores of load: \"x\": expected numbers",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\n[limits]\nmemory = \"512MB\"",
+        "mine.toml:25:10: memory: \"512MB\": expected a number and KiB",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\nresponse_sizes = [1, 99999999999]",
+        "mine.toml:24:22: response_sizes is 99999999999",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\nprotocols = [\"tcp\"]\nrequest_sizes = [1]",
+        "over tcp the server sends back what it gets",
+    ),
+    (
+        "rounds = 8",
+        "rounds = 8\nisolation = \"netn\"",
+        "; did you mean \"netns\"?",
+    ),
     (
         "workers = 1",
         "workers = [",
@@ -220,4 +262,89 @@ fn the_committed_definitions_are_good_and_short() {
         seen += 1;
     }
     assert!(seen > 8, "{seen} definitions");
+}
+
+/// A group is the product of all its axes; what cannot be is left out of it where the rest can.
+#[test]
+fn a_matrix_is_the_product_of_its_axes() {
+    let text = GOOD.replace(
+        "contestants = [\"relay\"]\nmodes = [\"both\"]\narrivals = [\"poisson\"]\n",
+        "contestants = [\"baseline\", \"voile\", \"relay\"]\nmodes = [\"baseline\", \"both\"]\ntls = [false, true]\n\
+         arrivals = [\"poisson\"]\nprotocols = [\"http1\", \"http2\"]\nrates = [100, 200]\nresponse_sizes = [0, 1024]\n\
+         workers = [1, 2]\ncpus = [\"all\", \"split\"]\nfeatures = [\"default\", \"demo\", \"out-of-process\"]\n\
+         [cpus.split]\nload = \"0\"\nsidecar = \"1\"\n",
+    );
+    let definition = Definition::parse("mine.toml", &text).expect("good");
+    let of = |name: &str| {
+        definition
+            .cells
+            .iter()
+            .filter(|c| c.contestant == name)
+            .count()
+    };
+    let loads = 2 * 2 * 2 * 2; // protocols, rates, sizes, CPU sets
+    assert_eq!(
+        of("baseline"),
+        1 + loads,
+        "a baseline has neither TLS nor workers"
+    );
+    assert_eq!(of("voile"), loads * 2 * 2);
+    assert_eq!(of("voile+demo"), loads * 2 * 2);
+    assert_eq!(of("relay"), loads * 2, "no TLS");
+    assert_eq!(definition.cells.len(), 1 + loads * 11);
+    assert_eq!(definition.cpus["split"]["server-sidecar"], [1]);
+    let missing = definition.missing.join("; ");
+    assert!(
+        missing.contains("out-of-process") && missing.contains("ext_authz"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn what_is_not_built_is_named_and_the_rest_is_measured() {
+    let text = GOOD.replace(
+        "modes = [\"both\"]",
+        "modes = [\"both\", \"node\", \"gateway\"]",
+    );
+    let definition = Definition::parse("mine.toml", &text).expect("good");
+    assert_eq!(definition.cells.len(), 2);
+    assert_eq!(
+        definition.missing,
+        [
+            "mode node is not built yet",
+            "mode gateway is not built yet"
+        ]
+    );
+    let text = text.replace("\"relay\"", "\"envoy\"");
+    let text = text.replace(
+        "[\"poisson\"]",
+        "[\"poisson\"]\nfeatures = [\"default\", \"demo\"]",
+    );
+    let definition = Definition::parse("mine.toml", &text).expect("good");
+    let missing = definition.missing.join("; ");
+    assert!(missing.contains("envoy with feature set demo"), "{missing}");
+}
+
+#[test]
+fn another_build_is_measured_wherever_voile_is() {
+    let program = std::env::current_exe().expect("a program");
+    let with = |contestant: String| {
+        quick().with(&Overrides {
+            contestants: vec![contestant],
+            ..Overrides::default()
+        })
+    };
+    let both = with(format!("old={}", program.display())).expect("good");
+    let of = |name: &str| both.cells.iter().filter(|c| c.contestant == name).count();
+    assert!(of("voile") > 0);
+    assert_eq!(of("old"), of("voile"));
+    for (wrong, word) in [
+        ("old".to_owned(), "expected NAME=PATH"),
+        ("old=/no/such".to_owned(), "No such file"),
+        (format!("envoy={}", program.display()), "a name of its own"),
+        (format!("a b={}", program.display()), "a name of its own"),
+    ] {
+        let error = with(wrong).expect_err(word);
+        assert!(error.contains(word), "{error}");
+    }
 }

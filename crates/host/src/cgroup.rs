@@ -1,0 +1,373 @@
+//! Control groups that hold one process each (and what it starts) to a share of CPU and memory, and tell how often it was
+//! held back. Version 2, or version 1 where the controllers live there.
+//!
+//! A group lies below our own, so that limits set on us go on counting. It is removed when dropped; groups of ours that a
+//! killed process left behind are removed by the next one ([`sweep`]).
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Groups are named `voile-lab-PID-…`, by the process that made them.
+const PREFIX: &str = "voile-lab-";
+/// In each period so much time.
+const PERIOD: Duration = Duration::from_millis(100);
+/// The kernel lets go of a group a little after its last process has ended.
+const REMOVE_BOUND: Duration = Duration::from_secs(2);
+
+/// What a group may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Limits {
+    /// Cores' worth of CPU time.
+    pub cpu: Option<f64>,
+    /// Memory; who needs more is ended by the kernel.
+    pub memory_bytes: Option<u64>,
+}
+
+/// How often a group was held back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Throttling {
+    /// Periods in which it ran.
+    pub periods: u64,
+    /// Periods in which it used all it may, and had to wait.
+    pub throttled: u64,
+    /// How long its threads waited, added up.
+    pub throttled_ns: u64,
+}
+
+impl Throttling {
+    /// What came since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            periods: self.periods.saturating_sub(earlier.periods),
+            throttled: self.throttled.saturating_sub(earlier.throttled),
+            throttled_ns: self.throttled_ns.saturating_sub(earlier.throttled_ns),
+        }
+    }
+}
+
+/// Where the controllers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Hierarchy {
+    /// One folder for both.
+    V2(PathBuf),
+    /// A folder for each.
+    V1 {
+        cpu: Option<PathBuf>,
+        memory: Option<PathBuf>,
+    },
+}
+
+/// A group.
+#[derive(Debug)]
+pub struct Cgroup {
+    /// One in version 2; one for each controller in version 1.
+    folders: Vec<PathBuf>,
+    /// The one that counts time, if any.
+    cpu: Option<PathBuf>,
+    v2: bool,
+}
+
+impl Cgroup {
+    /// Makes a group with these limits.
+    ///
+    /// # Errors
+    /// When this machine has no control groups, or they are not ours to make; says which and why.
+    pub fn create(name: &str, limits: Limits) -> io::Result<Self> {
+        let name = format!("{PREFIX}{}-{name}", std::process::id());
+        match hierarchy()? {
+            Hierarchy::V2(base) => Self::v2(&base, &name, limits),
+            Hierarchy::V1 { cpu, memory } => Self::v1(cpu, memory, &name, limits),
+        }
+    }
+
+    fn v2(base: &Path, name: &str, limits: Limits) -> io::Result<Self> {
+        // Where it is on already, or we may not, the files below tell.
+        let _ = fs::write(base.join("cgroup.subtree_control"), "+cpu +memory");
+        let folder = base.join(name);
+        make(&folder)?;
+        let group = Self {
+            folders: vec![folder.clone()],
+            cpu: Some(folder.clone()),
+            v2: true,
+        };
+        if let Some(cores) = limits.cpu {
+            let period = PERIOD.as_micros();
+            set(
+                &folder.join("cpu.max"),
+                &format!("{} {period}", quota(cores)),
+            )?;
+        }
+        if let Some(bytes) = limits.memory_bytes {
+            set(&folder.join("memory.max"), &bytes.to_string())?;
+            let _ = fs::write(folder.join("memory.swap.max"), "0");
+        }
+        Ok(group)
+    }
+
+    fn v1(
+        cpu: Option<PathBuf>,
+        memory: Option<PathBuf>,
+        name: &str,
+        limits: Limits,
+    ) -> io::Result<Self> {
+        let mut group = Self {
+            folders: Vec::new(),
+            cpu: None,
+            v2: false,
+        };
+        let missing = |what: &str| io::Error::other(format!("no control groups for {what} here"));
+        if let Some(cores) = limits.cpu {
+            let folder = cpu.ok_or_else(|| missing("CPU time"))?.join(name);
+            make(&folder)?;
+            group.folders.push(folder.clone());
+            group.cpu = Some(folder.clone());
+            let period = PERIOD.as_micros().to_string();
+            set(&folder.join("cpu.cfs_period_us"), &period)?;
+            set(&folder.join("cpu.cfs_quota_us"), &quota(cores).to_string())?;
+        }
+        if let Some(bytes) = limits.memory_bytes {
+            let folder = memory.ok_or_else(|| missing("memory"))?.join(name);
+            make(&folder)?;
+            group.folders.push(folder.clone());
+            set(&folder.join("memory.limit_in_bytes"), &bytes.to_string())?;
+        }
+        Ok(group)
+    }
+
+    /// Files in which a process writes "0" to move here.
+    pub(crate) fn doors(&self) -> io::Result<Vec<File>> {
+        let open = |folder: &PathBuf| {
+            let path = folder.join("cgroup.procs");
+            let opened = File::options().write(true).open(&path);
+            opened.map_err(|e| at(&path, &e))
+        };
+        self.folders.iter().map(open).collect()
+    }
+
+    /// How often it has been held back since it was made; nothing where CPU is not limited.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn throttling(&self) -> io::Result<Throttling> {
+        let Some(folder) = &self.cpu else {
+            return Ok(Throttling::default());
+        };
+        let path = folder.join("cpu.stat");
+        let text = fs::read_to_string(&path).map_err(|e| at(&path, &e))?;
+        let field = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            let found = lines.find(|(key, _)| *key == name);
+            found
+                .and_then(|(_, value)| value.trim().parse::<u64>().ok())
+                .unwrap_or(0)
+        };
+        Ok(Throttling {
+            periods: field("nr_periods"),
+            throttled: field("nr_throttled"),
+            throttled_ns: if self.v2 {
+                field("throttled_usec") * 1000
+            } else {
+                field("throttled_time")
+            },
+        })
+    }
+
+    /// Whether the kernel ended a process of it for want of memory.
+    #[must_use]
+    pub fn out_of_memory(&self) -> bool {
+        let counted = |path: PathBuf| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let mut words = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("oom_kill "));
+            words.any(|number| number.trim() != "0")
+        };
+        self.folders.iter().any(|folder| {
+            counted(folder.join("memory.events")) || counted(folder.join("memory.oom_control"))
+        })
+    }
+
+    /// Where it is, for tests and people.
+    #[must_use]
+    pub fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            remove(folder, REMOVE_BOUND);
+        }
+    }
+}
+
+/// Removes groups that processes which are gone left behind.
+pub fn sweep() {
+    let bases = match hierarchy() {
+        Ok(Hierarchy::V2(base)) => vec![base],
+        Ok(Hierarchy::V1 { cpu, memory }) => cpu.into_iter().chain(memory).collect(),
+        Err(_) => return,
+    };
+    for base in bases {
+        for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let owner = name.to_str().and_then(|name| {
+                let rest = name.strip_prefix(PREFIX)?;
+                rest.split('-').next()?.parse::<u32>().ok()
+            });
+            if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+                remove(&entry.path(), Duration::ZERO);
+            }
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "paces a loop with a deadline; the kernel does not tell when a group may be removed"
+)]
+fn remove(folder: &Path, bound: Duration) {
+    let deadline = Instant::now() + bound;
+    while fs::remove_dir(folder).is_err() && folder.exists() && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn quota(cores: f64) -> u64 {
+    (cores * PERIOD.as_micros() as f64).round().max(1000.0) as u64
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder).map_err(|e| at(folder, &e))
+}
+
+fn set(path: &Path, value: &str) -> io::Result<()> {
+    fs::write(path, value).map_err(|e| at(path, &e))
+}
+
+fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn hierarchy() -> io::Result<Hierarchy> {
+    let read = |path: &str| fs::read_to_string(path).map_err(|e| at(Path::new(path), &e));
+    let found = find(
+        &read("/proc/self/mounts")?,
+        &read("/proc/self/cgroup")?,
+        &|folder| fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default(),
+    );
+    found.ok_or_else(|| io::Error::other("this machine has no control groups for CPU and memory"))
+}
+
+/// From `/proc/self/mounts` and `/proc/self/cgroup`; `controllers` says which version 2 has in a folder.
+fn find(mounts: &str, own: &str, controllers: &dyn Fn(&Path) -> String) -> Option<Hierarchy> {
+    let mounted = |kind: &str, with: &str| {
+        mounts.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [_, folder, its_kind, options, ..] = fields.as_slice() else {
+                return None;
+            };
+            let has = with.is_empty() || options.split(',').any(|option| option == with);
+            (*its_kind == kind && has).then(|| PathBuf::from(folder))
+        })
+    };
+    let below = |base: PathBuf, controller: &str| {
+        let path = own.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let names = fields.next()?;
+            let path = fields.next()?;
+            (names.split(',').any(|name| name == controller)).then_some(path)
+        });
+        let own = base.join(path.unwrap_or("/").trim_start_matches('/'));
+        if own.is_dir() { own } else { base }
+    };
+    if let Some(base) = mounted("cgroup2", "") {
+        let has = controllers(&base);
+        let has = |name: &str| has.split_whitespace().any(|word| word == name);
+        if has("cpu") && has("memory") {
+            // Version 2 wants processes at leaves only, so a sibling of ours it must be: below the root.
+            return Some(Hierarchy::V2(base));
+        }
+    }
+    let cpu = mounted("cgroup", "cpu").map(|base| below(base, "cpu"));
+    let memory = mounted("cgroup", "memory").map(|base| below(base, "memory"));
+    (cpu.is_some() || memory.is_some()).then_some(Hierarchy::V1 { cpu, memory })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::Spec;
+
+    #[test]
+    fn both_versions_are_found_where_their_controllers_are() {
+        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        let both = |_: &Path| "cpuset cpu io memory pids".to_owned();
+        let none = |_: &Path| String::new();
+        assert_eq!(
+            find(v2, "0::/user\n", &both),
+            Some(Hierarchy::V2(PathBuf::from("/sys/fs/cgroup")))
+        );
+        assert_eq!(find(v2, "0::/user\n", &none), None);
+        let hybrid = "cgroup /c/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /c/memory cgroup rw,memory 0 0\n\
+                      cgroup2 /c/unified cgroup2 rw 0 0\n";
+        assert_eq!(
+            find(hybrid, "4:memory:/no/such\n1:cpu,cpuacct:/\n0::/\n", &none),
+            Some(Hierarchy::V1 {
+                cpu: Some(PathBuf::from("/c/cpu,cpuacct")),
+                memory: Some(PathBuf::from("/c/memory")),
+            })
+        );
+        assert_eq!(find("proc /proc proc rw 0 0\n", "", &both), None);
+    }
+
+    #[test]
+    fn a_process_that_wants_more_than_its_share_is_held_back_and_its_group_goes_with_it() {
+        let limits = Limits {
+            cpu: Some(0.1),
+            memory_bytes: Some(64 << 20),
+        };
+        let group = match Cgroup::create("test", limits) {
+            Ok(group) => group,
+            Err(why) => {
+                eprintln!("skipped: {why}");
+                return;
+            }
+        };
+        let spec = Spec::new("busy", "sh").args(["-c", "while :; do :; done"]);
+        let spec = spec.cgroup(&group).expect("its doors open");
+        let mut child = spec.start().expect("sh starts");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while group.throttling().expect("told").throttled < 2 {
+            assert!(Instant::now() < deadline, "never held back: {group:?}");
+            thread::yield_now();
+        }
+        let folders = group.folders().to_vec();
+        assert!(!folders.is_empty() && folders.iter().all(|folder| folder.is_dir()));
+        child.stop(Duration::from_secs(1));
+        drop(group);
+        assert!(!folders.iter().any(|folder| folder.exists()), "{folders:?}");
+    }
+
+    #[test]
+    fn groups_of_the_dead_are_swept_and_those_of_the_living_stay() {
+        let limits = Limits {
+            cpu: Some(1.0),
+            memory_bytes: None,
+        };
+        let Ok(mine) = Cgroup::create("sweep", limits) else {
+            eprintln!("skipped: no control groups here");
+            return;
+        };
+        // No process has the largest number that ids can have.
+        let dead = mine.folders()[0].with_file_name(format!("{PREFIX}4194304-left"));
+        fs::create_dir(&dead).expect("as we made ours");
+        sweep();
+        assert!(!dead.exists() && mine.folders()[0].exists());
+    }
+}

@@ -1,0 +1,118 @@
+//! What binds the processes of one outfit: cores by role, and a control group for each sidecar. Who cannot be bound is not
+//! started: a figure under other conditions than those asked for would be another experiment's.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use voile_host::cgroup::{self, Cgroup, Throttling};
+use voile_host::child::Spec;
+use voile_host::machine::cores_here;
+
+use crate::contestants::Instance;
+use crate::definition::{CpuSet, Definition, Limits};
+
+/// Bounds of the processes that one lab starts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Bounds {
+    cores: CpuSet,
+    limits: Option<Limits>,
+    /// By the process's name; removed when the last lab that knows them is gone.
+    groups: Rc<RefCell<BTreeMap<String, Cgroup>>>,
+}
+
+impl Bounds {
+    /// Of the outfit with that CPU set.
+    pub(crate) fn new(definition: &Definition, cpus: &str) -> Self {
+        Self {
+            cores: definition.cpus.get(cpus).cloned().unwrap_or_default(),
+            limits: definition.limits,
+            groups: Rc::default(),
+        }
+    }
+
+    /// The same bounds, with groups of its own.
+    pub(crate) fn anew(&self) -> Self {
+        Self {
+            groups: Rc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Binds a process before it starts.
+    pub(crate) fn bind(&self, role: &str, name: &str, spec: Spec) -> Result<Spec, String> {
+        let spec = match self.cores.get(role) {
+            Some(cores) => spec.cores(cores),
+            None => spec,
+        };
+        let Some(limits) = self.limits.filter(|_| role.ends_with("-sidecar")) else {
+            return Ok(spec);
+        };
+        let mut groups = self.groups.borrow_mut();
+        if !groups.contains_key(name) {
+            // Outfits and slices may start one of the same name again.
+            let unique = format!("{:08x}-{name}", fastrand::u32(..));
+            groups.insert(name.to_owned(), group(&unique, limits)?);
+        }
+        let group = &groups[name];
+        spec.cgroup(group)
+            .map_err(|e| format!("{name} cannot be limited: {e}"))
+    }
+
+    /// The cores that this role is kept to; none where it may use all.
+    pub(crate) fn cores(&self, role: &str) -> Vec<usize> {
+        self.cores.get(role).cloned().unwrap_or_default()
+    }
+
+    /// How often that instance was held back; none where its CPU is not limited.
+    pub(crate) fn throttling(&self, instance: &Instance) -> Option<Throttling> {
+        self.limits?.cpu?;
+        self.groups.borrow().get(&instance.name)?.throttling().ok()
+    }
+
+    /// What the kernel did to instances that wanted more memory than they may have.
+    pub(crate) fn killed(&self, instance: &str) -> Option<String> {
+        let groups = self.groups.borrow();
+        let limits = self
+            .limits
+            .filter(|_| groups.get(instance).is_some_and(Cgroup::out_of_memory))?;
+        Some(format!(
+            "{instance} was out of memory under its limit of {}",
+            limits.in_words()
+        ))
+    }
+}
+
+fn group(name: &str, limits: Limits) -> Result<Cgroup, String> {
+    let limits = cgroup::Limits {
+        cpu: limits.cpu,
+        memory_bytes: limits.memory_bytes,
+    };
+    Cgroup::create(name, limits).map_err(|e| {
+        format!(
+            "[limits] needs control groups that this user may make (run as root, or without [limits]): {e}"
+        )
+    })
+}
+
+/// Whether this machine can do what the definition asks, before anything is started.
+pub(crate) fn possible(definition: &Definition) -> Result<(), String> {
+    let here = cores_here();
+    for (name, set) in &definition.cpus {
+        let used = definition.cells.iter().any(|cell| cell.shape.cpus == *name);
+        for (role, cores) in set.iter().filter(|_| used) {
+            if let Some(stranger) = cores.iter().find(|core| !here.contains(core)) {
+                let here: Vec<String> = here.iter().map(ToString::to_string).collect();
+                return Err(format!(
+                    "CPU set {name} gives {role} core {stranger}, and we may run on {} only",
+                    here.join(", ")
+                ));
+            }
+        }
+    }
+    if let Some(limits) = definition.limits {
+        cgroup::sweep();
+        drop(group("trial", limits)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Feature sets: Voile with what a user switches on, as contestants of their own beside it, so that what each costs is a
+//! ratio paired within rounds. A set that is not built is named as missing.
+
+use super::Variant;
+
+/// All sets that a definition may name; the first changes nothing.
+pub(super) const FEATURES: [&str; 12] = [
+    "default",
+    "no-metrics",
+    "detection",
+    "access-log",
+    "access-log-json",
+    "access-log-grpc",
+    "tracing",
+    "tracing-1",
+    "demo",
+    "out-of-process",
+    "policies",
+    "routes",
+];
+
+/// What is said of a set that cannot be measured yet.
+const MISSING: [(&str, &str); 3] = [
+    (
+        "out-of-process",
+        "needs gRPC ext_authz on every request, which is not built yet",
+    ),
+    (
+        "policies",
+        "needs the generator of authorization policies, which is not built yet",
+    ),
+    (
+        "routes",
+        "needs the generator of routes, which is not built yet",
+    ),
+];
+
+/// Metrics off, as a user would do it.
+const NO_METRICS: &str = "apiVersion: telemetry.istio.io/v1
+kind: Telemetry
+metadata:
+  name: no-metrics
+  namespace: lab
+spec:
+  metrics:
+  - providers:
+    - name: prometheus
+    overrides:
+    - match:
+        metric: ALL_METRICS
+      disabled: true
+";
+
+/// Where log entries and spans go: the echo server, whose cost is charged to the server.
+const COLLECTOR: &str = "apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata:
+  name: collector
+  namespace: lab
+spec:
+  hosts:
+  - collector.lab.internal
+  location: MESH_EXTERNAL
+  resolution: STATIC
+  ports:
+  - number: ${ECHO_PORT}
+    name: grpc-collector
+    protocol: GRPC
+  endpoints:
+  - address: ${ECHO_ADDRESS}
+";
+
+/// Ports that say nothing of their protocol; the longer words first, since they hold the shorter.
+const UNDECLARED: [(&str, &str); 4] = [
+    (
+        "      protocol: HTTP\n      name: http-mutual",
+        "      name: mutual",
+    ),
+    (
+        "      protocol: HTTP\n      name: http-plain",
+        "      name: plain",
+    ),
+    ("name: http-mutual", "name: mutual"),
+    ("name: http-plain", "name: plain"),
+];
+
+/// Parts of a `MeshConfig`.
+#[derive(Default)]
+struct MeshConfig {
+    log: &'static str,
+    log_service: bool,
+    /// Percent of requests whose spans are sent.
+    sampling: Option<u8>,
+}
+
+impl MeshConfig {
+    fn to_yaml(&self) -> String {
+        let mut providers = String::new();
+        let mut chosen = String::new();
+        let mut rest = self.log.to_owned();
+        if self.log_service {
+            providers += "    - name: als\n      envoyHttpAls:\n        service: lab/collector.lab.internal\n        \
+                          port: ${ECHO_PORT}\n";
+            chosen += "      accessLogging: [als]\n";
+        }
+        if let Some(percent) = self.sampling {
+            providers += "    - name: otel\n      opentelemetry:\n        service: lab/collector.lab.internal\n        \
+                          port: ${ECHO_PORT}\n";
+            chosen += "      tracing: [otel]\n";
+            rest += &format!("    defaultConfig:\n      tracing:\n        sampling: {percent}\n");
+        }
+        let mut text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: istio\n  namespace: istio-system\ndata:\n  \
+                        mesh: |\n"
+            .to_owned();
+        text += &rest;
+        if !providers.is_empty() {
+            text += &format!(
+                "    extensionProviders:\n{providers}    defaultProviders:\n{chosen}---\n{COLLECTOR}"
+            );
+        }
+        text
+    }
+}
+
+const LOG_FILE: &str = "    accessLogFile: ${FOLDER}/access.log\n";
+const LOG_JSON: &str = "    accessLogFile: ${FOLDER}/access.log\n    accessLogEncoding: JSON\n";
+
+/// What a set is in words, and the resources that it adds.
+fn adds(feature: &str) -> Option<(&'static str, String)> {
+    let plain = MeshConfig::default();
+    let (title, config) = match feature {
+        "no-metrics" => {
+            let title = "metrics off, by a Telemetry resource";
+            return Some((title, NO_METRICS.to_owned()));
+        }
+        "detection" => return Some(("ports without a protocol: detection on", String::new())),
+        "access-log" => (
+            "an access log of both sidecars, Istio's text, into a file",
+            MeshConfig {
+                log: LOG_FILE,
+                ..plain
+            },
+        ),
+        "access-log-json" => (
+            "an access log of both sidecars, Istio's JSON, into a file",
+            MeshConfig {
+                log: LOG_JSON,
+                ..plain
+            },
+        ),
+        "access-log-grpc" => (
+            "an access log of both sidecars, to a gRPC access log service",
+            MeshConfig {
+                log_service: true,
+                ..plain
+            },
+        ),
+        "tracing" => (
+            "spans of every request, over OTLP",
+            MeshConfig {
+                sampling: Some(100),
+                ..plain
+            },
+        ),
+        "tracing-1" => (
+            "spans of one request in a hundred, over OTLP",
+            MeshConfig {
+                sampling: Some(1),
+                ..plain
+            },
+        ),
+        "demo" => (
+            "as Istio's profile demo: spans of every request, and an access log into a file",
+            MeshConfig {
+                log: LOG_FILE,
+                log_service: false,
+                sampling: Some(100),
+            },
+        ),
+        _ => return None,
+    };
+    Some((title, config.to_yaml()))
+}
+
+/// That contestant with a set of features; or why there is none.
+pub(super) fn with(base: &Variant, feature: &str) -> Result<Variant, &'static str> {
+    if let Some((_, why)) = MISSING.iter().find(|(name, _)| *name == feature) {
+        return Err(why);
+    }
+    let mut variant = Variant {
+        name: format!("{}+{feature}", base.name),
+        ..base.clone()
+    };
+    if feature == "no-metrics" {
+        variant.counts = false;
+    }
+    if feature == "detection" {
+        let words = UNDECLARED.map(|(from, to)| (from.to_owned(), to.to_owned()));
+        variant.replace.extend(words);
+    }
+    let (title, resources) = adds(feature).ok_or("is no set of features")?;
+    for (kept, more) in [
+        (&mut variant.title, title),
+        (&mut variant.append, resources.as_str()),
+    ] {
+        let apart = if kept.is_empty() || more.is_empty() {
+            ""
+        } else if more.contains('\n') {
+            "\n---\n"
+        } else {
+            "; "
+        };
+        *kept = format!("{kept}{apart}{more}");
+    }
+    Ok(variant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_set_is_a_contestant_of_its_own_or_named_as_missing() {
+        let base = Variant::plain("voile");
+        for feature in &FEATURES[1..] {
+            let missing = MISSING.iter().any(|(name, _)| name == feature);
+            match with(&base, feature) {
+                Ok(variant) => {
+                    assert_eq!(variant.name, format!("voile+{feature}"));
+                    assert!(!variant.title.is_empty() && !missing, "{feature}");
+                    assert!(
+                        !(variant.append.is_empty() && variant.replace.is_empty()),
+                        "{feature}"
+                    );
+                }
+                Err(why) => assert!(missing, "{feature}: {why}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_demo_set_logs_and_traces_everything() {
+        let demo = with(&Variant::plain("voile"), "demo").expect("built");
+        for words in [
+            "accessLogFile",
+            "sampling: 100",
+            "tracing: [otel]",
+            "collector",
+        ] {
+            assert!(demo.append.contains(words), "{}", demo.append);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set. A cell that says
+//! nothing of these is as the whole experiment, so that records of before there were several mean the same.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The rest of a cell's description.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Shape {
+    /// Bytes of each request's body; none of its own where it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_bytes: Option<u64>,
+    /// Bytes of each answer's body; the experiment's `size_bytes` where it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_bytes: Option<u64>,
+    /// Threads of each proxy; the experiment's `workers` where it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// The name of a CPU set: which process may run on which cores. Empty: all may run on all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cpus: String,
+}
+
+impl Shape {
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The same load on generator and server, whatever the proxies are.
+    #[must_use]
+    pub fn same_load(&self, other: &Self) -> bool {
+        let load = |shape: &Self| (shape.request_bytes, shape.response_bytes);
+        load(self) == load(other) && self.cpus == other.cpus
+    }
+}
+
+/// `64 B requests, 16 KiB answers, 4 workers, CPU set split`; empty when it says nothing.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            self.request_bytes.map(|n| format!("{} requests", bytes(n))),
+            self.response_bytes.map(|n| format!("{} answers", bytes(n))),
+            self.workers.map(|n| match n {
+                1 => "1 worker".to_owned(),
+                n => format!("{n} workers"),
+            }),
+            (!self.cpus.is_empty()).then(|| format!("CPU set {}", self.cpus)),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        f.write_str(&words.join(", "))
+    }
+}
+
+/// Whole units only: 1000 stays 1000 B.
+fn bytes(number: u64) -> String {
+    match number {
+        n if n > 0 && n % (1 << 20) == 0 => format!("{} MiB", n >> 20),
+        n if n > 0 && n % (1 << 10) == 0 => format!("{} KiB", n >> 10),
+        n => format!("{n} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_is_told_in_words_and_a_plain_one_says_nothing() {
+        let shape = Shape {
+            request_bytes: Some(64),
+            response_bytes: Some(16 << 10),
+            workers: Some(1),
+            cpus: "split".to_owned(),
+        };
+        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split";
+        assert_eq!(shape.to_string(), words);
+        assert_eq!(Shape::default().to_string(), "");
+        assert_eq!(
+            serde_json::to_string(&Shape::default()).expect("JSON"),
+            "{}"
+        );
+    }
+
+    #[test]
+    fn workers_do_not_change_the_load_and_sizes_do() {
+        let plain = Shape::default();
+        let workers = Shape {
+            workers: Some(4),
+            ..Shape::default()
+        };
+        let larger = Shape {
+            response_bytes: Some(9),
+            ..Shape::default()
+        };
+        assert!(plain.same_load(&workers) && !plain.same_load(&larger));
+    }
+}
