@@ -6,8 +6,8 @@ mod report;
 
 use std::sync::Arc;
 
-pub(crate) use fields::Fields;
-pub(crate) use report::{At, Report, Spanned};
+pub use fields::Fields;
+pub use report::{At, Report, Spanned};
 
 use crate::codes;
 use crate::text::clip;
@@ -15,13 +15,51 @@ use crate::yaml::{Node, Scalar, Value};
 
 /// A node and the way to it.
 #[derive(Clone)]
-pub(crate) struct Cursor<'a> {
+pub struct Cursor<'a> {
     pub(crate) node: &'a Node,
     pub(crate) at: At,
     pub(crate) report: &'a Report,
 }
 
+/// What a node is, for readers that take more than one form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Text, a number, a boolean or nothing.
+    Scalar,
+    /// A list.
+    List,
+    /// A mapping.
+    Map,
+}
+
 impl<'a> Cursor<'a> {
+    /// Which form it has.
+    pub fn form(&self) -> Form {
+        match &self.node.value {
+            Value::Scalar(_) => Form::Scalar,
+            Value::List(_) => Form::List,
+            Value::Map(_) => Form::Map,
+        }
+    }
+
+    /// Where it is.
+    pub fn at(&self) -> &At {
+        &self.at
+    }
+
+    /// Where its problems go.
+    pub fn report(&self) -> &'a Report {
+        self.report
+    }
+
+    /// As what was typed, be it text or a number; for values that are read either way (`1 KB`, `1024`).
+    pub fn raw(&self) -> Option<Spanned<Arc<str>>> {
+        match self.scalar() {
+            Some(scalar) if !scalar.is_null() => Some(self.spanned(scalar.text.clone())),
+            Some(_) | None => self.wrong_type("text or a number", ""),
+        }
+    }
+
     fn wrong_type<T>(&self, wanted: &str, help: &str) -> Option<T> {
         let found = self.node.type_name();
         self.report.error(
@@ -48,7 +86,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a mapping.
-    pub(crate) fn fields(&self) -> Option<Fields<'a>> {
+    pub fn fields(&self) -> Option<Fields<'a>> {
         match &self.node.value {
             Value::Map(entries) => Some(Fields::new(self.clone(), entries)),
             Value::Scalar(_) | Value::List(_) => self.wrong_type("a mapping", ""),
@@ -56,7 +94,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a list; elements that are null are errors.
-    pub(crate) fn items(&self) -> Vec<Cursor<'a>> {
+    pub fn items(&self) -> Vec<Cursor<'a>> {
         let Value::List(items) = &self.node.value else {
             let help = if matches!(self.node.value, Value::Map(_)) {
                 "begin each element with `- `"
@@ -87,7 +125,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As text. Plain scalars that Kubernetes would take for something else need quotes.
-    pub(crate) fn text(&self) -> Option<Spanned<Arc<str>>> {
+    pub fn text(&self) -> Option<Spanned<Arc<str>>> {
         match self.scalar() {
             Some(scalar) if scalar.other_type().is_none() => {
                 Some(self.spanned(scalar.text.clone()))
@@ -101,7 +139,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a whole number.
-    pub(crate) fn integer(&self) -> Option<Spanned<i64>> {
+    pub fn integer(&self) -> Option<Spanned<i64>> {
         match self.scalar() {
             Some(scalar) if scalar.plain => match scalar.text.parse() {
                 Ok(number) => Some(self.spanned(number)),
@@ -115,7 +153,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a number, whole or not.
-    pub(crate) fn number(&self) -> Option<Spanned<f64>> {
+    pub fn number(&self) -> Option<Spanned<f64>> {
         match self.scalar() {
             Some(scalar) if scalar.plain => match scalar.text.parse::<f64>() {
                 Ok(number) if number.is_finite() => Some(self.spanned(number)),
@@ -129,7 +167,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a boolean.
-    pub(crate) fn boolean(&self) -> Option<Spanned<bool>> {
+    pub fn boolean(&self) -> Option<Spanned<bool>> {
         match self.scalar() {
             Some(Scalar {
                 text, plain: true, ..
@@ -148,7 +186,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a number or text (Kubernetes' IntOrString).
-    pub(crate) fn integer_or_text(&self) -> Option<Spanned<IntegerOrText>> {
+    pub fn integer_or_text(&self) -> Option<Spanned<IntegerOrText>> {
         let scalar = self.scalar();
         if scalar.is_some_and(|scalar| scalar.plain && scalar.text.parse::<i64>().is_ok()) {
             return self
@@ -160,7 +198,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a mapping of text to text.
-    pub(crate) fn text_map(&self) -> crate::written::TextMap {
+    pub fn text_map(&self) -> crate::written::TextMap {
         self.entries()
             .into_iter()
             .filter_map(|(key, value)| Some((key, value.text()?)))
@@ -168,7 +206,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a mapping whose keys are not fields.
-    pub(crate) fn entries(&self) -> Vec<(Spanned<Arc<str>>, Cursor<'a>)> {
+    pub fn entries(&self) -> Vec<(Spanned<Arc<str>>, Cursor<'a>)> {
         let Value::Map(entries) = &self.node.value else {
             return self
                 .wrong_type::<Vec<_>>("a mapping", "")
@@ -199,14 +237,16 @@ impl<'a> Cursor<'a> {
     }
 
     /// As a list of text.
-    pub(crate) fn texts(&self) -> Vec<Spanned<Arc<str>>> {
+    pub fn texts(&self) -> Vec<Spanned<Arc<str>>> {
         self.items().iter().filter_map(Cursor::text).collect()
     }
 }
 
 /// Kubernetes' IntOrString.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum IntegerOrText {
+pub enum IntegerOrText {
+    /// A plain whole number.
     Integer(i64),
+    /// Anything else.
     Text(Arc<str>),
 }

@@ -73,7 +73,11 @@ fn read_file(path: &Path, problem: Option<String>) -> SourceFile {
     }
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
+/// Reads one file, with the same limits.
+///
+/// # Errors
+/// Says why not: permission, not a regular file, not UTF-8, too large.
+pub fn read_text(path: &Path) -> Result<String, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
     // Opening a pipe would wait for somebody to write into it.
     if !metadata.is_file() {

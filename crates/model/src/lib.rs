@@ -14,6 +14,7 @@ pub mod log_format;
 pub mod mesh;
 pub mod names;
 pub mod ranges;
+pub mod reading;
 pub mod source;
 
 pub use check::check;

@@ -8,7 +8,7 @@ const MAX_QUOTED_CHARS: usize = 80;
 const MAX_SUGGESTED_BYTES: usize = 64;
 
 /// Text fit for a message: control characters shown as escapes, never longer than a line.
-pub(crate) fn clip(text: &str) -> String {
+pub fn clip(text: &str) -> String {
     let mut clipped: String = text
         .chars()
         .take(MAX_QUOTED_CHARS)
@@ -57,10 +57,7 @@ pub(crate) fn nearest<'a>(
 }
 
 /// `did you mean …?`, or the list of what is allowed when it is short.
-pub(crate) fn suggest<'a>(
-    text: &str,
-    candidates: impl IntoIterator<Item = &'a str> + Clone,
-) -> String {
+pub fn suggest<'a>(text: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> String {
     const SHORT_LIST: usize = 12;
     if let Some(near) = nearest(text, candidates.clone()) {
         return format!("did you mean `{near}`?");

@@ -4,6 +4,7 @@ mod analyze;
 mod bench;
 mod control;
 mod echo;
+mod graph;
 mod load;
 mod proxy;
 mod relay;
@@ -40,6 +41,8 @@ enum Command {
     Bench(bench::Args),
     #[command(about = "Send load over HTTP, gRPC or TCP and measure latency")]
     Load(load::Args),
+    #[command(about = "Check, make, draw and run graphs of synthetic services")]
+    Graph(graph::Args),
     #[command(about = "Serve HTTP, gRPC and TCP answers of chosen size, delay and status")]
     Echo(echo::Args),
     #[command(about = "Relay TCP bytes between two addresses: the lab's floor")]
@@ -56,6 +59,7 @@ impl Voile {
             Command::Token(args) => token::run(args),
             Command::Bench(args) => bench::run(args),
             Command::Load(args) => load::run(args),
+            Command::Graph(args) => graph::run(args),
             Command::Echo(args) => echo::run(args),
             Command::Relay(args) => relay::run(args),
         }

@@ -11,7 +11,7 @@ use crate::yaml::{Key, Node};
 type Text = Spanned<Arc<str>>;
 
 /// A mapping that is being read.
-pub(crate) struct Fields<'a> {
+pub struct Fields<'a> {
     cursor: Cursor<'a>,
     entries: &'a [(Key, Node)],
     known: Vec<&'static str>,
@@ -27,12 +27,17 @@ impl<'a> Fields<'a> {
     }
 
     /// Where the mapping is.
-    pub(crate) fn at(&self) -> &At {
+    pub fn at(&self) -> &At {
         &self.cursor.at
     }
 
+    /// Where its problems go.
+    pub fn report(&self) -> &'a super::Report {
+        self.cursor.report
+    }
+
     /// A field; null counts as not there.
-    pub(crate) fn get(&mut self, name: &'static str) -> Option<Cursor<'a>> {
+    pub fn get(&mut self, name: &'static str) -> Option<Cursor<'a>> {
         self.known.push(name);
         let (_, node) = self
             .entries
@@ -56,46 +61,46 @@ impl<'a> Fields<'a> {
     }
 
     /// A field of text.
-    pub(crate) fn text(&mut self, name: &'static str) -> Option<Text> {
+    pub fn text(&mut self, name: &'static str) -> Option<Text> {
         self.get(name)?.text()
     }
 
     /// A field that is a whole number.
-    pub(crate) fn integer(&mut self, name: &'static str) -> Option<Spanned<i64>> {
+    pub fn integer(&mut self, name: &'static str) -> Option<Spanned<i64>> {
         self.get(name)?.integer()
     }
 
     /// A field that is a number.
-    pub(crate) fn number(&mut self, name: &'static str) -> Option<Spanned<f64>> {
+    pub fn number(&mut self, name: &'static str) -> Option<Spanned<f64>> {
         self.get(name)?.number()
     }
 
     /// A field that is a number or text.
-    pub(crate) fn integer_or_text(&mut self, name: &'static str) -> Option<Spanned<IntegerOrText>> {
+    pub fn integer_or_text(&mut self, name: &'static str) -> Option<Spanned<IntegerOrText>> {
         self.get(name)?.integer_or_text()
     }
 
     /// A boolean field.
-    pub(crate) fn boolean(&mut self, name: &'static str) -> Option<Spanned<bool>> {
+    pub fn boolean(&mut self, name: &'static str) -> Option<Spanned<bool>> {
         self.get(name)?.boolean()
     }
 
     /// A field that is a list of text.
-    pub(crate) fn texts(&mut self, name: &'static str) -> Vec<Text> {
+    pub fn texts(&mut self, name: &'static str) -> Vec<Text> {
         self.get(name)
             .map(|cursor| cursor.texts())
             .unwrap_or_default()
     }
 
     /// A field that is a mapping of text to text.
-    pub(crate) fn text_map(&mut self, name: &'static str) -> Vec<(Text, Text)> {
+    pub fn text_map(&mut self, name: &'static str) -> Vec<(Text, Text)> {
         self.get(name)
             .map(|cursor| cursor.text_map())
             .unwrap_or_default()
     }
 
     /// A field that is a list, each element read by `read`.
-    pub(crate) fn list<T>(
+    pub fn list<T>(
         &mut self,
         name: &'static str,
         read: impl Fn(&Cursor<'a>) -> Option<T>,
@@ -108,17 +113,17 @@ impl<'a> Fields<'a> {
     }
 
     /// A field that is a mapping of its own.
-    pub(crate) fn inner(&mut self, name: &'static str) -> Option<Fields<'a>> {
+    pub fn inner(&mut self, name: &'static str) -> Option<Fields<'a>> {
         self.get(name)?.fields()
     }
 
     /// Fields that are known and mean nothing to us.
-    pub(crate) fn ignore(&mut self, names: &[&'static str]) {
+    pub fn ignore(&mut self, names: &[&'static str]) {
         self.known.extend(names);
     }
 
     /// Fields that are known and would mean something: an error when they are there.
-    pub(crate) fn not_yet(&mut self, names: &[&'static str]) {
+    pub fn not_yet(&mut self, names: &[&'static str]) {
         for name in names {
             if let Some(cursor) = self.get(name) {
                 let message = format!("`{name}` is not yet supported, and would not be in force");
@@ -133,7 +138,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reports what nobody asked for.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         for (key, _) in self.entries {
             if !self.known.contains(&&*key.text) {
                 let at = At {

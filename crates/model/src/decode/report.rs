@@ -15,20 +15,23 @@ const MAX_DIAGNOSTICS_PER_DOCUMENT: usize = 100;
 
 /// Place and field path of a value.
 #[derive(Debug, Clone)]
-pub(crate) struct At {
+pub struct At {
     pub(crate) place: Place,
-    pub(crate) path: Arc<str>,
+    /// The way through the document, such as `services[2].script`.
+    pub path: Arc<str>,
 }
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
-pub(crate) struct Spanned<T> {
-    pub(crate) value: T,
-    pub(crate) at: At,
+pub struct Spanned<T> {
+    /// What was written.
+    pub value: T,
+    /// Where it was written.
+    pub at: At,
 }
 
 /// Problems of one document. Shared by all cursors over it.
-pub(crate) struct Report {
+pub struct Report {
     file: Arc<str>,
     diagnostics: RefCell<Vec<Diagnostic>>,
     failed: RefCell<bool>,
@@ -44,7 +47,7 @@ impl Report {
     }
 
     /// Adds an error.
-    pub(crate) fn error(
+    pub fn error(
         &self,
         code: &'static str,
         at: &At,
@@ -56,7 +59,7 @@ impl Report {
     }
 
     /// Adds a warning.
-    pub(crate) fn warning(
+    pub fn warning(
         &self,
         code: &'static str,
         at: &At,
@@ -78,7 +81,7 @@ impl Report {
     }
 
     /// The place as others see it.
-    pub(crate) fn source(&self, at: &At) -> Source {
+    pub fn source(&self, at: &At) -> Source {
         Source {
             file: self.file.clone(),
             line: at.place.line,
@@ -97,7 +100,7 @@ impl Report {
     }
 
     /// One of the words allowed.
-    pub(crate) fn one_of<T: Copy>(
+    pub fn one_of<T: Copy>(
         &self,
         text: &Spanned<Arc<str>>,
         words: &[(&'static str, T)],
@@ -114,7 +117,7 @@ impl Report {
     }
 
     /// A port number.
-    pub(crate) fn port(&self, number: &Spanned<i64>) -> Option<Port> {
+    pub fn port(&self, number: &Spanned<i64>) -> Option<Port> {
         let port = u16::try_from(number.value).ok().and_then(Port::new);
         if port.is_none() {
             let message = format!("{} is not a port", number.value);
@@ -129,7 +132,7 @@ impl Report {
     }
 
     /// A duration with its unit.
-    pub(crate) fn duration(&self, text: &Spanned<Arc<str>>) -> Option<std::time::Duration> {
+    pub fn duration(&self, text: &Spanned<Arc<str>>) -> Option<std::time::Duration> {
         let duration = parse_duration(&text.value);
         if duration.is_none() {
             self.bad(
@@ -142,7 +145,7 @@ impl Report {
     }
 
     /// A value parsed by `parse`.
-    pub(crate) fn parsed<T>(
+    pub fn parsed<T>(
         &self,
         text: &Spanned<Arc<str>>,
         what: &str,
@@ -157,7 +160,7 @@ impl Report {
     }
 
     /// Says that the text is not allowed here.
-    pub(crate) fn bad(&self, text: &Spanned<Arc<str>>, what: &str, help: impl Into<String>) {
+    pub fn bad(&self, text: &Spanned<Arc<str>>, what: &str, help: impl Into<String>) {
         self.error(
             codes::BAD_VALUE,
             &text.at,
@@ -167,7 +170,7 @@ impl Report {
     }
 
     /// A field that must be there: reports at its parent when it is not.
-    pub(crate) fn required<T>(&self, value: Option<T>, parent: &At, name: &str) -> Option<T> {
+    pub fn required<T>(&self, value: Option<T>, parent: &At, name: &str) -> Option<T> {
         if value.is_none() && !self.failed_below(parent, name) {
             let path: Arc<str> = if parent.path.is_empty() {
                 name.into()

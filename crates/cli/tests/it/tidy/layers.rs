@@ -14,6 +14,7 @@ const PURE: &[&str] = &[
     "voile-http1",
     "voile-http2",
     "voile-report",
+    "voile-graph",
 ];
 const RUNTIME_AND_SOCKETS: &[&str] = &[
     "tokio", "mio", "socket2", "hyper", "tonic", "rustls", "rustix",
@@ -82,6 +83,17 @@ fn forbidden(ours: &[String]) -> Vec<(String, Vec<String>)> {
     rules.push((
         "voile-lab".into(),
         owned(&["voile-proxy", "voile-control", "voile-local"]),
+    ));
+    rules.push((
+        "voile-synthetic".into(),
+        owned(&[
+            "voile-proxy",
+            "voile-control",
+            "voile-local",
+            "voile-http1",
+            "voile-http2",
+            "voile-transport",
+        ]),
     ));
     let but_report = ours
         .iter()

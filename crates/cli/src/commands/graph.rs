@@ -1,0 +1,135 @@
+//! `voile graph`: service graphs, from text to pictures, meshes and running processes. One file per group of subcommands.
+
+mod draw;
+mod generate;
+mod mesh;
+mod run;
+mod serve;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use voile_graph::{Graph, weigh};
+use voile_model::SourceFile;
+
+/// Check, make, draw and run graphs of synthetic services.
+///
+/// A graph is a file in the YAML of isotope (istio/tools): services, and for each a script of calls, pauses and work. Every
+/// field is described in docs/reference/graph.md; examples are in examples/graphs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print every problem of a graph with its place, and how many requests one request causes.
+    Check(Check),
+    #[command(about = "Make a graph of a chosen shape, as YAML on standard output")]
+    Generate(generate::Args),
+    #[command(about = "Draw a graph as SVG, or as DOT for Graphviz")]
+    Draw(draw::Args),
+    #[command(about = "Lay a graph out as a folder that `voile up` runs")]
+    Mesh(mesh::Args),
+    #[command(about = "Run all services of a graph on this machine, without a mesh")]
+    Run(run::Args),
+    #[command(about = "Be one service of a graph")]
+    Serve(serve::Args),
+}
+
+#[derive(Debug, clap::Args)]
+struct Check {
+    /// The graph.
+    file: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    let ended = match args.command {
+        Command::Check(args) => check(&args),
+        Command::Generate(args) => generate::run(&args),
+        Command::Draw(args) => draw::run(&args),
+        Command::Mesh(args) => mesh::run(&args),
+        Command::Run(args) => run::run(args),
+        Command::Serve(args) => serve::run(args),
+    };
+    match ended {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("voile graph: {error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// What went wrong, in words for people; empty when it was said already.
+type Outcome = Result<ExitCode, String>;
+
+/// Reads a graph; its problems go to standard error.
+fn read(path: &Path) -> Result<Graph, String> {
+    parse(&load(path), true)
+}
+
+/// Reads a graph as `read` does, but says only what is an error: for the many processes of one graph.
+fn read_quietly(path: &Path) -> Result<Graph, String> {
+    parse(&load(path), false)
+}
+
+fn load(path: &Path) -> SourceFile {
+    let name = path.to_string_lossy().into_owned();
+    match voile_model::files::read_text(path) {
+        Ok(text) => SourceFile::new(name, text),
+        Err(reason) => SourceFile::unreadable(name, reason),
+    }
+}
+
+fn parse(file: &SourceFile, warn: bool) -> Result<Graph, String> {
+    let (graph, problems) = voile_graph::read(file);
+    for problem in problems.iter().filter(|problem| warn || problem.is_error()) {
+        eprintln!("{problem}");
+    }
+    graph.ok_or_else(|| {
+        let errors = problems.iter().filter(|problem| problem.is_error()).count();
+        let s = if errors == 1 { "" } else { "s" };
+        format!("{}: {errors} error{s}", file.name)
+    })
+}
+
+fn check(args: &Check) -> Outcome {
+    let graph = read(&args.file)?;
+    let mut text = String::new();
+    for entry in graph.entries() {
+        let weights = weigh::weigh(&graph, entry);
+        text.push_str(&format!(
+            "1 request to {} makes {} requests at {} of {} services, {} deep\n",
+            graph.services[entry].name,
+            weigh::shown(weights.total()),
+            weights.reached(),
+            graph.services.len(),
+            weights.depth
+        ));
+        for (service, requests) in graph.services.iter().zip(&weights.requests) {
+            if *requests > 0.0 {
+                text.push_str(&format!(
+                    "  {}\t{}\n",
+                    service.name,
+                    weigh::shown(*requests)
+                ));
+            }
+        }
+    }
+    say(&text)
+}
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
+fn say(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write: {error}"))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

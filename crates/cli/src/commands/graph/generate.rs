@@ -1,0 +1,108 @@
+//! `voile graph generate`: graphs of chosen shapes.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use voile_graph::generate::{Plan, Shape, generate};
+use voile_graph::{Command, Protocol, Share, size, to_yaml};
+
+/// Make a graph of a chosen shape, as YAML on standard output.
+///
+/// The same options give the same graph. Istio's load-test shape of 19 services:
+///   voile graph generate tree --services 19 --branches 9,1 --request-size 128 --response-size "1 KB"
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(super) struct Args {
+    /// The shape.
+    #[arg(value_enum)]
+    shape: Word,
+    /// How many services.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    services: usize,
+    /// Callees of each service of a tree, level by level; the last number holds for all further levels.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "3")]
+    branches: Vec<usize>,
+    /// What is left to chance (multitier, realistic).
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Payload of requests.
+    #[arg(long, value_name = "SIZE", default_value = "128", value_parser = bytes)]
+    request_size: u64,
+    /// Payload of answers.
+    #[arg(long, value_name = "SIZE", default_value = "1 KB", value_parser = bytes)]
+    response_size: u64,
+    /// Processes of each service.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    replicas: u32,
+    /// All services are gRPC.
+    #[arg(long)]
+    grpc: bool,
+    /// The share of requests that each service fails: 0.1%, or 0.001.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    error_rate: Share,
+    /// CPU time that each service uses before it calls others.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    cpu: Option<Duration>,
+    /// How long each service waits before it calls others.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    sleep: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Word {
+    /// Each service calls several others at the same time, level by level.
+    Tree,
+    /// Each service calls the next.
+    Chain,
+    /// The first service calls all others at the same time.
+    Star,
+    /// Tiers from front to store.
+    Multitier,
+    /// As traces of real systems: shared leaves, calls in turn and at once, some of them seldom.
+    Realistic,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    size::parse(text)
+        .filter(|bytes| *bytes <= size::MAX_SIZE)
+        .ok_or_else(|| format!("`{text}`: expected a size of at most 1 GiB such as 128 or 10 KB"))
+}
+
+fn share(text: &str) -> Result<Share, String> {
+    voile_graph::parse_share(text).ok_or_else(|| {
+        format!("`{text}`: expected a percentage such as 0.1%, or a number from 0 to 1")
+    })
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    voile_model::parse_duration(text)
+        .ok_or_else(|| format!("`{text}`: expected a duration such as 200us or 5ms"))
+}
+
+pub(super) fn run(args: &Args) -> super::Outcome {
+    let plan = Plan {
+        shape: match args.shape {
+            Word::Tree => Shape::Tree(args.branches.clone()),
+            Word::Chain => Shape::Chain,
+            Word::Star => Shape::Star,
+            Word::Multitier => Shape::Multitier,
+            Word::Realistic => Shape::Realistic,
+        },
+        services: args.services,
+        request_size: args.request_size,
+        response_size: args.response_size,
+        replicas: args.replicas,
+        protocol: if args.grpc {
+            Protocol::Grpc
+        } else {
+            Protocol::Http
+        },
+        error_rate: args.error_rate,
+        work: [args.cpu.map(Command::Cpu), args.sleep.map(Command::Sleep)]
+            .into_iter()
+            .flatten()
+            .collect(),
+        seed: args.seed,
+    };
+    super::say(&to_yaml(&generate(&plan)?))
+}

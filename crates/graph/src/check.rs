@@ -1,0 +1,180 @@
+//! What a graph as a whole can have wrong: circles that never end, floods, services that nothing reaches.
+
+use std::collections::VecDeque;
+
+use voile_model::{Diagnostic, Severity};
+
+use crate::codes;
+use crate::model::{Graph, Place};
+use crate::weigh::{calls, circles, growth, weigh};
+
+/// Most requests that one request may cause in all: beyond it a graph is a mistake, not a load.
+pub const MAX_REQUESTS: f64 = 100_000.0;
+/// A circle whose requests lose less than a thousandth a round is as good as endless.
+const ENDLESS_GROWTH: f64 = 0.999;
+
+/// Every problem of the whole graph.
+#[must_use]
+pub fn check(graph: &Graph) -> Vec<Diagnostic> {
+    let calls = calls(graph);
+    let mut problems = Vec::new();
+    let mut endless = false;
+    for group in circles(&calls) {
+        if let Some(growth) = growth(&calls, &group) {
+            endless |= growth >= ENDLESS_GROWTH;
+            problems.push(circle(graph, &calls, &group, growth));
+        }
+    }
+    let entries = graph.entries();
+    if !graph.services.iter().any(|service| service.entry)
+        && let Some(first) = graph.services.first()
+    {
+        let names: Vec<&str> = entries
+            .iter()
+            .map(|&place| &*graph.services[place].name)
+            .take(5)
+            .collect();
+        problems.push(
+            at(
+                Severity::Warning,
+                codes::NO_ENTRY,
+                &first.at,
+                "no service is an entry point".to_owned(),
+            )
+            .help(format!(
+                "write `isEntrypoint: true`; until then requests come in at {}",
+                names.join(", ")
+            )),
+        );
+    }
+    unreached(graph, &calls, &entries, &mut problems);
+    if !endless {
+        for &entry in &entries {
+            let total = weigh(graph, entry).total();
+            if total > MAX_REQUESTS {
+                let place = &graph.services[entry].at;
+                let message = format!(
+                    "one request to `{}` would cause {total:.0} requests, more than the {MAX_REQUESTS} allowed",
+                    graph.services[entry].name
+                );
+                problems.push(
+                    at(Severity::Error, codes::TOO_MANY_CALLS, place, message).help(
+                        "fewer calls, or less probable ones, on the way with the most levels",
+                    ),
+                );
+            }
+        }
+    }
+    problems.extend(graph.services.iter().flat_map(without_effect));
+    Diagnostic::sort(&mut problems);
+    problems
+}
+
+fn at(severity: Severity, code: &'static str, place: &Place, message: String) -> Diagnostic {
+    let problem = match severity {
+        Severity::Error => Diagnostic::error(code, place.source.clone(), message),
+        Severity::Warning => Diagnostic::warning(code, place.source.clone(), message),
+    };
+    problem.field(&*place.field)
+}
+
+fn circle(graph: &Graph, calls: &[Vec<(usize, f64)>], group: &[usize], growth: f64) -> Diagnostic {
+    let way = shortest(calls, group);
+    let mut names: Vec<&str> = way
+        .iter()
+        .map(|&place| &*graph.services[place].name)
+        .collect();
+    names.extend(names.first().copied());
+    let from = &graph.services[way[0]];
+    let to = way.get(1).copied().unwrap_or(way[0]);
+    let place = from.calls().find(|call| call.service == to);
+    let place = place.map_or(&from.at, |call| &call.at);
+    let names = names.join(" → ");
+    if growth >= ENDLESS_GROWTH {
+        let message = format!("calls go round for ever: {names}");
+        return at(Severity::Error, codes::ENDLESS, place, message).help(format!(
+            "each round makes {growth:.3} requests of one; give a call of the circle a lower `probability`"
+        ));
+    }
+    let message = format!("calls go in a circle: {names}");
+    at(Severity::Warning, codes::CIRCLE, place, message).help(format!(
+        "it ends, since each round makes only {growth:.3} requests of one"
+    ))
+}
+
+/// The shortest circle through the first service of a group that is in one.
+fn shortest(calls: &[Vec<(usize, f64)>], group: &[usize]) -> Vec<usize> {
+    let start = group[0];
+    let mut from = vec![None; calls.len()];
+    let mut queue = VecDeque::from([start]);
+    while let Some(service) = queue.pop_front() {
+        for &(callee, _) in &calls[service] {
+            if callee == start {
+                let mut way = vec![service];
+                while let Some(before) = from[way[way.len() - 1]] {
+                    way.push(before);
+                }
+                way.reverse();
+                return way;
+            }
+            if from[callee].is_none() && group.contains(&callee) {
+                from[callee] = Some(service);
+                queue.push_back(callee);
+            }
+        }
+    }
+    vec![start]
+}
+
+fn unreached(
+    graph: &Graph,
+    calls: &[Vec<(usize, f64)>],
+    entries: &[usize],
+    problems: &mut Vec<Diagnostic>,
+) {
+    let mut reached = vec![false; calls.len()];
+    let mut next = entries.to_vec();
+    while let Some(service) = next.pop() {
+        if !std::mem::replace(&mut reached[service], true) {
+            next.extend(calls[service].iter().map(|(callee, _)| *callee));
+        }
+    }
+    for (service, _) in graph
+        .services
+        .iter()
+        .zip(reached)
+        .filter(|(_, reached)| !reached)
+    {
+        let message = format!("nothing leads to `{}`", service.name);
+        problems.push(
+            at(Severity::Warning, codes::UNREACHED, &service.at, message)
+                .help("call it, or make it an entry point"),
+        );
+    }
+}
+
+fn without_effect(service: &crate::Service) -> Vec<Diagnostic> {
+    let mut problems = Vec::new();
+    let mut say = |message: &str, help: &str| {
+        let place = &service.at;
+        problems.push(
+            at(
+                Severity::Warning,
+                codes::WITHOUT_EFFECT,
+                place,
+                message.to_owned(),
+            )
+            .help(help),
+        );
+    };
+    if service.policies > 0 {
+        say(
+            "`numRbacPolicies` has no effect",
+            "Voile does not enforce AuthorizationPolicy yet, so none is written",
+        );
+    }
+    if service.cluster.is_some() {
+        say("`cluster` has no effect", "all services run in one mesh");
+    }
+    problems
+}

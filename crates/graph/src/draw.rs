@@ -1,0 +1,107 @@
+//! Pictures of a graph: DOT for Graphviz, and SVG laid out in levels from left to right, in one file that needs nothing else.
+
+mod dot;
+mod layout;
+mod svg;
+
+pub use dot::dot;
+pub use svg::svg;
+
+use crate::model::{Call, Command, Graph, Memory, Service, Share, Step};
+use crate::size;
+use crate::written::duration;
+
+/// What is said of a service under its name; empty when it only answers.
+fn facts(service: &Service) -> String {
+    let mut facts = Vec::new();
+    if service.replicas > 1 {
+        facts.push(format!("×{}", service.replicas));
+    }
+    if service.protocol == crate::Protocol::Grpc {
+        facts.push("gRPC".to_owned());
+    }
+    let (mut cpu, mut sleep) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
+    for step in &service.script {
+        match step {
+            Step::One(Command::Cpu(time)) => cpu += *time,
+            Step::One(Command::Sleep(time)) => sleep += *time,
+            Step::One(_) => {}
+            Step::Together(commands) => {
+                for command in commands {
+                    match command {
+                        Command::Cpu(time) => cpu += *time,
+                        Command::Sleep(time) => sleep = sleep.max(*time),
+                        Command::Call(_) | Command::Memory(_) => {}
+                    }
+                }
+            }
+        }
+    }
+    if !cpu.is_zero() {
+        facts.push(format!("cpu {}", duration(cpu)));
+    }
+    if !sleep.is_zero() {
+        facts.push(format!("sleep {}", duration(sleep)));
+    }
+    match service.memory {
+        Memory::Bytes(0) => {}
+        Memory::Bytes(bytes) => facts.push(size::show(bytes)),
+        Memory::OfLimit(share) => facts.push(format!("{} memory", share.percent())),
+    }
+    if service.error_rate != Share::NONE {
+        facts.push(format!("{} errors", service.error_rate.percent()));
+    }
+    facts.join(" · ")
+}
+
+/// What is said beside a call; empty when it is always made, once.
+fn beside(calls: &[&Call]) -> String {
+    let expected: f64 = calls.iter().map(|call| call.probability.get()).sum();
+    match calls {
+        [only] if only.probability == Share::ALL => String::new(),
+        [only] => only.probability.percent(),
+        _ if (expected - calls.len() as f64).abs() < 1e-9 => format!("{}×", calls.len()),
+        _ => format!("{expected:.2}×"),
+    }
+}
+
+/// The calls from one service to each other, in the order of the script.
+fn grouped(service: &Service) -> Vec<(usize, Vec<&Call>)> {
+    let mut groups: Vec<(usize, Vec<&Call>)> = Vec::new();
+    for call in service.calls() {
+        match groups
+            .iter_mut()
+            .find(|(callee, _)| *callee == call.service)
+        {
+            Some((_, calls)) => calls.push(call),
+            None => groups.push((call.service, vec![call])),
+        }
+    }
+    groups
+}
+
+/// What a script does, a line a step.
+fn told(graph: &Graph, service: &Service) -> String {
+    let one = |command: &Command| match command {
+        Command::Sleep(time) => format!("sleep {}", duration(*time)),
+        Command::Cpu(time) => format!("cpu {}", duration(*time)),
+        Command::Memory(bytes) => format!("memory {}", size::show(*bytes)),
+        Command::Call(call) => {
+            let name = &graph.services[call.service].name;
+            let mut text = format!("call {name} ({} bytes)", call.size);
+            if call.probability != Share::ALL {
+                text.push_str(&format!(" {}", call.probability.percent()));
+            }
+            text
+        }
+    };
+    let step = |step: &Step| match step {
+        Step::One(command) => one(command),
+        Step::Together(commands) => {
+            let all: Vec<String> = commands.iter().map(one).collect();
+            format!("at once: {}", all.join(", "))
+        }
+    };
+    let steps: Vec<String> = service.script.iter().map(step).collect();
+    steps.join("\n")
+}

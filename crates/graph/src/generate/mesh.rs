@@ -1,0 +1,119 @@
+//! The two shapes that are left to chance.
+
+use super::{Plan, together};
+use crate::model::{Call, Command, Graph, Service, Share, Step};
+
+/// Tiers are named by what they would do.
+const TIERS: [&str; 5] = ["web", "api", "logic", "data", "store"];
+
+/// Widths grow towards the middle; each service calls one to three of the next tier, and each is called.
+pub(super) fn multitier(plan: &Plan) -> Graph {
+    let mut random = fastrand::Rng::with_seed(plan.seed);
+    let mut services = vec![Service::named("web-0")];
+    let mut tiers = vec![vec![0]];
+    // The first tier is the one entry; the others share the rest as 1 : 2 : 2 : 1.
+    let rest = plan.services - 1;
+    let parts = [1, 2, 2, 1];
+    let mut given = 0;
+    for (tier, name) in TIERS.iter().enumerate().skip(1) {
+        let upto = rest * parts[..tier].iter().sum::<usize>() / parts.iter().sum::<usize>();
+        let members: Vec<usize> = (given..upto).map(|place| place + 1).collect();
+        given = upto;
+        for number in 0..members.len() {
+            services.push(Service::named(format!("{name}-{number}")));
+        }
+        if !members.is_empty() {
+            tiers.push(members);
+        }
+    }
+    for pair in tiers.windows(2) {
+        let [callers, callees] = pair else { continue };
+        let mut calls: Vec<Vec<usize>> = vec![Vec::new(); callers.len()];
+        for (number, &callee) in callees.iter().enumerate() {
+            // Dealt in turn, so that nobody is left out.
+            calls[number % callers.len()].push(callee);
+        }
+        for own in &mut calls {
+            for _ in 0..random.usize(0..=2) {
+                let callee = callees[random.usize(0..callees.len())];
+                if !own.contains(&callee) && own.len() < 3 {
+                    own.push(callee);
+                }
+            }
+            if own.is_empty() {
+                own.push(callees[random.usize(0..callees.len())]);
+            }
+        }
+        for (&caller, own) in callers.iter().zip(calls) {
+            let own = own
+                .into_iter()
+                .map(|to| Command::Call(Call::to(to, plan.request_size)));
+            services[caller].script.extend(together(own.collect()));
+        }
+    }
+    Graph { services }
+}
+
+/// A tree by preferential attachment (who is called much is called by the next, too), at most six deep, then calls to shared
+/// leaves such as caches and stores, made in some requests only.
+pub(super) fn realistic(plan: &Plan) -> Graph {
+    /// Levels of calls: traces of large systems seldom go deeper.
+    const DEPTH: usize = 6;
+    /// One service in so many is a shared leaf.
+    const SHARED: usize = 8;
+    let mut random = fastrand::Rng::with_seed(plan.seed);
+    let shared = match plan.services {
+        0..4 => 0,
+        more => (more / SHARED).max(1),
+    };
+    let backbone = plan.services - shared;
+    let mut services: Vec<Service> = (0..backbone)
+        .map(|place| Service::named(format!("svc-{place}")))
+        .collect();
+    let mut depth = vec![1; backbone];
+    let mut callees: Vec<Vec<usize>> = vec![Vec::new(); backbone];
+    // Each service stands here once, and once more for each of its callees.
+    let mut lots = vec![0];
+    for place in 1..backbone {
+        let parent = (0..8)
+            .map(|_| lots[random.usize(0..lots.len())])
+            .find(|&lot| depth[lot] < DEPTH)
+            .unwrap_or(0);
+        depth[place] = depth[parent] + 1;
+        callees[parent].push(place);
+        lots.extend([parent, place]);
+    }
+    services.extend((0..shared).map(|number| Service::named(format!("shared-{number}"))));
+    let mut found = vec![false; shared];
+    for (place, own) in callees.into_iter().enumerate() {
+        let script = &mut services[place].script;
+        // Half of the callees at once, the others in turn, after them.
+        let (at_once, in_turn) = own.split_at(own.len().div_ceil(2));
+        let call = |to: &usize| Command::Call(Call::to(*to, plan.request_size));
+        script.extend(together(at_once.iter().map(call).collect()));
+        script.extend(in_turn.iter().map(call).map(Step::One));
+        // Leaves use shared services more often than those above them.
+        let wanted = if own.is_empty() { 0.7 } else { 0.3 };
+        if shared > 0 && random.f64() < wanted {
+            // The square prefers the first: few are used by many.
+            let which = (random.f64().powi(2) * shared as f64) as usize;
+            found[which] = true;
+            script.push(seldom(backbone + which, &mut random, plan.request_size));
+        }
+    }
+    for (which, _) in found.iter().enumerate().filter(|(_, found)| !**found) {
+        let caller = random.usize(0..backbone);
+        let step = seldom(backbone + which, &mut random, plan.request_size);
+        services[caller].script.push(step);
+    }
+    Graph { services }
+}
+
+fn seldom(to: usize, random: &mut fastrand::Rng, size: u64) -> Step {
+    const PERCENT: [f64; 4] = [0.1, 0.25, 0.5, 1.0];
+    let share = PERCENT[random.usize(0..PERCENT.len())];
+    Step::One(Command::Call(Call {
+        probability: Share::new(share).unwrap_or(Share::ALL),
+        ..Call::to(to, size)
+    }))
+}

@@ -1,0 +1,26 @@
+//! Service graphs: which service calls which, how often, with what payloads and work. Isotope's YAML in, and from it checks,
+//! expected counts, pictures, and the folder of a mesh that runs it. Pure: no files, no sockets, no clock.
+//!
+//! ```text
+//! text ──read──▶ Graph ──check──▶ diagnostics
+//!                  ▲ └──weigh──▶ calls per request   └──draw──▶ SVG, DOT   └──mesh──▶ folder of YAML
+//!              generate
+//! ```
+
+pub mod check;
+pub mod codes;
+pub mod dice;
+pub mod draw;
+pub mod generate;
+pub mod mesh;
+pub mod size;
+pub mod weigh;
+
+mod model;
+mod read;
+mod written;
+
+pub use check::check;
+pub use model::{Call, Command, Graph, Memory, Place, Protocol, Service, Share, Step};
+pub use read::{parse_share, read};
+pub use written::to_yaml;

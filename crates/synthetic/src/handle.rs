@@ -1,0 +1,146 @@
+//! One request: which of our pages it is for, or what the script makes of it.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use hyper::body::{Body as _, Incoming};
+use voile_graph::Share;
+use voile_graph::dice::{Decision, Dice};
+
+use crate::body::{Content, Payload};
+use crate::call::{Drained, drain};
+use crate::grpc;
+use crate::metrics::Metrics;
+use crate::script::Script;
+use crate::trace;
+
+/// Most requests of one thread at a time; more are answered 503 at once.
+const MAX_IN_FLIGHT: usize = 10_000;
+/// Largest body of a request, in bytes; it is read and forgotten.
+const MAX_REQUEST_BYTES: u64 = voile_graph::size::MAX_SIZE + (1 << 16);
+/// How long a client may take to send a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What one thread knows of its service.
+pub(crate) struct Handler {
+    pub(crate) script: Script,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) dice: Dice,
+    pub(crate) error_rate: Share,
+    pub(crate) plain: Payload,
+    pub(crate) message: Payload,
+    pub(crate) in_flight: Cell<usize>,
+}
+
+/// Counts a request for as long as it lives.
+struct Flight<'a>(&'a Cell<usize>);
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// What becomes of a request for the script.
+enum Outcome {
+    Good,
+    Failed(StatusCode, u32, String),
+}
+
+impl Handler {
+    pub(crate) async fn handle(
+        self: Rc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Content>, Infallible> {
+        let grpc = grpc::is_grpc(request.headers());
+        let path = request.uri().path();
+        Ok(match (grpc, path) {
+            (false, "/metrics") => page(
+                "text/plain; version=0.0.4; charset=utf-8",
+                self.metrics.page(),
+            ),
+            (false, "/healthz") => page("text/plain", "ok\n".to_owned()),
+            (true, grpc::HEALTH) => grpc::healthy(),
+            (true, path) if path != grpc::METHOD => {
+                grpc::failure(grpc::UNIMPLEMENTED, &format!("no method {path}"))
+            }
+            _ => self.script(request, grpc).await,
+        })
+    }
+
+    async fn script(&self, request: Request<Incoming>, grpc: bool) -> Response<Content> {
+        let start = Instant::now();
+        let number = self.metrics.came();
+        self.in_flight.set(self.in_flight.get() + 1);
+        let _flight = Flight(&self.in_flight);
+        let outcome = self.outcome(request, number).await;
+        let (status, response, bytes) = match outcome {
+            Outcome::Good if grpc => (
+                StatusCode::OK,
+                grpc::answer(&self.message),
+                self.message.len(),
+            ),
+            Outcome::Good => {
+                let mut response = Response::new(Content::new(&self.plain));
+                let kind = HeaderValue::from_static("application/octet-stream");
+                response.headers_mut().insert(header::CONTENT_TYPE, kind);
+                (StatusCode::OK, response, self.plain.len())
+            }
+            Outcome::Failed(status, code, reason) if grpc => {
+                (status, grpc::failure(code, &reason), 0)
+            }
+            Outcome::Failed(status, _, reason) => {
+                let bytes = reason.len() as u64 + 1;
+                let mut response = page("text/plain; charset=utf-8", reason + "\n");
+                *response.status_mut() = status;
+                (status, response, bytes)
+            }
+        };
+        self.metrics
+            .answered(status.as_u16(), start.elapsed(), bytes);
+        response
+    }
+
+    async fn outcome(&self, request: Request<Incoming>, number: u64) -> Outcome {
+        if self.in_flight.get() > MAX_IN_FLIGHT {
+            let reason = format!("more than {MAX_IN_FLIGHT} requests at a time");
+            return Outcome::Failed(StatusCode::SERVICE_UNAVAILABLE, grpc::UNAVAILABLE, reason);
+        }
+        let inherited = trace::inherited(request.headers());
+        let mut body = request.into_body();
+        if !body.is_end_stream() {
+            let drained =
+                tokio::time::timeout(BODY_TIMEOUT, drain(&mut body, MAX_REQUEST_BYTES)).await;
+            match drained.unwrap_or(Err(Drained::Broken)) {
+                Ok(()) => {}
+                Err(Drained::TooLarge) => {
+                    let reason = format!("the request has more than {MAX_REQUEST_BYTES} bytes");
+                    return Outcome::Failed(StatusCode::PAYLOAD_TOO_LARGE, grpc::EXHAUSTED, reason);
+                }
+                Err(Drained::Broken) => return failed("the request's body broke off".to_owned()),
+            }
+        }
+        if self.dice.hit(number, Decision::Fail, self.error_rate) {
+            return failed("simulated failure".to_owned());
+        }
+        match self.script.execute(number, &inherited).await {
+            Ok(_held) => Outcome::Good,
+            Err(reason) => failed(reason),
+        }
+    }
+}
+
+fn failed(reason: String) -> Outcome {
+    Outcome::Failed(StatusCode::INTERNAL_SERVER_ERROR, grpc::INTERNAL, reason)
+}
+
+fn page(kind: &'static str, text: String) -> Response<Content> {
+    let mut response = Response::new(Content::text(text));
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,140 @@
+//! Where callees are: told on the command line, else by Kubernetes' variables, else by DNS.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use voile_graph::mesh::{PORT, variable};
+use voile_graph::{Call, Graph, Service};
+
+/// Where a callee is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// At these addresses; connections go in turn.
+    Fixed(Vec<SocketAddr>),
+    /// Wherever a name leads when a connection is made.
+    Named(String, u16),
+}
+
+/// Finds the place of a call's callee.
+pub(crate) fn find(
+    graph: &Graph,
+    call: &Call,
+    own_namespace: &str,
+    told: &BTreeMap<String, Vec<SocketAddr>>,
+    variables: &dyn Fn(&str) -> Option<String>,
+) -> Place {
+    let callee = &graph.services[call.service];
+    let (host, port) = match &call.hostname {
+        None => (None, PORT),
+        Some(hostname) => {
+            let (host, port) = split(hostname);
+            (Some(host), port.unwrap_or(80))
+        }
+    };
+    let namespace = callee.namespace.as_deref().unwrap_or(own_namespace);
+    // A host that is the service by another name is where the service is.
+    let is_service = host.is_none_or(|host| is_name_of(host, callee, namespace));
+    if is_service {
+        if let Some(addresses) = told.get(&*callee.name) {
+            return Place::Fixed(addresses.clone());
+        }
+        let elsewhere = namespace != own_namespace;
+        let prefix = variable(callee, elsewhere, own_namespace);
+        let address = variables(&format!("{prefix}_SERVICE_HOST"))
+            .and_then(|host| host.parse::<IpAddr>().ok())
+            .zip(variables(&format!("{prefix}_SERVICE_PORT")).and_then(|port| port.parse().ok()));
+        if let Some((ip, port)) = address {
+            return Place::Fixed(vec![SocketAddr::new(ip, port)]);
+        }
+    }
+    let name = match host {
+        Some(host) => host.to_owned(),
+        None if namespace == own_namespace => callee.name.to_string(),
+        None => format!("{}.{namespace}", callee.name),
+    };
+    Place::Named(name, port)
+}
+
+/// The host and port that a call's request names.
+pub(crate) fn authority(graph: &Graph, call: &Call) -> String {
+    match &call.hostname {
+        Some(hostname) => hostname.to_string(),
+        None => {
+            let callee = &graph.services[call.service];
+            match &callee.namespace {
+                Some(namespace) => format!("{}.{namespace}:{PORT}", callee.name),
+                None => format!("{}:{PORT}", callee.name),
+            }
+        }
+    }
+}
+
+fn split(hostname: &str) -> (&str, Option<u16>) {
+    match hostname.split_once(':') {
+        Some((host, port)) => (host, port.parse().ok()),
+        None => (hostname, None),
+    }
+}
+
+fn is_name_of(host: &str, service: &Service, namespace: &str) -> bool {
+    let Some(rest) = host.strip_prefix(&*service.name) else {
+        return false;
+    };
+    let Some(rest) = rest.strip_prefix('.') else {
+        return rest.is_empty();
+    };
+    let rest = rest.strip_prefix(namespace);
+    rest.is_some_and(|rest| matches!(rest, "" | ".svc" | ".svc.cluster.local"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn callees_are_found_by_what_is_told_then_variables_then_names() {
+        let mut other = Service::named("b-x");
+        other.namespace = Some("far".into());
+        let graph = Graph {
+            services: vec![Service::named("a"), Service::named("b-x"), other],
+        };
+        let told = BTreeMap::from([("a".to_owned(), vec![SocketAddr::from(([127, 0, 0, 1], 1))])]);
+        let variables = |name: &str| {
+            let value = match name {
+                "B_X_SERVICE_HOST" => "127.0.0.2",
+                "B_X_FAR_SERVICE_HOST" => "127.0.0.3",
+                "B_X_SERVICE_PORT" | "B_X_FAR_SERVICE_PORT" => "8080",
+                _ => return None,
+            };
+            Some(value.to_owned())
+        };
+        let fixed = |text: &str| Place::Fixed(vec![text.parse().expect("an address")]);
+        let named = |name: &str, port| Place::Named(name.to_owned(), port);
+        for (service, hostname, expected) in [
+            (0, None, fixed("127.0.0.1:1")),
+            (0, Some("a.here.svc:99"), fixed("127.0.0.1:1")),
+            (0, Some("ab:99"), named("ab", 99)),
+            (1, None, fixed("127.0.0.2:8080")),
+            (
+                1,
+                Some("b-x.here.svc.cluster.local:8080"),
+                fixed("127.0.0.2:8080"),
+            ),
+            (
+                1,
+                Some("b-x.far.svc.cluster.local:8080"),
+                named("b-x.far.svc.cluster.local", 8080),
+            ),
+            (2, None, fixed("127.0.0.3:8080")),
+            (2, Some("example.com"), named("example.com", 80)),
+        ] {
+            let mut call = Call::to(service, 0);
+            call.hostname = hostname.map(Arc::from);
+            let found = find(&graph, &call, "here", &told, &variables);
+            assert_eq!(found, expected, "{service} {hostname:?}");
+        }
+        let found = find(&graph, &Call::to(2, 0), "here", &told, &|_| None);
+        assert_eq!(found, named("b-x.far", 8080));
+    }
+}

@@ -1,0 +1,211 @@
+//! Scripts, made ready for one process and carried out.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use http::HeaderMap;
+use voile_graph::dice::{Decision, Dice};
+use voile_graph::{Command, Graph, Protocol, Share, Step};
+
+use crate::body::Payload;
+use crate::call::{Callee, Callees, Reason};
+use crate::metrics::Metrics;
+use crate::places::{self, Place};
+use crate::work;
+
+/// How much of the reasons of failed calls an answer repeats, in bytes: reasons hold those of callees of callees.
+const MAX_REASON_BYTES: usize = 1024;
+
+/// A call, with everything found out that does not change.
+#[derive(Debug, Clone)]
+pub(crate) struct Planned {
+    pub(crate) name: String,
+    pub(crate) authority: String,
+    pub(crate) protocol: Protocol,
+    pub(crate) place: Place,
+    extra: Vec<(std::sync::Arc<str>, std::sync::Arc<str>)>,
+    size: u64,
+    probability: Share,
+    /// Among the destinations of the metrics.
+    destination: usize,
+    /// Among the callees of a thread: calls by one name to one place share connections.
+    callee: usize,
+}
+
+/// What a service's script comes down to: calls by their number.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    steps: Vec<Step>,
+    calls: Vec<Planned>,
+    pub(crate) destinations: Vec<String>,
+}
+
+impl Plan {
+    pub(crate) fn new(
+        graph: &Graph,
+        service: usize,
+        namespace: &str,
+        told: &BTreeMap<String, Vec<SocketAddr>>,
+        variables: &dyn Fn(&str) -> Option<String>,
+    ) -> Self {
+        let mut calls: Vec<Planned> = Vec::new();
+        let mut destinations: Vec<String> = Vec::new();
+        let mut callees = 0;
+        for call in graph.services[service].calls() {
+            let callee = &graph.services[call.service];
+            let authority = places::authority(graph, call);
+            let place = places::find(graph, call, namespace, told, variables);
+            let known = destinations.iter().position(|known| *known == authority);
+            let destination = known.unwrap_or_else(|| {
+                destinations.push(authority.clone());
+                destinations.len() - 1
+            });
+            let same = |known: &&Planned| known.authority == authority && known.place == place;
+            let shared = calls.iter().find(same).map(|known| known.callee);
+            calls.push(Planned {
+                name: callee.name.to_string(),
+                protocol: callee.protocol,
+                extra: call.headers.clone(),
+                size: call.size,
+                probability: call.probability,
+                destination,
+                callee: shared.unwrap_or_else(|| {
+                    callees += 1;
+                    callees - 1
+                }),
+                authority,
+                place,
+            });
+        }
+        Self {
+            steps: graph.services[service].script.clone(),
+            calls,
+            destinations,
+        }
+    }
+}
+
+/// A script as one thread carries it out.
+pub(crate) struct Script {
+    plan: Plan,
+    callees: Callees,
+    ready: Vec<(HeaderMap, Payload)>,
+    dice: Dice,
+    metrics: std::sync::Arc<Metrics>,
+}
+
+impl Script {
+    pub(crate) fn new(
+        plan: &Plan,
+        dice: Dice,
+        metrics: std::sync::Arc<Metrics>,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        let mut callees = Callees::new();
+        let mut ready = Vec::new();
+        for call in &plan.calls {
+            if call.callee == callees.len() {
+                let (name, place) = (call.name.clone(), call.place.clone());
+                let callee = Callee::new(name, place, call.protocol, &call.authority, timeout)?;
+                callees.push(Rc::new(callee));
+            }
+            let headers = callees[call.callee].headers(&call.authority, &call.extra)?;
+            let payload = match call.protocol {
+                Protocol::Http => Payload::plain(call.size),
+                Protocol::Grpc => Payload::message(call.size),
+            };
+            ready.push((headers, payload));
+        }
+        Ok(Self {
+            plan: plan.clone(),
+            callees,
+            ready,
+            dice,
+            metrics,
+        })
+    }
+
+    /// Does all of it, for one request. What was to be held is held until the answer is dropped.
+    pub(crate) async fn execute(
+        &self,
+        request: u64,
+        inherited: &HeaderMap,
+    ) -> Result<Vec<Vec<u8>>, Reason> {
+        let held = RefCell::new(Vec::new());
+        let mut number = 0;
+        for step in &self.plan.steps {
+            match step {
+                Step::One(command) => {
+                    let call = number;
+                    number += u32::from(matches!(command, Command::Call(_)));
+                    self.command(command, call, request, inherited, &held)
+                        .await?;
+                }
+                Step::Together(commands) => {
+                    let running = commands.iter().map(|command| {
+                        let call = number;
+                        number += u32::from(matches!(command, Command::Call(_)));
+                        self.command(command, call, request, inherited, &held)
+                    });
+                    let outcomes = join_all(running).await;
+                    together(outcomes)?;
+                }
+            }
+        }
+        Ok(held.into_inner())
+    }
+
+    async fn command(
+        &self,
+        command: &Command,
+        call: u32,
+        request: u64,
+        inherited: &HeaderMap,
+        held: &RefCell<Vec<Vec<u8>>>,
+    ) -> Result<(), Reason> {
+        match command {
+            Command::Sleep(time) => work::sleep(*time).await,
+            Command::Cpu(time) => work::burn(*time).await,
+            Command::Memory(bytes) => {
+                let memory = work::hold(*bytes);
+                held.borrow_mut().push(memory);
+            }
+            Command::Call(_) => return self.call(call, request, inherited).await,
+        }
+        Ok(())
+    }
+
+    async fn call(&self, call: u32, request: u64, inherited: &HeaderMap) -> Result<(), Reason> {
+        let planned = &self.plan.calls[call as usize];
+        if !self
+            .dice
+            .hit(request, Decision::Call(call), planned.probability)
+        {
+            return Ok(());
+        }
+        let (headers, payload) = &self.ready[call as usize];
+        self.metrics.called(planned.destination, planned.size);
+        let outcome = self.callees[planned.callee]
+            .call(payload, headers, inherited)
+            .await;
+        if outcome.is_err() {
+            self.metrics.failed(planned.destination);
+        }
+        outcome
+    }
+}
+
+/// All have ended; if any failed, so has the step.
+fn together(outcomes: Vec<Result<(), Reason>>) -> Result<(), Reason> {
+    let reasons: Vec<Reason> = outcomes.into_iter().filter_map(Result::err).collect();
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let mut text = format!("{} errors occurred: {}", reasons.len(), reasons.join(", "));
+    text.truncate(text.floor_char_boundary(MAX_REASON_BYTES));
+    Err(text)
+}
