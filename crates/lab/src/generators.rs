@@ -33,6 +33,8 @@ const SIZE: u64 = 1024;
 const WINDOW: (f64, f64) = (0.25, 0.85);
 /// How long a generator may take beyond its own plan.
 const OVERTIME: Duration = Duration::from_secs(8);
+/// Of each server, so that it is not the limit: generators are told apart by what a request costs them.
+const SERVER_THREADS: &str = "2";
 const PING: &str = "fgrpc.PingServer/Ping";
 
 /// What to run and with what.
@@ -123,8 +125,10 @@ pub fn measure_generators(
         .map_err(|e| format!("a temporary folder: {e}"))?;
     let began = Instant::now();
     let mut record = new_record(settings);
-    let (_http, http) = start_echo(&settings.voile, folder.path(), HTTP, &[], stopped)?;
-    let (_tcp, tcp) = start_echo(&settings.voile, folder.path(), TCP, &[], stopped)?;
+    let wide = ["--threads", SERVER_THREADS];
+    let (http_server, http) = start_echo(&settings.voile, folder.path(), HTTP, &wide, stopped)?;
+    let (tcp_server, tcp) = start_echo(&settings.voile, folder.path(), TCP, &wide, stopped)?;
+    let servers = [&http_server, &tcp_server].map(voile_host::child::Supervised::group_pids);
     let lab = Lab {
         voile: settings.voile.clone(),
         folder: folder.path(),
@@ -157,7 +161,8 @@ pub fn measure_generators(
                 "\rround {round}/{}, {}: {generator}",
                 settings.rounds, scene.name
             ));
-            let mut measured = match turn(&lab, settings, scene, generator) {
+            let server = &servers[usize::from(scene.name.starts_with("tcp"))];
+            let mut measured = match turn(&lab, settings, scene, generator, server) {
                 Ok(measured) => measured,
                 Err(Broken::Stopped) => break 'rounds,
                 Err(Broken::Failed(why)) => Measured {
@@ -394,6 +399,7 @@ fn turn(
     settings: &GeneratorSettings,
     scene: &Scene,
     generator: &str,
+    server: &[u32],
 ) -> Result<Measured, Broken> {
     let failed = |why: String| Broken::Failed(why);
     let spec = spec(lab, settings, &scene.name, generator);
@@ -403,7 +409,8 @@ fn turn(
     let began = Instant::now();
     let slice = Duration::from_secs(settings.slice.as_secs().max(1));
     let read = |child: &voile_host::child::Supervised| {
-        (Usage::of_all(&child.group_pids()), Instant::now())
+        let both = (Usage::of_all(&child.group_pids()), Usage::of_all(server));
+        (both, Instant::now())
     };
     wait_until(&mut child, began + slice.mul_f64(WINDOW.0), lab)?;
     let (before, from) = read(&child);
@@ -417,11 +424,18 @@ fn turn(
         let end = lab.log_end(generator);
         failed(format!("{generator} told nothing we understand{end}"))
     })?;
-    let cpu = after.since(before).cpu_ns as f64 / 1e9 / to.duration_since(from).as_secs_f64();
+    let window = to.duration_since(from).as_secs_f64();
+    let cores = |ns: u64| ns as f64 / 1e9 / window;
+    let ours = after.0.since(before.0);
+    let cpu = cores(ours.cpu_ns);
+    let each = 1e6 / rate.max(1e-9);
     Ok(Measured {
         requests_per_second: rate,
         cores: cpu,
         requests_per_core: rate / cpu.max(1e-9),
+        cpu_us: cpu * each,
+        user_us: cores(ours.user_ns) * each,
+        server_cores: cores(after.1.since(before.1).cpu_ns),
         p50_us,
         mean_us,
         ..Measured::default()

@@ -25,7 +25,7 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Bul
         let bytes = arrived.swap(0, Ordering::Relaxed);
         progress.then(|| {
             let rate = outcome::gigabits(bytes, span.as_secs_f64());
-            format!("{:>4} s  {rate:>8.3} Gbit/s", elapsed.as_secs())
+            format!("{:>4} s  {rate:>8.3} Gbit/s\n", elapsed.as_secs())
         })
     })?;
     let mut total = Count::default();

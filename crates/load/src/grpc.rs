@@ -6,9 +6,16 @@ pub(crate) const PREFIX_BYTES: usize = 5;
 
 /// The standard health service, which any gRPC server may be asked for.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+/// The same as a stream, which says so again whenever it changes.
+pub(crate) const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
+/// How clients ask for descriptions of what is served, by its two names.
+pub(crate) const REFLECTION: [&str; 2] = [
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
 /// Our echo service (`crates/load/proto/echo.proto`).
 pub const ECHO_UNARY: &str = "/voile.echo.v1.Echo/Unary";
-/// The same, of many messages: each is sent back.
+/// The same, of many messages: each is sent back as it comes.
 pub const ECHO_STREAM: &str = "/voile.echo.v1.Echo/Stream";
 /// Many messages, of which the last is sent back.
 pub const ECHO_COLLECT: &str = "/voile.echo.v1.Echo/Collect";
@@ -66,6 +73,11 @@ impl Messages {
         self.exactly(1)
     }
 
+    /// Whether a part of one more has come.
+    pub(crate) fn torn(&self) -> bool {
+        self.head != 0
+    }
+
     /// So many messages, and nothing after them.
     pub(crate) fn exactly(&self, count: u32) -> bool {
         self.whole == count && self.head == 0
@@ -77,6 +89,43 @@ pub(crate) fn put_message(out: &mut Vec<u8>, message: &[u8]) {
     out.push(0);
     out.extend_from_slice(&(message.len() as u32).to_be_bytes());
     out.extend_from_slice(message);
+}
+
+/// How many bytes of a body are whole messages.
+pub(crate) fn whole_messages(body: &[u8]) -> usize {
+    let mut at = 0;
+    while let Some(message) = message_at(body, at) {
+        at += PREFIX_BYTES + message.len();
+    }
+    at
+}
+
+/// The messages of a body of whole ones.
+pub(crate) fn messages(body: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let message = message_at(body, at)?;
+        at += PREFIX_BYTES + message.len();
+        Some(message)
+    })
+}
+
+/// Whether any of a body's whole messages is compressed.
+pub(crate) fn compressed(body: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(message) = message_at(body, at) {
+        if body[at] & 1 != 0 {
+            return true;
+        }
+        at += PREFIX_BYTES + message.len();
+    }
+    false
+}
+
+fn message_at(body: &[u8], at: usize) -> Option<&[u8]> {
+    let head = body.get(at..at + PREFIX_BYTES)?;
+    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    body.get(at + PREFIX_BYTES..at + PREFIX_BYTES + length)
 }
 
 /// Where the last message begins in a body of whole ones.

@@ -90,6 +90,10 @@ pub struct LoadOptions {
     pub reuse: Option<(u64, u64)>,
     /// gRPC: messages that a call sends, and that its answer must bring.
     pub messages: (u32, u32),
+    /// gRPC: by target, encoded messages to send in turn, instead of payloads.
+    pub ready: Vec<Vec<Vec<u8>>>,
+    /// gRPC: each lane keeps a call open, and a request is a message of it that is answered by one; a call ends after so many (0: never).
+    pub interleave: Option<u32>,
     /// What is spoken.
     pub protocol: Protocol,
     /// TLS, which URLs such as `https://` need.
@@ -149,6 +153,8 @@ impl LoadOptions {
             sizes: Vec::new(),
             reuse: None,
             messages: (1, 1),
+            ready: Vec::new(),
+            interleave: None,
             tls: None,
             rate: 100.0,
             connections: 4,
@@ -354,6 +360,11 @@ impl LoadOptions {
                 "messages {sent}:{wanted}: belong to gRPC, and are at most {MAX_MESSAGES}"
             ));
         }
+        if self.interleave.is_some()
+            && (self.protocol != Protocol::Grpc || self.messages != (1, 1) || !self.more.is_empty())
+        {
+            return Err("interleave: goes with gRPC, one target, and without messages".to_owned());
+        }
         if self.protocol == Protocol::Grpc
             && self.method_path() == grpc::HEALTH_CHECK
             && !self.body.is_empty()
@@ -421,6 +432,7 @@ impl LoadOptions {
                 more: Vec::new(),
                 sizes: Vec::new(),
                 replay: None,
+                ready: self.ready.get(number).cloned().into_iter().collect(),
                 ..self.clone()
             };
             let as_it_is = [(self.body.len(), 1.0)];
@@ -511,9 +523,10 @@ impl LoadOptions {
         let mut authority = self.target.authority.clone();
         let mut body = Vec::new();
         if grpc {
-            let message = grpc::message(self.method_path(), &self.body);
-            for _ in 0..self.messages.0 {
-                grpc::put_message(&mut body, &message);
+            let payload = [grpc::message(self.method_path(), &self.body)];
+            let messages = self.ready.first().map_or(&payload[..], Vec::as_slice);
+            for message in messages.iter().cycle().take(self.messages.0 as usize) {
+                grpc::put_message(&mut body, message);
             }
         } else {
             body.clone_from(&self.body);
@@ -553,6 +566,7 @@ impl LoadOptions {
             body,
             grpc,
             messages: self.messages.1,
+            interleave: self.interleave,
             head,
         }
     }

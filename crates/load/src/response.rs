@@ -1,6 +1,8 @@
 //! A strict HTTP/1.1 response reader that is fed bytes as they come: what a client needs to know where a response
 //! ends, what it said, and whether the connection may be used again. No I/O.
 
+use std::mem::MaybeUninit;
+
 pub use crate::body::Malformed;
 use crate::body::{Body, Framing};
 
@@ -8,6 +10,8 @@ use crate::body::{Body, Framing};
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// The most header fields accepted in a head.
 const MAX_HEADERS: usize = 128;
+/// The longest head that is remembered, so that the same one need not be parsed again.
+const MAX_KNOWN_BYTES: usize = 2 * 1024;
 
 /// A response that has wholly arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +34,14 @@ pub struct Reader {
     response: Response,
     head_request: bool,
     begun: bool,
+    known: Known,
+}
+
+/// The last final head and what it meant: a server under load says the same again and again, and the same bytes mean the same.
+#[derive(Debug, Default)]
+struct Known {
+    bytes: Vec<u8>,
+    meaning: Option<(u16, Framing)>,
 }
 
 impl Reader {
@@ -49,6 +61,7 @@ impl Reader {
             response,
             head_request,
             begun: false,
+            known: Known::default(),
         }
     }
 
@@ -126,9 +139,17 @@ impl Reader {
 
     /// Parses a whole head and begins its body, unless it is interim; none when the head is not all there.
     fn parse_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
-        let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut head = httparse::Response::new(&mut fields);
-        let used = match head.parse(bytes) {
+        // A head ends with an empty line, so one that begins with a known head is that head.
+        if let Some((status, framing)) = self.known.meaning
+            && bytes.starts_with(&self.known.bytes)
+        {
+            self.begin_body(status, framing);
+            return Ok(Some(self.known.bytes.len()));
+        }
+        let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+        let mut head = httparse::Response::new(&mut []);
+        let parser = httparse::ParserConfig::default();
+        let used = match parser.parse_response_with_uninit_headers(&mut head, bytes, &mut fields) {
             Ok(httparse::Status::Complete(used)) if used <= MAX_HEAD_BYTES => used,
             Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
             Ok(_) => return Err(Malformed("response head larger than 64 KiB")),
@@ -146,6 +167,16 @@ impl Reader {
             // Interim: the final response follows.
             return Ok(Some(used));
         }
+        self.known.bytes.clear();
+        self.known.meaning = (used <= MAX_KNOWN_BYTES).then_some((status, framing));
+        if self.known.meaning.is_some() {
+            self.known.bytes.extend_from_slice(&bytes[..used]);
+        }
+        self.begin_body(status, framing);
+        Ok(Some(used))
+    }
+
+    fn begin_body(&mut self, status: u16, framing: Framing) {
         self.response = Response {
             status,
             body: 0,
@@ -162,6 +193,5 @@ impl Reader {
             self.response.close = true;
             self.body.begin_until_close();
         }
-        Ok(Some(used))
     }
 }

@@ -1,6 +1,6 @@
 //! A whole run of requests: threads whose tallies are added up, and what the live line says.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,16 +9,27 @@ use crate::outcome::LoadResult;
 use crate::stop::Stop;
 use crate::tally::Tally;
 use crate::threads;
+use crate::view::{self, Progress, View};
 use crate::worker::{Live, Worker};
 
-/// Runs the load, blocking until it is over. With `progress`, prints a line to stderr each second.
-pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<LoadResult> {
+/// Where no terminal says how wide it is.
+const USUAL_WIDTH: usize = 80;
+
+/// Runs the load, blocking until it is over. `progress` says what is seen on stderr meanwhile.
+pub fn run(
+    options: &LoadOptions,
+    stop: &Stop,
+    progress: impl Into<Progress>,
+) -> io::Result<LoadResult> {
+    let progress = progress.into();
     let options = Arc::new(options.clone());
-    let watched = progress || !options.abort.is_empty();
+    let watched = progress != Progress::Quiet || !options.abort.is_empty();
     let live = watched.then(Arc::<Mutex<Live>>::default);
     let (theirs, told) = (Arc::clone(&options), live.clone());
     let make = move |index| Worker::new(Arc::clone(&theirs), index, told.clone());
     let mut aborted = None;
+    let mut picture = View::default();
+    let planned = options.warmup + options.duration;
     let ran = threads::run(&options, stop, make, |elapsed, _| {
         let live = live.as_deref()?;
         let second = std::mem::take(&mut *live.lock().unwrap_or_else(PoisonError::into_inner));
@@ -28,8 +39,14 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Loa
                 stop.raise();
             }
         }
-        progress.then(|| live_line(&second, elapsed))
+        match progress {
+            Progress::Quiet => None,
+            Progress::Lines => Some(view::line(&second, elapsed)),
+            Progress::Picture => Some(picture.draw(&second, elapsed, planned, width())),
+        }
     })?;
+    // A broken stderr must not end the run.
+    let _ = io::stderr().write_all(picture.erase().as_bytes());
     let mut total = Tally::new(ran.timeline.measure, ran.timeline.end);
     for tally in &ran.counts {
         total.merge(tally);
@@ -49,6 +66,13 @@ pub fn run(options: &LoadOptions, stop: &Stop, progress: bool) -> io::Result<Loa
     Ok(result)
 }
 
+/// Columns of the terminal behind stderr.
+fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
+    let columns = size.map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { USUAL_WIDTH } else { columns }
+}
+
 /// Why the run must end after such a second.
 fn broken(options: &LoadOptions, second: &Live, elapsed: Duration) -> Option<String> {
     if second.latency.count() == 0 {
@@ -59,17 +83,4 @@ fn broken(options: &LoadOptions, second: &Live, elapsed: Duration) -> Option<Str
         let at = elapsed.as_secs();
         broken.then(|| format!("aborted after {at} s: {found} within a second ({condition})"))
     })
-}
-
-fn live_line(second: &Live, elapsed: Duration) -> String {
-    let (ok, errors) = (second.ok, second.errors);
-    let (p50, p99) = (
-        second.latency.quantile_us(0.50),
-        second.latency.quantile_us(0.99),
-    );
-    let seconds = elapsed.as_secs();
-    let rate = ok + errors;
-    format!(
-        "{seconds:>4} s  {rate:>7} answers/s  {ok:>7} ok  {errors:>5} errors  p50 {p50:>7} µs  p99 {p99:>7} µs"
-    )
 }

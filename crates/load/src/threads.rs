@@ -133,7 +133,7 @@ fn every_second(
                 let at = Instant::now();
                 if let Some(line) = line(at - began, at - last) {
                     // A broken stderr must not end the run.
-                    let _ = writeln!(io::stderr(), "{line}");
+                    let _ = io::stderr().write_all(line.as_bytes());
                 }
                 last = at;
             }

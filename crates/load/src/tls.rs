@@ -113,7 +113,7 @@ fn system_roots() -> Option<PathBuf> {
     named.into_iter().chain(known).find(|path| path.is_file())
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let told = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let all = CertificateDer::pem_file_iter(path).map_err(|error| told(&error))?;
     let all: Vec<_> = all

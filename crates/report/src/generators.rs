@@ -72,6 +72,15 @@ pub struct Measured {
     pub cores: f64,
     /// One divided by the other.
     pub requests_per_core: f64,
+    /// CPU time of the generator for a request, in µs, and the part of it in user mode (sampled by ticks).
+    #[serde(default)]
+    pub cpu_us: f64,
+    /// See `cpu_us`.
+    #[serde(default)]
+    pub user_us: f64,
+    /// Cores that the server kept busy meanwhile: below its threads, it was not the limit.
+    #[serde(default)]
+    pub server_cores: f64,
     /// Median, where it tells one.
     pub p50_us: Option<f64>,
     /// Mean, where it tells one.
@@ -184,11 +193,45 @@ impl Generators {
                 }
             );
         }
+        self.costs(&mut text);
         for slice in self.slices.iter().filter(|slice| slice.failure.is_some()) {
             let why = slice.failure.as_deref().unwrap_or_default();
             let _ = writeln!(text, "{} {} failed: {why}", slice.scene, slice.generator);
         }
         text
+    }
+
+    /// What a request costs each generator, and how busy both sides were.
+    fn costs(&self, text: &mut String) {
+        for scene in &self.scenes {
+            let others = scene.bounds.iter().map(|bound| bound.of.as_str());
+            for generator in std::iter::once("voile").chain(others) {
+                let slices = self.slices.iter().filter(|slice| {
+                    slice.scene == scene.name
+                        && slice.generator == generator
+                        && slice.failure.is_none()
+                        && slice.cpu_us > 0.0
+                });
+                let slices: Vec<&Measured> = slices.collect();
+                let middle = |figure: fn(&Measured) -> f64| {
+                    let figures: Vec<f64> = slices.iter().map(|slice| figure(slice)).collect();
+                    estimate(&figures).map_or(0.0, |found| found.median)
+                };
+                if slices.is_empty() {
+                    continue;
+                }
+                let _ = writeln!(
+                    text,
+                    "{}: {generator}: {:.2} µs of CPU a request ({:.2} in user mode), {}, {:.2} cores; the server {:.2} cores.",
+                    scene.title,
+                    middle(|slice| slice.cpu_us),
+                    middle(|slice| slice.user_us),
+                    per_second(middle(|slice| slice.requests_per_second)),
+                    middle(|slice| slice.cores),
+                    middle(|slice| slice.server_cores),
+                );
+            }
+        }
     }
 
     /// Whether nothing that was asked is missed, and ours never failed.

@@ -1,16 +1,18 @@
 //! `voile echo`: a server whose answers are chosen by the query.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_load::echo::{Echo, EchoOptions, Stall};
+use voile_load::echo::{Echo, EchoOptions, ServerTls, ServerTlsOptions, Stall};
 use voile_load::{Scheme, Stop, Target, parse_duration};
 
 /// Serve HTTP/1.1, HTTP/2 and gRPC answers of chosen size, delay and status.
 ///
-/// HTTP/2 is told from HTTP/1.1 by its preface. gRPC: voile.echo.v1.Echo/Unary sends the message
-/// back; grpc.health.v1.Health/Check and Fortio's fgrpc.PingServer/Ping are served, too.
+/// HTTP/2 is told from HTTP/1.1 by its preface. gRPC: voile.echo.v1.Echo sends messages back (Unary, Stream, Collect,
+/// Repeat); grpc.health.v1.Health, Fortio's fgrpc.PingServer/Ping and reflection are served, too. WebSocket messages come
+/// back, or as many bytes as `size` of the upgrade says.
 ///
 /// The query of each request chooses its answer:
 ///   size=1024          a body of that many bytes; without it the request's own body comes back
@@ -19,7 +21,7 @@ use voile_load::{Scheme, Stop, Target, parse_duration};
 ///   close=true         close the connection after the answer (or a percentage: close=5)
 ///   header=Name:Value  add a header field; may be repeated
 ///   grpc-status=14     end a gRPC call with that status
-///   gzip=true          compress the answer for clients that accept it (or a percentage: gzip=50); HTTP/1.1
+///   gzip=true          compress the answer for clients that accept it (or a percentage: gzip=50)
 ///   delay-per-request=100us   wait that long for this request and each that waits already: slower under load
 ///   messages=100       messages that voile.echo.v1.Echo/Repeat answers with
 /// size, delay and status take lists with percentages too, and all may come in a field `echo-query` instead: delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests,
@@ -34,8 +36,36 @@ use voile_load::{Scheme, Stop, Target, parse_duration};
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
     /// Address to serve HTTP on; port 0 takes a free one. May be repeated, as the other addresses.
-    #[arg(long, required_unless_present_any = ["tcp", "tcp_sink", "tcp_source"], num_args = 1.., value_name = "ADDR")]
+    #[arg(long, required_unless_present_any = ["listen_tls", "tcp", "tcp_sink", "tcp_source"], num_args = 1.., value_name = "ADDR")]
     listen: Vec<SocketAddr>,
+    /// Address to serve the same on over TLS (1.3 or 1.2; ALPN h2 or http/1.1). May be repeated.
+    #[arg(long, value_name = "ADDR")]
+    listen_tls: Vec<SocketAddr>,
+    /// TLS: the certificate and its chain, in PEM. Without it one is made that signs itself.
+    #[arg(long, value_name = "FILE", requires_all = ["key", "listen_tls"])]
+    cert: Option<PathBuf>,
+    /// TLS: the key of --cert, in PEM.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// TLS: write the certificate that is made here, for clients that shall trust it (--cacert).
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "cert",
+        requires = "listen_tls"
+    )]
+    write_cert: Option<PathBuf>,
+    /// TLS: names and addresses of the certificate that is made [default: localhost, 127.0.0.1, ::1]. May be repeated.
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with = "cert",
+        requires = "listen_tls"
+    )]
+    tls_name: Vec<String>,
+    /// TLS: clients must show a certificate of these authorities, in PEM.
+    #[arg(long, value_name = "FILE", requires = "listen_tls")]
+    client_ca: Option<PathBuf>,
     /// Worker threads; connections are balanced over them.
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
@@ -80,6 +110,27 @@ fn parse_name(text: &str) -> Result<String, String> {
     Err("expected printable ASCII without spaces".to_owned())
 }
 
+/// Reads or makes the server's certificate, if it serves TLS.
+fn secure(args: &Args) -> Result<Option<ServerTls>, String> {
+    if args.listen_tls.is_empty() {
+        return Ok(None);
+    }
+    let usual = ["localhost", "127.0.0.1", "::1"]
+        .map(str::to_owned)
+        .to_vec();
+    let options = ServerTlsOptions {
+        files: args.cert.clone().zip(args.key.clone()),
+        names: if args.tls_name.is_empty() {
+            usual
+        } else {
+            args.tls_name.clone()
+        },
+        write: args.write_cert.clone(),
+        clients: args.client_ca.clone(),
+    };
+    options.load().map(Some)
+}
+
 pub(crate) fn run(args: Args) -> ExitCode {
     if args
         .size
@@ -91,8 +142,17 @@ pub(crate) fn run(args: Args) -> ExitCode {
         );
         return ExitCode::from(2);
     }
+    let tls = match secure(&args) {
+        Ok(tls) => tls,
+        Err(why) => {
+            eprintln!("voile echo: {why}");
+            return ExitCode::from(2);
+        }
+    };
     let options = EchoOptions {
         listen: args.listen,
+        listen_tls: args.listen_tls,
+        tls,
         threads: args.threads,
         size: args.size,
         delay: args.delay,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use voile_load::options::{parse_sizes, pattern};
 use voile_load::schedule::parse_trace;
 use voile_load::{
-    Arrival, Bulk, Condition, LoadOptions, Part, Protocol, Stop, Target, TlsOptions, bulk,
-    capacity, parse_duration,
+    Arrival, Bulk, Condition, LoadOptions, Part, Progress, Protocol, Stop, Target, TlsOptions,
+    bulk, capacity, describe::Method, parse_duration,
 };
 
 /// Bytes of a TCP request where none is asked for: a small command, as to a key-value store.
@@ -105,9 +105,13 @@ pub(crate) struct Args {
     /// request (default 64). Several: 100..2000 (16 sizes, evenly spread), or with weights 1024:90,65536:10.
     #[arg(long, value_name = "BYTES|SIZES", conflicts_with = "data")]
     payload_size: Option<String>,
-    /// Send this body; @FILE reads it from a file.
+    /// Send this body; @FILE reads it from a file. gRPC: what begins with `{` is the request message in JSON, or several after
+    /// each other to be sent in turn; what it looks like is asked of the server (reflection) or read from --descriptors.
     #[arg(long, value_name = "TEXT|@FILE")]
     data: Option<String>,
+    /// gRPC: descriptions of the messages, as `protoc --include_imports -o FILE` writes them, for servers without reflection.
+    #[arg(long, value_name = "FILE", requires = "data")]
+    descriptors: Option<PathBuf>,
     /// tcp-bulk: take bytes from a server that sends without end, instead of sending them.
     #[arg(long)]
     pull: bool,
@@ -120,6 +124,10 @@ pub(crate) struct Args {
     /// gRPC: messages that a call sends and that its answer must bring, for streaming methods: 100:100, 100:1, 1:100.
     #[arg(long, value_name = "OUT:IN", value_parser = parse_messages)]
     messages: Option<(u32, u32)>,
+    /// gRPC, a method with streams both ways: each lane keeps a call open, and a request is a message of it, sent when the last
+    /// one was answered. Latency is that of a message. With N a call ends after so many, and another begins.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["messages", "targets"])]
+    interleave: Option<u32>,
     /// Source address of the connections.
     #[arg(long, value_name = "IP")]
     bind: Option<IpAddr>,
@@ -160,7 +168,7 @@ pub(crate) struct Args {
     /// Labels, carried into Fortio's JSON.
     #[arg(long, default_value = "", value_name = "TEXT")]
     labels: String,
-    /// Print a line each second to stderr even if that is not a terminal.
+    /// Print a line each second to stderr, even if that is not a terminal (on one, a picture is drawn otherwise).
     #[arg(long)]
     progress: bool,
 }
@@ -256,13 +264,15 @@ pub(crate) fn run(args: Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let progress = args.progress || std::io::stderr().is_terminal();
+    let progress = progress(&args);
     let ended = Stop::new()
         .and_then(|stop| stop.on_signals().map(|()| stop))
         .map_err(|error| error.to_string())
         .and_then(|stop| match options.protocol {
-            _ if args.find_capacity.is_some() => find_capacity(&args, &options, &stop, progress),
-            Protocol::TcpBulk => run_bulk(&args, &options, &stop, progress),
+            _ if args.find_capacity.is_some() => {
+                find_capacity(&args, &options, &stop, progress != Progress::Quiet)
+            }
+            Protocol::TcpBulk => run_bulk(&args, &options, &stop, progress != Progress::Quiet),
             _ => run_requests(&args, &options, &stop, progress),
         });
     let reasons = match ended {
@@ -278,12 +288,27 @@ pub(crate) fn run(args: Args) -> ExitCode {
     ExitCode::from(u8::from(!reasons.is_empty()))
 }
 
+/// What is seen meanwhile: a picture where it goes to a terminal that can show one, lines where it is asked for or only half of a
+/// terminal.
+fn progress(args: &Args) -> Progress {
+    let (told, shown) = (
+        std::io::stderr().is_terminal(),
+        std::io::stdout().is_terminal(),
+    );
+    let dumb = std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb");
+    match (told && shown && !dumb, told || args.progress) {
+        (true, _) if !args.progress => Progress::Picture,
+        (_, true) => Progress::Lines,
+        _ => Progress::Quiet,
+    }
+}
+
 /// Runs, prints, and returns why the figures may not be believed.
 fn run_requests(
     args: &Args,
     options: &LoadOptions,
     stop: &Stop,
-    progress: bool,
+    progress: Progress,
 ) -> Result<Vec<String>, String> {
     let result = voile_load::run(options, stop, progress).map_err(|error| error.to_string())?;
     let text = match format(args) {
@@ -412,11 +437,54 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     if !empty && options.method == "GET" {
         "POST".clone_into(&mut options.method);
     }
+    options.interleave = args.interleave;
     secure(&args.tls, &mut options)?;
+    describe(args, &mut options)?;
     options.expect_size = args.expect_size;
     options.expect_status = args.expect_status;
     options.check()?;
     Ok(options)
+}
+
+/// Whether data is the JSON of gRPC messages, and not a payload.
+fn in_json(args: &Args, options: &LoadOptions, data: &[u8]) -> bool {
+    let braced = data.trim_ascii_start().starts_with(b"{");
+    options.protocol == Protocol::Grpc && args.data.is_some() && braced
+}
+
+/// Makes gRPC messages of JSON, for each target by its own method.
+fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
+    if !in_json(args, options, &options.body) {
+        return match args.descriptors {
+            Some(_) => Err("descriptors: belong to gRPC and --data in JSON".to_owned()),
+            None => Ok(()),
+        };
+    }
+    let json = String::from_utf8(std::mem::take(&mut options.body))
+        .map_err(|_| "data: JSON is UTF-8".to_owned())?;
+    let targets =
+        std::iter::once(&options.target).chain(options.more.iter().map(|(_, target)| target));
+    let mut ready = Vec::new();
+    for target in targets {
+        let method = Method::find(target, options.tls.as_ref(), args.descriptors.as_deref())?;
+        let messages = method
+            .messages(&json)
+            .map_err(|why| format!("data: {why}"))?;
+        let (many, answers) = method.streaming();
+        let (sent, wanted) = args.messages.unwrap_or((messages.len() as u32, 1));
+        if (sent > 1 && !many)
+            || (wanted != 1 && !answers)
+            || (args.interleave.is_some() && !(many && answers))
+        {
+            return Err(format!("{}: the method does not stream so", target.url));
+        }
+        if args.interleave.is_none() {
+            options.messages = (sent, wanted);
+        }
+        ready.push(messages);
+    }
+    options.ready = ready;
+    Ok(())
 }
 
 /// Reads what goes with a URL over TLS.

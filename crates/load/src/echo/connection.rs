@@ -1,20 +1,27 @@
 //! One client's connection: what has been read and not understood, what is to be written, and the request between.
 
 use std::io::{self, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::body::Body;
+use crate::body::{Body, Framing};
+use crate::echo::pipe::Pipe;
 use crate::echo::plan::Plan;
+use crate::echo::request::Head;
+use crate::echo::websocket;
 use crate::http2::Server;
 
 /// Bodies made on demand are written from this pattern; 64 KiB fills a socket buffer by few writes.
 static PATTERN: [u8; 64 * 1024] = [b'v'; 64 * 1024];
 /// A whole answer up to this size is kept with its plan and written at once.
 const MAX_FIXED_BYTES: usize = 64 * 1024;
+
+/// Memory that a connection may keep between requests.
+pub(crate) const KEPT_BYTES: usize = 64 * 1024;
+/// The longest head that is remembered.
+const MAX_KNOWN_BYTES: usize = 4 * 1024;
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,14 +51,30 @@ pub(crate) struct Request {
     /// The client takes compressed answers.
     pub(crate) gzip: bool,
     pub(crate) json: bool,
+    /// The type of the request's body; empty is plain text.
+    pub(crate) kind: String,
     pub(crate) trace: String,
     pub(crate) description: String,
 }
 
+/// A head without anything unusual, as it was read last: a client under load says the same again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) framing: Option<Framing>,
+    pub(crate) head_only: bool,
+    pub(crate) http11: bool,
+    pub(crate) gzip: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
+    pub(crate) pipe: Pipe,
     pub(crate) generation: u32,
+    /// Its last head, which need not be parsed again.
+    pub(crate) known: Known,
+    /// The client speaks WebSocket.
+    pub(crate) websocket: Option<Box<websocket::Frames>>,
     /// The client speaks HTTP/2.
     pub(crate) http2: Option<Box<Server>>,
     /// Nothing has been understood yet: it may begin with the preface of HTTP/2.
@@ -75,10 +98,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, generation: u32) -> Self {
+    pub(crate) fn new(pipe: Pipe, generation: u32) -> Self {
         Self {
-            stream,
+            pipe,
             generation,
+            known: Known::default(),
+            websocket: None,
             http2: None,
             fresh: true,
             input: Vec::new(),
@@ -116,7 +141,7 @@ impl Connection {
                 rest
             };
             let from_pattern = rest.is_empty();
-            match self.stream.write(bytes) {
+            match self.pipe.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) if from_pattern => self.pattern_left -= count,
                 Ok(count) => self.written += count,
@@ -127,7 +152,75 @@ impl Connection {
         }
         self.out.clear();
         self.written = 0;
-        Ok(true)
+        self.pipe.flush()
+    }
+
+    /// Remembers a head, if it says nothing that must be read again.
+    pub(crate) fn remember(&mut self, head: &Head<'_>, bytes: &[u8]) {
+        let usual = !head.expects_continue
+            && head.kind.is_none()
+            && head.trace.is_empty()
+            && head.description.is_empty()
+            && bytes.len() <= MAX_KNOWN_BYTES;
+        self.known.framing = usual.then_some(head.framing);
+        if usual {
+            self.known.bytes.clear();
+            self.known.bytes.extend_from_slice(bytes);
+            self.known.head_only = head.method == "HEAD";
+            self.known.http11 = head.http11;
+            self.known.gzip = head.gzip;
+        }
+    }
+
+    /// Takes a request in the place of the last one, whose memory it keeps.
+    pub(crate) fn begin_request(&mut self, request: Request) {
+        let mut echo = std::mem::replace(&mut self.request, request).echo;
+        echo.clear();
+        if echo.capacity() <= KEPT_BYTES {
+            self.request.echo = echo;
+        }
+    }
+
+    pub(crate) fn begin_body(&mut self, framing: Framing) {
+        match (framing.chunked, framing.length) {
+            (true, _) => self.body.begin_chunked(),
+            (false, length) => self.body.begin_length(length.unwrap_or(0)),
+        }
+    }
+
+    /// Agrees to speak WebSocket.
+    pub(crate) fn upgrade(&mut self, key: &str) {
+        let headers = self.plan.as_ref().map_or("", |plan| plan.headers.as_str());
+        self.out
+            .extend_from_slice(websocket::welcome(key, headers).as_bytes());
+        self.websocket = Some(Box::default());
+    }
+
+    /// Uses a frame of WebSocket: how many bytes it took, and what it meant.
+    pub(crate) fn frame(&mut self, bytes: &[u8]) -> (usize, websocket::Heard) {
+        match &mut self.websocket {
+            Some(frames) => frames.feed(bytes, &mut self.out),
+            None => (0, websocket::Heard::Nothing),
+        }
+    }
+
+    /// Answers a message of WebSocket by the plan of the upgrade.
+    fn answer_message(&mut self) {
+        let (Some(frames), Some(plan)) = (&mut self.websocket, &self.plan) else {
+            return;
+        };
+        let message = std::mem::take(&mut frames.message);
+        match plan.size.pick(fastrand::f64) {
+            None => frames.answer(&message, &mut self.out),
+            Some(size) => {
+                let size = size.min(websocket::MAX_MESSAGE_BYTES);
+                frames.answer(&vec![PATTERN[0]; size], &mut self.out);
+            }
+        }
+        frames.message = message;
+        if plan.close.pick(fastrand::f64) {
+            self.closing = true;
+        }
     }
 
     /// Tells the client that its body is welcome.
@@ -152,6 +245,9 @@ impl Connection {
     /// Answers the request by its plan. Errors show at the next [`Connection::flush`].
     pub(crate) fn answer(&mut self, draining: bool) {
         self.phase = Phase::Head;
+        if self.websocket.is_some() {
+            return self.answer_message();
+        }
         let Some(plan) = &self.plan else { return };
         let request = &self.request;
         let close = request.close || draining || plan.close.pick(fastrand::f64);
@@ -163,7 +259,7 @@ impl Connection {
         {
             // Steady state: straight from the kept answer to the socket.
             let count = if self.out.is_empty() {
-                (&self.stream).write(fixed).unwrap_or(0)
+                self.pipe.write(fixed).unwrap_or(0)
             } else {
                 0
             };
@@ -173,11 +269,11 @@ impl Connection {
         let status = request
             .status
             .unwrap_or_else(|| plan.status.pick(fastrand::f64));
-        let wanted = plan
+        let own = plan.debug || request.json;
+        let size = plan
             .size
-            .as_ref()
-            .filter(|_| request.echo.is_empty() || !plan.debug && !request.json);
-        let size = wanted.map(|size| size.pick(fastrand::f64));
+            .pick(fastrand::f64)
+            .filter(|_| request.echo.is_empty() || !own);
         let squeezed = (request.gzip && plan.gzip.pick(fastrand::f64)).then(|| match size {
             Some(size) => gzip(std::iter::repeat_n(PATTERN[0], size)),
             None => gzip(request.echo.iter().copied()),
@@ -196,10 +292,10 @@ impl Connection {
             (false, false) => "Connection: keep-alive\r\n",
             (false, true) => "",
         };
-        let kind = if request.json {
-            "application/json"
-        } else {
-            "text/plain"
+        let kind = match size {
+            None if request.json => "application/json",
+            None if !own && !request.kind.is_empty() => &request.kind,
+            _ => "text/plain",
         };
         write_head(
             &mut self.out,
@@ -230,11 +326,8 @@ impl Plan {
         if self.gzip != Always(false) {
             return;
         }
-        let size = match self.size {
-            None => 0,
-            Some(Always(size)) => size,
-            Some(_) => return,
-        };
+        let Always(size) = self.size else { return };
+        let size = size.unwrap_or(0);
         if size > MAX_FIXED_BYTES || self.debug || matches!(status, 204 | 304) {
             return;
         }
@@ -253,7 +346,7 @@ impl Plan {
 }
 
 /// A body as gzip makes it; a body on demand is made piece by piece, since it may be a gigabyte.
-fn gzip(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
+pub(crate) fn gzip(bytes: impl Iterator<Item = u8>) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let mut bytes = bytes.peekable();
     while bytes.peek().is_some() {

@@ -1,13 +1,16 @@
 //! The echo server over HTTP/2: which answer a stream gets, for plain requests and for the gRPC methods it serves.
 //!
-//! gRPC: `voile.echo.v1.Echo/Unary` sends the message back, `Stream` each of many, `Collect` the last of many, `Repeat` one many times; `fgrpc.PingServer/Ping` does so with the time in it, and
+//! gRPC: `voile.echo.v1.Echo/Unary` sends the message back, `Stream` each of many as it comes, `Collect` the last of many, `Repeat` one many times; `fgrpc.PingServer/Ping` does so with the time in it, and
 //! `grpc.health.v1.Health/Check` says SERVING. Access logs and spans are taken and forgotten. Arguments come in the target's query or in the field `echo-query`.
 
+mod live;
+mod reflection;
+
 use std::cmp::Reverse;
-use std::io::{self, Read, Write};
+use std::io;
 
 use super::calls::Job;
-use super::connection::Connection;
+use super::connection::{Connection, gzip};
 use super::plan::Plan;
 use super::request;
 use super::worker::{Over, Worker, token};
@@ -68,13 +71,14 @@ impl Worker {
             {
                 return Ok(());
             }
-            match connection.stream.read(buffer) {
+            match connection.pipe.read(buffer) {
                 Ok(0) => {
                     connection.ended = true;
                     connection.readable = false;
                 }
                 Ok(count) => {
-                    connection.readable = count == buffer.len() || connection.hangup;
+                    connection.readable =
+                        connection.hangup || !connection.pipe.drained(count, buffer.len());
                     connection.closing |= !self.hear(token, server, &buffer[..count]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -92,7 +96,9 @@ impl Worker {
             match server.next(&mut bytes) {
                 Ok(None) => return true,
                 Ok(Some(Asked::Head(lane))) => self.head(server, lane),
-                Ok(Some(Asked::Whole(lane))) => self.whole(token, server, lane),
+                Ok(Some(Asked::Piece(lane) | Asked::Whole(lane))) => {
+                    self.whole(token, server, lane);
+                }
                 Err(_) => {
                     server.go_away(true);
                     return false;
@@ -125,15 +131,13 @@ impl Worker {
                 Err(why) => return refuse(server, lane, &why),
             }
         }
-        let echoes = stream
-            .plan
-            .as_ref()
-            .is_some_and(|plan| plan.size.is_none() && !plan.debug);
+        let echoes = stream.plan.as_ref().is_some_and(|plan| plan.echoes());
         let collected = stream.grpc && grpc::collects(path(&stream.target));
-        stream.keep = echoes && !collected && (!calls || stream.grpc);
+        stream.live = stream.grpc && live::speaks(path(&stream.target));
+        stream.keep = stream.live || (echoes && !collected && (!calls || stream.grpc));
     }
 
-    /// The request is whole: calls, waits or answers.
+    /// The request, or of a live stream a message, is whole: calls, waits or answers.
     fn whole(&mut self, token: u64, server: &mut Server, lane: usize) {
         let id = server.id(lane);
         let stream = server.stream(lane);
@@ -190,7 +194,7 @@ impl Worker {
 /// Writes what is pending; true when nothing is left that could be written now.
 fn flush(connection: &mut Connection, server: &mut Server) -> io::Result<bool> {
     while !server.unsent().is_empty() {
-        match connection.stream.write(server.unsent()) {
+        match connection.pipe.write(server.unsent()) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => server.wrote(count),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -198,7 +202,7 @@ fn flush(connection: &mut Connection, server: &mut Server) -> io::Result<bool> {
             Err(error) => return Err(error),
         }
     }
-    Ok(true)
+    connection.pipe.flush()
 }
 
 fn refuse(server: &mut Server, lane: usize, why: &str) {
@@ -250,6 +254,9 @@ fn answer(server: &mut Server, lane: usize) {
     let Some(plan) = stream.plan.clone() else {
         return;
     };
+    if stream.live {
+        return live::answer(server, lane, &plan);
+    }
     if stream.grpc {
         return answer_call(server, lane, &plan);
     }
@@ -262,18 +269,32 @@ fn answer(server: &mut Server, lane: usize) {
         stream.body =
             format!("{method} {target} HTTP/2\n{fields}\nbody: {length} bytes\n").into_bytes();
     }
-    let size = plan.size.as_ref().filter(|_| !plan.debug);
-    let content = size.map_or(Content::Kept, |size| {
-        Content::Pattern(size.pick(fastrand::f64))
-    });
+    let size = plan.size.pick(fastrand::f64).filter(|_| !plan.debug);
+    let mut headers = std::borrow::Cow::Borrowed(plan.headers.as_str());
+    let mut content = size.map_or(Content::Kept, Content::Pattern);
+    if stream.gzip && plan.gzip.pick(fastrand::f64) {
+        stream.body = match size {
+            Some(size) => gzip(std::iter::repeat_n(b'v', size)),
+            None => gzip(stream.body.iter().copied()),
+        };
+        content = Content::Kept;
+        headers += "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n";
+    }
+    let kind = std::mem::take(&mut stream.kind);
+    let own = size.is_some() || plan.debug || kind.is_empty();
     let reply = Reply {
         status: plan.status.pick(fastrand::f64),
-        content_type: "text/plain",
-        headers: &plan.headers,
+        content_type: std::str::from_utf8(&kind)
+            .ok()
+            .filter(|_| !own)
+            .unwrap_or("text/plain"),
+        headers: &headers,
         content,
         grpc: None,
     };
     server.answer(lane, &reply);
+    // Kept for its memory.
+    server.stream(lane).kind = kind;
 }
 
 fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
@@ -296,7 +317,7 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
         stream.body.clear();
         grpc::put_message(&mut stream.body, &[]);
         None
-    } else if !streams(path(&stream.target)) && !stream.messages.one() {
+    } else if path(&stream.target) != grpc::ECHO_COLLECT.as_bytes() && !stream.messages.one() {
         Some((INTERNAL, "expected exactly one message"))
     } else if stream.body.first() == Some(&1) {
         Some((UNIMPLEMENTED, "compressed messages are not served"))
@@ -318,13 +339,6 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
     server.answer(lane, &reply);
 }
 
-/// Whether a method takes any number of messages.
-fn streams(path: &[u8]) -> bool {
-    [grpc::ECHO_STREAM, grpc::ECHO_COLLECT]
-        .iter()
-        .any(|method| method.as_bytes() == path)
-}
-
 /// Turns the request's message into the answer's, in place.
 fn reply_message(stream: &mut Stream, plan: &Plan) -> Result<(), &'static str> {
     let path = path(&stream.target);
@@ -332,13 +346,11 @@ fn reply_message(stream: &mut Stream, plan: &Plan) -> Result<(), &'static str> {
         stream.body.clear();
         grpc::put_message(&mut stream.body, SERVING);
     } else if path == grpc::ECHO_UNARY.as_bytes() {
-        if let Some(size) = &plan.size {
-            let payload = vec![b'v'; size.pick(fastrand::f64).min(super::MAX_MESSAGE_BYTES)];
+        if let Some(size) = plan.size.pick(fastrand::f64) {
+            let payload = vec![b'v'; size.min(super::MAX_MESSAGE_BYTES)];
             stream.body.clear();
             grpc::put_message(&mut stream.body, &grpc::message(grpc::ECHO_UNARY, &payload));
         }
-    } else if path == grpc::ECHO_STREAM.as_bytes() {
-        // Each has come, and goes back as it is.
     } else if path == grpc::ECHO_COLLECT.as_bytes() {
         let last = grpc::last_message(&stream.body);
         stream.body.drain(..last);

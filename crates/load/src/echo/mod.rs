@@ -9,9 +9,12 @@
 mod calls;
 mod connection;
 mod http2;
+mod pipe;
 mod plan;
 mod raw;
 mod request;
+mod tls;
+mod websocket;
 mod worker;
 
 use std::io;
@@ -29,6 +32,8 @@ pub(crate) use raw::ACK_BYTES;
 use raw::Kind;
 
 pub use plan::{Choice, MAX_DELAY, MAX_SIZE, Plan};
+pub(crate) use request::takes_gzip;
+pub use tls::{ServerTls, ServerTlsOptions};
 
 /// The largest gRPC message made on demand: what clients accept unless told otherwise.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024 - 16;
@@ -38,6 +43,10 @@ const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024 - 16;
 pub struct EchoOptions {
     /// Where to serve HTTP; port 0, here and below, takes a free one.
     pub listen: Vec<SocketAddr>,
+    /// Where to serve it over TLS, which `tls` is for.
+    pub listen_tls: Vec<SocketAddr>,
+    /// Who the server is there.
+    pub tls: Option<ServerTls>,
     /// Where to send bytes back as they come.
     pub tcp: Vec<SocketAddr>,
     /// Where to take bytes and acknowledge them.
@@ -115,7 +124,14 @@ impl Echo {
         let bind = |addresses: &[SocketAddr]| -> io::Result<Vec<TcpListener>> {
             addresses.iter().map(|address| listen(*address)).collect()
         };
-        let http = bind(&options.listen)?;
+        let mut http = bind(&options.listen)?;
+        if options.tls.is_none() && !options.listen_tls.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "to serve TLS a certificate is needed",
+            ));
+        }
+        http.append(&mut bind(&options.listen_tls)?);
         let (mut raw, mut kinds) = (Vec::new(), Vec::new());
         for (addresses, kind) in [
             (&options.tcp, Kind::Echo),
@@ -133,7 +149,7 @@ impl Echo {
         })
     }
 
-    /// The addresses really listened on, in the order of the options: HTTP, echo, sink, source.
+    /// The addresses really listened on, in the order of the options: HTTP, HTTP over TLS, echo, sink, source.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let all = self.http.iter().chain(&self.raw);
         all.map(TcpListener::local_addr).collect()

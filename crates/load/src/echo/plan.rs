@@ -83,7 +83,7 @@ pub struct Plan {
     /// Status of gRPC calls.
     pub grpc_status: Choice<u16>,
     /// Body size; none echoes the request's body.
-    pub size: Option<Choice<usize>>,
+    pub size: Choice<Option<usize>>,
     /// Messages that a repeating call answers with.
     pub messages: u32,
     /// Nanoseconds to wait for each request that waits already, and this one.
@@ -119,7 +119,7 @@ impl Plan {
             delay: Choice::Always(defaults.delay),
             status: Choice::Always(200),
             grpc_status: Choice::Always(0),
-            size: defaults.size.map(Choice::Always),
+            size: Choice::Always(defaults.size),
             messages: 1,
             delay_per_request: 0,
             gzip: Choice::Always(false),
@@ -136,12 +136,23 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Whether a request's body may be wanted for its answer.
+    #[must_use]
+    pub fn echoes(&self) -> bool {
+        !self.debug
+            && match &self.size {
+                Choice::Always(size) => size.is_none(),
+                Choice::Weighted(..) => true,
+            }
+    }
+
     fn argument(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "delay" => self.delay = Choice::parse(value, 0, delay)?,
             "status" => self.status = Choice::parse(value, 200, status)?,
             "grpc-status" => self.grpc_status = Choice::parse(value, 0, grpc_status)?,
-            "size" => self.size = Some(Choice::parse(value, 0, size)?),
+            // As Fortio's: what no percentage claims is answered with what came.
+            "size" => self.size = Choice::parse(value, None, |text| size(text).map(Some))?,
             "messages" => {
                 let count = value.parse().ok().filter(|count| *count <= MAX_MESSAGES);
                 self.messages = count.ok_or_else(|| {
@@ -207,7 +218,10 @@ fn share(text: &str) -> Result<Choice<bool>, String> {
     match text {
         "" | "true" => Ok(Choice::Always(true)),
         "false" => Ok(Choice::Always(false)),
-        percent => Choice::parse(&format!("true:{percent}"), false, |_| Ok(true)),
+        percent => {
+            let percent = percent.strip_prefix("true:").unwrap_or(percent);
+            Choice::parse(&format!("true:{percent}"), false, |_| Ok(true))
+        }
     }
 }
 

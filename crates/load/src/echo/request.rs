@@ -1,5 +1,7 @@
 //! Reading one request head: strict, and no more than the server needs to know of it. No I/O.
 
+use std::mem::MaybeUninit;
+
 use crate::body::Framing;
 
 /// The largest request head accepted; beyond it the answer is 431.
@@ -31,6 +33,10 @@ pub(crate) struct Head<'a> {
     pub(crate) expects_continue: bool,
     /// The answer may be compressed, and the target asks for it.
     pub(crate) gzip: bool,
+    /// The type of the request's body, for it to go back with.
+    pub(crate) kind: Option<&'a str>,
+    /// It wants to speak WebSocket, and this is its key.
+    pub(crate) websocket: Option<&'a str>,
     /// Bytes of the head.
     pub(crate) length: usize,
     pub(crate) trace: String,
@@ -43,9 +49,9 @@ pub(crate) struct Refusal(pub(crate) u16, pub(crate) &'static str);
 
 /// Parses a head; none when it is not all there. `describe` also keeps the fields as text, `trace` the trace context.
 pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<Head<'_>>, Refusal> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut request = httparse::Request::new(&mut fields);
-    let length = match request.parse(bytes) {
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let length = match request.parse_with_uninit_headers(bytes, &mut fields) {
         Ok(httparse::Status::Complete(length)) if length <= MAX_HEAD_BYTES => length,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
         Ok(_) => return Err(Refusal(431, "request head larger than 64 KiB")),
@@ -94,28 +100,55 @@ pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<Head<'_>>, Refus
         http11,
         framing,
         expects_continue,
-        gzip: target.contains("gzip") && fields.iter().any(takes_gzip),
+        gzip: target.contains("gzip")
+            && fields.iter().any(|field| {
+                field.name.eq_ignore_ascii_case("accept-encoding") && takes_gzip(field.value)
+            }),
+        kind: value(fields, "content-type"),
+        websocket: websocket(method, http11, fields),
         length,
         trace,
         description,
     }))
 }
 
-/// `Accept-Encoding` names gzip, and not with weight 0.
-fn takes_gzip(field: &httparse::Header<'_>) -> bool {
-    let text = String::from_utf8_lossy(field.value);
-    field.name.eq_ignore_ascii_case("accept-encoding")
-        && text.split(',').any(|coding| {
-            let mut parts = coding.split(';').map(str::trim);
-            let gzip = parts
-                .next()
-                .is_some_and(|name| name.eq_ignore_ascii_case("gzip") || name == "*");
-            let refused = parts.any(|part| {
-                part.strip_prefix("q=")
-                    .is_some_and(|weight| weight.parse::<f64>().is_ok_and(|weight| weight == 0.0))
-            });
-            gzip && !refused
+/// The value of a field, if it is text.
+fn value<'a>(fields: &[httparse::Header<'a>], name: &str) -> Option<&'a str> {
+    let field = fields
+        .iter()
+        .find(|field| field.name.eq_ignore_ascii_case(name))?;
+    std::str::from_utf8(field.value).ok()
+}
+
+/// The key of an upgrade to WebSocket (RFC 6455, section 4.2.1).
+fn websocket<'a>(method: &str, http11: bool, fields: &[httparse::Header<'a>]) -> Option<&'a str> {
+    let upgrade = value(fields, "upgrade")?;
+    let listed = |name: &str, word: &str| {
+        value(fields, name).is_some_and(|value| {
+            value
+                .split(',')
+                .any(|part| part.trim().eq_ignore_ascii_case(word))
         })
+    };
+    let wanted = upgrade.eq_ignore_ascii_case("websocket") && listed("connection", "upgrade");
+    let known = value(fields, "sec-websocket-version") == Some("13");
+    let key = value(fields, "sec-websocket-key").filter(|key| !key.is_empty());
+    key.filter(|_| method == "GET" && http11 && wanted && known)
+}
+
+/// A value of `Accept-Encoding` names gzip, and not with weight 0.
+pub(crate) fn takes_gzip(value: &[u8]) -> bool {
+    String::from_utf8_lossy(value).split(',').any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let gzip = parts
+            .next()
+            .is_some_and(|name| name.eq_ignore_ascii_case("gzip") || name == "*");
+        let refused = parts.any(|part| {
+            part.strip_prefix("q=")
+                .is_some_and(|weight| weight.parse::<f64>().is_ok_and(|weight| weight == 0.0))
+        });
+        gzip && !refused
+    })
 }
 
 /// The lines of `fields` that belong to the trace context, as header lines.

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::io::{self, Read};
+use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
 
@@ -10,9 +10,11 @@ use crate::accept::Inbox;
 use crate::clock::{SECOND, Timer, now, sharpen_timers};
 use crate::echo::EchoOptions;
 use crate::echo::calls::{Callers, Job, Replies};
-use crate::echo::connection::{Connection, Phase, Request};
+use crate::echo::connection::{Connection, KEPT_BYTES, Phase, Request};
+use crate::echo::pipe::Pipe;
 use crate::echo::plan::{Defaults, MAX_DELAY, Plan};
 use crate::echo::request::{self, Refusal};
+use crate::echo::websocket::Heard;
 use crate::http2::{PREFACE, Server};
 use crate::poll::{Poll, Ready};
 use crate::stop::Stop;
@@ -23,8 +25,6 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const MAX_ECHO_BYTES: u64 = 16 * 1024 * 1024;
 /// Targets whose plans are kept; a client that asks for ever new ones makes us forget, not grow.
 const MAX_PLANS: usize = 256;
-/// Memory that a connection may keep between requests.
-const KEPT_BYTES: usize = 64 * 1024;
 /// Answers that may wait for their time; beyond that they go out at once. A client that resets streams leaves theirs behind.
 const MAX_DELAYED: usize = 1_000_000;
 /// After a stop, how long requests begun may still be answered.
@@ -129,14 +129,14 @@ impl Worker {
     }
 
     fn open_new(&mut self) {
-        for (stream, _listener) in self.inbox.take() {
-            if self.drain_until.is_some() || self.open(stream).is_err() {
+        for (stream, listener) in self.inbox.take() {
+            if self.drain_until.is_some() || self.open(stream, listener).is_err() {
                 self.inbox.closed();
             }
         }
     }
 
-    fn open(&mut self, stream: TcpStream) -> io::Result<()> {
+    fn open(&mut self, stream: TcpStream, listener: usize) -> io::Result<()> {
         let slot = self.free.last().copied().unwrap_or(self.connections.len());
         self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
         self.poll
@@ -144,12 +144,23 @@ impl Worker {
         if self.free.pop().is_none() {
             self.connections.push(None);
         }
-        self.connections[slot] = Some(Connection::new(stream, self.generation));
+        // Listeners with TLS come after those without.
+        let sealed = self
+            .options
+            .tls
+            .as_ref()
+            .filter(|_| listener >= self.options.listen.len());
+        let pipe = match sealed {
+            Some(tls) => Pipe::sealed(stream, &tls.0)?,
+            None => Pipe::plain(stream),
+        };
+        self.connections[slot] = Some(Connection::new(pipe, self.generation));
         Ok(())
     }
 
     fn close(&mut self, slot: usize) {
-        if self.connections[slot].take().is_some() {
+        if let Some(mut connection) = self.connections[slot].take() {
+            connection.pipe.end();
             self.free.push(slot);
             self.inbox.closed();
         }
@@ -246,13 +257,14 @@ impl Worker {
         connection: &mut Connection,
         buffer: &mut [u8],
     ) -> Result<(), Over> {
-        match connection.stream.read(buffer) {
+        match connection.pipe.read(buffer) {
             Ok(0) => {
                 connection.ended = true;
                 connection.readable = false;
             }
             Ok(count) => {
-                connection.readable = count == buffer.len() || connection.hangup;
+                connection.readable =
+                    connection.hangup || !connection.pipe.drained(count, buffer.len());
                 connection.starved = false;
                 let used = match connection.input.is_empty() {
                     true => self.consume(slot, connection, &buffer[..count]),
@@ -270,6 +282,9 @@ impl Worker {
     /// Uses bytes of at most one request; none when a head is not all there.
     fn consume(&mut self, slot: usize, connection: &mut Connection, bytes: &[u8]) -> usize {
         let mut used = 0;
+        if connection.websocket.is_some() {
+            return self.frame(slot, connection, bytes);
+        }
         if connection.fresh {
             if bytes.starts_with(PREFACE) {
                 connection.http2 = Some(Box::new(Server::new(self.calls.is_some())));
@@ -292,14 +307,14 @@ impl Worker {
             if connection.closing {
                 return bytes.len();
             }
+            if connection.websocket.is_some() {
+                return used;
+            }
         }
         let Connection { body, request, .. } = connection;
         // Without a size asked for, the answer is the request's body.
-        let keep = self.calls.is_none()
-            && connection
-                .plan
-                .as_ref()
-                .is_some_and(|plan| plan.size.is_none() && !plan.debug);
+        let keep =
+            self.calls.is_none() && connection.plan.as_ref().is_some_and(|plan| plan.echoes());
         let fed = body.feed(&bytes[used..], &mut |part: &[u8]| {
             request.length += part.len() as u64;
             if keep && request.length <= MAX_ECHO_BYTES {
@@ -334,6 +349,23 @@ impl Worker {
         connection: &mut Connection,
         bytes: &[u8],
     ) -> Result<Option<usize>, Refusal> {
+        let known = &connection.known;
+        if let Some(framing) = known.framing
+            && bytes.starts_with(&known.bytes)
+        {
+            // A head ends with an empty line, so one that begins with a known head is that head.
+            let (head_only, http11, gzip) = (known.head_only, known.http11, known.gzip);
+            let length = known.bytes.len();
+            connection.begin_request(Request {
+                head_only,
+                http11,
+                close: framing.close,
+                gzip,
+                ..Request::default()
+            });
+            connection.begin_body(framing);
+            return Ok(Some(length));
+        }
         let Some(head) = request::parse(bytes, self.calls.is_some())? else {
             return Ok(None);
         };
@@ -350,29 +382,37 @@ impl Worker {
                 }
             }
         }
-        let mut echo = std::mem::take(&mut connection.request.echo);
-        echo.clear();
-        if echo.capacity() > KEPT_BYTES {
-            echo = Vec::new();
+        if let Some(key) = head.websocket {
+            connection.upgrade(key);
+            return Ok(Some(head.length));
         }
-        connection.request = Request {
+        connection.remember(&head, &bytes[..head.length]);
+        connection.begin_request(Request {
             head_only: head.method == "HEAD",
             http11: head.http11,
             close: head.framing.close,
-            echo,
             gzip: head.gzip,
+            kind: head.kind.unwrap_or_default().to_owned(),
             trace: head.trace,
             description: head.description,
             ..Request::default()
-        };
-        match (head.framing.chunked, head.framing.length) {
-            (true, _) => connection.body.begin_chunked(),
-            (false, length) => connection.body.begin_length(length.unwrap_or(0)),
-        }
+        });
+        connection.begin_body(head.framing);
         if head.expects_continue && !connection.body.whole() && bytes.len() == head.length {
             connection.invite_body();
         }
         Ok(Some(head.length))
+    }
+
+    /// Uses a frame of WebSocket.
+    fn frame(&mut self, slot: usize, connection: &mut Connection, bytes: &[u8]) -> usize {
+        let (used, heard) = connection.frame(bytes);
+        match heard {
+            Heard::Nothing => {}
+            Heard::Over => connection.closing = true,
+            Heard::Message => self.schedule(slot, connection),
+        }
+        used
     }
 
     pub(super) fn plan(&mut self, target: &[u8]) -> Result<Arc<Plan>, String> {

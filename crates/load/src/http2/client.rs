@@ -24,6 +24,8 @@ pub(crate) struct Shape {
     pub(crate) grpc: bool,
     /// Messages that its answer must bring.
     pub(crate) messages: u32,
+    /// A call stays open, and a request is a message of it; it ends after so many (0: never).
+    pub(crate) interleave: Option<u32>,
     /// A HEAD request: its answer has no body, whatever it says.
     pub(crate) head: bool,
 }
@@ -40,6 +42,9 @@ struct Stream {
     body: u64,
     received: u32,
     messages: Messages,
+    /// Interleaved: messages sent in this call, and whether the last of them has no answer yet.
+    said: u32,
+    asking: bool,
 }
 
 /// A connection.
@@ -72,6 +77,8 @@ struct State {
     failed: Vec<usize>,
     /// The lane whose answer was only a head.
     ended: Option<usize>,
+    /// What follows the first byte of a message's answer, if all of it came with it.
+    answered: Option<(usize, Answer)>,
 }
 
 impl Client {
@@ -91,6 +98,7 @@ impl Client {
             closing: false,
             failed: Vec::new(),
             ended: None,
+            answered: None,
         };
         Self {
             frames: Frames::default(),
@@ -115,6 +123,10 @@ impl Client {
     pub(crate) fn open(&mut self, lane: usize, which: usize) -> bool {
         let state = &mut self.state;
         state.which[lane] = which;
+        if state.ids[lane] != 0 {
+            state.say(lane);
+            return true;
+        }
         if state.closing || state.active >= state.core.max_streams {
             state.waiting.push_back(lane);
             return false;
@@ -172,7 +184,10 @@ impl State {
     /// What follows from earlier frames.
     fn pending(&mut self) -> Option<Event> {
         if let Some(lane) = self.ended.take() {
-            return Some(self.whole(lane));
+            return self.whole(lane);
+        }
+        if let Some((lane, answer)) = self.answered.take() {
+            return Some(Event::Answered(lane, answer));
         }
         if let Some(lane) = self.failed.pop() {
             return Some(Event::Failed(lane, Outcome::GoAway));
@@ -193,6 +208,8 @@ impl State {
         self.ids[lane] = id;
         self.streams[lane] = Stream {
             window: self.core.initial,
+            said: 1,
+            asking: true,
             ..Stream::default()
         };
         let which = self.which[lane];
@@ -234,7 +251,8 @@ impl State {
     }
 
     fn send_body(&mut self, lane: usize) {
-        let body = &self.requests[self.which[lane]].shape.body;
+        let shape = &self.requests[self.which[lane]].shape;
+        let (body, interleave) = (&shape.body, shape.interleave);
         let stream = &mut self.streams[lane];
         while stream.sent < body.len() {
             let room = self.core.room(stream.window, body.len() - stream.sent);
@@ -244,7 +262,8 @@ impl State {
             let piece = &body[stream.sent..stream.sent + room];
             stream.sent += room;
             stream.window -= room as i64;
-            let end = stream.sent == body.len();
+            let open = interleave.is_some_and(|most| stream.said != most);
+            let end = stream.sent == body.len() && !open;
             self.core.put_data(piece, self.ids[lane], end);
         }
         self.unsent_bodies -= 1;
@@ -356,7 +375,7 @@ impl State {
             if !end {
                 return Err(Malformed("trailers that do not end the stream"));
             }
-            return Ok(Some(self.whole(lane)));
+            return Ok(self.whole(lane));
         }
         match status {
             0 | 101 => Err(Malformed("head without a final :status")),
@@ -385,25 +404,68 @@ impl State {
             return Err(Malformed("body before its head"));
         }
         stream.body += bytes.len() as u64;
-        if self.requests[self.which[lane]].shape.grpc {
+        let shape = &self.requests[self.which[lane]].shape;
+        let (interleave, begins) = (
+            shape.interleave,
+            stream.messages.bytes == 0 && !bytes.is_empty(),
+        );
+        if shape.grpc {
             stream.messages.feed(bytes);
         }
         if end {
-            return Ok(Some(self.whole(lane)));
+            return Ok(self.whole(lane));
         }
         let received = stream.received + length as u32;
         self.streams[lane].received = self.core.replenish(received, self.ids[lane])?;
-        Ok(None)
+        Ok(interleave.and_then(|most| self.told(lane, most, begins)))
+    }
+
+    /// The next message of a call that is open.
+    fn say(&mut self, lane: usize) {
+        let stream = &mut self.streams[lane];
+        (stream.sent, stream.asking) = (0, true);
+        stream.said = stream.said.saturating_add(1);
+        stream.messages = Messages::default();
+        self.unsent_bodies += 1;
+        self.send_body(lane);
+    }
+
+    /// Bytes of an answer within an open call. The answer to its last message is whole when the call is.
+    fn told(&mut self, lane: usize, most: u32, begins: bool) -> Option<Event> {
+        let stream = &mut self.streams[lane];
+        let later = stream.said > 1 && begins;
+        if stream.messages.exactly(1) && stream.said != most && stream.asking {
+            stream.asking = false;
+            let answer = Answer {
+                status: Some(0),
+                body: stream.messages.bytes,
+                surplus: false,
+            };
+            self.answered = Some((lane, answer));
+        } else if !stream.asking || stream.messages.whole > 1 {
+            // A message that nobody asked for.
+            self.core.put_reset(self.ids[lane], core::CANCEL);
+            let asking = std::mem::take(&mut stream.asking);
+            self.free(lane);
+            return asking.then_some(Event::Failed(lane, Outcome::Protocol));
+        }
+        later
+            .then_some(Event::First(lane))
+            .or_else(|| self.pending())
     }
 
     /// The server has ended a stream: what that means.
-    fn whole(&mut self, lane: usize) -> Event {
+    fn whole(&mut self, lane: usize) -> Option<Event> {
         if self.streams[lane].sent < self.shape(lane).body.len() {
             // It answered before it had the whole request, and wants no more of it.
             self.core.put_reset(self.ids[lane], core::CANCEL);
         }
         self.free(lane);
         let (stream, shape) = (&self.streams[lane], self.shape(lane));
+        if !stream.asking {
+            // A call ended between two messages; the next one begins another.
+            return None;
+        }
         let unframed = shape.head || stream.status == 304;
         let body_fits = unframed || stream.length.is_none_or(|length| length == stream.body);
         let status = if shape.grpc && stream.status == 200 {
@@ -413,7 +475,7 @@ impl State {
         };
         let message_fits = status != Some(0) || stream.messages.exactly(shape.messages);
         if status.is_none() || !body_fits || !message_fits {
-            return Event::Failed(lane, Outcome::Protocol);
+            return Some(Event::Failed(lane, Outcome::Protocol));
         }
         let body = if shape.grpc {
             stream.messages.bytes
@@ -425,7 +487,7 @@ impl State {
             body,
             surplus: false,
         };
-        Event::Answered(lane, answer)
+        Some(Event::Answered(lane, answer))
     }
 }
 

@@ -6,6 +6,7 @@
 //!                                                          └▶ server: one stream per lane ─▶ requests
 //! ```
 
+mod caller;
 mod client;
 mod core;
 mod frame;
@@ -16,6 +17,7 @@ mod server;
 mod tests;
 
 pub(crate) use crate::body::Malformed;
+pub(crate) use caller::{Caller, Trouble};
 pub(crate) use client::{Client, Shape};
 pub(crate) use server::{Asked, Content, Reply, Server, Stream};
 

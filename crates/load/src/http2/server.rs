@@ -1,12 +1,14 @@
 //! The echo server's end of an HTTP/2 connection: requests in, answers out, windows both ways. What to answer is
 //! decided elsewhere. No I/O.
 
+mod live;
+
 use std::sync::Arc;
 
 use super::Malformed;
 use super::core::{self, Core, Incoming};
 use super::frame::Frames;
-use crate::echo::Plan;
+use crate::echo::{Plan, takes_gzip};
 use crate::grpc::Messages;
 
 /// Streams that one connection may have open: as many as usual load generators open, and no more memory than that.
@@ -23,6 +25,8 @@ static PATTERN: [u8; super::frame::MAX_PAYLOAD_BYTES] = [b'v'; super::frame::MAX
 pub(crate) enum Asked {
     /// Its head: now is the time to decide whether its body is kept.
     Head(usize),
+    /// Another message of a live stream.
+    Piece(usize),
     /// All of it.
     Whole(usize),
 }
@@ -58,6 +62,10 @@ pub(crate) struct Stream {
     /// Arguments given beside the target, in the field `echo-query`.
     pub(crate) arguments: Vec<u8>,
     pub(crate) grpc: bool,
+    /// The client takes compressed answers.
+    pub(crate) gzip: bool,
+    /// The type of the request's body.
+    pub(crate) kind: Vec<u8>,
     /// Keep the body.
     pub(crate) keep: bool,
     pub(crate) body: Vec<u8>,
@@ -67,6 +75,15 @@ pub(crate) struct Stream {
     pub(crate) fields: String,
     pub(crate) plan: Option<Arc<Plan>>,
     pub(crate) messages: Messages,
+    /// Answers go out between its messages; see [`live`].
+    pub(crate) live: bool,
+    /// Live: the answer's head is out.
+    begun: bool,
+    /// Live: what is to be sent, of which `sent` bytes are gone, and what ends it.
+    out: Vec<u8>,
+    end: Option<(u16, String)>,
+    /// Bytes of it that count against the connection's memory.
+    held: usize,
     expected: Option<u64>,
     ended: bool,
     received: u32,
@@ -310,11 +327,13 @@ impl State {
             return Ok(None);
         }
         stream.length += bytes.len() as u64;
+        let before = stream.messages.whole;
         if stream.grpc {
             stream.messages.feed(bytes);
         }
         if stream.keep {
             stream.body.extend_from_slice(bytes);
+            stream.held += bytes.len();
             self.kept += bytes.len();
             if self.kept > MAX_KEPT_BYTES {
                 self.abort(lane, core::ENHANCE_YOUR_CALM);
@@ -325,15 +344,16 @@ impl State {
             return Ok(self.end(lane));
         }
         let received = stream.received + length as u32;
+        let more = stream.live && stream.messages.whole > before;
         self.streams[lane].received = self.core.replenish(received, self.ids[lane])?;
-        Ok(None)
+        Ok(more.then_some(Asked::Piece(lane)))
     }
 
     /// The request is whole, if its length is what it said.
     fn end(&mut self, lane: usize) -> Option<Asked> {
         let stream = &mut self.streams[lane];
         stream.ended = true;
-        if stream.answering {
+        if stream.answering && !stream.live {
             return None;
         }
         if stream
@@ -364,6 +384,7 @@ impl State {
             target: emptied(old.target),
             arguments: emptied(old.arguments),
             body: emptied(old.body),
+            kind: emptied(old.kind),
             plan: old.plan,
             window: self.core.initial,
             ..Stream::default()
@@ -377,10 +398,9 @@ impl State {
             self.unsent -= 1;
             stream.answering = false;
         }
-        if stream.keep {
-            self.kept = self.kept.saturating_sub(stream.length as usize);
-            stream.keep = false;
-        }
+        self.kept = self.kept.saturating_sub(stream.held);
+        stream.held = 0;
+        stream.keep = false;
         if self.whole == Some(lane) {
             self.whole = None;
         }
@@ -461,6 +481,9 @@ impl State {
     }
 
     fn send(&mut self, lane: usize) {
+        if self.streams[lane].begun {
+            return self.push(lane);
+        }
         let id = self.ids[lane];
         let stream = &mut self.streams[lane];
         let total = match stream.content {
@@ -572,7 +595,12 @@ impl Head {
                 self.wrong |= value.is_empty();
                 self.described |= memchr::memmem::find(value, b"/debug").is_some();
             }
-            b"content-type" => stream.grpc = value.starts_with(b"application/grpc"),
+            b"content-type" => {
+                stream.grpc = value.starts_with(b"application/grpc");
+                stream.kind.clear();
+                stream.kind.extend_from_slice(value);
+            }
+            b"accept-encoding" => stream.gzip = takes_gzip(value),
             b"echo-query" => stream.arguments.extend_from_slice(value),
             b"content-length" => {
                 let length = std::str::from_utf8(value)

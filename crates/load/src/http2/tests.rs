@@ -83,7 +83,9 @@ impl Pair {
                 {
                     match asked {
                         Asked::Head(lane) => self.server.stream(lane).keep = true,
-                        Asked::Whole(lane) => (self.reply)(&mut self.server, lane),
+                        Asked::Piece(lane) | Asked::Whole(lane) => {
+                            (self.reply)(&mut self.server, lane);
+                        }
                     }
                 }
                 self.client.wrote(there);
@@ -142,6 +144,7 @@ fn shape(body: usize, grpc: bool) -> Shape {
         body: bytes,
         grpc,
         messages: 1,
+        interleave: None,
         head: false,
     }
 }

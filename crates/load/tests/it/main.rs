@@ -6,6 +6,8 @@
 )]
 
 mod bulk;
+mod described;
+mod descriptions;
 mod echo;
 mod hostile;
 mod load;
@@ -14,6 +16,7 @@ mod multiplexed;
 mod relay;
 mod responses;
 mod schedules;
+mod sealed;
 mod server;
 mod strangers;
 mod tls;

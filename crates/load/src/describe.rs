@@ -1,0 +1,185 @@
+//! JSON into the messages of a gRPC method: what they look like is asked of the server (reflection, by either of its names) or
+//! read from a file of descriptors, once, before the run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use prost::Message as _;
+use prost_reflect::prost_types::{FileDescriptorProto, FileDescriptorSet};
+use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor};
+
+use crate::grpc;
+use crate::http2::{Caller, Trouble};
+use crate::options::Target;
+use crate::reflection::{Answer, Asked, Files, Question, Told};
+use crate::tls::Tls;
+
+/// The most files that a service may need: more is a server that plays with us.
+const MAX_FILES: usize = 2_000;
+/// gRPC's status of a method that is not there.
+const UNIMPLEMENTED: u16 = 12;
+
+/// What a method takes and gives.
+#[derive(Debug, Clone)]
+pub struct Method(MethodDescriptor);
+
+impl Method {
+    /// Of the method in a target's path: from a file (a `FileDescriptorSet`, as `protoc -o` and `buf build -o` write it) or
+    /// from the server itself.
+    ///
+    /// # Errors
+    /// Says what is missing: the file, reflection, the service or the method.
+    pub fn find(target: &Target, tls: Option<&Tls>, file: Option<&Path>) -> Result<Self, String> {
+        let path = target.path.split('?').next().unwrap_or_default();
+        let named = path.trim_start_matches('/').split_once('/');
+        let (service, method) = named
+            .filter(|(service, method)| !service.is_empty() && !method.is_empty())
+            .ok_or_else(|| {
+                format!(
+                    "{}: name the method: grpc://HOST:PORT/package.Service/Method",
+                    target.url
+                )
+            })?;
+        let pool = match file {
+            Some(file) => {
+                let told =
+                    |why: &dyn std::fmt::Display| format!("descriptors {}: {why}", file.display());
+                let bytes = std::fs::read(file).map_err(|error| told(&error))?;
+                DescriptorPool::decode(bytes.as_slice())
+                    .map_err(|error| told(&format!("no FileDescriptorSet with all its imports (protoc --include_imports): {error}")))?
+            }
+            None => ask(target, tls, service).map_err(|why| {
+                format!(
+                    "{}: asking what {service} is: {why}; a file of descriptors would do as well",
+                    target.url
+                )
+            })?,
+        };
+        let known = pool
+            .get_service_by_name(service)
+            .ok_or_else(|| format!("service {service} is not described"))?;
+        let all: Vec<_> = known
+            .methods()
+            .map(|method| method.name().to_owned())
+            .collect();
+        let found = known.methods().find(|known| known.name() == method);
+        found.map(Self).ok_or_else(|| {
+            format!(
+                "service {service} has no method {method}, only {}",
+                all.join(", ")
+            )
+        })
+    }
+
+    /// Whether calls carry many messages, and answers.
+    #[must_use]
+    pub fn streaming(&self) -> (bool, bool) {
+        (self.0.is_client_streaming(), self.0.is_server_streaming())
+    }
+
+    /// The messages that a text of JSON means: one, or several after each other.
+    ///
+    /// # Errors
+    /// Says what does not fit, and the message that was expected.
+    pub fn messages(&self, json: &str) -> Result<Vec<Vec<u8>>, String> {
+        let kind = self.0.input();
+        let mut messages = Vec::new();
+        for value in serde_json::Deserializer::from_str(json).into_iter::<serde_json::Value>() {
+            let value = value.map_err(|error| format!("not JSON: {error}"))?;
+            let message = DynamicMessage::deserialize(kind.clone(), value)
+                .map_err(|error| format!("not a {}: {error}", kind.full_name()))?;
+            messages.push(message.encode_to_vec());
+        }
+        if messages.is_empty() {
+            return Err(format!("no JSON in it; expected a {}", kind.full_name()));
+        }
+        Ok(messages)
+    }
+}
+
+/// Asks a server for the file of a service, and for all that it needs.
+fn ask(target: &Target, tls: Option<&Tls>, service: &str) -> Result<DescriptorPool, String> {
+    let mut why = String::new();
+    for path in grpc::REFLECTION {
+        // A connection for each: a server that does not know the one may have closed it.
+        let mut caller = Caller::connect(target, tls).map_err(|trouble| trouble.to_string())?;
+        let symbol = Asked::Symbol(service.to_owned());
+        match question(&mut caller, path, target, symbol) {
+            Ok(files) => return gather(&mut caller, path, target, files),
+            Err(Trouble::Status(UNIMPLEMENTED, _)) => {
+                "the server has no reflection".clone_into(&mut why);
+            }
+            Err(trouble) => return Err(trouble.to_string()),
+        }
+    }
+    Err(why)
+}
+
+fn gather(
+    caller: &mut Caller,
+    path: &str,
+    target: &Target,
+    files: Files,
+) -> Result<DescriptorPool, String> {
+    let known = DescriptorPool::global();
+    let mut all: BTreeMap<String, FileDescriptorProto> = BTreeMap::new();
+    let mut missing = BTreeSet::new();
+    let mut come = files.files;
+    loop {
+        for bytes in come.drain(..) {
+            let file = FileDescriptorProto::decode(bytes.as_slice())
+                .map_err(|error| format!("what came is no FileDescriptorProto: {error}"))?;
+            missing.extend(file.dependency.iter().cloned());
+            all.insert(file.name().to_owned(), file);
+        }
+        missing.retain(|name| !all.contains_key(name));
+        let Some(name) = missing.pop_first() else {
+            break;
+        };
+        if all.len() >= MAX_FILES {
+            return Err(format!("more than {MAX_FILES} files"));
+        }
+        match question(caller, path, target, Asked::File(name.clone())) {
+            Ok(files) => come = files.files,
+            Err(trouble) => {
+                // Servers may leave Google's own out; everybody has them.
+                let file = known.get_file_by_name(&name);
+                let file = file.ok_or_else(|| format!("file {name}: {trouble}"))?;
+                come = vec![file.encode_to_vec()];
+            }
+        }
+        if !come.iter().any(|bytes| {
+            FileDescriptorProto::decode(bytes.as_slice()).is_ok_and(|file| file.name() == name)
+        }) {
+            return Err(format!("asked for file {name}, the server told of others"));
+        }
+    }
+    let set = FileDescriptorSet {
+        file: all.into_values().collect(),
+    };
+    DescriptorPool::from_file_descriptor_set(set)
+        .map_err(|error| format!("descriptions that do not fit together: {error}"))
+}
+
+fn question(
+    caller: &mut Caller,
+    path: &str,
+    target: &Target,
+    asked: Asked,
+) -> Result<Files, Trouble> {
+    let question = Question {
+        host: target.host().to_owned(),
+        asked: Some(asked),
+    };
+    let body = caller.call(path, &question.encode_to_vec())?;
+    let told = grpc::messages(&body)
+        .next()
+        .and_then(|message| Answer::decode(message).ok())
+        .and_then(|answer| answer.told);
+    match told {
+        Some(Told::Files(files)) => Ok(files),
+        // The call went well, and the answer is that there is none: not to be mistaken for a missing method.
+        Some(Told::Refusal(refusal)) => Err(Trouble::Broken(refusal.message)),
+        _ => Err(Trouble::Broken("no answer to what was asked".to_owned())),
+    }
+}

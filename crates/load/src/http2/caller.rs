@@ -1,0 +1,197 @@
+//! One gRPC call after the other over a connection of its own, waiting for each: how a run asks, before it begins, what a server's
+//! messages look like.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::core::{Core, Incoming};
+use super::frame::Frames;
+use super::{Malformed, PREFACE};
+use crate::grpc;
+use crate::options::Target;
+use crate::tls::Tls;
+
+/// The longest wait for a connection, and for any bytes of an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The largest answer that is kept.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+/// One read.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+/// A socket, perhaps with TLS.
+trait Channel: Read + Write {}
+impl<T: Read + Write> Channel for T {}
+
+/// A connection.
+pub(crate) struct Caller {
+    channel: Box<dyn Channel>,
+    authority: String,
+    scheme: &'static str,
+    frames: Frames,
+    core: Core,
+    next: u32,
+}
+
+/// Why a call brought nothing.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// The server's status and its words.
+    Status(u16, String),
+    /// The connection, or what came over it.
+    Broken(String),
+}
+
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind as Kind;
+        if matches!(error.kind(), Kind::WouldBlock | Kind::TimedOut) {
+            let seconds = PATIENCE.as_secs();
+            return Self::Broken(format!("no answer within {seconds} s"));
+        }
+        Self::Broken(error.to_string())
+    }
+}
+
+impl From<Malformed> for Trouble {
+    fn from(error: Malformed) -> Self {
+        Self::Broken(format!("not HTTP/2: {error}"))
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Status(code, why) => write!(formatter, "gRPC status {code}: {why}"),
+            Self::Broken(why) => formatter.write_str(why),
+        }
+    }
+}
+
+/// What has come of an answer.
+#[derive(Default)]
+struct Answer {
+    status: u16,
+    grpc: Option<u16>,
+    why: String,
+    body: Vec<u8>,
+    received: u32,
+    ended: bool,
+}
+
+impl Caller {
+    pub(crate) fn connect(target: &Target, tls: Option<&Tls>) -> Result<Self, Trouble> {
+        let stream = TcpStream::connect_timeout(&target.address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let channel: Box<dyn Channel> = match tls {
+            None => Box::new(stream),
+            Some(tls) => {
+                let ours = tls
+                    .connect()
+                    .map_err(|error| Trouble::Broken(error.to_string()))?;
+                Box::new(rustls::StreamOwned::new(*ours, stream))
+            }
+        };
+        Ok(Self {
+            channel,
+            authority: target.authority.clone(),
+            scheme: if tls.is_some() { "https" } else { "http" },
+            frames: Frames::default(),
+            core: Core::new(PREFACE, None),
+            next: 1,
+        })
+    }
+
+    /// Sends one message and returns the messages of the answer, prefixes and all.
+    pub(crate) fn call(&mut self, path: &str, message: &[u8]) -> Result<Vec<u8>, Trouble> {
+        let id = self.next;
+        self.next += 2;
+        let fields = [
+            (":method", "POST"),
+            (":scheme", self.scheme),
+            (":path", path),
+            (":authority", &self.authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+        ];
+        let fields = fields
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes(), true));
+        self.core.encode(fields);
+        self.core.put_coded(id, false);
+        let mut body = Vec::new();
+        grpc::put_message(&mut body, message);
+        if body.len() > self.core.room(self.core.initial, body.len()) {
+            return Err(Trouble::Broken("a question longer than a frame".to_owned()));
+        }
+        self.core.put_data(&body, id, true);
+        let mut answer = Answer::default();
+        let mut buffer = vec![0; BUFFER_BYTES];
+        while !answer.ended {
+            self.channel.write_all(self.core.unsent())?;
+            self.channel.flush()?;
+            self.core.wrote(self.core.unsent().len());
+            let count = self.channel.read(&mut buffer)?;
+            if count == 0 {
+                return Err(Trouble::Broken(
+                    "the server ended the connection".to_owned(),
+                ));
+            }
+            self.hear(&buffer[..count], id, &mut answer)?;
+        }
+        match (answer.status, answer.grpc) {
+            (200, Some(0)) => Ok(answer.body),
+            (200, Some(code)) => Err(Trouble::Status(code, answer.why)),
+            (200, None) => Err(Trouble::Broken(
+                "an answer without a gRPC status".to_owned(),
+            )),
+            (status, _) => Err(Trouble::Broken(format!("HTTP status {status}"))),
+        }
+    }
+
+    fn hear(&mut self, mut bytes: &[u8], id: u32, answer: &mut Answer) -> Result<(), Trouble> {
+        loop {
+            let (used, frame) = self.frames.next(bytes)?;
+            bytes = &bytes[used..];
+            let Some(frame) = frame else { return Ok(()) };
+            match self.core.accept(&frame)? {
+                Incoming::Headers { stream, end } => {
+                    let ours = stream == id;
+                    self.core.fields(&mut |name, value| {
+                        let text = String::from_utf8_lossy(value);
+                        match name {
+                            b":status" if ours => answer.status = text.parse().unwrap_or(0),
+                            b"grpc-status" if ours => answer.grpc = text.parse().ok(),
+                            b"grpc-message" if ours => answer.why = text.into_owned(),
+                            _ => {}
+                        }
+                        Ok(())
+                    })?;
+                    answer.ended |= ours && end;
+                }
+                Incoming::Data {
+                    stream,
+                    bytes,
+                    length,
+                    end,
+                } if stream == id => {
+                    answer.body.extend_from_slice(bytes);
+                    if answer.body.len() > MAX_ANSWER_BYTES {
+                        return Err(Trouble::Broken("an answer larger than 64 MiB".to_owned()));
+                    }
+                    answer.ended |= end;
+                    answer.received = self.core.replenish(answer.received + length as u32, id)?;
+                }
+                Incoming::Reset { stream } if stream == id => {
+                    return Err(Trouble::Broken("the server reset the call".to_owned()));
+                }
+                Incoming::GoAway { last } if last < id => {
+                    return Err(Trouble::Broken("the server said GOAWAY".to_owned()));
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The messages of gRPC server reflection (`proto/reflection_v1.proto`; both of its names have the same), for the client that asks
+//! and for the server that answers.
+
+use prost::Message;
+
+/// A question.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Question {
+    #[prost(string, tag = "1")]
+    pub(crate) host: String,
+    #[prost(oneof = "Asked", tags = "3, 4, 5, 6, 7")]
+    pub(crate) asked: Option<Asked>,
+}
+
+/// What is asked for.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum Asked {
+    /// The file of that name.
+    #[prost(string, tag = "3")]
+    File(String),
+    /// The file in which a service, method or message is described.
+    #[prost(string, tag = "4")]
+    Symbol(String),
+    #[prost(message, tag = "5")]
+    Extension(Extension),
+    #[prost(string, tag = "6")]
+    Extensions(String),
+    /// The services; the text means nothing.
+    #[prost(string, tag = "7")]
+    Services(String),
+}
+
+/// An extension of a message.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Extension {
+    #[prost(string, tag = "1")]
+    pub(crate) of: String,
+    #[prost(int32, tag = "2")]
+    pub(crate) number: i32,
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Answer {
+    #[prost(string, tag = "1")]
+    pub(crate) host: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) question: Option<Question>,
+    #[prost(oneof = "Told", tags = "4, 5, 6, 7")]
+    pub(crate) told: Option<Told>,
+}
+
+/// What is answered.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum Told {
+    #[prost(message, tag = "4")]
+    Files(Files),
+    #[prost(message, tag = "5")]
+    Extensions(Extensions),
+    #[prost(message, tag = "6")]
+    Services(Services),
+    #[prost(message, tag = "7")]
+    Refusal(Refusal),
+}
+
+/// `FileDescriptorProto`s, each as bytes.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Files {
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub(crate) files: Vec<Vec<u8>>,
+}
+
+/// Numbers of the extensions of a message.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Extensions {
+    #[prost(string, tag = "1")]
+    pub(crate) of: String,
+    #[prost(int32, repeated, tag = "2")]
+    pub(crate) numbers: Vec<i32>,
+}
+
+/// The services.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Services {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) services: Vec<Service>,
+}
+
+/// A service.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Service {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+}
+
+/// Why a question has no answer: a gRPC status and words.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Refusal {
+    #[prost(int32, tag = "1")]
+    pub(crate) code: i32,
+    #[prost(string, tag = "2")]
+    pub(crate) message: String,
+}

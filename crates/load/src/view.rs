@@ -1,0 +1,250 @@
+//! What is seen while a run goes on: a line a second, or on a terminal a picture that is drawn over itself. One write a second, lines
+//! cleared as they are written, so that nothing flickers. Pure: widths and times are arguments.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::samples::Samples;
+use crate::worker::Live;
+
+/// What a run shows of itself on stderr.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing.
+    Quiet,
+    /// A line each second.
+    Lines,
+    /// A picture, on a terminal.
+    Picture,
+}
+
+impl From<bool> for Progress {
+    fn from(lines: bool) -> Self {
+        if lines { Self::Lines } else { Self::Quiet }
+    }
+}
+
+/// Rows of the histogram, at most.
+const ROWS: usize = 10;
+/// Seconds of the rate that are shown.
+const SECONDS: usize = 60;
+/// The narrowest terminal that the picture is drawn for; less is cut.
+const MIN_WIDTH: usize = 40;
+/// Eighths of a character cell, from left to right and from bottom to top.
+const ACROSS: [char; 8] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'];
+const UP: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// A terminal shows all of an update at once between these, if it knows how; others pass them over.
+const BEGIN: &str = "\x1b[?2026h";
+const END: &str = "\x1b[?2026l";
+/// Clears what is right of the cursor, and what is below it.
+const CLEAR_RIGHT: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
+
+/// The picture, and what it remembers.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    all: Samples,
+    answers: u64,
+    errors: u64,
+    rates: VecDeque<u64>,
+    /// Lines that stand on the terminal now.
+    drawn: usize,
+}
+
+impl View {
+    /// The picture after one more second, over the last one. `planned` is how long all lasts.
+    pub(crate) fn draw(
+        &mut self,
+        second: &Live,
+        elapsed: Duration,
+        planned: Duration,
+        width: usize,
+    ) -> String {
+        self.all.merge(&second.latency);
+        self.answers += second.ok + second.errors;
+        self.errors += second.errors;
+        if self.rates.len() == SECONDS {
+            self.rates.pop_front();
+        }
+        self.rates.push_back(second.ok + second.errors);
+        let width = width.max(MIN_WIDTH) - 1;
+        let mut lines = vec![
+            self.head(second, elapsed, planned),
+            percentiles("this second", &second.latency),
+            percentiles("since the start", &self.all),
+            self.rate_line(width),
+        ];
+        lines.extend(histogram(&self.all, width));
+        let mut text = String::from(BEGIN);
+        if self.drawn > 0 {
+            let _ = write!(text, "\x1b[{}A", self.drawn);
+        }
+        for line in &lines {
+            text.extend(line.chars().take(width));
+            text += CLEAR_RIGHT;
+            text.push('\n');
+        }
+        text += CLEAR_BELOW;
+        text += END;
+        self.drawn = lines.len();
+        text
+    }
+
+    /// Takes the picture away, for what is printed at the end.
+    pub(crate) fn erase(&mut self) -> String {
+        match std::mem::take(&mut self.drawn) {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}A{CLEAR_BELOW}"),
+        }
+    }
+
+    fn head(&self, second: &Live, elapsed: Duration, planned: Duration) -> String {
+        format!(
+            "{:>4} s of {}   {} answers/s   {} answers, {} errors",
+            elapsed.as_secs(),
+            planned.as_secs(),
+            second.ok + second.errors,
+            self.answers,
+            self.errors
+        )
+    }
+
+    fn rate_line(&self, width: usize) -> String {
+        let most = self.rates.iter().copied().max().unwrap_or(0).max(1);
+        let label = format!("answers/s, to {most}  ");
+        let room = width.saturating_sub(label.chars().count());
+        let skipped = self.rates.len().saturating_sub(room);
+        let bars = self.rates.iter().skip(skipped);
+        let bars = bars.map(|rate| UP[(rate * (UP.len() as u64 - 1) / most) as usize]);
+        label + &bars.collect::<String>()
+    }
+}
+
+fn percentiles(label: &str, samples: &Samples) -> String {
+    let mut text = format!("{label:<16}");
+    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)] {
+        let _ = write!(text, "{name} {:<10}", time(samples.quantile_us(quantile)));
+    }
+    text + "max " + &time(samples.max_us())
+}
+
+/// Rows of all samples, by powers of a number that makes them few enough.
+fn histogram(samples: &Samples, width: usize) -> Vec<String> {
+    let Some((least, _, _)) = samples.buckets().next() else {
+        return Vec::new();
+    };
+    let (low, high) = (least.max(1) as f64, samples.max_us().max(2) as f64);
+    let step = (high / low).powf(1.0 / ROWS as f64).max(1.05);
+    let row = |us: u64| ((us.max(1) as f64 / low).ln() / step.ln()).max(0.0) as usize;
+    let mut counts = [0u64; ROWS];
+    for (from, to, count) in samples.buckets() {
+        let at = row(u64::midpoint(from, to)).min(ROWS - 1);
+        counts[at] += count;
+    }
+    let all = samples.count().max(1);
+    let most = counts.iter().copied().max().unwrap_or(1).max(1);
+    let last = counts.iter().rposition(|count| *count > 0).unwrap_or(0);
+    let room = width.saturating_sub(34);
+    let line = |(at, count): (usize, &u64)| {
+        let edge = |at: usize| time((low * step.powi(at as i32)).round() as u64);
+        let share = *count as f64 * 100.0 / all as f64;
+        let label = format!("{:>10} – {:<10} {share:>6.2} %  ", edge(at), edge(at + 1));
+        label + &bar(*count as f64 / most as f64 * room as f64)
+    };
+    counts[..=last].iter().enumerate().map(line).collect()
+}
+
+fn bar(cells: f64) -> String {
+    let eighths = (cells * 8.0).round() as usize;
+    let mut text: String = std::iter::repeat_n('█', eighths / 8).collect();
+    if !eighths.is_multiple_of(8) {
+        text.push(ACROSS[eighths % 8 - 1]);
+    }
+    text
+}
+
+/// A time in its own unit, three digits.
+fn time(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..10_000 => format!("{:.2} ms", us as f64 / 1e3),
+        10_000..100_000 => format!("{:.1} ms", us as f64 / 1e3),
+        100_000..1_000_000 => format!("{:.0} ms", us as f64 / 1e3),
+        _ => format!("{:.2} s", us as f64 / 1e6),
+    }
+}
+
+/// One line of a second.
+pub(crate) fn line(second: &Live, elapsed: Duration) -> String {
+    let (ok, errors) = (second.ok, second.errors);
+    let (p50, p99) = (
+        second.latency.quantile_us(0.50),
+        second.latency.quantile_us(0.99),
+    );
+    let seconds = elapsed.as_secs();
+    let rate = ok + errors;
+    format!(
+        "{seconds:>4} s  {rate:>7} answers/s  {ok:>7} ok  {errors:>5} errors  p50 {p50:>7} µs  p99 {p99:>7} µs\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(milliseconds: &[u64], errors: u64) -> Live {
+        let mut live = Live {
+            ok: milliseconds.len() as u64 - errors,
+            errors,
+            ..Live::default()
+        };
+        for ms in milliseconds {
+            live.latency.record(ms * 1_000_000);
+        }
+        live
+    }
+
+    #[test]
+    fn a_picture_is_drawn_over_the_last_one_and_keeps_its_width() {
+        let mut view = View::default();
+        let (one, ten) = (Duration::from_secs(1), Duration::from_secs(10));
+        let first = view.draw(&second(&[1, 2, 2, 3, 40], 1), one, ten, 60);
+        let lines = first.matches('\n').count();
+        assert!(
+            !first.contains('A') || !first.contains("\x1b[0A"),
+            "{first:?}"
+        );
+        assert!(
+            first.contains("1 s of 10   5 answers/s   5 answers, 1 errors"),
+            "{first}"
+        );
+        assert!(first.contains("40.0 ms") && first.contains('█'), "{first}");
+        let next = view.draw(&second(&[2], 0), ten, ten, 10);
+        assert!(
+            next.starts_with(&format!("{BEGIN}\x1b[{lines}A")),
+            "{next:?}"
+        );
+        for line in next.lines() {
+            let shown = line.split(CLEAR_RIGHT).next().unwrap_or_default();
+            let shown = shown.replace(BEGIN, "");
+            let shown = shown
+                .strip_prefix(&format!("\x1b[{lines}A"))
+                .unwrap_or(&shown)
+                .to_owned();
+            assert!(shown.chars().count() < MIN_WIDTH, "{shown:?}");
+        }
+        assert_eq!(
+            view.erase(),
+            format!("\x1b[{}A{CLEAR_BELOW}", next.matches('\n').count())
+        );
+        assert_eq!(view.erase(), "", "there is nothing left to erase");
+    }
+
+    #[test]
+    fn a_second_without_answers_has_no_histogram_and_no_panic() {
+        let text = View::default().draw(&Live::default(), Duration::ZERO, Duration::ZERO, 80);
+        assert_eq!(text.matches('\n').count(), 4, "{text:?}");
+    }
+}
