@@ -116,6 +116,46 @@ fn draw(record: &Record, folder: &Path) -> Result<(), String> {
     )
 }
 
+/// A file format of plots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Vectors: scales, follows light and dark.
+    Svg,
+    /// Pixels, on white.
+    Png,
+}
+
+/// Writes each plot of a record into `plots/` of that folder; returns how many.
+///
+/// # Errors
+/// When one cannot be drawn or written.
+pub fn write_plots(record: &Record, folder: &Path, formats: &[Format]) -> Result<usize, String> {
+    let folder = folder.join("plots");
+    make(&folder)?;
+    let mut count = 0;
+    for plot in voile_report::plots::sections(record)
+        .iter()
+        .flat_map(|section| &section.plots)
+    {
+        for format in formats {
+            match format {
+                Format::Svg => {
+                    let file = voile_report::picture::svg_file(&plot.svg);
+                    write(&folder.join(format!("{}.svg", plot.id)), &file)?;
+                }
+                Format::Png => {
+                    let path = folder.join(format!("{}.png", plot.id));
+                    let png = voile_report::picture::png(&plot.svg)?;
+                    fs::write(&path, png)
+                        .map_err(|e| format!("writing {}: {e}", path.display()))?;
+                }
+            }
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
 /// What was drawn again.
 pub enum Redrawn {
     /// An experiment: `report.html`, `results.csv`.

@@ -34,7 +34,7 @@ pub use definition::{
 };
 pub use experiment::{Outcome, Settings, run};
 pub use find::{Found, Nginx, Peer, fortio, peers};
-pub use folder::{Redrawn, default_folder, read, redraw};
+pub use folder::{Format, Redrawn, default_folder, read, redraw, write_plots};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};
 pub use ledger::Keeping;
 pub use places::without as without_places;

@@ -2,17 +2,28 @@
 //! plots, then everything needed to doubt them.
 
 mod evidence;
-mod plots;
 
 use std::fmt::Write as _;
 
 use crate::columns::{columns, divided};
 use crate::findings;
+use crate::picture;
+use crate::plots::sections;
 use crate::record::{Estimate, Record, Summary};
 use crate::targets::Reached;
 use crate::words::{self, escape, range, ratio};
 
 const STYLE: &str = include_str!("page.css");
+
+/// The page's colours and rules, those of its plots included.
+pub(crate) fn style() -> String {
+    format!(
+        "{}{STYLE}{}{}",
+        picture::palette(),
+        picture::RULES,
+        picture::ON_PAPER
+    )
+}
 
 /// Draws the report.
 #[must_use]
@@ -22,7 +33,8 @@ pub fn render(record: &Record) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>Voile lab: {name}</title><style>{STYLE}</style></head><body>\n<h1>What the mesh costs: {name}</h1>\n"
+         <title>Voile lab: {name}</title><style>{}</style></head><body>\n<h1>What the mesh costs: {name}</h1>\n",
+        style()
     );
     if !experiment.title.is_empty() {
         let _ = writeln!(page, "<p>{}</p>", escape(&experiment.title));
@@ -47,7 +59,7 @@ pub fn render(record: &Record) -> String {
     targets(&mut page, record);
     table(&mut page, record);
     ratios(&mut page, record);
-    plots::write(&mut page, record);
+    plots(&mut page, record);
     evidence::write(&mut page, record);
     page.push_str("</body></html>\n");
     page
@@ -179,4 +191,40 @@ fn ratios(page: &mut String, record: &Record) {
         }
     }
     page.push_str("</tbody></table></div>\n");
+}
+
+/// The plots by the question they answer; those that only say more of the same are folded.
+pub(crate) fn plots(page: &mut String, record: &Record) {
+    for section in sections(record) {
+        let _ = writeln!(
+            page,
+            "<h2>{}</h2>\n<p class=\"soft\">{}</p>",
+            section.title, section.words
+        );
+        if section.folded {
+            let _ = writeln!(
+                page,
+                "<details><summary>{} plots, one for each path and load</summary>",
+                section.plots.len()
+            );
+        }
+        page.push_str("<div class=\"plots\">\n");
+        for plot in &section.plots {
+            let _ = write!(
+                page,
+                "<figure id=\"{}\"><h3>{}</h3>{}",
+                plot.id,
+                escape(&plot.title),
+                plot.svg
+            );
+            if !plot.caption.is_empty() {
+                let _ = write!(page, "<figcaption>{}</figcaption>", escape(&plot.caption));
+            }
+            page.push_str("</figure>\n");
+        }
+        page.push_str("</div>\n");
+        if section.folded {
+            page.push_str("</details>\n");
+        }
+    }
 }

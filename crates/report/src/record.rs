@@ -154,6 +154,23 @@ pub struct Environment {
     pub voile_sha256: String,
     /// Negotiated TLS parameters by contestant, as seen on the wire.
     pub tls: BTreeMap<String, String>,
+    /// How fast the machine did a fixed piece of work when the experiment began; none in older records.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
+}
+
+/// A short fixed piece of work, so that records of two machines can be set side by side as multiples of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Calibration {
+    /// Wall-clock time of a small message through a bare relay over loopback and back, one at a time.
+    pub relay_round_trip_us: Option<Estimate>,
+    /// CPU time of the relay's thread for each.
+    pub relay_cpu_us: Option<Estimate>,
+    /// Copying memory that no cache holds.
+    pub memcpy_gigabytes_per_second: Option<Estimate>,
+    /// Sealing 16 KiB with AES-256-GCM, as TLS records are.
+    pub aes_gcm_gigabytes_per_second: Option<Estimate>,
 }
 
 /// A contestant of the experiment.

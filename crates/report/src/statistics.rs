@@ -187,7 +187,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// Φ by Abramowitz and Stegun 26.2.17 (error below 7.5e-8), for x ≤ 0.
-fn normal_below(x: f64) -> f64 {
+pub(crate) fn normal_below(x: f64) -> f64 {
     let z = x.abs();
     let t = 1.0 / (1.0 + 0.231_641_9 * z);
     let series = t

@@ -52,6 +52,15 @@ pub fn core_share(value: f64) -> String {
     }
 }
 
+/// Cores' worth of CPU.
+#[must_use]
+pub fn cores(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
 /// So many per second.
 #[must_use]
 pub fn per_second(value: f64) -> String {
@@ -88,15 +97,19 @@ pub fn unit(figure: &str) -> Unit {
     };
     let (words, show): (&str, fn(f64) -> String) = match name {
         "cpu_us_per_request" => ("CPU per request", duration),
+        "vcpu" => ("cores used", cores),
         "machine_cpu_us_per_request" => ("machine CPU per request", duration),
         "machine_cpu_less_load_server_us_per_request" => (
             "machine CPU per request less generator and server",
             duration,
         ),
         "added_us.p50" => ("added p50", duration),
+        "added_us.p90" => ("added p90", duration),
         "added_us.p99" => ("added p99", duration),
         "latency_us.p50" => ("p50", duration),
+        "latency_us.p90" => ("p90", duration),
         "latency_us.p99" => ("p99", duration),
+        "latency_us.p999" => ("p99.9", duration),
         "achieved_rps" => ("requests per second", per_second),
         "gigabits_per_second" => ("throughput", gigabits),
         "gigabits_per_core" => ("throughput per core of the sidecars", gigabits),
@@ -184,16 +197,22 @@ pub fn path_title(mode: &str, tls: bool) -> String {
     format!("{path}{tls}")
 }
 
-/// The load of a cell: `HTTP/1.1, 1000/s over 16 connections, uniform arrival`.
+/// A protocol as people call it.
 #[must_use]
-pub fn load_title(cell: &CellKey) -> String {
-    let protocol = match cell.protocol.as_str() {
+pub fn protocol(name: &str) -> &str {
+    match name {
         "http1" => "HTTP/1.1",
         "http2" => "HTTP/2",
         "grpc" => "gRPC unary",
         "tcp" => "TCP",
         other => other,
-    };
+    }
+}
+
+/// The load of a cell: `HTTP/1.1, 1000/s over 16 connections, uniform arrival`.
+#[must_use]
+pub fn load_title(cell: &CellKey) -> String {
+    let protocol = protocol(&cell.protocol);
     let over = match cell.connections {
         1 => "1 connection".to_owned(),
         many => format!("{many} connections"),

@@ -34,6 +34,9 @@ enum Command {
     Report {
         /// The record folder.
         folder: PathBuf,
+        /// Also write each plot into plots/ of that folder: svg follows the reader's light or dark, png is on white.
+        #[arg(long, value_delimiter = ',', value_name = "FORMAT,…")]
+        plots: Vec<PlotFormat>,
     },
     /// Print which targets were reached, over several record folders.
     Targets {
@@ -66,6 +69,21 @@ enum Command {
         #[arg(long = "peer", value_name = "NAME=PATH")]
         peers: Vec<String>,
     },
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum PlotFormat {
+    Svg,
+    Png,
+}
+
+impl PlotFormat {
+    fn meaning(self) -> voile_lab::Format {
+        match self {
+            Self::Svg => voile_lab::Format::Svg,
+            Self::Png => voile_lab::Format::Png,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -137,7 +155,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Quick(run) => experiment(voile_lab::quick(), &run).map(drop),
         Command::Run { files, run } => run_all(&files, &run),
         Command::Targets { folders } => targets(&folders),
-        Command::Report { folder } => redraw(&folder),
+        Command::Report { folder, plots } => redraw(&folder, &plots),
         Command::Compare { first, second } => compare(&first, &second),
         Command::Agreement(comparison) => agreement(&comparison),
         Command::Generators(comparison) => generators(&comparison),
@@ -412,10 +430,15 @@ fn keep(outcome: &Outcome) -> Done {
     Ok(())
 }
 
-fn redraw(folder: &Path) -> Done {
+fn redraw(folder: &Path, plots: &[PlotFormat]) -> Done {
+    let formats: Vec<_> = plots.iter().map(|format| format.meaning()).collect();
     match voile_lab::redraw(folder).map_err(failed)? {
         voile_lab::Redrawn::Experiment(record) => {
             print!("{}", voile_report::table::render(&record));
+            if !formats.is_empty() {
+                let count = voile_lab::write_plots(&record, folder, &formats).map_err(failed)?;
+                println!("\n{count} files in {}", folder.join("plots").display());
+            }
             println!("\n{}", folder.join("report.html").display());
         }
         voile_lab::Redrawn::Comparison(words) => {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn committed() -> Vec<PathBuf> {
+pub(crate) fn committed() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/records");
     let entries = fs::read_dir(folder).expect("the committed records");
     let mut folders: Vec<_> = entries
@@ -51,5 +51,27 @@ fn an_old_record_is_drawn_again_without_the_places_it_names() {
         };
         let page = fs::read_to_string(folder.path().join(page)).expect("it was written");
         assert!(!page.is_empty() && !page.contains(&place), "{name}");
+    }
+}
+
+#[test]
+fn every_committed_record_has_plots_that_stand_alone() {
+    for folder in committed() {
+        if !folder.join("record.json").is_file() {
+            continue;
+        }
+        let mut record = voile_lab::read(&folder).expect("it is read");
+        voile_report::summarise::summarise(&mut record);
+        let sections = voile_report::plots::sections(&record);
+        let plots: Vec<_> = sections.iter().flat_map(|section| &section.plots).collect();
+        assert!(!plots.is_empty(), "{}", folder.display());
+        for plot in &plots {
+            let file = voile_report::picture::svg_file(&plot.svg);
+            for none in ["NaN", "inf\"", "var("] {
+                assert!(!file.contains(none), "{none} in {}", plot.id);
+            }
+        }
+        let png = voile_report::picture::png(&plots[0].svg).expect("it is drawn");
+        assert!(png.starts_with(b"\x89PNG"));
     }
 }

@@ -1,0 +1,191 @@
+//! The plots of a record, each chosen so that it answers one question: the same for the page and for files of their own.
+
+mod bars;
+mod distributions;
+mod sweeps;
+mod time;
+
+use std::collections::BTreeSet;
+
+use crate::record::{CellKey, Control, Record, Summary};
+use crate::svg::{Colours, dots};
+use crate::words;
+
+/// One plot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plot {
+    /// A file's name without its ending; no two plots of a record share one.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// The drawing, coloured by classes.
+    pub svg: String,
+    /// What must be read with it.
+    pub caption: String,
+}
+
+/// Plots that answer one question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    /// Its heading.
+    pub title: &'static str,
+    /// How to read them.
+    pub words: &'static str,
+    /// The plots, at least one.
+    pub plots: Vec<Plot>,
+    /// Whether they say the same as others in more detail, so that a page may keep them folded.
+    pub folded: bool,
+}
+
+/// More plots than this of single cells are folded where lines tell the same.
+const MANY: usize = 4;
+
+/// All plots of a record, by the question they answer; no section is empty.
+#[must_use]
+pub fn sections(record: &Record) -> Vec<Section> {
+    let colours = Colours::of(record.summary.iter().map(|s| s.contestant.as_str()));
+    let mut sections = sweeps::sections(record, &colours);
+    let swept = !sections.is_empty();
+    let mut single = bars::sections(record, &colours);
+    single.extend(distributions::sections(record, &colours));
+    for section in &mut single {
+        section.folded = swept && section.plots.len() > MANY;
+    }
+    sections.extend(single);
+    sections.extend(time::section(record, &colours));
+    sections.extend(record.control.as_ref().map(control));
+    sections.retain(|section| !section.plots.is_empty());
+    name_once(&mut sections);
+    sections
+}
+
+impl Plot {
+    fn new(kind: &str, title: String, svg: String) -> Self {
+        Self {
+            id: slug(&format!("{kind} {title}")),
+            title,
+            svg,
+            caption: String::new(),
+        }
+    }
+}
+
+/// Letters, digits and single dashes.
+fn slug(title: &str) -> String {
+    let mut slug = String::new();
+    for c in title.replace("HTTP/1.1", "http1").chars() {
+        if c.is_ascii_alphanumeric() {
+            slug.push(c.to_ascii_lowercase());
+        } else if !slug.ends_with('-') {
+            slug.push('-');
+        }
+    }
+    slug.trim_matches('-').to_owned()
+}
+
+fn name_once(sections: &mut [Section]) {
+    let mut taken = BTreeSet::new();
+    for plot in sections.iter_mut().flat_map(|section| &mut section.plots) {
+        let (first, mut number) = (plot.id.clone(), 2);
+        while !taken.insert(plot.id.clone()) {
+            plot.id = format!("{first}-{number}");
+            number += 1;
+        }
+    }
+}
+
+/// Cells by heading, in the order of the summary.
+fn groups(record: &Record) -> Vec<(String, Vec<&Summary>)> {
+    let mut groups: Vec<(String, Vec<&Summary>)> = Vec::new();
+    for summary in record
+        .summary
+        .iter()
+        .filter(|summary| summary.runs_valid > 0)
+    {
+        let title = words::title(&summary.key());
+        match groups.last_mut().filter(|(last, _)| *last == title) {
+            Some((_, cells)) => cells.push(summary),
+            None => groups.push((title, vec![summary])),
+        }
+    }
+    groups
+}
+
+/// Who on which path, as short as a legend needs it.
+fn who(cell: &CellKey) -> String {
+    let shape = match cell.shape.is_plain() {
+        true => String::new(),
+        false => format!(", {}", cell.shape),
+    };
+    if cell.is_baseline() {
+        return format!("no proxy{shape}");
+    }
+    let tls = if cell.tls { " mTLS" } else { "" };
+    format!("{} {}{tls}{shape}", cell.contestant, cell.mode)
+}
+
+fn control(control: &Control) -> Section {
+    let title = format!(
+        "{}, {}",
+        control.cell.contestant,
+        words::title(&control.cell)
+    );
+    let rows: Vec<_> = control
+        .ratios
+        .iter()
+        .map(|(name, ratio)| (short(name), *ratio))
+        .collect();
+    let caption = if control.alarms.is_empty() {
+        "No interval misses 1: the two halves do not differ by more than their interval.".to_owned()
+    } else {
+        format!(
+            "Alarm: {} differ by more than their interval. Trust differences of that size less.",
+            control.alarms.join(", ")
+        )
+    };
+    let svg = dots(&title, &rows);
+    Section {
+        title: "A/A control",
+        words: "One cell measured twice in every round under two labels. Second divided by first; 1 where only noise differs.",
+        plots: vec![Plot {
+            caption,
+            ..Plot::new("aa", title, svg)
+        }],
+        folded: false,
+    }
+}
+
+fn short(name: &str) -> String {
+    match name {
+        "machine_cpu_us_per_request" => "machine CPU",
+        "sidecar.cpu_us_per_request" => "CPU per sidecar",
+        "sidecar.rss_bytes" => "RSS per sidecar",
+        other => other.rsplit('.').next().unwrap_or(other),
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_are_plain() {
+        assert_eq!(slug("p99 <b>, HTTP/1.1 µs: 1000/s"), "p99-b-http1-s-1000-s");
+        let plot = |id: &str| Plot {
+            id: id.to_owned(),
+            title: String::new(),
+            svg: String::new(),
+            caption: String::new(),
+        };
+        let mut sections = [Section {
+            title: "",
+            words: "",
+            plots: vec![plot("a"), plot("a"), plot("a-2")],
+            folded: false,
+        }];
+        name_once(&mut sections);
+        let names: BTreeSet<_> = sections[0].plots.iter().map(|p| p.id.clone()).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+    }
+}

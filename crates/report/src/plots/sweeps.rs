@@ -1,0 +1,179 @@
+//! Figures against connections and against rate, as in the articles whose claims are tested: one line for each contestant on
+//! each path, where a record has that path at two loads or more.
+
+use std::collections::BTreeMap;
+
+use super::{Plot, Section, who};
+use crate::record::{CellKey, Kind, Record, Summary};
+use crate::svg::{Colours, Frame, Point, Scale, Series, lines};
+use crate::words::{bytes, cores, duration, protocol};
+
+/// What is drawn of latency, of CPU and of memory: a word for the title, the figure, how it is written.
+type Drawn = (&'static str, &'static str, fn(f64) -> String);
+const LATENCY: [Drawn; 4] = [
+    ("p50", "latency_us.p50", duration),
+    ("p90", "latency_us.p90", duration),
+    ("p99", "latency_us.p99", duration),
+    ("p99.9", "latency_us.p999", duration),
+];
+const ADDED: [Drawn; 2] = [
+    ("p50 added over no proxy", "added_us.p50", duration),
+    ("p99 added over no proxy", "added_us.p99", duration),
+];
+const CPU: [Drawn; 2] = [
+    (
+        "cores of the client's sidecar",
+        "client-sidecar.vcpu",
+        cores,
+    ),
+    (
+        "cores of the server's sidecar",
+        "server-sidecar.vcpu",
+        cores,
+    ),
+];
+const MEMORY: [Drawn; 2] = [
+    (
+        "RSS of the client's sidecar",
+        "client-sidecar.rss_bytes",
+        bytes,
+    ),
+    (
+        "RSS of the server's sidecar",
+        "server-sidecar.rss_bytes",
+        bytes,
+    ),
+];
+
+/// What a sweep is along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Along {
+    Connections,
+    Rate,
+}
+
+pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
+    let mut sections = Vec::new();
+    for along in [Along::Connections, Along::Rate] {
+        let sweeps = sweeps(record, along);
+        let (latency, costs) = match along {
+            Along::Connections => (
+                "Latency against connections",
+                "CPU and memory against connections",
+            ),
+            Along::Rate => ("Latency against rate", "CPU and memory against rate"),
+        };
+        let draw = |drawn: &[Drawn]| -> Vec<Plot> {
+            let each = sweeps.iter().flat_map(|(load, cells)| {
+                let plot = |drawn| plot(drawn, along, load, cells, colours);
+                drawn.iter().filter_map(plot).collect::<Vec<_>>()
+            });
+            each.collect()
+        };
+        sections.push(Section {
+            title: latency,
+            words: "Medians over rounds with 95 % intervals, from when each request was due; lines only join what was measured.",
+            plots: draw(&[&LATENCY[..], &ADDED[..]].concat()),
+            folded: false,
+        });
+        sections.push(Section {
+            title: costs,
+            words: "Of each sidecar by itself: cores from its processes' CPU clocks, resident memory at the end of a slice.",
+            plots: draw(&[&CPU[..], &MEMORY[..]].concat()),
+            folded: false,
+        });
+    }
+    sections.retain(|section| !section.plots.is_empty());
+    sections
+}
+
+/// Cells that differ in nothing but path and what is swept, by what they have in common, in words.
+fn sweeps(record: &Record, along: Along) -> BTreeMap<String, Vec<&Summary>> {
+    let mut groups: BTreeMap<String, Vec<&Summary>> = BTreeMap::new();
+    let cells = record.summary.iter();
+    for summary in cells.filter(|s| s.kind == Kind::Latency && s.runs_valid > 0) {
+        let key = summary.key();
+        let fixed = match along {
+            Along::Connections => format!("{}/s", key.rate),
+            Along::Rate => format!("{} connections", key.connections),
+        };
+        let load = format!(
+            "{}, {fixed}, {} arrival",
+            protocol(&key.protocol),
+            key.arrival
+        );
+        groups.entry(load).or_default().push(summary);
+    }
+    groups
+}
+
+/// One figure of one sweep; none where no path has it at two places.
+fn plot(
+    (word, figure, show): &Drawn,
+    along: Along,
+    load: &str,
+    cells: &[&Summary],
+    colours: &Colours,
+) -> Option<Plot> {
+    let mut paths: Vec<(CellKey, Series)> = Vec::new();
+    for summary in cells {
+        let Some(estimate) = summary.figures.get(*figure) else {
+            continue;
+        };
+        let key = summary.key();
+        let x = match along {
+            Along::Connections => f64::from(key.connections),
+            Along::Rate => f64::from(key.rate),
+        };
+        let path = CellKey {
+            rate: 0,
+            connections: 0,
+            ..key
+        };
+        let point = Point {
+            x,
+            y: *estimate,
+            invalid: false,
+        };
+        match paths.iter_mut().find(|(known, _)| *known == path) {
+            Some((_, series)) => series.points.push(point),
+            None => {
+                let class = colours.class(&path.contestant);
+                let dash = paths.iter().filter(|(_, s)| s.class == class).count();
+                let series = Series {
+                    label: who(&path),
+                    class,
+                    dash,
+                    points: vec![point],
+                };
+                paths.push((path, series));
+            }
+        }
+    }
+    paths.retain(|(_, series)| series.points.len() > 1);
+    // A sweep without a proxy in it says nothing of one.
+    if paths.iter().all(|(path, _)| path.is_baseline()) {
+        return None;
+    }
+    let mut series: Vec<Series> = paths.into_iter().map(|(_, series)| series).collect();
+    for series in &mut series {
+        series.points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    }
+    let (across, x) = match along {
+        Along::Connections => ("connections", Scale::Log),
+        Along::Rate => ("requests per second", Scale::Linear),
+    };
+    let title = format!("{word}: {load}");
+    let frame = Frame {
+        title: &title,
+        across,
+        x,
+        y: Scale::Linear,
+        show: *show,
+        joined: true,
+        each: true,
+    };
+    let svg = lines(&frame, &series, &[]);
+    let kind = format!("by {across}");
+    Some(Plot::new(&kind, title, svg))
+}
