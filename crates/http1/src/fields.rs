@@ -1,5 +1,6 @@
 //! The field lines of a head as positions in the buffer they came in: nothing is copied, nothing is allocated.
 
+use crate::bytes::TOKEN;
 use crate::limits::{MAX_CONNECTION_OPTIONS, MAX_HEADERS};
 use crate::reject::Reject;
 use crate::scan::Layout;
@@ -110,6 +111,40 @@ fn known(name: &[u8]) -> Result<Known, Reject> {
     }
 }
 
+/// `name: value` CRLF at `start..end`, blanks only around the value (RFC 9112 section 5).
+fn field_line(bytes: &[u8], start: usize, end: usize) -> Result<Field, Reject> {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let line = bytes[start..end].strip_suffix(b"\r\n");
+    let line = line.ok_or(Reject::HeaderLine)?;
+    let name = line.iter().take_while(|byte| TOKEN.has(**byte)).count();
+    if name == 0 || line.get(name) != Some(&b':') {
+        return Err(Reject::HeaderLine);
+    }
+    let rest = &line[name + 1..];
+    // All bytes at once, not up to the first bad one: that can be done sixteen at a time.
+    let bad = rest.iter().fold(false, |bad, byte| {
+        bad | !matches!(byte, b'\t' | 0x20..=0x7e | 0x80..)
+    });
+    if bad {
+        return Err(Reject::HeaderLine);
+    }
+    let before = rest.iter().take_while(|byte| blank(byte)).count();
+    let after = rest.iter().rev().take_while(|byte| blank(byte)).count();
+    let name_end = start + name;
+    // Of nothing but blanks the value is empty, and right behind the colon.
+    let value = match before == rest.len() {
+        true => Span::new(name_end + 1, name_end + 1),
+        false => Span::new(name_end + 1 + before, end - 2 - after),
+    };
+    Ok(Field {
+        name: Span::new(start, name_end),
+        value,
+        line_end: end as u16,
+        known: known(&line[..name])?,
+        nominated: false,
+    })
+}
+
 /// One field line.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Field {
@@ -144,6 +179,8 @@ pub(crate) struct ConnectionOptions {
 pub(crate) struct Fields {
     entries: [Field; MAX_HEADERS],
     len: usize,
+    /// A bit for each kind of field that is there.
+    special: u16,
 }
 
 impl Default for Fields {
@@ -151,79 +188,39 @@ impl Default for Fields {
         Self {
             entries: [Field::default(); MAX_HEADERS],
             len: 0,
+            special: 0,
         }
     }
 }
-
-/// Heads with at most this many fields are parsed with a small array, since clearing a large one costs more than parsing.
-const FEW: usize = 24;
 
 impl Fields {
     pub(crate) fn all(&self) -> &[Field] {
         &self.entries[..self.len]
     }
 
-    /// Parses the lines between the start line and the empty line.
-    pub(crate) fn parse(&mut self, bytes: &[u8], layout: &Layout) -> Result<(), Reject> {
-        self.len = 0;
-        if layout.fields <= FEW {
-            self.parse_with(bytes, layout, &mut [httparse::EMPTY_HEADER; FEW])
-        } else {
-            self.parse_with(bytes, layout, &mut [httparse::EMPTY_HEADER; MAX_HEADERS])
-        }
+    /// Remembers where a field line ends. The caller bounds their number.
+    pub(crate) fn note_end(&mut self, number: usize, end: usize) {
+        self.entries[number].line_end = end as u16;
     }
 
-    fn parse_with<'b>(
-        &mut self,
-        bytes: &'b [u8],
-        layout: &Layout,
-        room: &mut [httparse::Header<'b>],
-    ) -> Result<(), Reject> {
-        let base = layout.line_end + 2;
-        let section = &bytes[base..layout.end];
-        let parsed = match httparse::parse_headers(section, room) {
-            Ok(httparse::Status::Complete((used, parsed))) if used == section.len() => parsed,
-            Err(httparse::Error::TooManyHeaders) => return Err(Reject::TooManyHeaders),
-            _ => return Err(Reject::HeaderLine),
-        };
-        // httparse is lenient about blanks and line ends in places; every byte between the parts is checked here.
-        let offset = |slice: &[u8]| slice.as_ptr() as usize - bytes.as_ptr() as usize;
-        let mut line_start = base;
-        for header in parsed {
-            let (name, value) = (header.name.as_bytes(), header.value);
-            let name_start = offset(name);
-            let name_end = name_start + name.len();
-            if name_start != line_start || name.is_empty() || bytes[name_end] != b':' {
-                return Err(Reject::HeaderLine);
-            }
-            let value_start = if value.is_empty() {
-                name_end + 1
-            } else {
-                offset(value)
-            };
-            let value_end = value_start + value.len();
-            let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
-            let tail = &bytes[value_end..layout.end];
-            let padding = tail.iter().take_while(|byte| blank(byte)).count();
-            if !bytes[name_end + 1..value_start].iter().all(blank)
-                || !tail[padding..].starts_with(b"\r\n")
-            {
-                return Err(Reject::HeaderLine);
-            }
-            line_start = value_end + padding + 2;
-            self.entries[self.len] = Field {
-                name: Span::new(name_start, name_end),
-                value: Span::new(value_start, value_end),
-                line_end: line_start as u16,
-                known: known(name)?,
-                nominated: false,
-            };
-            self.len += 1;
+    /// Parses the lines between the start line and the empty line, whose ends were noted.
+    pub(crate) fn parse(&mut self, bytes: &[u8], layout: &Layout) -> Result<(), Reject> {
+        self.len = 0;
+        self.special = 0;
+        let mut start = layout.line_end + 2;
+        for entry in &mut self.entries[..layout.fields] {
+            let end = usize::from(entry.line_end);
+            *entry = field_line(bytes, start, end)?;
+            self.special |= 1 << entry.known as u16;
+            start = end;
         }
-        if self.len != layout.fields || line_start + 2 != layout.end {
-            return Err(Reject::HeaderLine);
-        }
+        self.len = layout.fields;
         Ok(())
+    }
+
+    /// Whether any field is of this kind. Most heads have few, and need not be searched for the others.
+    pub(crate) fn have(&self, known: Known) -> bool {
+        self.special & (1 << known as u16) != 0
     }
 
     /// Reads every `Connection` line, marks what they nominate, and says what they ask for.
@@ -234,6 +231,9 @@ impl Fields {
         strict: bool,
     ) -> Result<ConnectionOptions, Reject> {
         let mut options = ConnectionOptions::default();
+        if !self.have(Known::Connection) {
+            return Ok(options);
+        }
         let mut seen = 0;
         for line in 0..self.len {
             if self.entries[line].known != Known::Connection {

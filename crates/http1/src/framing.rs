@@ -45,6 +45,9 @@ pub(crate) fn declared(
     bytes: &[u8],
     version: Version,
 ) -> Result<Option<Framing>, Reject> {
+    if !fields.have(Known::ContentLength) && !fields.have(Known::TransferEncoding) {
+        return Ok(None);
+    }
     let mut length = None;
     let mut encodings = 0;
     let mut encoding: &[u8] = b"";

@@ -4,7 +4,7 @@ use crate::bytes::{METHOD, TARGET};
 use crate::fields::{Fields, Known, Span, list};
 use crate::framing::{self, Framing, Version};
 use crate::reject::Reject;
-use crate::scan::{HeadScanner, Kind};
+use crate::scan::{HeadScanner, Kind, Line};
 use crate::target::{self, Target};
 
 /// Whether a head is all there.
@@ -45,9 +45,12 @@ impl RequestIndex {
 
     /// Parses the head at the start of `bytes`, which holds everything of earlier calls since [`Self::reset`] and more.
     pub fn parse(&mut self, bytes: &[u8]) -> Result<Progress, Reject> {
-        let start_line = &mut self.start_line;
+        let (start_line, fields) = (&mut self.start_line, &mut self.fields);
         let layout = self.scanner.scan(bytes, Kind::Request, |line| {
-            *start_line = request_line(line)?;
+            match line {
+                Line::Start(line) => *start_line = request_line(line)?,
+                Line::Field(number, end) => fields.note_end(number, end),
+            }
             Ok(())
         })?;
         let Some(layout) = layout else {
@@ -204,6 +207,11 @@ impl<'a> RequestHead<'a> {
         Some(text(span.of(self.bytes)))
     }
 
+    /// Whether there is an authority, without reading it.
+    pub fn has_authority(&self) -> bool {
+        self.index.target.authority.or(self.index.host).is_some()
+    }
+
     /// The version the client spoke.
     pub fn version(&self) -> Version {
         self.index.version
@@ -232,9 +240,14 @@ impl<'a> RequestHead<'a> {
     /// Whether the request may be sent twice without harm (RFC 9110 section 9.2.2).
     pub fn is_idempotent(&self) -> bool {
         matches!(
-            self.method(),
-            "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
+            self.index.method.of(self.bytes),
+            b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE"
         )
+    }
+
+    /// Whether the method is HEAD, whose answer has no body.
+    pub fn is_head(&self) -> bool {
+        self.index.method.of(self.bytes) == b"HEAD"
     }
 
     /// The first value of a field; names compare without case.

@@ -4,7 +4,7 @@ use crate::fields::{ConnectionOptions, Field, Fields, Known, UNPROCESSED, list};
 use crate::framing::{self, Framing, Version};
 use crate::reject::Reject;
 use crate::request::Progress;
-use crate::scan::{HeadScanner, Kind};
+use crate::scan::{HeadScanner, Kind, Line};
 
 /// What must be known of the request to understand its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,8 +39,12 @@ impl ResponseIndex {
     /// Parses the head at the start of `bytes`, which holds everything of earlier calls since [`Self::reset`] and more.
     pub fn parse(&mut self, bytes: &[u8], asked: Asked) -> Result<Progress, Reject> {
         let start_line = (&mut self.version, &mut self.status);
+        let fields = &mut self.fields;
         let layout = self.scanner.scan(bytes, Kind::Response, |line| {
-            (*start_line.0, *start_line.1) = status_line(line)?;
+            match line {
+                Line::Start(line) => (*start_line.0, *start_line.1) = status_line(line)?,
+                Line::Field(number, end) => fields.note_end(number, end),
+            }
             Ok(())
         })?;
         let Some(layout) = layout else {

@@ -25,6 +25,15 @@ pub(crate) struct Layout {
     pub(crate) end: usize,
 }
 
+/// A line that was found to be complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line<'a> {
+    /// The start line, without its CRLF.
+    Start(&'a [u8]),
+    /// A field line, by its number from 0 and one past its CRLF.
+    Field(usize, usize),
+}
+
 /// The state between two calls with a growing buffer.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct HeadScanner {
@@ -37,12 +46,12 @@ pub(crate) struct HeadScanner {
 }
 
 impl HeadScanner {
-    /// Looks at what was added since the last call. `first_line` checks the start line as soon as it is complete.
+    /// Looks at what was added since the last call. `found` is told each line as soon as it is complete, the start line first.
     pub(crate) fn scan(
         &mut self,
         bytes: &[u8],
         kind: Kind,
-        mut first_line: impl FnMut(&[u8]) -> Result<(), Reject>,
+        mut found: impl FnMut(Line<'_>) -> Result<(), Reject>,
     ) -> Result<Option<Layout>, Reject> {
         loop {
             let fresh = &bytes[self.scanned..];
@@ -72,7 +81,7 @@ impl HeadScanner {
             match self.line_end {
                 None if line.is_empty() => self.skip_empty_line(kind)?,
                 None => {
-                    first_line(&bytes[line.clone()])?;
+                    found(Line::Start(&bytes[line.clone()]))?;
                     self.line_end = Some(line.end);
                 }
                 Some(line_end) if line.is_empty() => {
@@ -85,10 +94,11 @@ impl HeadScanner {
                     return Ok(Some(layout));
                 }
                 Some(_) => {
-                    self.lines += 1;
-                    if self.lines > MAX_HEADERS {
+                    if self.lines == MAX_HEADERS {
                         return Err(Reject::TooManyHeaders);
                     }
+                    found(Line::Field(self.lines, at + 1))?;
+                    self.lines += 1;
                 }
             }
         }

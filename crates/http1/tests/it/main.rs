@@ -9,3 +9,4 @@ mod allocations;
 mod corpus;
 mod forwarding;
 mod limits;
+mod lines;
