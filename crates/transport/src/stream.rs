@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use rustls::pki_types::CertificateDer;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// A TCP connection, and what detection already took from it.
@@ -275,6 +275,18 @@ impl Stream {
                 (io, _) => io.poll_readable(cx),
             },
         }
+    }
+
+    /// Whether [`Stream::poll_readable`] would be ready, without waiting for it.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        let told = match self {
+            Self::Tcp(io) => !io.prefix.is_empty(),
+            Self::ServerTls(io) => !io.get_ref().1.wants_read(),
+            Self::ClientTls(io) => !io.get_ref().1.wants_read(),
+        };
+        // Nothing is read: this only looks at what the runtime knows, and leaves it as it is.
+        told || self.tcp().try_io(Interest::READABLE, || Ok(())).is_ok()
     }
 
     /// Waits as [`Stream::poll_readable`] does; holds nothing but the stream while waiting.

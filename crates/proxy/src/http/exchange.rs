@@ -166,7 +166,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         let facts = Facts {
             version: head.version(),
             asked: Asked {
-                head: head.method() == "HEAD",
+                head: head.is_head(),
                 upgrade: head.wants_upgrade(),
             },
             keep_alive: head.keep_alive(),

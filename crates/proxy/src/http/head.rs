@@ -67,6 +67,14 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// Whether there is an authority, without reading it.
+    pub fn has_authority(&self) -> bool {
+        match self {
+            Self::Http1(head) => head.has_authority(),
+            Self::Http2(_) => self.authority().is_some(),
+        }
+    }
+
     /// The version the client spoke.
     pub fn version(&self) -> HttpVersion {
         match self {

@@ -4,7 +4,7 @@
 //! and a response cut short must never look like a clean end, so a stream must know how to end rudely.
 
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -17,6 +17,12 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// A false alarm is allowed (the read then is pending); a missed one is not. For TLS, decrypted bytes waiting in the
     /// session count as readable.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Whether a read is worth trying at this moment, as far as is known without asking the kernel. Nobody is woken later.
+    fn is_readable(&mut self) -> bool {
+        self.poll_readable(&mut Context::from_waker(Waker::noop()))
+            .is_ready()
+    }
 
     /// Makes the coming drop noticeable to the peer as an error (TCP: reset instead of FIN; TLS: also no close_notify).
     fn abort(&mut self);
@@ -57,6 +63,10 @@ impl Io for TcpStream {
 impl Io for voile_transport::Stream {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Self::poll_readable(self, cx)
+    }
+
+    fn is_readable(&mut self) -> bool {
+        Self::is_readable(self)
     }
 
     fn abort(&mut self) {

@@ -3,6 +3,7 @@
 //! One task per downstream connection on a current-thread runtime; nothing here is `Send`, nothing takes a lock.
 
 pub mod buffers;
+pub(crate) mod clock;
 mod connection;
 mod download;
 pub mod drain;

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -15,6 +15,7 @@ use tokio::io::ReadBuf;
 
 use super::io::Io;
 use super::limits::{KEEP_ALIVE_MARGIN, MAX_IDLE_PER_KEY, MAX_IDLE_PER_POOL};
+use super::timer::Timer;
 
 struct Idle<S> {
     stream: S,
@@ -59,10 +60,13 @@ impl<K: Ord + Clone, S: Io> Pool<K, S> {
         let list = idle.get_mut(key)?;
         while let Some(mut candidate) = list.pop() {
             self.count.set(self.count.get() - 1);
-            if is_quiet(
-                &mut candidate.stream,
-                &mut Context::from_waker(Waker::noop()),
-            ) {
+            // A false alarm is found out by reading; it is nearly never heard.
+            if !candidate.stream.is_readable()
+                || is_quiet(
+                    &mut candidate.stream,
+                    &mut Context::from_waker(Waker::noop()),
+                )
+            {
                 return Some(candidate.stream);
             }
         }
@@ -136,7 +140,7 @@ fn is_quiet<S: Io>(stream: &mut S, cx: &mut Context<'_>) -> bool {
 
 /// The keeper's task.
 pub(crate) async fn keep<K: Ord + Clone, S: Io>(pool: Weak<Pool<K, S>>) {
-    let mut timer: Option<Pin<Box<tokio::time::Sleep>>> = None;
+    let mut timer = Timer::default();
     poll_fn(move |cx| {
         let Some(pool) = pool.upgrade() else {
             return Poll::Ready(());
@@ -144,15 +148,12 @@ pub(crate) async fn keep<K: Ord + Clone, S: Io>(pool: Weak<Pool<K, S>>) {
         *pool.keeper.borrow_mut() = Some(cx.waker().clone());
         loop {
             let Some(next) = pool.sweep(cx, Instant::now()) else {
-                timer = None;
+                timer = Timer::default();
                 pool.timer.set(None);
                 return Poll::Pending;
             };
-            let sleep =
-                timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(next.into())));
-            sleep.as_mut().reset(next.into());
             pool.timer.set(Some(next));
-            if sleep.as_mut().poll(cx).is_pending() {
+            if !timer.passed(cx, next) {
                 return Poll::Pending;
             }
         }

@@ -7,27 +7,63 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
+use super::clock::{self, Alarm};
+
 /// See the module. Allocated at the first wait, kept for the connection's life.
 #[derive(Default)]
 pub(crate) struct Timer {
-    sleep: Option<Pin<Box<Sleep>>>,
+    wait: Option<Wait>,
+}
+
+enum Wait {
+    Alarm(Alarm),
+    /// On threads without a clock.
+    Sleep(Pin<Box<Sleep>>),
+}
+
+impl Wait {
+    fn until(deadline: Instant) -> Self {
+        match clock::current() {
+            Some(clock) => Self::Alarm(Alarm::new(clock, deadline)),
+            None => Self::Sleep(Box::pin(tokio::time::sleep_until(deadline.into()))),
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        match self {
+            Self::Alarm(alarm) => alarm.at(),
+            Self::Sleep(sleep) => sleep.deadline().into(),
+        }
+    }
+
+    fn reset(&mut self, deadline: Instant) {
+        match self {
+            Self::Alarm(alarm) => alarm.reset(deadline),
+            Self::Sleep(sleep) => sleep.as_mut().reset(deadline.into()),
+        }
+    }
+
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        match self {
+            Self::Alarm(alarm) => alarm.rang(cx),
+            Self::Sleep(sleep) => sleep.as_mut().poll(cx).is_ready(),
+        }
+    }
 }
 
 impl Timer {
     /// Whether `deadline` has passed; if not, the task is woken when it does (perhaps earlier as well).
     pub(crate) fn passed(&mut self, cx: &mut Context<'_>, deadline: Instant) -> bool {
-        let sleep = self
-            .sleep
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
-        if sleep.deadline() > deadline.into() {
-            sleep.as_mut().reset(deadline.into());
+        let wait = self.wait.get_or_insert_with(|| Wait::until(deadline));
+        if wait.deadline() > deadline {
+            wait.reset(deadline);
         }
-        while sleep.as_mut().poll(cx).is_ready() {
-            if sleep.deadline() >= deadline.into() {
+        while wait.is_over(cx) {
+            if wait.deadline() >= deadline {
                 return true;
             }
             // It was armed for an earlier wait that ended well.
-            sleep.as_mut().reset(deadline.into());
+            wait.reset(deadline);
         }
         false
     }

@@ -165,7 +165,7 @@ impl HttpRole for InboundRole {
         route.observer = observer;
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(protocol, head);
-        if head.authority().is_none() && !self.authority.is_empty() {
+        if !head.has_authority() && !self.authority.is_empty() {
             route.default_authority = Some(Rc::clone(&self.authority));
         }
         Ok(route)

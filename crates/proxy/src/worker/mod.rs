@@ -38,7 +38,7 @@ use voile_policy::Trust;
 use voile_telemetry::{Peer, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
-use crate::http::{Buffers, HttpRole, Refusal};
+use crate::http::{Buffers, HttpRole, Refusal, clock};
 use crate::plan::{ListenerId, OutboundPlan, Plan, Settings, Target};
 use crate::recording::Recording;
 pub(crate) use ceiling::Level;
@@ -404,8 +404,11 @@ pub(crate) fn run(birth: Birth) -> std::io::Result<()> {
         birth.capture,
         birth.seat,
     );
-    runtime.block_on(serve(worker, birth.inbox));
-    Ok(())
+    runtime.block_on(async {
+        let _clock = clock::start()?;
+        serve(worker, birth.inbox).await;
+        Ok(())
+    })
 }
 
 /// Ends when the sender is gone (the control thread ends us) or when everything drained.

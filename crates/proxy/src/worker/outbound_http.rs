@@ -94,7 +94,10 @@ impl OutboundRole {
 
     /// The slot of the service that the request names, at an address of nobody's. What a name means is never guessed.
     fn meant(&self, head: &Head<'_>) -> Result<Option<Rc<OutboundSlot>>, Overload> {
-        let (Some(names), Some(authority)) = (&self.names, head.authority()) else {
+        let Some(names) = &self.names else {
+            return Ok(None);
+        };
+        let Some(authority) = head.authority() else {
             return Ok(None);
         };
         let meanings = names.meanings.borrow();
@@ -197,10 +200,7 @@ impl HttpRole for OutboundRole {
         let to_sidecar = endpoint.plan.expected.is_some();
         let (upgrades, as_client) = (service.plan.http2_upgrade, service.plan.client_protocol);
         let endpoint = Some(InFlight::begin(endpoint));
-        let authority = head
-            .authority()
-            .is_none()
-            .then(|| Rc::clone(&service.authority));
+        let authority = (!head.has_authority()).then(|| Rc::clone(&service.authority));
         let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
         let retry = Rc::clone(&service.retry);
         let ticket = OutboundTicket {

@@ -184,8 +184,8 @@ pub(super) fn application(traffic: Traffic) -> SocketAddr {
     address
 }
 
-/// Instructions of [`COUNTED`] requests.
-fn run(traffic: Traffic, mode: MutualTls) -> u64 {
+/// Instructions of [`COUNTED`] requests, which so many connections send in turn.
+fn run(traffic: Traffic, mode: MutualTls, connections: u64) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("counts");
     let desk = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -217,9 +217,13 @@ fn run(traffic: Traffic, mode: MutualTls) -> u64 {
     if entry.is_empty() {
         panic!("{:?}", waiting.join());
     }
-    let mut asking = Asking::new(traffic, entry.trim().parse().expect("an address"));
-    for times in [BEFORE, COUNTED] {
-        asking.ask(times);
+    let entry = entry.trim().parse().expect("an address");
+    let mut asking: Vec<Asking> = (0..connections)
+        .map(|_| Asking::new(traffic, entry))
+        .collect();
+    for times in [BEFORE.max(connections), COUNTED] {
+        let in_turn = (0..connections).cycle().zip(0..times);
+        in_turn.for_each(|(connection, _)| asking[connection as usize].ask(1));
         told.get_mut().write_all(b".").expect("the subject lives");
         told.read_exact(&mut [0]).expect("the subject lives");
     }
@@ -239,14 +243,14 @@ fn total(out: &Path) -> u64 {
 }
 
 /// Checks what one request costs both roles of a sidecar together. Gives nothing where valgrind is missing.
-fn check(traffic: Traffic, mode: MutualTls, bound: u64) {
+fn check(traffic: Traffic, mode: MutualTls, connections: u64, bound: u64) {
     let found = Command::new("valgrind").arg("--version").output();
     if !found.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: instructions are counted by valgrind, which is not here");
         return;
     }
-    let each = run(traffic, mode) / COUNTED;
-    println!("{traffic:?} {mode:?}: {each} instructions");
+    let each = run(traffic, mode, connections) / COUNTED;
+    println!("{traffic:?} {mode:?} over {connections}: {each} instructions");
     assert!(
         each <= bound + bound * MARGIN_PERCENT / 100,
         "{each} instructions where {bound} were enough; `valgrind --tool=callgrind` on two sidecars shows where they go \
@@ -256,22 +260,27 @@ fn check(traffic: Traffic, mode: MutualTls, bound: u64) {
 
 #[test]
 fn a_request_in_plaintext_costs_both_roles_so_many_instructions() {
-    check(Traffic::Http, MutualTls::Disable, 233_500);
+    check(Traffic::Http, MutualTls::Disable, 1, 233_500);
 }
 
 #[test]
 fn a_request_over_mutual_tls_costs_both_roles_so_many_instructions() {
-    check(Traffic::Http, MutualTls::Strict, 299_200);
+    check(Traffic::Http, MutualTls::Strict, 1, 299_200);
+}
+
+#[test]
+fn a_request_costs_no_more_where_it_is_one_of_many_connections() {
+    check(Traffic::Http, MutualTls::Strict, 64, 299_200);
 }
 
 #[test]
 fn an_opaque_round_trip_costs_both_roles_so_many_instructions() {
-    check(Traffic::Tcp, MutualTls::Disable, 110_500);
+    check(Traffic::Tcp, MutualTls::Disable, 1, 110_500);
 }
 
 #[test]
 fn a_grpc_call_over_mutual_tls_costs_both_roles_so_many_instructions() {
-    check(Traffic::Grpc, MutualTls::Strict, 509_500);
+    check(Traffic::Grpc, MutualTls::Strict, 1, 509_500);
 }
 
 /// The process that is counted.
@@ -294,7 +303,10 @@ fn subject() {
         .enable_all()
         .build()
         .expect("a runtime");
-    LocalSet::new().block_on(&runtime, carry(traffic.protocol(), mode, application, desk));
+    LocalSet::new().block_on(&runtime, async {
+        let _clock = crate::http::clock::start().expect("a clock");
+        carry(traffic.protocol(), mode, application, desk).await;
+    });
 }
 
 /// Valgrind forgets what it counted when this is called.

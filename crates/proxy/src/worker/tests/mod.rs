@@ -55,6 +55,7 @@ pub(super) fn play<F: Future<Output = ()>>(act: impl FnOnce() -> F) {
         .build()
         .expect("a runtime");
     LocalSet::new().block_on(&runtime, async {
+        let _clock = crate::http::clock::start().expect("a clock");
         tokio::time::timeout(PATIENCE, act())
             .await
             .expect("the play ends");

@@ -1,0 +1,196 @@
+//! One alarm clock per worker thread, for long waits that nearly never end: idle connections, heads, pooled connections.
+//!
+//! A timer of the runtime's turns every wait for sockets into one with a timeout, which the kernel arms and cancels each
+//! time, and has the runtime read the time once more. All alarms share one timerfd instead, armed for the earliest: a
+//! worker that is woken by requests touches none of it, and an idle one sleeps until something is due.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+thread_local! {
+    static CLOCK: RefCell<Option<Rc<Clock>>> = const { RefCell::new(None) };
+}
+
+/// See the module.
+pub(super) struct Clock {
+    fd: AsyncFd<OwnedFd>,
+    /// By when they ring; the number tells those of one moment apart.
+    alarms: RefCell<BTreeMap<(Instant, u64), Rc<Bell>>>,
+    next: Cell<u64>,
+    /// When the timerfd rings. It may be for an alarm that was cancelled since.
+    armed: Cell<Option<Instant>>,
+}
+
+struct Bell {
+    rang: Cell<bool>,
+    waker: RefCell<Waker>,
+}
+
+/// Keeps this thread's clock running; without it timers are the runtime's.
+pub(crate) struct Running(tokio::task::AbortHandle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+        // A thread that is ending may have none any more.
+        let _ = CLOCK.try_with(|clock| clock.replace(None));
+    }
+}
+
+/// Starts this thread's clock, on the runtime of local tasks that runs here.
+pub(crate) fn start() -> io::Result<Running> {
+    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+    let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+    let clock = Rc::new(Clock {
+        fd: register(fd)?,
+        alarms: RefCell::default(),
+        next: Cell::new(0),
+        armed: Cell::new(None),
+    });
+    CLOCK.with(|current| current.replace(Some(Rc::clone(&clock))));
+    let task = tokio::task::spawn_local(async move { clock.run().await });
+    Ok(Running(task.abort_handle()))
+}
+
+#[expect(
+    unsafe_code,
+    reason = "registering trusts the descriptor to stay the same, which an owned one does"
+)]
+fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` is open and the same file until it is dropped, which the `AsyncFd` does after itself.
+    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    registered.map_err(|error| error.into_parts().1)
+}
+
+/// This thread's clock, if one was started.
+pub(super) fn current() -> Option<Rc<Clock>> {
+    CLOCK.with_borrow(Clone::clone)
+}
+
+impl Clock {
+    async fn run(&self) {
+        // It fails only with the runtime itself.
+        while let Ok(mut ready) = self.fd.readable().await {
+            // How often it rang is not asked; a false alarm reads nothing.
+            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+            ready.clear_ready();
+            self.ring(Instant::now());
+        }
+    }
+
+    /// Wakes whoever is due and arms for the next.
+    fn ring(&self, now: Instant) {
+        self.armed.set(None);
+        loop {
+            let mut alarms = self.alarms.borrow_mut();
+            let Some(first) = alarms.first_entry() else {
+                return;
+            };
+            let at = first.key().0;
+            if at > now {
+                drop(alarms);
+                return self.arm(at);
+            }
+            let bell = first.remove();
+            drop(alarms);
+            bell.rang.set(true);
+            bell.waker.borrow().wake_by_ref();
+        }
+    }
+
+    /// Makes sure that it rings at this moment at the latest.
+    fn arm(&self, at: Instant) {
+        if self.armed.get().is_some_and(|armed| armed <= at) {
+            return;
+        }
+        // Zero would disarm it.
+        let wait = at
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_nanos(1));
+        let spec = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: Timespec {
+                tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: wait.subsec_nanos().into(),
+            },
+        };
+        match timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec) {
+            Ok(_) => self.armed.set(Some(at)),
+            Err(error) => tracing::error!(%error, "timer not armed"),
+        }
+    }
+}
+
+/// A moment at which a task is woken.
+pub(super) struct Alarm {
+    clock: Rc<Clock>,
+    key: (Instant, u64),
+    bell: Rc<Bell>,
+}
+
+impl Alarm {
+    pub(super) fn new(clock: Rc<Clock>, at: Instant) -> Self {
+        let number = clock.next.get();
+        clock.next.set(number + 1);
+        let bell = Rc::new(Bell {
+            rang: Cell::new(false),
+            waker: RefCell::new(Waker::noop().clone()),
+        });
+        let mut alarm = Self {
+            clock,
+            key: (at, number),
+            bell,
+        };
+        alarm.set(at);
+        alarm
+    }
+
+    pub(super) fn at(&self) -> Instant {
+        self.key.0
+    }
+
+    /// Rings at another moment.
+    pub(super) fn reset(&mut self, at: Instant) {
+        self.cancel();
+        self.set(at);
+    }
+
+    fn set(&mut self, at: Instant) {
+        self.key.0 = at;
+        self.bell.rang.set(false);
+        let bell = Rc::clone(&self.bell);
+        self.clock.alarms.borrow_mut().insert(self.key, bell);
+        self.clock.arm(at);
+    }
+
+    fn cancel(&self) {
+        self.clock.alarms.borrow_mut().remove(&self.key);
+    }
+
+    /// Whether it rang; if not, the task is woken when it does.
+    pub(super) fn rang(&self, cx: &Context<'_>) -> bool {
+        if self.bell.rang.get() {
+            return true;
+        }
+        self.bell.waker.borrow_mut().clone_from(cx.waker());
+        false
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
