@@ -260,17 +260,17 @@ fn check(traffic: Traffic, mode: MutualTls, connections: u64, bound: u64) {
 
 #[test]
 fn a_request_in_plaintext_costs_both_roles_so_many_instructions() {
-    check(Traffic::Http, MutualTls::Disable, 1, 233_500);
+    check(Traffic::Http, MutualTls::Disable, 1, 210_700);
 }
 
 #[test]
 fn a_request_over_mutual_tls_costs_both_roles_so_many_instructions() {
-    check(Traffic::Http, MutualTls::Strict, 1, 299_200);
+    check(Traffic::Http, MutualTls::Strict, 1, 277_600);
 }
 
 #[test]
 fn a_request_costs_no_more_where_it_is_one_of_many_connections() {
-    check(Traffic::Http, MutualTls::Strict, 64, 299_200);
+    check(Traffic::Http, MutualTls::Strict, 64, 277_600);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn an_opaque_round_trip_costs_both_roles_so_many_instructions() {
 
 #[test]
 fn a_grpc_call_over_mutual_tls_costs_both_roles_so_many_instructions() {
-    check(Traffic::Grpc, MutualTls::Strict, 1, 509_500);
+    check(Traffic::Grpc, MutualTls::Strict, 1, 501_200);
 }
 
 /// The process that is counted.
