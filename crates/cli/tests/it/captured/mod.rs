@@ -6,6 +6,7 @@ mod named;
 mod reach;
 mod server_first;
 mod source;
+mod strangers;
 
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -78,6 +79,8 @@ impl Captured {
             let rules = Rules {
                 capture: Some(Capture {
                     control: Some((WORLD, XDS).into()),
+                    // Servers of strangers ask who their clients are, and would wait for this machine's own resolver.
+                    dns: Some(15053),
                     keeps_source,
                     ..Capture::default()
                 }),
