@@ -294,12 +294,17 @@ impl Folder<'_> {
             self.namespace(entry) != self.options.namespace,
             &self.options.namespace,
         );
-        let metadata = format!("metadata:\n  name: client\n  namespace: {namespace}\n");
+        // A service may have any name.
+        let mut name = "load-client".to_owned();
+        while self.graph.find(&name).is_some() {
+            name.push('x');
+        }
+        let metadata = format!("metadata:\n  name: {name}\n  namespace: {namespace}\n");
         let mut text = format!(
             "# Made by `voile graph mesh`: calls {} all the time.\napiVersion: v1\nkind: ServiceAccount\n{metadata}---\napiVersion: apps/v1\nkind: Deployment\n{metadata}",
             entry.name
         );
-        text.push_str(&pod("client", 1, ""));
+        text.push_str(&pod(&name, 1, ""));
         let _ = write!(
             text,
             "          command: [\"$(VOILE)\", load]\n          args:\n            - --rate\n            - \"{rate}\"\n            - --connections\n            - \"{connections}\"\n            - --duration\n            - 24h\n            - http://$({prefix}_SERVICE_HOST):$({prefix}_SERVICE_PORT)/\n"
@@ -307,7 +312,7 @@ impl Folder<'_> {
         if self.options.sidecars {
             let _ = write!(
                 text,
-                "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\n{metadata}spec:\n  workloadSelector:\n    labels:\n      app: client\n{}",
+                "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\n{metadata}spec:\n  workloadSelector:\n    labels:\n      app: {name}\n{}",
                 self.egress(&[place])
             );
         }

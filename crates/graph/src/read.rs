@@ -58,9 +58,10 @@ fn document(cursor: &Cursor<'_>) -> Option<Graph> {
     // Isotope's README says `default`, its code `defaults`.
     let default_at = fields.get("default");
     let services = fields.get("services");
-    let services = report.required(services, fields.at(), "services")?;
-    let items = services.items();
+    let services = report.required(services, fields.at(), "services");
     fields.finish();
+    let services = services?;
+    let items = services.items();
     if let (Some(_), Some(second)) = (&defaults_at, &default_at) {
         report.error(
             model_codes::CONTRADICTION,

@@ -6,6 +6,7 @@ mod bench;
 mod captured;
 mod credentials;
 mod destination_rules;
+mod graph;
 mod handover;
 mod handover_names;
 mod handover_protocols;

@@ -133,8 +133,8 @@ impl Up {
         self.text("out").lines().filter_map(line).collect()
     }
 
-    /// The metrics pages of all sidecars that answer.
-    fn pages(&self) -> Vec<String> {
+    /// The metrics pages of all sidecars that answer, and where they are.
+    fn sidecars(&self) -> Vec<(SocketAddr, String)> {
         let text = self.text("err");
         let (_, block) = text
             .split_once(" pods in 127.")
@@ -146,9 +146,28 @@ impl Up {
             .expect("an octet");
         let pods =
             (2..20).map(|last| SocketAddr::from((Ipv4Addr::new(127, octet, 0, last), 15020)));
-        let pages = pods.filter_map(|address| get(address, "/metrics").ok());
-        pages
-            .map(|answer| String::from_utf8_lossy(&answer.body).into_owned())
+        pods.filter_map(|address| Some((address, get(address, "/metrics").ok()?)))
+            .map(|(at, answer)| (at, String::from_utf8_lossy(&answer.body).into_owned()))
+            .collect()
+    }
+
+    /// The metrics pages of all sidecars that answer.
+    fn pages(&self) -> Vec<String> {
+        self.sidecars().into_iter().map(|(_, page)| page).collect()
+    }
+
+    /// The workloads whose sidecars took requests, and where their metrics are.
+    pub(crate) fn pods(&self) -> Vec<(String, SocketAddr)> {
+        let workload = |page: &str| {
+            let line = page.lines().find(|line| {
+                line.starts_with("istio_requests_total")
+                    && line.contains("reporter=\"destination\"")
+            })?;
+            let (_, rest) = line.split_once("destination_workload=\"")?;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        let pods = self.sidecars().into_iter();
+        pods.filter_map(|(at, page)| Some((workload(&page)?, at)))
             .collect()
     }
 

@@ -1,0 +1,93 @@
+//! Generated graphs have the shape that was asked for, are free of problems, and are the same for the same seed.
+
+use voile_graph::generate::{Plan, Shape, generate};
+use voile_graph::weigh::weigh;
+use voile_graph::{Protocol, Share, check, to_yaml};
+
+use crate::{good, said};
+
+fn plan(shape: Shape, services: usize) -> Plan {
+    Plan {
+        shape,
+        services,
+        request_size: 128,
+        response_size: 1024,
+        replicas: 1,
+        protocol: Protocol::Http,
+        error_rate: Share::NONE,
+        work: Vec::new(),
+        seed: 1,
+    }
+}
+
+#[test]
+fn shapes_are_what_their_names_say() {
+    for (shape, services, total, depth) in [
+        (Shape::Tree(vec![9, 1]), 19, 19.0, 3),
+        (Shape::Tree(vec![3]), 13, 13.0, 3),
+        (Shape::Tree(vec![10]), 111, 111.0, 3),
+        (Shape::Tree(vec![2]), 6, 6.0, 3),
+        (Shape::Chain, 10, 10.0, 10),
+        (Shape::Chain, 1, 1.0, 1),
+        (Shape::Star, 10, 10.0, 2),
+        (Shape::Star, 1, 1.0, 1),
+    ] {
+        let graph = generate(&plan(shape.clone(), services)).expect("made");
+        let weights = weigh(&graph, 0);
+        assert_eq!(
+            (graph.services.len(), weights.total(), weights.depth),
+            (services, total, depth),
+            "{shape:?}"
+        );
+    }
+}
+
+#[test]
+fn meshes_of_any_size_and_seed_are_free_of_problems() {
+    for shape in [Shape::Multitier, Shape::Realistic] {
+        for services in [1, 2, 3, 5, 8, 19, 100, 1000] {
+            for seed in 0..5 {
+                let plan = Plan {
+                    seed,
+                    ..plan(shape.clone(), services)
+                };
+                let graph = generate(&plan).expect("made");
+                assert_eq!(graph.services.len(), services);
+                let problems = check(&graph);
+                assert!(
+                    problems.is_empty(),
+                    "{shape:?} {services} {seed}: {}",
+                    said(&problems)
+                );
+                assert_eq!(
+                    weigh(&graph, 0).reached(),
+                    services,
+                    "{shape:?} {services} {seed}"
+                );
+                let text = to_yaml(&graph);
+                assert_eq!(
+                    text,
+                    to_yaml(&generate(&plan).expect("made")),
+                    "the same again"
+                );
+                let mut again = good(&text);
+                crate::read::forget_places(&mut again);
+                assert_eq!(again, graph);
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_that_do_not_fit_are_refused() {
+    for (shape, services) in [
+        (Shape::Chain, 0),
+        (Shape::Chain, 5001),
+        (Shape::Tree(vec![0]), 5),
+        (Shape::Tree(vec![]), 5),
+        (Shape::Tree(vec![1]), 200),
+    ] {
+        let refused = generate(&plan(shape.clone(), services));
+        assert!(refused.is_err(), "{shape:?} {services}");
+    }
+}

@@ -1,0 +1,86 @@
+//! The folder of a mesh is one that the model takes without a complaint, whatever the graph says.
+
+use voile_graph::generate::{Plan, Shape, generate};
+use voile_graph::mesh::{Mtls, Options, mesh};
+use voile_graph::{Graph, Protocol, Share};
+use voile_model::SourceFile;
+
+use crate::{good, said};
+
+fn options(mtls: Mtls, sidecars: bool) -> Options {
+    Options {
+        namespace: "graph".to_owned(),
+        mtls,
+        sidecars,
+        node_port: 30080,
+        seed: Some(1),
+        threads: 2,
+        client: Some((50.0, 4)),
+    }
+}
+
+fn check(graph: &Graph, what: &str) {
+    for mtls in [
+        Mtls::Strict,
+        Mtls::StrictEverywhere,
+        Mtls::Permissive,
+        Mtls::Disable,
+    ] {
+        for sidecars in [true, false] {
+            let files = mesh(graph, &options(mtls, sidecars)).expect("made");
+            assert_eq!(files.len(), graph.services.len() + 2);
+            let files: Vec<SourceFile> = files
+                .into_iter()
+                .map(|file| SourceFile::new(file.name, file.text))
+                .collect();
+            let (_, problems) = voile_model::check(&files, None);
+            assert!(problems.is_empty(), "{what} {mtls:?}: {}", said(&problems));
+        }
+    }
+}
+
+#[test]
+fn the_model_takes_what_is_made() {
+    let plan = Plan {
+        shape: Shape::Realistic,
+        services: 30,
+        request_size: 1,
+        response_size: 1,
+        replicas: 2,
+        protocol: Protocol::Http,
+        error_rate: Share::new(0.01).expect("a share"),
+        work: Vec::new(),
+        seed: 3,
+    };
+    check(&generate(&plan).expect("made"), "realistic");
+    let named = good(
+        r#"
+services:
+- {name: "on", isEntrypoint: true, namespace: "yes", labels: {version: "1", "example.org/a": "b"}, script: [{call: mesh}, {call: client}]}
+- {name: mesh, type: grpc, labels: {app: other}}
+- {name: client, script: [{call: {service: mesh, extra-header: {x: "a: b"}}}]}
+"#,
+    );
+    check(&named, "names that mean something else");
+}
+
+#[test]
+fn each_service_gets_its_own_piece_and_no_more() {
+    let graph = good(
+        "services:
+- {name: a, isEntrypoint: true, script: [{call: b}]}
+- {name: b, type: grpc, script: [{call: c}], responseSize: 7}
+- {name: c}
+",
+    );
+    let piece = graph.excerpt(0);
+    let names: Vec<&str> = piece
+        .services
+        .iter()
+        .map(|service| &*service.name)
+        .collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(piece.services[1].protocol, Protocol::Grpc);
+    assert!(piece.services[1].script.is_empty() && piece.services[1].response_size == 0);
+    assert_eq!(piece.services[0].script, graph.services[0].script);
+}
