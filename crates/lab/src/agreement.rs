@@ -121,6 +121,7 @@ pub fn agree(
         },
         workers: 1,
         bounds: crate::bounds::Bounds::default(),
+        network: None,
         stopped,
     };
     let stages = stages(slow_at, stalling_at, settings.slice);
@@ -339,6 +340,7 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         to: "server",
         address: stage.address,
         tls: false,
+        spot: None,
     }]);
     let order = Order {
         kind: Kind::Latency,

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use voile_host::cgroup::{self, Cgroup, Throttling};
 use voile_host::child::Spec;
 use voile_host::machine::cores_here;
+use voile_host::place::Place;
 
 use crate::contestants::Instance;
 use crate::definition::{CpuSet, Definition, Limits};
@@ -19,6 +20,8 @@ pub(crate) struct Bounds {
     limits: Option<Limits>,
     /// By the process's name; removed when the last lab that knows them is gone.
     groups: Rc<RefCell<BTreeMap<String, Cgroup>>>,
+    /// Where processes of a role start, when not where we are.
+    places: BTreeMap<&'static str, Place>,
 }
 
 impl Bounds {
@@ -27,8 +30,15 @@ impl Bounds {
         Self {
             cores: definition.cpus.get(cpus).cloned().unwrap_or_default(),
             limits: definition.limits,
-            groups: Rc::default(),
+            ..Self::default()
         }
+    }
+
+    /// The same bounds, with places for some roles.
+    pub(crate) fn with_places<const N: usize>(&self, places: [(&'static str, Place); N]) -> Self {
+        let mut bounds = self.clone();
+        bounds.places.extend(places);
+        bounds
     }
 
     /// The same bounds, with groups of its own.
@@ -43,6 +53,10 @@ impl Bounds {
     pub(crate) fn bind(&self, role: &str, name: &str, spec: Spec) -> Result<Spec, String> {
         let spec = match self.cores.get(role) {
             Some(cores) => spec.cores(cores),
+            None => spec,
+        };
+        let spec = match self.places.get(role) {
+            Some(place) => spec.place(place.clone()),
             None => spec,
         };
         let Some(limits) = self.limits.filter(|_| role.ends_with("-sidecar")) else {

@@ -116,6 +116,11 @@ impl<'a> Court<'a> {
         let found = self.found;
         let started = self.halls.lab(&outfit).and_then(|(lab, _)| {
             let mut contestant = named(name, &self.definition.variants, found)?;
+            if lab.network.is_some() && !contestant.captures() {
+                return Err(format!(
+                    "{name} is not transparent: measured in isolation \"loopback\" only"
+                ));
+            }
             contestant.start(&lab)?;
             contestant.ready(&lab)?;
             Ok(contestant)
@@ -448,7 +453,7 @@ impl<'a> Court<'a> {
             .route(&lab, &way)
             .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
         let mut shared = contestant.instances(&way);
-        shared.push(server.clone());
+        shared.push(contestant.server(&way).unwrap_or_else(|| server.clone()));
         let before = contestant.counts(&way.protocol);
         let host = &record.environment.host;
         let (mut run, generated) = measure(&lab, cell, &route, &order, &shared, host)?;

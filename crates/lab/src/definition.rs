@@ -201,6 +201,11 @@ impl Definition {
         let mut variants = targets::variants(&place, std::mem::take(&mut written.variants))?;
         let cpus = place::cpu_sets(&place, &written)?;
         let Asked { cells, missing } = cells::cells(&place, &written, &mut variants)?;
+        let isolation = place::isolation(&place, written.isolation.as_ref())?;
+        let idle = cells.iter().any(|cell| cell.kind == Kind::Idle);
+        if let (Isolation::Netns, true, Some(at)) = (isolation, idle, &written.isolation) {
+            return Err(place.error(at.span(), "kind \"idle\" is measured on loopback only"));
+        }
         Ok(Self {
             name: name.clone(),
             title: written.title.clone(),
@@ -220,7 +225,7 @@ impl Definition {
             cells,
             variants,
             targets: targets::targets(&place, written.targets)?,
-            isolation: place::isolation(&place, written.isolation.as_ref())?,
+            isolation,
             limits: place::limits(&place, written.limits.as_ref())?,
             cpus,
             missing,

@@ -11,7 +11,7 @@ use voile_report::summarise::summarise;
 
 use crate::bounds;
 use crate::court::{Clock, Court, Turn};
-use crate::definition::{Definition, Isolation};
+use crate::definition::Definition;
 use crate::environment::{environment, now, warnings};
 use crate::find::Found;
 use crate::folder::{default_folder, placeless};
@@ -72,11 +72,6 @@ pub fn run(
     stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, String> {
     voile_host::machine::raise_descriptor_limit();
-    if settings.definition.isolation == Isolation::Netns {
-        return Err(
-            "isolation \"netns\" is not built yet; nothing was measured in its place".to_owned(),
-        );
-    }
     bounds::possible(&settings.definition)?;
     let mut running = Running::begin(settings, say, stopped)?;
     let ended = running.all_repeats();

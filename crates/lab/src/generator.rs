@@ -214,6 +214,10 @@ pub(crate) fn start_load(
         .arg("--json")
         .args(order.schedule())
         .stdout(Output::File(out.clone()));
+    let spec = match &route.from {
+        Some(place) => spec.place(place.clone()),
+        None => spec,
+    };
     Ok((spec.start().map_err(|e| e.to_string())?, out))
 }
 

@@ -135,6 +135,7 @@ pub fn measure_generators(
         echo: Echo { http, tcp },
         workers: 1,
         bounds: crate::bounds::Bounds::default(),
+        network: None,
         stopped,
     };
     record.scenes = scenes();

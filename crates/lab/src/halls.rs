@@ -8,7 +8,8 @@ use voile_host::child::Supervised;
 
 use crate::bounds::Bounds;
 use crate::contestants::Instance;
-use crate::definition::Definition;
+use crate::definition::{Definition, Isolation};
+use crate::network::{self, Network, Visit};
 use crate::plan::Outfit;
 use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
 
@@ -26,7 +27,10 @@ pub(crate) struct Halls<'a> {
     voile: &'a Path,
     stopped: &'a dyn Fn() -> bool,
     halls: BTreeMap<Outfit, Hall>,
+    network: Option<Network>,
     _servers: Vec<Supervised>,
+    /// Last, so that the lab leaves its network when all else has ended.
+    _visit: Option<Visit>,
 }
 
 impl<'a> Halls<'a> {
@@ -36,6 +40,12 @@ impl<'a> Halls<'a> {
         folder: &Path,
         stopped: &'a dyn Fn() -> bool,
     ) -> Result<Self, String> {
+        let tcp_serves = if definition.is_bulk() { TCP_SINK } else { TCP };
+        let network = match definition.isolation {
+            Isolation::Loopback => None,
+            Isolation::Netns => Some(Network::create(tcp_serves)?),
+        };
+        let visit = network.as_ref().map(Network::visit).transpose()?;
         let mut servers = Vec::new();
         let mut by_cpus: BTreeMap<String, (Echo, Instance)> = BTreeMap::new();
         let mut halls = BTreeMap::new();
@@ -52,28 +62,20 @@ impl<'a> Halls<'a> {
             };
             std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
             let bounds = Bounds::new(definition, &outfit.cpus);
-            let (echo, server) = match by_cpus.get(&outfit.cpus) {
-                Some(known) => known.clone(),
-                None => {
-                    let tcp = if definition.is_bulk() { TCP_SINK } else { TCP };
-                    let start =
-                        |serves| start_echo_bound(voile, &folder, serves, &[], &bounds, stopped);
-                    let (http, http_at) = start(HTTP)?;
-                    let (tcp, tcp_at) = start(tcp)?;
-                    let server = Instance {
-                        name: "echo".to_owned(),
-                        role: "server",
-                        pids: vec![http.pid(), tcp.pid()],
-                    };
-                    let echo = Echo {
-                        http: http_at,
-                        tcp: tcp_at,
-                    };
-                    servers.extend([http, tcp]);
-                    by_cpus.insert(outfit.cpus.clone(), (echo, server.clone()));
-                    (echo, server)
-                }
-            };
+            if !by_cpus.contains_key(&outfit.cpus) {
+                let lab = Lab {
+                    voile: voile.to_owned(),
+                    folder: &folder,
+                    echo: Echo::NOWHERE,
+                    workers: 1,
+                    bounds: bounds.clone(),
+                    network: network.as_ref(),
+                    stopped,
+                };
+                let served = serve(lab, by_cpus.len(), tcp_serves, &mut servers)?;
+                by_cpus.insert(outfit.cpus.clone(), served);
+            }
+            let (echo, server) = by_cpus[&outfit.cpus].clone();
             let hall = Hall {
                 folder,
                 echo,
@@ -87,7 +89,9 @@ impl<'a> Halls<'a> {
             voile,
             stopped,
             halls,
+            network,
             _servers: servers,
+            _visit: visit,
         })
     }
 
@@ -101,6 +105,7 @@ impl<'a> Halls<'a> {
             echo: hall.echo,
             workers: hall.workers,
             bounds: hall.bounds.clone(),
+            network: self.network.as_ref(),
             stopped: self.stopped,
         };
         Ok((lab, &hall.server))
@@ -113,4 +118,45 @@ impl<'a> Halls<'a> {
     pub(crate) fn voile(&self) -> &Path {
         self.voile
     }
+}
+
+/// Starts the server that contestants of one CPU set share; of several it has that number.
+fn serve(
+    lab: Lab<'_>,
+    number: usize,
+    tcp_serves: &'static str,
+    servers: &mut Vec<Supervised>,
+) -> Result<(Echo, Instance), String> {
+    if let Some(network) = lab.network {
+        let echo = network.shared_echo(number)?;
+        let (http, tcp) = ([echo.http.port()], [echo.tcp.port()]);
+        let name = format!("echo-{number}");
+        let child = network.start_echo(&lab, &network.server, &name, &http, &tcp)?;
+        let server = network::server(&child);
+        servers.push(child);
+        return Ok((echo, server));
+    }
+    let start = |serves| {
+        start_echo_bound(
+            &lab.voile,
+            lab.folder,
+            serves,
+            &[],
+            &lab.bounds,
+            lab.stopped,
+        )
+    };
+    let (http, http_at) = start(HTTP)?;
+    let (tcp, tcp_at) = start(tcp_serves)?;
+    let server = Instance {
+        name: "echo".to_owned(),
+        role: "server",
+        pids: vec![http.pid(), tcp.pid()],
+    };
+    let echo = Echo {
+        http: http_at,
+        tcp: tcp_at,
+    };
+    servers.extend([http, tcp]);
+    Ok((echo, server))
 }

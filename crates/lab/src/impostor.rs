@@ -161,7 +161,10 @@ impl Server {
         };
         let deadline = Instant::now() + BOUND;
         // Not by a connection: what openssl says of that one would look like the sidecar's.
-        while !matches!(listener_owner(address, &[server.child.id()]), Ok(Some(_))) {
+        while !matches!(
+            listener_owner(address, None, &[server.child.id()]),
+            Ok(Some(_))
+        ) {
             if Instant::now() >= deadline {
                 let said = std::fs::read_to_string(&server.errors).unwrap_or_default();
                 return Err(format!("openssl does not listen on {address}: {said}"));

@@ -21,6 +21,7 @@ mod halls;
 mod idle;
 mod impostor;
 mod ledger;
+mod network;
 mod places;
 mod plan;
 mod proof;

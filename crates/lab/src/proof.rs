@@ -72,7 +72,7 @@ pub(crate) fn prove(
     match capture.map_err(|e| e.to_string()).and_then(Capture::finish) {
         Ok((seen, lost)) => {
             for (hop, seen) in route.hops.iter().zip(&seen) {
-                checks.extend(looked_at(hop, seen, sent, lost));
+                checks.extend(looked_at(hop, seen, sent, lost, &order));
                 hello = hello.or_else(|| seen.hello.clone().filter(|_| hop.tls));
             }
         }
@@ -90,13 +90,7 @@ pub(crate) fn prove(
             .filter(|hop| hop.tls)
             .flat_map(|hop| strangers(hop, lab.folder)),
     );
-    if way.tls && way.mode == "both" {
-        match contestant.stage(lab, &way.protocol) {
-            Ok(Some(stage)) => checks.push(impostor(&stage, lab.folder)),
-            Ok(None) => {}
-            Err(why) => return Err(Broken::Failed(why)),
-        }
-    }
+    checks.extend(no_impostor(lab, contestant, way).map_err(Broken::Failed)?);
     let proof = Proof {
         contestant: contestant.name().to_owned(),
         mode: way.mode.clone(),
@@ -105,6 +99,26 @@ pub(crate) fn prove(
         checks,
     };
     Ok(Proven { proof, hello })
+}
+
+/// A server of another identity, put in the endpoint's place, must get nothing.
+fn no_impostor(
+    lab: &Lab<'_>,
+    contestant: &dyn Contestant,
+    way: &Way,
+) -> Result<Option<Check>, String> {
+    if !way.tls || way.mode != "both" {
+        return Ok(None);
+    }
+    if lab.network.is_some() {
+        return Ok(Some(Check {
+            claim: "an impostor in the endpoint's place gets no byte of a request".to_owned(),
+            verdict: Verdict::NotProven,
+            evidence: "tried in isolation loopback only".to_owned(),
+        }));
+    }
+    let stage = contestant.stage(lab, &way.protocol)?;
+    Ok(stage.map(|stage| impostor(&stage, lab.folder)))
 }
 
 /// What a failed proof says of its cell.
@@ -212,13 +226,20 @@ fn counted(
 
 /// The hop's listener belongs to the process that we charge for it.
 fn owned(hop: &Hop, owners: &[Instance]) -> Check {
-    let claim = format!("{} is a socket of the {}", hop.address, hop.to);
+    let claim = match hop.spot.as_ref().and_then(|spot| spot.listener) {
+        Some(port) => format!(
+            "{} is redirected to port {port}, a socket of the {}",
+            hop.address, hop.to
+        ),
+        None => format!("{} is a socket of the {}", hop.address, hop.to),
+    };
     let pids: Vec<u32> = owners
         .iter()
         .filter(|owner| owner.role == hop.to)
         .flat_map(|owner| owner.pids.clone())
         .collect();
-    match listener_owner(hop.address, &pids) {
+    let redirected = hop.spot.as_ref().and_then(|spot| spot.listener);
+    match listener_owner(hop.address, redirected, &pids) {
         Ok(Some(pid)) => check(
             claim,
             true,
@@ -237,7 +258,12 @@ fn owned(hop: &Hop, owners: &[Instance]) -> Check {
     }
 }
 
-pub(crate) fn listener_owner(address: SocketAddr, pids: &[u32]) -> io::Result<Option<u32>> {
+/// Which of these processes listens at the address; where the kernel redirects, at that port of any address.
+pub(crate) fn listener_owner(
+    address: SocketAddr,
+    redirected: Option<u16>,
+    pids: &[u32],
+) -> io::Result<Option<u32>> {
     let SocketAddr::V4(v4) = address else {
         return Ok(None);
     };
@@ -246,17 +272,22 @@ pub(crate) fn listener_owner(address: SocketAddr, pids: &[u32]) -> io::Result<Op
         u32::from_ne_bytes(v4.ip().octets()),
         v4.port()
     );
-    let table = std::fs::read_to_string("/proc/net/tcp")?;
-    let inodes: Vec<String> = table
-        .lines()
-        .skip(1)
-        .filter_map(|line| {
-            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-            let listening = *fields.get(1)? == local && *fields.get(3)? == "0A";
-            listening.then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
-        })
-        .collect();
+    let port = redirected.map(|port| format!(":{port:04X}"));
+    let here = |listens: &str| match &port {
+        Some(port) => listens.ends_with(port.as_str()),
+        None => listens == local,
+    };
     for pid in pids {
+        let mut table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp"))?;
+        table += &std::fs::read_to_string(format!("/proc/{pid}/net/tcp6")).unwrap_or_default();
+        let inodes: Vec<String> = table
+            .lines()
+            .filter_map(|line| {
+                let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+                let listening = here(fields.get(1)?) && *fields.get(3)? == "0A";
+                listening.then(|| format!("socket:[{}]", fields.get(9).unwrap_or(&"")))
+            })
+            .collect();
         for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
             let Ok(link) = std::fs::read_link(descriptor?.path()) else {
                 continue;
@@ -270,10 +301,15 @@ pub(crate) fn listener_owner(address: SocketAddr, pids: &[u32]) -> io::Result<Op
 }
 
 /// What the capture says of one hop.
-fn looked_at(hop: &Hop, seen: &Seen, sent: u64, lost: u64) -> Vec<Check> {
+fn looked_at(hop: &Hop, seen: &Seen, sent: u64, lost: u64, order: &Order) -> Vec<Check> {
     let to = hop.to;
     if hop.tls {
-        let encrypted = seen.markers == 0 && seen.tls_records >= sent;
+        // Requests that share a connection may share a segment; each has its marker's bytes in its body all the same.
+        let streams = ["http2", "grpc"].contains(&order.protocol.as_str());
+        let marker = order.marker.as_ref().map_or(0, String::len) as u64;
+        let enough = seen.tls_records >= sent
+            || (streams && seen.tls_records > 0 && seen.bytes >= sent * marker);
+        let encrypted = seen.markers == 0 && enough;
         let evidence = format!(
             "{} bytes in {} segments of TLS application data; the requests' marker seen {} times",
             seen.bytes, seen.tls_records, seen.markers

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::bounds::Bounds;
-use crate::contestants::Hop;
+use crate::contestants::{Hop, Spot};
+use crate::network::Network;
 
 use voile_host::child::{Output, Spec, Supervised};
+use voile_host::place::Place;
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, wait_ready};
 
@@ -30,18 +32,11 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// The last hop of every path.
-    pub(crate) fn hop(&self, protocol: &str) -> Hop {
-        Hop {
-            to: "server",
-            address: if protocol == "tcp" {
-                self.tcp
-            } else {
-                self.http
-            },
-            tls: false,
-        }
-    }
+    /// Before there is one.
+    pub(crate) const NOWHERE: Self = Self {
+        http: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        tcp: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+    };
 }
 
 /// What contestants are started with.
@@ -56,8 +51,21 @@ pub(crate) struct Lab<'a> {
     pub(crate) workers: u32,
     /// What binds its processes.
     pub(crate) bounds: Bounds,
+    /// Where client and server are, when not on loopback.
+    pub(crate) network: Option<&'a Network>,
     /// Whether the user asked to end.
     pub(crate) stopped: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Lab<'a> {
+    /// The same, where processes of these roles start in these places.
+    pub(crate) fn with_places<const N: usize>(&self, places: [(&'static str, Place); N]) -> Self {
+        Lab {
+            voile: self.voile.clone(),
+            bounds: self.bounds.with_places(places),
+            ..*self
+        }
+    }
 }
 
 impl Lab<'_> {
@@ -73,6 +81,25 @@ impl Lab<'_> {
         Spec::new(name, program)
             .stdout(Output::Append(log.clone()))
             .stderr(Output::Append(log))
+    }
+
+    /// The last hop of every path to the server that all share.
+    pub(crate) fn server_hop(&self, protocol: &str) -> Hop {
+        let spot = self.network.map(|network| Spot {
+            namespace: network.server.namespace.clone(),
+            device: Spot::ETHERNET,
+            listener: None,
+        });
+        Hop {
+            to: "server",
+            address: if protocol == "tcp" {
+                self.echo.tcp
+            } else {
+                self.echo.http
+            },
+            tls: false,
+            spot,
+        }
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -147,6 +174,7 @@ pub(crate) fn start_echo_bound(
         },
         workers: 1,
         bounds: bounds.clone(),
+        network: None,
         stopped,
     };
     let tcp = serves != HTTP;

@@ -2,6 +2,7 @@
 //! while it runs to counts. Streams are searched across segment borders; the packets themselves are not kept.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use crate::contestants::Hop;
+use crate::contestants::{Hop, Spot};
 
 /// Socket buffer: holds a proof's whole traffic, so that a slow moment loses nothing.
 const BUFFER_BYTES: i32 = 32 << 20;
@@ -74,8 +75,12 @@ impl Hello {
 /// A capture under way.
 pub(crate) struct Capture {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<(Vec<Seen>, u64)>,
+    /// Each with the hops that it watches.
+    threads: Vec<(Vec<usize>, Watcher)>,
 }
+
+/// What was seen on its hops, and packets that the kernel could not deliver.
+type Watcher = JoinHandle<(Vec<Seen>, u64)>;
 
 impl Capture {
     /// Begins to watch these hops for this marker.
@@ -83,28 +88,49 @@ impl Capture {
     /// # Errors
     /// When packet sockets are not permitted here.
     pub(crate) fn start(hops: &[Hop], marker: &str) -> io::Result<Self> {
-        let socket = packet_socket()?;
         let stop = Arc::new(AtomicBool::new(false));
-        let watched = Watch::new(
-            hops.iter().map(|hop| hop.address).collect(),
-            marker.as_bytes().to_vec(),
-        );
-        let told = Arc::clone(&stop);
-        let thread = thread::spawn(move || receive(&socket, watched, &told));
-        Ok(Self { stop, thread })
+        let here: Vec<usize> = (0..hops.len())
+            .filter(|at| hops[*at].spot.is_none())
+            .collect();
+        let elsewhere = (0..hops.len()).filter(|at| hops[*at].spot.is_some());
+        let mut groups: Vec<Vec<usize>> = elsewhere.map(|at| vec![at]).collect();
+        if !here.is_empty() {
+            groups.push(here);
+        }
+        let mut threads = Vec::new();
+        for group in groups {
+            let (socket, copies) = match &hops[group[0]].spot {
+                None => (packet_socket(Spot::LOOPBACK)?, true),
+                Some(spot) => (
+                    spot.namespace.run(|| packet_socket(spot.device))??,
+                    spot.device == Spot::LOOPBACK,
+                ),
+            };
+            let listeners = group.iter().map(|at| hops[*at].address).collect();
+            let watched = Watch::new(listeners, marker.as_bytes().to_vec());
+            let told = Arc::clone(&stop);
+            let thread = thread::spawn(move || receive(&socket, watched, copies, &told));
+            threads.push((group, thread));
+        }
+        Ok(Self { stop, threads })
     }
 
     /// Ends it: what was seen on each hop, in their order, and packets the kernel could not deliver.
     pub(crate) fn finish(self) -> Result<(Vec<Seen>, u64), String> {
         self.stop.store(true, Ordering::Release);
-        self.thread
-            .join()
-            .map_err(|_| "the capture failed".to_owned())
+        let (mut all, mut lost) = (Vec::new(), 0);
+        for (group, thread) in self.threads {
+            let (seen, its_lost) = thread.join().map_err(|_| "the capture failed".to_owned())?;
+            all.extend(group.into_iter().zip(seen));
+            lost += its_lost;
+        }
+        all.sort_by_key(|(at, _)| *at);
+        Ok((all.into_iter().map(|(_, seen)| seen).collect(), lost))
     }
 }
 
 #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
-fn packet_socket() -> io::Result<OwnedFd> {
+fn packet_socket(device: &CStr) -> io::Result<OwnedFd> {
     let protocol = (libc::ETH_P_IP as u16).to_be();
     // SAFETY: plain system calls; each result is checked, and the descriptor is owned from the moment it exists.
     unsafe {
@@ -138,7 +164,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
         let mut address: libc::sockaddr_ll = std::mem::zeroed();
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = protocol;
-        address.sll_ifindex = libc::if_nametoindex(c"lo".as_ptr()).cast_signed();
+        address.sll_ifindex = libc::if_nametoindex(device.as_ptr()).cast_signed();
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         if libc::bind(fd, (&raw const address).cast(), length) != 0 {
             return Err(io::Error::last_os_error());
@@ -189,12 +215,18 @@ fn lost(socket: &OwnedFd) -> u64 {
     if result == 0 { statistics[1].into() } else { 0 }
 }
 
-fn receive(socket: &OwnedFd, mut watch: Watch, stop: &AtomicBool) -> (Vec<Seen>, u64) {
+/// `copies`: the device shows each packet twice, going out and coming in.
+fn receive(
+    socket: &OwnedFd,
+    mut watch: Watch,
+    copies: bool,
+    stop: &AtomicBool,
+) -> (Vec<Seen>, u64) {
     let mut buffer = vec![0u8; PACKET_BYTES];
     loop {
         match receive_one(socket, &mut buffer) {
-            Ok((_, true)) => {}
-            Ok((length, false)) => {
+            Ok((_, true)) if copies => {}
+            Ok((length, _)) => {
                 if let Some(segment) = parse_ipv4_tcp(&buffer[..length]) {
                     watch.segment(&segment);
                 }

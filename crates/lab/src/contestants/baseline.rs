@@ -13,6 +13,10 @@ impl Contestant for Baseline {
         "baseline"
     }
 
+    fn captures(&self) -> bool {
+        true
+    }
+
     fn start(&mut self, _lab: &Lab<'_>) -> Result<(), String> {
         Ok(())
     }
@@ -22,8 +26,10 @@ impl Contestant for Baseline {
     }
 
     fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
-        let hop = lab.echo.hop(&way.protocol);
-        (way.mode == "baseline" && !way.tls).then(|| Route::through(vec![hop]))
+        let hop = lab.server_hop(&way.protocol);
+        let mut route = Route::through(vec![hop]);
+        route.from = lab.network.map(|network| network.client.for_application());
+        (way.mode == "baseline" && !way.tls).then_some(route)
     }
 
     fn instances(&self, _way: &Way) -> Vec<Instance> {

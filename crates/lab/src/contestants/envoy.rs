@@ -5,12 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use voile_host::child::Supervised;
+use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
 use super::listeners::fill;
 use super::pair::{Peer, Side, Values, write};
 use crate::find;
+use crate::network::{INBOUND, OUTBOUND};
 use crate::target::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/client.yaml");
@@ -18,6 +20,53 @@ const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/s
 
 /// Envoy as it was found.
 pub(super) struct Envoy(pub(super) find::Peer);
+
+/// Where its admin page is in a network of its own; the redirection leaves it alone.
+const ADMIN: u16 = 15090;
+
+/// The same listeners behind one that takes what the kernel redirects and hands it to the one for the port that was
+/// called; what it sends itself is marked, and not redirected.
+fn captured(template: &str, side: Side) -> String {
+    let (port, mark) = match side {
+        Side::Client => (OUTBOUND, MARK_OUTWARD),
+        Side::Server => (INBOUND, MARK_INWARD),
+    };
+    let address = format!("${{{}}}", side.address());
+    let listener = format!("    address: {{socket_address: {{address: {address}, port_value: ");
+    let mut text = String::new();
+    for line in template.lines() {
+        match line.strip_prefix(&listener) {
+            Some(rest) => {
+                text += &format!(
+                    "    address: {{socket_address: {{address: 0.0.0.0, port_value: {rest}\n    bind_to_port: false\n"
+                );
+            }
+            None => text += &format!("{line}\n"),
+        }
+        if line == "  listeners:" {
+            text += &format!(
+                "  - name: captured\n    address: {{socket_address: {{address: 0.0.0.0, port_value: {port}}}}}\n    \
+                 use_original_dst: true\n    filter_chains:\n    - filters:\n      \
+                 - name: envoy.filters.network.tcp_proxy\n        typed_config:\n          \
+                 \"@type\": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy\n          \
+                 stat_prefix: nowhere\n          cluster: nowhere\n"
+            );
+        }
+        if line == "  clusters:" {
+            text += "  - name: nowhere\n    type: STATIC\n    connect_timeout: 1s\n";
+        }
+    }
+    let admin = "admin:\n  address: {socket_address: {address: 127.0.0.1,";
+    let text = text.replace(
+        admin,
+        &format!("admin:\n  address: {{socket_address: {{address: {address},"),
+    );
+    // SOL_SOCKET, SO_MARK, before the socket is bound.
+    text + &format!(
+        "cluster_manager:\n  upstream_bind_config:\n    socket_options:\n    \
+         - {{level: 1, name: 36, int_value: {mark}, state: STATE_PREBIND}}\n"
+    )
+}
 
 fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
     let (status, body) =
@@ -37,6 +86,7 @@ fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
 impl Peer for Envoy {
     const NAME: &'static str = "envoy";
     const NET: u8 = 11;
+    const CAPTURES: bool = true;
     /// Its admin page.
     type Page = SocketAddr;
 
@@ -51,12 +101,20 @@ impl Peer for Envoy {
             Side::Client => CLIENT_TEMPLATE,
             Side::Server => SERVER_TEMPLATE,
         };
-        let admin = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
-            .map_err(|e| format!("a port for Envoy: {e}"))?;
         let mut values = values.clone();
+        let (template, admin) = if lab.network.is_some() {
+            let address = values.iter().find(|(name, _)| *name == side.address());
+            let address = address.and_then(|(_, address)| address.parse::<IpAddr>().ok());
+            let address = address.ok_or("Envoy's sidecar has no address")?;
+            (captured(template, side), SocketAddr::new(address, ADMIN))
+        } else {
+            let admin = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST));
+            let admin = admin.map_err(|e| format!("a port for Envoy: {e}"))?;
+            (template.to_owned(), admin)
+        };
         values.push(("ADMIN_PORT".to_owned(), admin.port().to_string()));
         let name = format!("envoy-{}", side.word());
-        let path = write(folder, &format!("{name}.yaml"), &fill(template, &values)?)?;
+        let path = write(folder, &format!("{name}.yaml"), &fill(&template, &values)?)?;
         let spec = lab
             .process(side.role(), &name, &self.0.path)?
             .arg("-c")

@@ -8,8 +8,10 @@ use std::path::Path;
 
 use voile_host::ports::free_port;
 
+use super::captured::{Calls, Captured};
 use super::certificates::{self, Leaf};
-use super::{CLIENT, Hop, IMPOSTOR, Route, SERVER, Stage};
+use super::{CLIENT, Hop, IMPOSTOR, Instance, Route, SERVER, Stage};
+use crate::network::{HTTP_PORT, Network, TCP_PORT};
 use crate::plan::Way;
 use crate::target::Lab;
 
@@ -20,6 +22,9 @@ pub(super) const SERVER_ID: &str = "spiffe://cluster.local/ns/lab/sa/server";
 const OTHER_DESCRIPTORS: u64 = 200;
 /// More connections than any experiment opens; programs that allocate a slot for each should not be charged for more.
 const MAX_CONNECTIONS: u64 = 40_000;
+
+/// Of listeners in networks of their own.
+const FIRST_CAPTURED_PORT: u16 = 8100;
 
 /// Names of the ports in templates, before them the protocol's prefix.
 const OUT_PLAIN: &str = "PLAIN_PORT";
@@ -36,6 +41,8 @@ const PROTOCOLS: [(&str, &str); 3] = [("http1", ""), ("tcp", "TCP_"), ("grpc", "
 
 /// The listeners of a pair of sidecars.
 pub(super) struct Listeners {
+    /// Networks of their own, when not on loopback.
+    captured: Option<Captured>,
     client: IpAddr,
     server: IpAddr,
     ports: BTreeMap<String, u16>,
@@ -44,6 +51,61 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
+    /// In networks of their own nobody else has ports.
+    pub(super) fn captured(lab: &Lab<'_>, network: &Network, name: &str) -> Result<Self, String> {
+        let mut ports = BTreeMap::new();
+        let mut inbound = Vec::new();
+        for (_, prefix) in PROTOCOLS {
+            for name in [
+                OUT_PLAIN, OUT_TLS, OUT_DIRECT, IN_PLAIN, IN_TLS, OUT_STAGE, IN_STAGE,
+            ] {
+                let port = FIRST_CAPTURED_PORT + ports.len() as u16;
+                ports.insert(format!("{prefix}{name}"), port);
+                if [IN_PLAIN, IN_TLS].contains(&name) {
+                    inbound.push(port);
+                }
+            }
+        }
+        let echo = (&[HTTP_PORT][..], &[TCP_PORT][..]);
+        let captured = Captured::prepare(lab, network, name, None, &inbound, echo)?;
+        Ok(Self {
+            client: captured.client(),
+            server: captured.server(),
+            captured: Some(captured),
+            ports,
+            leaves: None,
+        })
+    }
+
+    pub(super) fn pods(&mut self) -> Option<&mut Captured> {
+        self.captured.as_mut()
+    }
+
+    /// The server at the end of that way, where it is ours.
+    pub(super) fn server_instance(&self, way: &Way) -> Option<Instance> {
+        self.captured.as_ref()?.instance(way)
+    }
+
+    /// Where contestants are started.
+    pub(super) fn lab<'a>(&self, lab: &Lab<'a>) -> Option<Lab<'a>> {
+        Some(self.captured.as_ref()?.lab(lab))
+    }
+
+    /// Values of the server's sidecar: its server is the one beside it.
+    pub(super) fn beside(&self, values: &mut [(String, String)]) {
+        let Some(captured) = &self.captured else {
+            return;
+        };
+        for (name, value) in values {
+            match name.as_str() {
+                "ECHO_ADDRESS" => *value = captured.server().to_string(),
+                "ECHO_PORT" => *value = HTTP_PORT.to_string(),
+                "TCP_ECHO_PORT" => *value = TCP_PORT.to_string(),
+                _ => {}
+            }
+        }
+    }
+
     /// Free ports on 127.NET.0.1 for the client's sidecar and 127.NET.0.2 for the server's.
     pub(super) fn choose(net: u8) -> Result<Self, String> {
         let client = IpAddr::V4(Ipv4Addr::new(127, net, 0, 1));
@@ -64,6 +126,7 @@ impl Listeners {
             }
         }
         Ok(Self {
+            captured: None,
             client,
             server,
             ports,
@@ -130,6 +193,9 @@ impl Listeners {
             let port = self.ports.get(&format!("{prefix}{name}"))?;
             Some(SocketAddr::new(on, *port))
         };
+        if self.captured.is_some() {
+            return None;
+        }
         let (right, wrong) = self.leaves.clone()?;
         Some(Stage {
             entry: at(self.client, OUT_STAGE)?,
@@ -143,11 +209,29 @@ impl Listeners {
     /// How requests of that kind go through listeners that all are there.
     pub(super) fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
         let (_, prefix) = PROTOCOLS.iter().find(|(name, _)| *name == way.ports())?;
+        if let Some(captured) = &self.captured {
+            let port = |name: &str| self.ports.get(&format!("{prefix}{name}")).copied();
+            let (outer, inner) = if way.tls {
+                (OUT_TLS, IN_TLS)
+            } else {
+                (OUT_PLAIN, IN_PLAIN)
+            };
+            let tcp = way.protocol == "tcp";
+            let calls = Calls {
+                service: (self.server, port(outer)?).into(),
+                direct: (self.server, port(OUT_DIRECT)?).into(),
+                pod_port: port(inner)?,
+                echo_port: if tcp { TCP_PORT } else { HTTP_PORT },
+                direct_port: lab.server_hop(&way.protocol).address.port(),
+            };
+            return captured.route(way, &calls);
+        }
         let hop = |to, on: IpAddr, name: &str, tls| {
             Some(Hop {
                 to,
                 address: SocketAddr::new(on, *self.ports.get(&format!("{prefix}{name}"))?),
                 tls,
+                spot: None,
             })
         };
         let mut hops = match (way.mode.as_str(), way.tls) {
@@ -163,7 +247,7 @@ impl Listeners {
             ],
             _ => return None,
         };
-        hops.push(lab.echo.hop(&way.protocol));
+        hops.push(lab.server_hop(&way.protocol));
         Some(Route::through(hops))
     }
 }

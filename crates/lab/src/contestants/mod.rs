@@ -1,6 +1,7 @@
 //! Contestants: whoever stands between client and server, started by command line and known by nothing else.
 
 mod baseline;
+mod captured;
 pub(crate) mod certificates;
 mod envoy;
 mod haproxy;
@@ -11,8 +12,12 @@ mod relay;
 mod voile;
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+
+use voile_host::netns::Namespace;
+use voile_host::place::Place;
 
 use self::certificates::Leaf;
 use self::pair::Pair;
@@ -33,17 +38,32 @@ pub(crate) struct Instance {
     pub(crate) pids: Vec<u32>,
 }
 
+/// Where a hop can be watched, when that is not the loopback device that all share.
+#[derive(Debug, Clone)]
+pub(crate) struct Spot {
+    pub(crate) namespace: Namespace,
+    pub(crate) device: &'static CStr,
+    /// The listener's port, where the kernel redirects to it.
+    pub(crate) listener: Option<u16>,
+}
+
+impl Spot {
+    pub(crate) const LOOPBACK: &'static CStr = c"lo";
+    pub(crate) const ETHERNET: &'static CStr = c"eth0";
+}
+
 /// One connection's worth of path: who listens there, and whether what travels is mutual TLS.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Hop {
     /// Role of the listener; `server` for the echo server.
     pub(crate) to: &'static str,
     pub(crate) address: SocketAddr,
     pub(crate) tls: bool,
+    pub(crate) spot: Option<Spot>,
 }
 
 /// How a cell's requests travel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Route {
     /// Where the generator sends; the first hop's address.
     pub(crate) entry: SocketAddr,
@@ -51,6 +71,8 @@ pub(crate) struct Route {
     pub(crate) host: Option<String>,
     /// The generator's source address.
     pub(crate) bind: Option<IpAddr>,
+    /// Where the generator is, when not where we are.
+    pub(crate) from: Option<Place>,
     /// Every hop in order, the last one to the echo server.
     pub(crate) hops: Vec<Hop>,
 }
@@ -62,6 +84,7 @@ impl Route {
             entry: hops[0].address,
             host: None,
             bind: None,
+            from: None,
             hops,
         }
     }
@@ -114,6 +137,11 @@ pub(crate) trait Contestant {
     /// Its instances on that way (and its control plane), with their processes now.
     fn instances(&self, way: &Way) -> Vec<Instance>;
 
+    /// The server at the end of that way, where it is not the one that all share.
+    fn server(&self, _way: &Way) -> Option<Instance> {
+        None
+    }
+
     /// Requests (connections, where the protocol is TCP) that each proxy says it has carried since it started, by role.
     /// None when it keeps no count.
     fn counts(&self, protocol: &str) -> Counts;
@@ -121,6 +149,11 @@ pub(crate) trait Contestant {
     /// Where a server of the right root and the wrong identity can be put in its way over mutual TLS.
     fn stage(&self, _lab: &Lab<'_>, _protocol: &str) -> Result<Option<Stage>, String> {
         Ok(None)
+    }
+
+    /// Whether it can take what is redirected to it, in networks of their own.
+    fn captures(&self) -> bool {
+        false
     }
 
     /// Whether all its processes still run; if not, which ended and how.

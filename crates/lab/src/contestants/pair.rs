@@ -29,6 +29,14 @@ impl Side {
         }
     }
 
+    /// The name of its address in templates.
+    pub(super) fn address(self) -> &'static str {
+        match self {
+            Self::Client => "CLIENT_ADDRESS",
+            Self::Server => "SERVER_ADDRESS",
+        }
+    }
+
     /// Its role in records.
     pub(super) fn role(self) -> &'static str {
         match self {
@@ -55,6 +63,8 @@ pub(super) trait Peer {
     const NAME: &'static str;
     /// Its sidecars live on 127.NET.0.1 and 127.NET.0.2.
     const NET: u8;
+    /// Whether it can take what is redirected to it.
+    const CAPTURES: bool = false;
     /// Where one tells what it has counted.
     type Page;
 
@@ -126,9 +136,18 @@ impl<P: Peer> Contestant for Pair<P> {
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let folder = peers_folder(lab, P::NAME)?;
-        let mut listeners = Listeners::choose(P::NET)?;
+        let mut listeners = match lab.network {
+            Some(network) => Listeners::captured(lab, network, P::NAME)?,
+            None => Listeners::choose(P::NET)?,
+        };
         let values = listeners.values(lab, &folder)?;
+        let placed = listeners.lab(lab);
+        let lab = placed.as_ref().unwrap_or(lab);
         let launch = |side| {
+            let mut values = values.clone();
+            if side == Side::Server {
+                listeners.beside(&mut values);
+            }
             let (process, page) = self.peer.launch(lab, &folder, side, &values)?;
             Ok::<_, String>(Sidecar {
                 process,
@@ -170,6 +189,14 @@ impl<P: Peer> Contestant for Pair<P> {
         running.listeners.route(lab, way)
     }
 
+    fn captures(&self) -> bool {
+        P::CAPTURES
+    }
+
+    fn server(&self, way: &Way) -> Option<Instance> {
+        self.running.as_ref()?.listeners.server_instance(way)
+    }
+
     fn instances(&self, way: &Way) -> Vec<Instance> {
         let on_path = |side: Side| match way.mode.as_str() {
             "clientonly" => side == Side::Client,
@@ -205,6 +232,9 @@ impl<P: Peer> Contestant for Pair<P> {
         let Some(running) = &mut self.running else {
             return Err(format!("{} does not run", P::NAME));
         };
+        if let Some(pods) = running.listeners.pods() {
+            pods.alive(lab)?;
+        }
         for Sidecar { process, .. } in &mut running.sidecars {
             if let Some(exit) = process.try_exit() {
                 let name = process.name();
@@ -238,6 +268,9 @@ impl<P: Peer> Contestant for Pair<P> {
         if let Some(mut running) = self.running.take() {
             let sidecars = running.sidecars.iter_mut();
             stop_all(sidecars.map(|sidecar| &mut sidecar.process), STOP_GRACE);
+            if let Some(pods) = running.listeners.pods() {
+                pods.stop();
+            }
         }
     }
 }

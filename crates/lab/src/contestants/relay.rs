@@ -102,9 +102,10 @@ impl Contestant for Relay {
                 to,
                 address,
                 tls: false,
+                spot: None,
             });
         }
-        hops.push(lab.echo.hop(&way.protocol));
+        hops.push(lab.server_hop(&way.protocol));
         Some(Route::through(hops))
     }
 

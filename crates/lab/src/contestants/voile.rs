@@ -10,6 +10,7 @@ use voile_host::child::{Exit, Output, Spec, Supervised, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
+use super::captured::{Calls, Captured};
 use super::listeners::fill;
 use super::{
     CLIENT, CONTROL, Contestant, Counts, Hop, IMPOSTOR, Instance, Route, SERVER, Stage,
@@ -17,10 +18,12 @@ use super::{
 };
 use crate::definition::Variant;
 use crate::find;
+use crate::network::GATEWAY;
 use crate::plan::Way;
 use crate::target::{Echo, Lab, STOP_GRACE};
 
 const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
+const CAPTURED_TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh-netns.yaml");
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 1));
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 2));
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -44,6 +47,29 @@ const PORTS: [(&str, &str); 11] = [
     ("TCP_STAGE_PORT", "tcp"),
 ];
 
+/// In networks of their own: the services' ports, which are the server's too, and where sidecars tell of themselves.
+const CAPTURED_PORTS: [(&str, u16); 11] = [
+    ("MUTUAL_PORT", 8080),
+    ("PLAIN_PORT", 8081),
+    ("DIRECT_PORT", 8080),
+    ("GRPC_MUTUAL_PORT", 8082),
+    ("GRPC_PLAIN_PORT", 8083),
+    ("GRPC_DIRECT_PORT", 8082),
+    ("TCP_MUTUAL_PORT", 9080),
+    ("TCP_PLAIN_PORT", 9081),
+    ("TCP_DIRECT_PORT", 9080),
+    ("STAGE_PORT", 8084),
+    ("TCP_STAGE_PORT", 9084),
+];
+const HTTP_PORTS: [u16; 4] = [8080, 8081, 8082, 8083];
+const TCP_PORTS: [u16; 2] = [9080, 9081];
+const ADMIN: u16 = 15000;
+const METRICS: u16 = 15020;
+const READINESS: u16 = 15021;
+/// Virtual addresses of the services; each contestant has a mesh of its own.
+const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
+const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
+
 /// A control plane and two sidecars.
 #[derive(Debug)]
 pub(super) struct Voile {
@@ -53,6 +79,8 @@ pub(super) struct Voile {
 
 #[derive(Debug)]
 struct Running {
+    /// Networks of their own, when not on loopback.
+    captured: Option<Captured>,
     control: Supervised,
     sidecars: Vec<Sidecar>,
     ports: Ports,
@@ -72,6 +100,8 @@ struct Ports {
     monitoring: SocketAddr,
     /// By their names in the template.
     services: BTreeMap<&'static str, u16>,
+    client: IpAddr,
+    server: IpAddr,
 }
 
 /// A port that is free on both pods' addresses: a service has the same on the client's listener and the server's.
@@ -102,6 +132,21 @@ impl Ports {
             control: local_port()?,
             monitoring: local_port()?,
             services,
+            client: CLIENT_ADDRESS,
+            server: SERVER_ADDRESS,
+        })
+    }
+
+    /// In networks of their own nobody else has ports: only control planes share an address.
+    fn captured() -> Result<Self, String> {
+        let control =
+            || free_port(GATEWAY.into()).map_err(|e| format!("a port for a control plane: {e}"));
+        Ok(Self {
+            control: control()?,
+            monitoring: control()?,
+            services: CAPTURED_PORTS.into_iter().collect(),
+            client: CLIENT_ADDRESS,
+            server: SERVER_ADDRESS,
         })
     }
 
@@ -113,8 +158,10 @@ impl Ports {
             .map(|(name, port)| ((*name).to_owned(), port.to_string()))
             .collect();
         for (name, value) in [
-            ("CLIENT_ADDRESS", CLIENT_ADDRESS.to_string()),
-            ("SERVER_ADDRESS", SERVER_ADDRESS.to_string()),
+            ("CLIENT_ADDRESS", self.client.to_string()),
+            ("SERVER_ADDRESS", self.server.to_string()),
+            ("SERVER_VIRTUAL", SERVER_VIRTUAL.to_string()),
+            ("DIRECT_VIRTUAL", DIRECT_VIRTUAL.to_string()),
             ("ECHO_ADDRESS", echo.http.ip().to_string()),
             ("ECHO_PORT", echo.http.port().to_string()),
             ("TCP_ECHO_PORT", echo.tcp.port().to_string()),
@@ -122,9 +169,19 @@ impl Ports {
         ] {
             values.push((name.to_owned(), value));
         }
-        let mut text = TEMPLATE.to_owned();
+        let captured = self.client != CLIENT_ADDRESS;
+        let mut text = if captured {
+            CAPTURED_TEMPLATE
+        } else {
+            TEMPLATE
+        }
+        .to_owned();
         for (from, to) in &variant.replace {
             if !text.contains(from) {
+                // Explicit listeners, which this mesh has not, are among what a set of features changes.
+                if captured && TEMPLATE.contains(from) {
+                    continue;
+                }
                 return Err(format!(
                     "variant {}: the mesh has no {from:?} to replace",
                     variant.name
@@ -234,7 +291,18 @@ impl Voile {
             .join(format!("{pod}.token"));
         std::fs::write(&token_file, token.trim())
             .map_err(|e| format!("{}: {e}", token_file.display()))?;
-        let (admin, metrics, readiness) = (local_port()?, local_port()?, local_port()?);
+        let address = if role == CLIENT {
+            ports.client
+        } else {
+            ports.server
+        };
+        let captured = lab.network.is_some();
+        let at = |port: u16| SocketAddr::new(address, port);
+        let (admin, metrics, readiness) = if captured {
+            (at(ADMIN), at(METRICS), at(READINESS))
+        } else {
+            (local_port()?, local_port()?, local_port()?)
+        };
         let spec = lab
             .process(role, &self.process_name(pod), self.program(lab))?
             .args([
@@ -260,6 +328,12 @@ impl Voile {
                 "--workers",
                 &lab.workers.to_string(),
             ])
+            .args(
+                captured
+                    .then_some(["--capture", "redirect"])
+                    .into_iter()
+                    .flatten(),
+            )
             .args(&self.variant.arguments);
         Ok(Sidecar {
             process: spec.start().map_err(|e| e.to_string())?,
@@ -279,7 +353,27 @@ impl Contestant for Voile {
         let folder = peers_folder(lab, &self.variant.name)?;
         let (config, state) = (folder.join("config"), folder.join("state"));
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
-        let ports = Ports::choose()?;
+        let (mut ports, mut captured) = (None, None);
+        if let Some(network) = lab.network {
+            let mut chosen = Ports::captured()?;
+            let inbound: Vec<u16> = HTTP_PORTS.into_iter().chain(TCP_PORTS).collect();
+            let pods = Captured::prepare(
+                lab,
+                network,
+                &self.variant.name,
+                Some(chosen.control),
+                &inbound,
+                (&HTTP_PORTS, &TCP_PORTS),
+            )?;
+            (chosen.client, chosen.server) = (pods.client(), pods.server());
+            (ports, captured) = (Some(chosen), Some(pods));
+        }
+        let ports = match ports {
+            Some(ports) => ports,
+            None => Ports::choose()?,
+        };
+        let placed = captured.as_ref().map(|pods| pods.lab(lab));
+        let lab = placed.as_ref().unwrap_or(lab);
         std::fs::write(
             config.join("mesh.yaml"),
             ports.resources(&lab.echo, &self.variant, &folder)?,
@@ -288,6 +382,7 @@ impl Contestant for Voile {
         let control = self.start_control(lab, &config, &state, &ports)?;
         // What is in here is ended with it, also when something below fails.
         let mut running = Running {
+            captured,
             control,
             sidecars: Vec::new(),
             ports,
@@ -316,7 +411,8 @@ impl Contestant for Voile {
     }
 
     fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
-        let services = &self.running.as_ref()?.ports.services;
+        let running = self.running.as_ref()?;
+        let services = &running.ports.services;
         let port = |ends: &str| {
             let protocol = way.ports();
             let (name, _) = PORTS
@@ -324,10 +420,28 @@ impl Contestant for Voile {
                 .find(|(name, carries)| name.ends_with(ends) && *carries == protocol)?;
             services.get(name).copied()
         };
+        if let Some(captured) = &running.captured {
+            let mutual = port(if way.tls { "MUTUAL_PORT" } else { "PLAIN_PORT" })?;
+            let direct = port("DIRECT_PORT")?;
+            let calls = Calls {
+                service: (SERVER_VIRTUAL, mutual).into(),
+                direct: (DIRECT_VIRTUAL, direct).into(),
+                pod_port: mutual,
+                echo_port: mutual,
+                direct_port: lab.server_hop(&way.protocol).address.port(),
+            };
+            let mut route = captured.route(way, &calls)?;
+            route.host = Some(match way.mode.as_str() {
+                "clientonly" => format!("direct.lab.svc.cluster.local:{direct}"),
+                _ => format!("server.lab.svc.cluster.local:{mutual}"),
+            });
+            return Some(route);
+        }
         let hop = |to, on: IpAddr, port, tls| Hop {
             to,
             address: SocketAddr::new(on, port),
             tls,
+            spot: None,
         };
         let (name, port, mut hops) = match (way.mode.as_str(), way.tls) {
             ("clientonly", false) => {
@@ -350,10 +464,18 @@ impl Contestant for Voile {
             }
             _ => return None,
         };
-        hops.push(lab.echo.hop(&way.protocol));
+        hops.push(lab.server_hop(&way.protocol));
         let mut route = Route::through(hops);
         route.host = Some(format!("{name}:{port}"));
         Some(route)
+    }
+
+    fn captures(&self) -> bool {
+        true
+    }
+
+    fn server(&self, way: &Way) -> Option<Instance> {
+        self.running.as_ref()?.captured.as_ref()?.instance(way)
     }
 
     fn instances(&self, way: &Way) -> Vec<Instance> {
@@ -409,7 +531,7 @@ impl Contestant for Voile {
     }
 
     fn stage(&self, lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
-        let Some(running) = &self.running else {
+        let Some(running) = self.running.as_ref().filter(|r| r.captured.is_none()) else {
             return Ok(None);
         };
         let name = if protocol == "tcp" {
@@ -440,6 +562,9 @@ impl Contestant for Voile {
         let Some(running) = &mut self.running else {
             return Err("Voile does not run".to_owned());
         };
+        if let Some(captured) = &mut running.captured {
+            captured.alive(lab)?;
+        }
         let sidecars = running
             .sidecars
             .iter_mut()
@@ -490,6 +615,9 @@ impl Contestant for Voile {
                 .iter_mut()
                 .map(|sidecar| &mut sidecar.process);
             stop_all(sidecars.chain([&mut running.control]), STOP_GRACE);
+            if let Some(captured) = &mut running.captured {
+                captured.stop();
+            }
         }
     }
 }
@@ -521,6 +649,8 @@ mod tests {
             control: SocketAddr::new(LOCAL, 1),
             monitoring: SocketAddr::new(LOCAL, 2),
             services: PORTS.iter().map(|(name, _)| (*name, 3)).collect(),
+            client: CLIENT_ADDRESS,
+            server: SERVER_ADDRESS,
         };
         let echo = Echo {
             http: SocketAddr::new(LOCAL, 6),
@@ -529,6 +659,13 @@ mod tests {
         let mut variant = Variant::plain("voile");
         let folder = Path::new("/folder");
         ports.resources(&echo, &variant, folder).expect("filled");
+        let captured = Ports {
+            client: LOCAL,
+            ..ports.clone()
+        };
+        captured
+            .resources(&echo, &variant, folder)
+            .expect("filled, too");
         variant.replace = vec![("no such words".to_owned(), String::new())];
         ports
             .resources(&echo, &variant, folder)

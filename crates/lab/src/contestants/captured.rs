@@ -1,0 +1,150 @@
+//! A pair of sidecars in networks of their own: what the load calls is redirected to the client's sidecar, what arrives to
+//! the server's, and neither load nor server knows of them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use voile_host::child::{Supervised, stop_all};
+use voile_host::place::Place;
+
+use super::{CLIENT, CONTROL, Hop, Instance, Route, SERVER, Spot};
+use crate::network::{self, INBOUND, Network, OUTBOUND, Pod};
+use crate::plan::Way;
+use crate::target::{Lab, STOP_GRACE};
+
+/// Two pods with sidecars, the server of one of them, and what is shared with others.
+#[derive(Debug)]
+pub(super) struct Captured {
+    client: Pod,
+    server: Pod,
+    echo: Supervised,
+    control: Place,
+    /// Where the generator is when there is no sidecar at its side.
+    plain_client: Place,
+    plain_server: Pod,
+}
+
+/// What is called on a captured path.
+pub(super) struct Calls {
+    /// What the load calls to get to the server by its own sidecar, and to one that has none.
+    pub(super) service: SocketAddr,
+    pub(super) direct: SocketAddr,
+    /// Where the server's pod is called by the client's sidecar, and its server by the server's sidecar.
+    pub(super) pod_port: u16,
+    pub(super) echo_port: u16,
+    /// The port of the server without a sidecar.
+    pub(super) direct_port: u16,
+}
+
+impl Captured {
+    /// Makes the pods, and starts the server's server on these ports. The sidecar of the server is given what calls
+    /// `inbound`.
+    pub(super) fn prepare(
+        lab: &Lab<'_>,
+        network: &Network,
+        name: &str,
+        control: Option<SocketAddr>,
+        inbound: &[u16],
+        (http, tcp): (&[u16], &[u16]),
+    ) -> Result<Self, String> {
+        let client = network.add_captured(control, Vec::new())?;
+        let server = network.add_captured(control, inbound.to_vec())?;
+        let echo = network.start_echo(lab, &server, &format!("{name}-echo"), http, tcp)?;
+        Ok(Self {
+            client,
+            server,
+            echo,
+            control: network.for_control(),
+            plain_client: network.client.for_application(),
+            plain_server: network.server.clone(),
+        })
+    }
+
+    pub(super) fn client(&self) -> IpAddr {
+        self.client.address
+    }
+
+    pub(super) fn server(&self) -> IpAddr {
+        self.server.address
+    }
+
+    /// The lab with places for what is started next.
+    pub(super) fn lab<'a>(&self, lab: &Lab<'a>) -> Lab<'a> {
+        lab.with_places([
+            (CONTROL, self.control.clone()),
+            (CLIENT, self.client.for_sidecar()),
+            (SERVER, self.server.for_sidecar()),
+        ])
+    }
+
+    /// The path of such requests.
+    pub(super) fn route(&self, way: &Way, calls: &Calls) -> Option<Route> {
+        let on = |pod: &Pod, device, listener| {
+            Some(Spot {
+                namespace: pod.namespace.clone(),
+                device,
+                listener,
+            })
+        };
+        // Redirected to the sidecar before it is a packet, so that is where packets go.
+        let client = Hop {
+            to: CLIENT,
+            address: (Ipv4Addr::LOCALHOST, OUTBOUND).into(),
+            tls: false,
+            spot: on(&self.client, Spot::LOOPBACK, Some(OUTBOUND)),
+        };
+        let server = |tls| Hop {
+            to: SERVER,
+            address: (self.server.address, calls.pod_port).into(),
+            tls,
+            spot: on(&self.server, Spot::ETHERNET, Some(INBOUND)),
+        };
+        let echo = Hop {
+            to: "server",
+            address: (self.server.address, calls.echo_port).into(),
+            tls: false,
+            spot: on(&self.server, Spot::LOOPBACK, None),
+        };
+        let plain = Hop {
+            to: "server",
+            address: (self.plain_server.address, calls.direct_port).into(),
+            tls: false,
+            spot: on(&self.plain_server, Spot::ETHERNET, None),
+        };
+        let inside = self.client.for_application();
+        let (entry, from, hops) = match (way.mode.as_str(), way.tls) {
+            ("clientonly", false) => (calls.direct, inside, vec![client, plain]),
+            ("serveronly", false) => {
+                let hop = server(false);
+                (hop.address, self.plain_client.clone(), vec![hop, echo])
+            }
+            ("both", tls) => (calls.service, inside, vec![client, server(tls), echo]),
+            _ => return None,
+        };
+        Some(Route {
+            entry,
+            host: None,
+            bind: None,
+            from: Some(from),
+            hops,
+        })
+    }
+
+    /// Who serves at the end of such a path, where that is ours.
+    pub(super) fn instance(&self, way: &Way) -> Option<Instance> {
+        (way.mode != "clientonly").then(|| network::server(&self.echo))
+    }
+
+    pub(super) fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        match self.echo.try_exit() {
+            None => Ok(()),
+            Some(exit) => {
+                let name = self.echo.name();
+                Err(format!("{name} {exit}{}", lab.log_end(name)))
+            }
+        }
+    }
+
+    pub(super) fn stop(&mut self) {
+        stop_all([&mut self.echo], STOP_GRACE);
+    }
+}

@@ -1,0 +1,219 @@
+//! Networks of their own for client and server: namespaces joined by veth pairs on a bridge, where sidecars capture what
+//! passes as they do in a mesh.
+//!
+//! ```text
+//! fabric (the lab itself, control planes): bridge 10.210.0.1
+//!    ├── client   load, nobody else                    ├── server   echo, nobody else
+//!    └── of each contestant: client-N  load, sidecar   └── server-N echo, sidecar      (redirect rules in both)
+//! ```
+//! Nothing has to be removed: namespaces end with the last process and descriptor that holds them.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use voile_host::child::Supervised;
+use voile_host::netns::Namespace;
+use voile_host::netns::link::{Bridge, Prefixed};
+use voile_host::netns::rules::{Capture, Rules, Scope, Tool, apply};
+use voile_host::place::{Place, Privileges};
+
+use crate::contestants::Instance;
+use crate::proof::listener_owner;
+use crate::target::{Echo, HTTP, Lab, READY_BOUND};
+
+const PREFIX: u8 = 16;
+/// The bridge: where control planes and the lab itself are.
+pub(crate) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 210, 0, 1);
+/// Ports of the echo server in each pod: HTTP of any version, and bytes.
+pub(crate) const HTTP_PORT: u16 = 8080;
+pub(crate) const TCP_PORT: u16 = 9080;
+/// Where sidecars take what is captured: Istio's ports.
+pub(crate) const OUTBOUND: u16 = 15001;
+pub(crate) const INBOUND: u16 = 15006;
+/// How often we look whether a server listens.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// More pods than any experiment has: a third octet each.
+const MAX_PODS: u8 = 250;
+
+/// A pod: a namespace, and its address in the fabric.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    pub(crate) namespace: Namespace,
+    pub(crate) address: IpAddr,
+}
+
+impl Pod {
+    /// Where a sidecar starts in it.
+    pub(crate) fn for_sidecar(&self) -> Place {
+        Place::new(self.namespace.clone(), Privileges::Sidecar)
+    }
+
+    /// Where generator and server start in it.
+    pub(crate) fn for_application(&self) -> Place {
+        Place::new(self.namespace.clone(), Privileges::Application)
+    }
+}
+
+/// The fabric and the pods that all contestants share.
+pub(crate) struct Network {
+    bridge: Bridge,
+    tool: Tool,
+    fabric: Namespace,
+    pods: Cell<u8>,
+    /// What the server's TCP port does: the option of `voile echo`.
+    tcp: &'static str,
+    /// Where the generator is when no sidecar stands beside it.
+    pub(crate) client: Pod,
+    /// The server without a sidecar.
+    pub(crate) server: Pod,
+}
+
+/// The lab's thread is in the fabric as long as this lives, and then back where it was.
+pub(crate) struct Visit {
+    home: Namespace,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        // It was there before, so it may be again.
+        let _ = self.home.enter();
+    }
+}
+
+impl Network {
+    /// Makes the fabric and the two pods without sidecars.
+    pub(crate) fn create(tcp: &'static str) -> Result<Self, String> {
+        let refused = |e: std::io::Error| {
+            format!(
+                "isolation \"netns\" needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN): {e}; nothing was measured in its place"
+            )
+        };
+        let tool = Tool::find().map_err(|e| format!("isolation \"netns\": {e}"))?;
+        let fabric = Namespace::create().map_err(refused)?;
+        let bridge = fabric
+            .run(|| Bridge::create(&[Prefixed::v4(GATEWAY, PREFIX)]))
+            .and_then(|made| made)
+            .map_err(refused)?;
+        let pods = Cell::new(0);
+        let client = add(&bridge, &pods)?;
+        let server = add(&bridge, &pods)?;
+        Ok(Self {
+            bridge,
+            tool,
+            fabric,
+            pods,
+            tcp,
+            client,
+            server,
+        })
+    }
+
+    /// Moves the calling thread into the fabric.
+    pub(crate) fn visit(&self) -> Result<Visit, String> {
+        let failed = |e: std::io::Error| format!("entering the lab's network: {e}");
+        let home = Namespace::current().map_err(failed)?;
+        self.fabric.enter().map_err(failed)?;
+        Ok(Visit { home })
+    }
+
+    /// The addresses of the shared server; of several (one for each CPU set) that with this number.
+    pub(crate) fn shared_echo(&self, number: usize) -> Result<Echo, String> {
+        let above = u16::try_from(number).map_err(|e| e.to_string())?;
+        let at = |port: u16| SocketAddr::new(self.server.address, port + above);
+        Ok(Echo {
+            http: at(HTTP_PORT),
+            tcp: at(TCP_PORT),
+        })
+    }
+
+    /// Where control planes start.
+    pub(crate) fn for_control(&self) -> Place {
+        Place::new(self.fabric.clone(), Privileges::Application)
+    }
+
+    /// Another pod, whose sidecar is given what is called from inside, and what calls these ports from outside.
+    pub(crate) fn add_captured(
+        &self,
+        control: Option<SocketAddr>,
+        inbound_ports: Vec<u16>,
+    ) -> Result<Pod, String> {
+        let pod = add(&self.bridge, &self.pods)?;
+        let rules = Rules {
+            capture: Some(Capture {
+                outbound: OUTBOUND,
+                inbound: INBOUND,
+                control,
+                inbound_ports: Scope::Only(inbound_ports),
+                ..Capture::default()
+            }),
+            ..Rules::default()
+        };
+        apply(&self.tool, &pod.namespace, &rules, self.bridge.has_v6())
+            .map_err(|e| format!("redirect rules: {e}"))?;
+        Ok(pod)
+    }
+
+    /// Starts the echo server of a pod on these ports, and waits until it listens: by what the kernel says, since a call
+    /// from outside would be given to a sidecar.
+    pub(crate) fn start_echo(
+        &self,
+        lab: &Lab<'_>,
+        pod: &Pod,
+        name: &str,
+        http: &[u16],
+        tcp: &[u16],
+    ) -> Result<Supervised, String> {
+        let addresses = |option: &str, ports: &[u16]| -> Vec<String> {
+            let address = |port: &u16| SocketAddr::new(pod.address, *port).to_string();
+            let one = |port: &u16| [option.to_owned(), address(port)];
+            ports.iter().flat_map(one).collect()
+        };
+        let spec = lab
+            .process("server", name, &lab.voile)?
+            .arg("echo")
+            .args(addresses(HTTP, http))
+            .args(addresses(self.tcp, tcp))
+            .place(pod.for_application());
+        let mut child = spec.start().map_err(|e| e.to_string())?;
+        let deadline = Instant::now() + READY_BOUND;
+        for port in http.iter().chain(tcp) {
+            let address = SocketAddr::new(pod.address, *port);
+            while !matches!(listener_owner(address, None, &[child.pid()]), Ok(Some(_))) {
+                if child.wait(LOOK_EVERY).is_some() || Instant::now() >= deadline || (lab.stopped)()
+                {
+                    return Err(format!(
+                        "{name} does not listen on {address}{}",
+                        lab.log_end(name)
+                    ));
+                }
+            }
+        }
+        Ok(child)
+    }
+}
+
+fn add(bridge: &Bridge, pods: &Cell<u8>) -> Result<Pod, String> {
+    let number = pods.get() + 1;
+    if number > MAX_PODS {
+        return Err(format!("an experiment has no more than {MAX_PODS} pods"));
+    }
+    pods.set(number);
+    let address = Ipv4Addr::new(10, 210, number, 2);
+    let namespace = bridge
+        .add_pod(&[Prefixed::v4(address, PREFIX)], &[GATEWAY.into()])
+        .map_err(|e| format!("a pod's network: {e}"))?;
+    Ok(Pod {
+        namespace,
+        address: address.into(),
+    })
+}
+
+/// The server of a pod as what is charged for its work.
+pub(crate) fn server(child: &Supervised) -> Instance {
+    Instance {
+        name: child.name().to_owned(),
+        role: "server",
+        pids: vec![child.pid()],
+    }
+}
