@@ -86,6 +86,8 @@ pub struct Definition {
     pub cpus: BTreeMap<String, CpuSet>,
     /// What each sidecar may use at most.
     pub limits: Option<Limits>,
+    /// What others published, to be set beside what is measured: of presets.
+    pub claims: Vec<voile_report::claims::Claim>,
     /// What is asked for and not built, in words.
     pub missing: Vec<String>,
 }
@@ -227,6 +229,7 @@ impl Definition {
             targets: targets::targets(&place, written.targets)?,
             isolation,
             limits: place::limits(&place, written.limits.as_ref())?,
+            claims: Vec::new(),
             cpus,
             missing,
         })

@@ -10,6 +10,7 @@ use voile_report::record::{CellKey, Experiment, FORMAT, Kind, Merged, Record};
 use voile_report::summarise::summarise;
 
 use crate::bounds;
+use crate::calibration::calibrate;
 use crate::court::{Clock, Court, Turn};
 use crate::definition::Definition;
 use crate::environment::{environment, now, warnings};
@@ -265,11 +266,16 @@ fn new_record(settings: &Settings) -> Record {
             seed: definition.seed,
             validity: gate::in_words(&definition.validity),
             targets: definition.targets.clone(),
+            claims: definition.claims.clone(),
             ..Experiment::default()
         },
         environment: environment(&settings.voile),
         ..Record::default()
     };
+    // A smoke test measures nothing, so there is nothing to be set beside another machine's.
+    if definition.validity.heed_generator {
+        record.environment.calibration = Some(calibrate());
+    }
     record.notes.extend(warnings(&record.environment));
     let most = definition.cells.iter().filter(|c| c.kind == Kind::Idle);
     if let Some(asked) = most.map(|cell| cell.connections).max() {

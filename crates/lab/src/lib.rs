@@ -7,6 +7,7 @@
 
 mod agreement;
 mod bounds;
+mod calibration;
 mod contestants;
 mod court;
 mod definition;
@@ -24,6 +25,7 @@ mod ledger;
 mod network;
 mod places;
 mod plan;
+mod preset;
 mod proof;
 mod slice;
 mod target;
@@ -40,3 +42,4 @@ pub use generators::{GeneratorSettings, generators, measure_generators, write_ge
 pub use ledger::Keeping;
 pub use places::without as without_places;
 pub use plan::{Cell, Plan};
+pub use preset::{preset, presets};

@@ -5,6 +5,7 @@ mod evidence;
 
 use std::fmt::Write as _;
 
+use crate::claims;
 use crate::columns::{columns, divided};
 use crate::findings;
 use crate::picture;
@@ -56,6 +57,7 @@ pub fn render(record: &Record) -> String {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(note));
     }
     words(&mut page, record);
+    published(&mut page, record);
     targets(&mut page, record);
     table(&mut page, record);
     ratios(&mut page, record);
@@ -83,6 +85,51 @@ fn cell(estimate: Option<&Estimate>, show: fn(f64) -> String) -> String {
         Some(range) => format!("<td>{middle}<small>{range}</small></td>"),
         None => format!("<td>{middle}</td>"),
     }
+}
+
+/// What others published beside what was measured.
+fn published(page: &mut String, record: &Record) {
+    let judged = claims::judge(record);
+    if judged.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        page,
+        "<h2>Published claims</h2>\n<p>{}</p>\n<p class=\"soft\">A claim holds where the whole interval lies within what it says, and does not \
+         hold here where none of it does. Absolute times belong to the machine they were taken on; this is another.</p>\n\
+         <div class=\"scroll\"><table><thead><tr><th class=\"t\">whose</th><th class=\"t\">seen here</th><th class=\"t\">load</th>\
+         <th class=\"t\">verdict</th></tr></thead><tbody>",
+        escape(&claims::count(&judged))
+    );
+    for (claim, measured) in &judged {
+        let _ = writeln!(
+            page,
+            "<tr class=\"head\"><td colspan=\"4\" class=\"t\">{}<small>{}{}</small></td></tr>",
+            escape(&claim.claim),
+            escape(&claim.source),
+            if claim.judged.is_empty() {
+                String::new()
+            } else {
+                format!("; judged: {}", escape(&claim.judged))
+            }
+        );
+        for one in measured {
+            let class = match one.verdict {
+                claims::Verdict::Holds => "good",
+                claims::Verdict::Less | claims::Verdict::More => "bad",
+                claims::Verdict::CannotTell | claims::Verdict::NotMeasured => "soft",
+            };
+            let _ = writeln!(
+                page,
+                "<tr><td class=\"t\">{}</td><td class=\"t\">{}</td><td class=\"t soft\">{}</td><td class=\"t {class}\">{}</td></tr>",
+                escape(&one.contestant),
+                escape(&one.seen),
+                escape(&one.load),
+                one.verdict.in_words()
+            );
+        }
+    }
+    page.push_str("</tbody></table></div>\n");
 }
 
 /// What was promised, and whether it was reached.

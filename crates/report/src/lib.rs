@@ -6,6 +6,7 @@
 //! ```
 
 pub mod agreement;
+pub mod claims;
 mod columns;
 pub mod compare;
 pub mod csv;
@@ -17,6 +18,7 @@ pub mod plots;
 pub mod ranks;
 pub mod record;
 pub mod shape;
+pub mod side_by_side;
 pub mod statistics;
 pub mod summarise;
 mod svg;

@@ -88,6 +88,9 @@ pub struct Experiment {
     /// What was to be reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
+    /// What others published, to be set beside what is measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<crate::claims::Claim>,
     /// Ended early by the user.
     pub interrupted: bool,
 }

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{CellKey, Environment, Estimate, Record};
+use crate::record::{Calibration, CellKey, Environment, Estimate, Record};
 use crate::summarise::{Rounds, by_cell};
+use crate::words::duration;
 
 /// A figure that is compared: its name, and whether less of it is worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +115,38 @@ pub fn measure(environment: &Environment, figure: &str) -> Option<f64> {
 #[must_use]
 pub fn depends_on_speed(figure: &str) -> bool {
     !figure.contains("bytes")
+}
+
+/// One piece of the fixed work: its name, what was found, how it is written.
+pub(crate) type Piece = (&'static str, Option<Estimate>, fn(f64) -> String);
+
+impl Calibration {
+    /// The pieces of work, in words.
+    pub(crate) fn rows(&self) -> [Piece; 4] {
+        let gigabytes: fn(f64) -> String = |value| format!("{value:.2} GB/s");
+        [
+            (
+                "calibration: a message through a bare relay and back",
+                self.relay_round_trip_us,
+                duration,
+            ),
+            (
+                "calibration: the relay's CPU for it",
+                self.relay_cpu_us,
+                duration,
+            ),
+            (
+                "calibration: copying memory",
+                self.memcpy_gigabytes_per_second,
+                gigabytes,
+            ),
+            (
+                "calibration: AES-256-GCM",
+                self.aes_gcm_gigabytes_per_second,
+                gigabytes,
+            ),
+        ]
+    }
 }
 
 /// What does not forbid a comparison, but must be known.

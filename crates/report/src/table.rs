@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::claims;
 use crate::columns::{Column, columns, divided};
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
@@ -37,6 +38,10 @@ pub fn render(record: &Record) -> String {
         text.push_str(&aligned(&rows));
     }
     text.push_str(&ratios(record));
+    if !record.experiment.claims.is_empty() {
+        text.push('\n');
+        text.push_str(&claims::render(record));
+    }
     if !record.verdicts.is_empty() {
         text.push('\n');
         text.push_str(&targets(std::slice::from_ref(record)));

@@ -1,11 +1,14 @@
 //! `voile bench`: run an experiment, draw a record again, list peers. The laboratory itself is the crate `voile-lab`.
 
+mod presets;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use voile_lab::{AgreementSettings, Definition, Keeping, Outcome, Overrides, Plan, Settings};
+use voile_report::record::Record;
 
 /// Measure what a mesh costs on this machine.
 ///
@@ -30,6 +33,21 @@ enum Command {
         #[command(flatten)]
         run: Choices,
     },
+    /// Re-test what Istio published in 2019 on sidecars, connections and rate. Quick: about four minutes.
+    ///
+    /// Prints each published claim beside what is measured here: holds, does not hold here, or cannot tell at this noise; beside
+    /// Envoy's where it is found. What is not built is named.
+    BestPractices(presets::Args),
+    /// Re-test what Istio published in 2020 on protocol detection. Quick: about four minutes.
+    ProtocolDetection(presets::Args),
+    /// Re-test what Istio published in 2020 on security policies, as far as it is built. Quick: about four minutes.
+    SecurityPolicies(presets::Args),
+    /// Re-test a comparison of data planes of 2023, sidecars limited to 1 CPU and 512 MiB. Quick: about three minutes.
+    DataPlanes(presets::Args),
+    /// Re-test Istio's documentation on performance and scalability, as far as it is built. Quick: about three minutes.
+    PerformanceAndScalability(presets::Args),
+    /// All presets, one after the other, each with a record of its own.
+    All(presets::Args),
     /// Draw report.html and results.csv of a record folder again, and print its table.
     Report {
         /// The record folder.
@@ -153,8 +171,16 @@ const INTERRUPTED: u8 = 130;
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::Quick(run) => experiment(voile_lab::quick(), &run).map(drop),
-        Command::Run { files, run } => run_all(&files, &run),
+        Command::Run { files, run } => run_files(&files, &run),
         Command::Targets { folders } => targets(&folders),
+        Command::BestPractices(args) => presets::run(Some("best-practices"), &args),
+        Command::ProtocolDetection(args) => presets::run(Some("protocol-detection"), &args),
+        Command::SecurityPolicies(args) => presets::run(Some("security-policies"), &args),
+        Command::DataPlanes(args) => presets::run(Some("data-planes"), &args),
+        Command::PerformanceAndScalability(args) => {
+            presets::run(Some("performance-and-scalability"), &args)
+        }
+        Command::All(args) => presets::run(None, &args),
         Command::Report { folder, plots } => redraw(&folder, &plots),
         Command::Compare { first, second } => compare(&first, &second),
         Command::Agreement(comparison) => agreement(&comparison),
@@ -190,14 +216,26 @@ fn read(file: &Path) -> Result<Definition, (u8, String)> {
     Definition::parse(&file.display().to_string(), &text).map_err(|e| usage(e.to_string()))
 }
 
-/// Runs each, then says of all which targets were reached. What fails is told and does not keep the others from running.
-fn run_all(files: &[PathBuf], run: &Choices) -> Done {
+fn run_files(files: &[PathBuf], run: &Choices) -> Done {
     let definitions: Vec<Definition> = files
         .iter()
         .map(|file| read(file))
         .collect::<Result<_, _>>()?;
+    let (records, done) = run_all(definitions, run)?;
+    if records.len() > 1 {
+        println!("\n{}", voile_report::table::targets(&records));
+    }
+    done
+}
+
+/// Runs each. What fails of several is told and does not keep the others from running.
+fn run_all(
+    definitions: Vec<Definition>,
+    run: &Choices,
+) -> Result<(Vec<Record>, Done), (u8, String)> {
+    let several = definitions.len() > 1;
     let one = run.out.as_ref().or(run.resume.as_ref());
-    if let (Some(folder), true) = (one, files.len() > 1) {
+    if let (Some(folder), true) = (one, several) {
         let why = format!(
             "{} is one record's folder; without --out each of several experiments gets its own",
             folder.display()
@@ -209,17 +247,14 @@ fn run_all(files: &[PathBuf], run: &Choices) -> Done {
         let name = definition.name.clone();
         match experiment(definition, run) {
             Ok(record) => records.extend(record.map(|record| *record)),
-            Err((code, why)) if files.len() > 1 && !voile_host::interrupt::asked() => {
+            Err((code, why)) if several && !voile_host::interrupt::asked() => {
                 eprintln!("voile bench: {name}: {why}");
                 failure = Some((code, format!("{name} failed")));
             }
             Err(failure) => return Err(failure),
         }
     }
-    if records.len() > 1 {
-        println!("\n{}", voile_report::table::targets(&records));
-    }
-    failure.map_or(Ok(()), Err)
+    Ok((records, failure.map_or(Ok(()), Err)))
 }
 
 fn targets(folders: &[PathBuf]) -> Done {
@@ -237,10 +272,7 @@ fn targets(folders: &[PathBuf]) -> Done {
 }
 
 /// Runs one experiment and writes its record, which is returned; none when it was only asked what would run.
-fn experiment(
-    definition: Definition,
-    run: &Choices,
-) -> Result<Option<Box<voile_report::record::Record>>, (u8, String)> {
+fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record>>, (u8, String)> {
     let only = run
         .only
         .as_ref()

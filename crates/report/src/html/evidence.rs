@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::record::{Record, Verdict};
-use crate::words::{escape, path_title, title};
+use crate::words::{escape, interval, path_title, title};
 
 pub(super) fn write(page: &mut String, record: &Record) {
     invalid(page, record);
@@ -161,6 +161,16 @@ fn environment(page: &mut String, record: &Record) {
             "<tr><td>{name}</td><td class=\"t\">{}</td></tr>",
             escape(&value)
         );
+    }
+    if let Some(calibration) = &environment.calibration {
+        for (name, found, show) in calibration.rows() {
+            let Some(found) = found else { continue };
+            let _ = writeln!(
+                page,
+                "<tr><td>{name}</td><td class=\"t\">{}</td></tr>",
+                escape(&interval(&found, show))
+            );
+        }
     }
     page.push_str("</tbody></table></div>\n");
 }

@@ -1,0 +1,34 @@
+//! `voile bench best-practices` and the other presets: what others published, measured again here.
+
+use super::{Choices, Done, run_all, usage};
+
+/// How a preset is run.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Fewer rounds, loads and seconds: a few minutes.
+    #[arg(long)]
+    quick: bool,
+    #[command(flatten)]
+    run: Choices,
+}
+
+/// Runs one preset, or all.
+pub(super) fn run(name: Option<&'static str>, args: &Args) -> Done {
+    let names = name.map_or_else(voile_lab::presets, |name| vec![name]);
+    let definitions = names
+        .into_iter()
+        .map(|name| voile_lab::preset(name, args.quick))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(usage)?;
+    let several = definitions.len() > 1;
+    let (records, done) = run_all(definitions, &args.run)?;
+    for record in records.iter().filter(|_| several) {
+        let judged = voile_report::claims::judge(record);
+        println!(
+            "{}: {}",
+            record.experiment.name,
+            voile_report::claims::count(&judged)
+        );
+    }
+    done
+}

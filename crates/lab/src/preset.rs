@@ -1,0 +1,157 @@
+//! Presets: experiments that re-test what others published, part of the program so that they run from anywhere. A preset is a
+//! committed definition, with its quick one beside it, and the claims that are judged by it.
+
+use serde::Deserialize;
+use voile_report::claims::Claim;
+
+use crate::bounds;
+use crate::definition::Definition;
+
+/// Name, definition, quick definition.
+type Committed = (&'static str, &'static str, &'static str);
+
+macro_rules! committed {
+    ($name:literal) => {
+        (
+            $name,
+            include_str!(concat!("../../../benchmarks/presets/", $name, ".toml")),
+            include_str!(concat!(
+                "../../../benchmarks/presets/",
+                $name,
+                "-quick.toml"
+            )),
+        )
+    };
+}
+
+const COMMITTED: [Committed; 5] = [
+    committed!("best-practices"),
+    committed!("protocol-detection"),
+    committed!("data-planes"),
+    committed!("performance-and-scalability"),
+    committed!("security-policies"),
+];
+
+const CLAIMS: &str = include_str!("../../../benchmarks/presets/claims.toml");
+
+/// The names of all presets, in the order `all` runs them.
+#[must_use]
+pub fn presets() -> Vec<&'static str> {
+    COMMITTED.iter().map(|(name, ..)| *name).collect()
+}
+
+/// A preset's definition with its claims, whole or quick. Where sidecars cannot be limited as it asks they are not, which is
+/// said in its record.
+///
+/// # Errors
+/// When there is no preset of that name.
+pub fn preset(name: &str, quick: bool) -> Result<Definition, String> {
+    let committed = COMMITTED.iter().find(|(known, ..)| *known == name);
+    let Some((_, whole, short)) = committed else {
+        return Err(format!(
+            "there is no preset \"{name}\"; there are {}",
+            presets().join(", ")
+        ));
+    };
+    let (file, text) = if quick {
+        (format!("{name}-quick.toml"), short)
+    } else {
+        (format!("{name}.toml"), whole)
+    };
+    let mut definition = Definition::parse(&file, text).map_err(|e| e.to_string())?;
+    definition.claims = claims()?
+        .into_iter()
+        .filter(|claim| claim.preset == name)
+        .collect();
+    if let (Some(limits), Err(why)) = (definition.limits, bounds::possible(&definition)) {
+        definition.limits = None;
+        let limits = limits.in_words();
+        definition
+            .missing
+            .push(format!("sidecars are not limited to {limits}: {why}"));
+    }
+    Ok(definition)
+}
+
+fn claims() -> Result<Vec<Claim>, String> {
+    #[derive(Deserialize)]
+    struct File {
+        claims: Vec<Claim>,
+    }
+    let file: File = toml::from_str(CLAIMS).map_err(|e| format!("claims.toml: {e}"))?;
+    Ok(file.claims)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::plan::Plan;
+
+    /// Of what this project's developers have to wait for.
+    const QUICK_SECONDS: u64 = 300;
+
+    #[test]
+    fn quick_takes_minutes_and_each_preset_claims_something() {
+        for name in presets() {
+            let quick = preset(name, true).expect("it is committed");
+            let whole = preset(name, false).expect("it is committed");
+            let takes = |definition| Plan::new(definition, &|_| true).duration().as_secs();
+            assert!(
+                takes(&quick) <= QUICK_SECONDS,
+                "{name}: {} s",
+                takes(&quick)
+            );
+            assert!(takes(&quick) < takes(&whole), "{name}");
+            assert!(quick.claims.len() > 3, "{name}");
+            assert_eq!(quick.claims, whole.claims);
+        }
+        assert!(preset("policies", true).is_err());
+    }
+
+    /// A claim that no cell fits would be "not measured" for ever, and a key that nobody reads would judge nothing.
+    #[test]
+    fn every_claim_has_cells_and_bounds_or_says_what_it_needs() {
+        let known: BTreeSet<&str> = presets().into_iter().collect();
+        for claim in claims().expect("readable") {
+            assert!(known.contains(claim.preset.as_str()), "{}", claim.preset);
+            assert!(
+                !claim.of.is_empty() && !claim.source.is_empty(),
+                "{}",
+                claim.claim
+            );
+            if !claim.needs.is_empty() {
+                continue;
+            }
+            assert!(
+                claim.low.is_some() || claim.high.is_some(),
+                "{}",
+                claim.claim
+            );
+            assert!(
+                !claim.judged.is_empty() && !claim.figure.is_empty(),
+                "{}",
+                claim.claim
+            );
+            for quick in [true, false] {
+                let definition = preset(&claim.preset, quick).expect("it is committed");
+                for contestant in &claim.of {
+                    let fits = definition.cells.iter().any(|cell| {
+                        cell.contestant == *contestant && claim.cells(cell, &definition.cells)
+                    });
+                    assert!(fits, "{} (quick: {quick}): {contestant}", claim.claim);
+                }
+            }
+        }
+        let table: toml::Table = toml::from_str(CLAIMS).expect("TOML");
+        let keys = table["claims"].as_array().expect("claims").iter();
+        let keys: BTreeSet<&String> = keys
+            .flat_map(|claim| claim.as_table().expect("a table").keys())
+            .collect();
+        let read = serde_json::to_value(Claim::default()).expect("JSON");
+        for key in keys {
+            assert!(read.get(key).is_some(), "nobody reads \"{key}\"");
+        }
+    }
+}

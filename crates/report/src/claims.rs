@@ -1,0 +1,466 @@
+//! What others published about a mesh's cost, beside what was measured here. A claim holds where the whole interval lies
+//! within what it says, does not hold here where none of it does, and otherwise this record cannot tell. What needs
+//! something that is not built is named, with what it needs.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::{CellKey, Estimate, Record, Summary};
+use crate::statistics::{estimate, paired_ratio, ratio_of_medians};
+use crate::summarise::{Rounds, by_cell};
+use crate::words::{interval, load_title, ratio, unit};
+
+/// A published sentence, and how it is judged.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Claim {
+    /// The preset that re-tests it.
+    pub preset: String,
+    /// Who said it, where and when.
+    pub source: String,
+    /// What was said, in our words.
+    pub claim: String,
+    /// How it is judged, in words.
+    pub judged: String,
+    /// The figure, as in [`Summary`].
+    pub figure: String,
+    /// Whose: each of these is judged by itself.
+    pub of: Vec<String>,
+    /// In which cells, all that fit.
+    pub cell: Where,
+    /// Judged is the ratio to the same figure there, paired within rounds.
+    pub ratio_to: Option<Where>,
+    /// Judged is the difference to the same figure there, paired within rounds.
+    pub more_than: Option<Where>,
+    /// Judged is how much steeper the figure rises over the upper half of these connections than over the lower: three.
+    pub steeper_over: Vec<u32>,
+    /// No less than this.
+    pub low: Option<f64>,
+    /// No more than this.
+    pub high: Option<f64>,
+    /// What it needs that is not built, or not measured by this preset.
+    pub needs: String,
+}
+
+/// Which cells; what is not said may be anything, or, beside another cell, is as there.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Where {
+    /// As in [`crate::record::Run`], and so on.
+    pub contestant: Option<String>,
+    /// …
+    pub mode: Option<String>,
+    /// …
+    pub tls: Option<bool>,
+    /// …
+    pub protocol: Option<String>,
+    /// …
+    pub rate: Option<u32>,
+    /// …
+    pub connections: Option<u32>,
+}
+
+impl Where {
+    fn fits(&self, cell: &CellKey) -> bool {
+        fn says<T: PartialEq>(wanted: &Option<T>, is: &T) -> bool {
+            wanted.as_ref().is_none_or(|wanted| wanted == is)
+        }
+        says(&self.contestant, &cell.contestant)
+            && says(&self.mode, &cell.mode)
+            && says(&self.tls, &cell.tls)
+            && says(&self.protocol, &cell.protocol)
+            && says(&self.rate, &cell.rate)
+            && says(&self.connections, &cell.connections)
+    }
+
+    /// The cell that differs from this one in what is said.
+    fn beside(&self, cell: &CellKey) -> CellKey {
+        let or = |said: &Option<String>, is: &String| said.clone().unwrap_or_else(|| is.clone());
+        CellKey {
+            contestant: or(&self.contestant, &cell.contestant),
+            mode: or(&self.mode, &cell.mode),
+            tls: self.tls.unwrap_or(cell.tls),
+            protocol: or(&self.protocol, &cell.protocol),
+            rate: self.rate.unwrap_or(cell.rate),
+            connections: self.connections.unwrap_or(cell.connections),
+            ..cell.clone()
+        }
+    }
+}
+
+/// How a claim came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The whole interval lies within it.
+    Holds,
+    /// The whole interval lies below it.
+    Less,
+    /// The whole interval lies above it.
+    More,
+    /// An end of it lies inside the interval, or there is no interval.
+    CannotTell,
+    /// What it needs was not measured.
+    NotMeasured,
+}
+
+impl Verdict {
+    /// For people.
+    #[must_use]
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Less => "does not hold here: less",
+            Self::More => "does not hold here: more",
+            Self::CannotTell => "cannot tell at this noise",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
+/// One measurement beside a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// Whose.
+    pub contestant: String,
+    /// Under which load, in words.
+    pub load: String,
+    /// What was seen, in words.
+    pub seen: String,
+    /// How the claim came out.
+    pub verdict: Verdict,
+}
+
+/// Each claim of a record with what was measured; without a cell that fits there is one that says what it lacks.
+#[must_use]
+pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
+    let cells = by_cell(record);
+    let seed = record.experiment.seed;
+    let claims = record.experiment.claims.iter();
+    claims
+        .map(|claim| {
+            let mut measured = Vec::new();
+            for contestant in &claim.of {
+                let fits = |summary: &&Summary| {
+                    summary.contestant == *contestant && claim.cell.fits(&summary.key())
+                };
+                let found: Vec<Measured> = record
+                    .summary
+                    .iter()
+                    .filter(fits)
+                    .filter_map(|summary| claim.measured(&summary.key(), &cells, seed))
+                    .collect();
+                if found.is_empty() {
+                    measured.push(Measured {
+                        contestant: contestant.clone(),
+                        load: String::new(),
+                        seen: if claim.needs.is_empty() {
+                            "no valid slice of such a cell".to_owned()
+                        } else {
+                            claim.needs.clone()
+                        },
+                        verdict: Verdict::NotMeasured,
+                    });
+                }
+                measured.extend(found);
+            }
+            (claim, measured)
+        })
+        .collect()
+}
+
+type Cells = std::collections::BTreeMap<CellKey, Rounds>;
+
+impl Claim {
+    /// Whether this cell is judged, and what it is judged beside is among these.
+    #[must_use]
+    pub fn cells(&self, cell: &CellKey, all: &[CellKey]) -> bool {
+        let beside = [&self.ratio_to, &self.more_than].into_iter().flatten();
+        self.cell.fits(cell)
+            && beside
+                .into_iter()
+                .all(|other| all.contains(&other.beside(cell)))
+            && self.steeper_over.iter().all(|connections| {
+                let cell = CellKey {
+                    connections: *connections,
+                    ..cell.clone()
+                };
+                all.contains(&cell)
+            })
+    }
+
+    fn measured(&self, key: &CellKey, cells: &Cells, seed: u64) -> Option<Measured> {
+        if !self.needs.is_empty() {
+            return None;
+        }
+        let show = unit(&self.figure).show;
+        let own = cells.get(key)?;
+        let (found, seen) = if let Some(other) = &self.ratio_to {
+            let pairs = self.pairs(own, cells.get(&other.beside(key))?);
+            let found = paired_ratio(&pairs);
+            (found, found.map(|f| interval(&f, ratio)))
+        } else if let Some(other) = &self.more_than {
+            let pairs = self.pairs(own, cells.get(&other.beside(key))?);
+            let differences: Vec<f64> = pairs.iter().map(|pair| pair.0 - pair.1).collect();
+            let found = estimate(&differences);
+            (found, found.map(|f| interval(&f, show)))
+        } else if let [low, middle, high] = self.steeper_over[..] {
+            // Told once, of the upper end.
+            if key.connections != high {
+                return None;
+            }
+            let found = self.steeper(key, cells, [low, middle, high], seed);
+            (found, found.map(|f| interval(&f, ratio)))
+        } else {
+            let values: Vec<f64> = own
+                .values()
+                .filter_map(|f| f.get(&self.figure).copied())
+                .collect();
+            let found = estimate(&values);
+            (found, found.map(|f| interval(&f, show)))
+        };
+        let found = found?;
+        Some(Measured {
+            contestant: key.contestant.clone(),
+            load: load_title(key),
+            seen: seen?,
+            verdict: self.verdict(&found),
+        })
+    }
+
+    fn pairs(&self, ours: &Rounds, theirs: &Rounds) -> Vec<(f64, f64)> {
+        let both = ours.iter().filter_map(|(round, figures)| {
+            Some((
+                *figures.get(&self.figure)?,
+                *theirs.get(round)?.get(&self.figure)?,
+            ))
+        });
+        both.collect()
+    }
+
+    /// The slope between the upper two connection counts divided by that between the lower two.
+    fn steeper(&self, key: &CellKey, cells: &Cells, at: [u32; 3], seed: u64) -> Option<Estimate> {
+        let of = |connections: u32| {
+            let key = CellKey {
+                connections,
+                ..key.clone()
+            };
+            cells.get(&key)
+        };
+        let [low, middle, high] = [of(at[0])?, of(at[1])?, of(at[2])?];
+        let [x0, x1, x2] = at.map(f64::from);
+        let value = |rounds: &Rounds, round: &u32| rounds.get(round)?.get(&self.figure).copied();
+        let slopes: Vec<(f64, f64)> = high
+            .keys()
+            .filter_map(|round| {
+                let [y0, y1, y2] = [
+                    value(low, round)?,
+                    value(middle, round)?,
+                    value(high, round)?,
+                ];
+                Some(((y2 - y1) / (x2 - x1), (y1 - y0) / (x1 - x0)))
+            })
+            .collect();
+        ratio_of_medians(&slopes, seed)
+    }
+
+    fn verdict(&self, found: &Estimate) -> Verdict {
+        let (Some(least), Some(most)) = (found.low, found.high) else {
+            return Verdict::CannotTell;
+        };
+        let low = self.low.unwrap_or(f64::NEG_INFINITY);
+        let high = self.high.unwrap_or(f64::INFINITY);
+        if least >= low && most <= high {
+            Verdict::Holds
+        } else if most < low {
+            Verdict::Less
+        } else if least > high {
+            Verdict::More
+        } else {
+            Verdict::CannotTell
+        }
+    }
+}
+
+/// Claims and measurements for the terminal; nothing where a record has no claims.
+#[must_use]
+pub fn render(record: &Record) -> String {
+    let judged = judge(record);
+    let mut text = String::new();
+    let mut last = "";
+    for (claim, measured) in &judged {
+        if claim.source != last {
+            let _ = writeln!(text, "{}", claim.source);
+            last = &claim.source;
+        }
+        let _ = writeln!(text, "  {}", claim.claim);
+        if !claim.judged.is_empty() {
+            let _ = writeln!(text, "    judged: {}", claim.judged);
+        }
+        for one in measured {
+            let _ = writeln!(
+                text,
+                "    {:<17}{}",
+                one.contestant,
+                [one.verdict.in_words(), &one.seen, &one.load]
+                    .into_iter()
+                    .filter(|word| !word.is_empty())
+                    .collect::<Vec<_>>()
+                    .join("; ")
+            );
+        }
+    }
+    if !judged.is_empty() {
+        let _ = writeln!(text, "{}", count(&judged));
+    }
+    text
+}
+
+/// `Of 24 comparisons …`, for the summary too.
+#[must_use]
+pub fn count(judged: &[(&Claim, Vec<Measured>)]) -> String {
+    let all = || judged.iter().flat_map(|(_, measured)| measured);
+    let of = |verdict: &[Verdict]| all().filter(|one| verdict.contains(&one.verdict)).count();
+    format!(
+        "{} published claims, {} comparisons: {} hold, {} do not hold here, {} cannot be told at this noise, {} are not measured.",
+        judged.len(),
+        all().count(),
+        of(&[Verdict::Holds]),
+        of(&[Verdict::Less, Verdict::More]),
+        of(&[Verdict::CannotTell]),
+        of(&[Verdict::NotMeasured])
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Run;
+    use crate::summarise::summarise;
+
+    /// Eight rounds through two sidecars at 2, 16 and 64 connections; a connection adds `slope` µs, from 16 on `upper`.
+    fn record(slope: f64, upper: f64) -> Record {
+        let mut record = Record::default();
+        for round in 1..=8 {
+            for (contestant, times) in [("voile", 1.0), ("envoy", 3.0)] {
+                for connections in [2, 16, 64] {
+                    let mut run = Run {
+                        contestant: contestant.to_owned(),
+                        mode: "both".to_owned(),
+                        rate: 1000.0,
+                        connections,
+                        round,
+                        valid: true,
+                        ..Run::default()
+                    };
+                    let over = f64::from(connections).min(16.0) * slope
+                        + f64::from(connections.saturating_sub(16)) * upper;
+                    run.latency_us.p50 =
+                        Some((100.0 + over) * times * (1.0 + f64::from(round) / 1000.0));
+                    record.runs.push(run);
+                }
+            }
+        }
+        record
+    }
+
+    fn verdicts(mut record: Record, claim: Claim) -> Vec<Verdict> {
+        record.experiment.claims = vec![Claim {
+            figure: "latency_us.p50".to_owned(),
+            of: vec!["voile".to_owned()],
+            ..claim
+        }];
+        summarise(&mut record);
+        let judged = judge(&record);
+        let text = render(&record);
+        assert!(text.contains(judged[0].1[0].verdict.in_words()), "{text}");
+        judged[0].1.iter().map(|one| one.verdict).collect()
+    }
+
+    #[test]
+    fn a_claim_is_judged_by_the_whole_interval() {
+        let at = |connections| Where {
+            connections: Some(connections),
+            ..Where::default()
+        };
+        let claim = |low, high| Claim {
+            cell: at(2),
+            low,
+            high,
+            ..Claim::default()
+        };
+        for (low, high, expected) in [
+            (Some(50.0), Some(200.0), Verdict::Holds),
+            (None, Some(50.0), Verdict::More),
+            (Some(200.0), None, Verdict::Less),
+            (None, Some(104.5), Verdict::CannotTell),
+        ] {
+            assert_eq!(verdicts(record(2.0, 2.0), claim(low, high)), [expected]);
+        }
+        // Without a word on connections every cell is judged.
+        let every = Claim {
+            high: Some(1e6),
+            ..Claim::default()
+        };
+        assert_eq!(verdicts(record(2.0, 2.0), every), [Verdict::Holds; 3]);
+    }
+
+    #[test]
+    fn ratios_differences_and_slopes_are_paired_within_rounds() {
+        let envoy = Where {
+            contestant: Some("envoy".to_owned()),
+            ..Where::default()
+        };
+        let third = Claim {
+            cell: Where {
+                connections: Some(64),
+                ..Where::default()
+            },
+            ratio_to: Some(envoy.clone()),
+            low: Some(0.333),
+            high: Some(0.334),
+            ..Claim::default()
+        };
+        assert_eq!(verdicts(record(2.0, 2.0), third.clone()), [Verdict::Holds]);
+        let less = Claim {
+            ratio_to: None,
+            more_than: Some(envoy),
+            low: None,
+            high: Some(-100.0),
+            ..third
+        };
+        assert_eq!(verdicts(record(2.0, 2.0), less), [Verdict::Holds]);
+        let steady = Claim {
+            steeper_over: vec![2, 16, 64],
+            low: Some(0.5),
+            high: Some(2.0),
+            ..Claim::default()
+        };
+        assert_eq!(verdicts(record(2.0, 2.0), steady.clone()), [Verdict::Holds]);
+        assert_eq!(verdicts(record(2.0, 9.0), steady), [Verdict::More]);
+    }
+
+    #[test]
+    fn what_is_not_built_is_named() {
+        let claim = Claim {
+            needs: "a waypoint, which is not built yet".to_owned(),
+            ..Claim::default()
+        };
+        assert_eq!(
+            verdicts(record(1.0, 1.0), claim.clone()),
+            [Verdict::NotMeasured]
+        );
+        let mut with = record(1.0, 1.0);
+        with.experiment.claims = vec![Claim {
+            of: vec!["voile".to_owned()],
+            ..claim
+        }];
+        summarise(&mut with);
+        let text = render(&with);
+        assert!(
+            text.contains("a waypoint, which is not built yet")
+                && text.contains("1 are not measured"),
+            "{text}"
+        );
+    }
+}
