@@ -168,7 +168,10 @@ fn pass_on(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
 
 fn cpu_of_this_thread() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
 }
 
 #[cfg(test)]

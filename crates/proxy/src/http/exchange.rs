@@ -480,7 +480,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         let local = Local {
             status: failure.status,
             flag: failure.flag,
-            details: "upstream_connection_failure",
+            details: failure.details,
             reason: &failure.reason,
             unprocessed: true,
         };

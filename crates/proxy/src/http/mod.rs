@@ -26,6 +26,7 @@ pub use drain::Drain;
 pub use head::{Head, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
+pub(crate) use role::UNREACHED;
 pub use role::{
     ConnectFailure, Exchange, Grpc, HttpRole, Observe, Refusal, ResponseFlag, Route, UpstreamHttp,
 };

@@ -186,7 +186,12 @@ pub struct ConnectFailure {
     pub reason: Cow<'static, str>,
     /// For logs and metrics.
     pub flag: ResponseFlag,
+    /// For logs: [`UNREACHED`], and in braces why, if more is known.
+    pub details: &'static str,
 }
+
+/// How details begin when no attempt reached anybody.
+pub(crate) const UNREACHED: &str = "upstream_connection_failure";
 
 impl ConnectFailure {
     /// A failure with its reason.
@@ -195,6 +200,7 @@ impl ConnectFailure {
             status: 503,
             reason: reason.into(),
             flag: ResponseFlag::UpstreamConnectionFailure,
+            details: UNREACHED,
         }
     }
 
@@ -204,6 +210,7 @@ impl ConnectFailure {
             status: 501,
             reason: reason.into(),
             flag: ResponseFlag::UpstreamProtocolError,
+            details: UNREACHED,
         }
     }
 
@@ -213,6 +220,7 @@ impl ConnectFailure {
             status: 503,
             reason: reason.into(),
             flag: ResponseFlag::NoHealthyUpstream,
+            details: UNREACHED,
         }
     }
 }

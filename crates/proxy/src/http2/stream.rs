@@ -199,7 +199,7 @@ async fn forward<R: HttpRole + 'static>(
             }
             Err(Missing::Upstream(failure)) => {
                 let flag = failure.flag;
-                let details = "upstream_connection_failure";
+                let details = failure.details;
                 return call.answer(failure.status, flag, details, &failure.reason, tally);
             }
         };

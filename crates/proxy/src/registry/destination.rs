@@ -9,7 +9,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use voile_traffic::{RetryBudget, RetryPolicy};
+use voile_traffic::{Conditions, RetryBudget, RetryPolicy};
 
 use voile_identity::Identity;
 use voile_model::{Port, ServiceKey, mesh};
@@ -292,8 +292,13 @@ impl Registry {
     }
 
     fn passthrough(&self, to: SocketAddr) -> ServicePlan {
+        // There is one address and no other: who does not answer there is not asked again, as in Istio.
+        let retry = RetryPolicy {
+            on: Conditions::REFUSED.and(Conditions::RESET_BEFORE_REQUEST),
+            ..RetryPolicy::default()
+        };
         ServicePlan {
-            retry: RetryPolicy::default(),
+            retry,
             retry_budget: RetryBudget::default(),
             service: outside(PASSTHROUGH),
             port: to.port(),

@@ -2,6 +2,7 @@
 //! verifies who answered before a byte of the application goes out.
 
 use std::cell::Cell;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,9 +13,10 @@ use tokio::net::TcpStream;
 use voile_identity::{Identity, identity_of, verify_expected};
 use voile_telemetry::{GRPC, Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
 use voile_traffic::Candidate;
-use voile_transport::{self as transport, Stream, TLS_HANDSHAKE_TIMEOUT};
+use voile_transport::{self as transport, ConnectError, Stream, TLS_HANDSHAKE_TIMEOUT};
 
 use super::{Worker, count};
+use crate::http::UNREACHED;
 use crate::plan::EndpointPlan;
 
 /// See the module.
@@ -86,6 +88,8 @@ pub(crate) struct Unreachable {
     pub(crate) detail: String,
     /// There was nobody to connect to: no address at all.
     pub(crate) nobody: bool,
+    /// For access logs of HTTP.
+    pub(crate) details: &'static str,
 }
 
 impl Unreachable {
@@ -94,6 +98,37 @@ impl Unreachable {
             public,
             detail,
             nobody: false,
+            details: UNREACHED,
+        }
+    }
+
+    /// What the kernel says of a connection that was not made.
+    fn unconnected(error: &ConnectError) -> Self {
+        let (public, details) = match error {
+            ConnectError::Timeout { .. } => (
+                "upstream connect error: no answer in time",
+                "upstream_connection_failure{connect_timeout}",
+            ),
+            ConnectError::Failed { error, .. } => match error.kind() {
+                ErrorKind::ConnectionRefused => (
+                    "upstream connect error: connection refused",
+                    "upstream_connection_failure{connection_refused}",
+                ),
+                ErrorKind::HostUnreachable => (
+                    "upstream connect error: no route to host",
+                    "upstream_connection_failure{no_route_to_host}",
+                ),
+                ErrorKind::NetworkUnreachable => (
+                    "upstream connect error: network is unreachable",
+                    "upstream_connection_failure{network_unreachable}",
+                ),
+                _ => ("upstream connect error", UNREACHED),
+            },
+            ConnectError::Source { .. } => ("upstream connect error", UNREACHED),
+        };
+        Self {
+            details,
+            ..Self::new(public, error.to_string())
         }
     }
 }
@@ -198,6 +233,7 @@ impl Endpoint {
             public: "no healthy upstream",
             detail: format!("{host}: {why}"),
             nobody: true,
+            details: UNREACHED,
         })?;
         let mut failure = None;
         for address in addresses.iter().take(MAX_TRIES) {
@@ -217,7 +253,7 @@ async fn connect_to(worker: &Worker, to: SocketAddr) -> Result<TcpStream, Unreac
     let connecting = transport::connect(to, worker.outward(), limit);
     connecting
         .await
-        .map_err(|error| Unreachable::new("upstream connect error", error.to_string()))
+        .map_err(|error| Unreachable::unconnected(&error))
 }
 
 /// Whether whoever answered is one of those expected.

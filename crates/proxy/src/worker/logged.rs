@@ -13,7 +13,7 @@ use voile_telemetry::trace::{self, SpanFacts};
 
 use super::Worker;
 use super::notes::{Notes, Seen};
-use crate::http::{Exchange, Head, HttpRole};
+use crate::http::{Exchange, Head, HttpRole, UNREACHED};
 
 /// Istio's name of the route that nobody configured.
 const DEFAULT_ROUTE: &str = "default";
@@ -211,7 +211,8 @@ pub(crate) fn http<R: HttpRole>(
         trace_id: &trace_id,
     };
     let own = worker.principal.borrow();
-    let unreached = exchange.details == "upstream_connection_failure";
+    let unreached = exchange.details.strip_prefix(UNREACHED);
+    let unreached = unreached.map(|why| why.trim_matches(['{', '}']));
     let entry = Entry {
         http: Some(http),
         start: SystemTime::now()
@@ -221,7 +222,10 @@ pub(crate) fn http<R: HttpRole>(
         flags: exchange.flag.code(),
         details: exchange.details,
         termination: "",
-        upstream_failure: if unreached { exchange.details } else { "" },
+        upstream_failure: match unreached {
+            Some("") => exchange.details,
+            why => why.unwrap_or_default(),
+        },
         downstream_failure: "",
         received: exchange.request_body_bytes,
         sent: exchange.response_body_bytes,

@@ -265,6 +265,7 @@ async fn to_service(
             public,
             detail,
             nobody,
+            ..
         }) => {
             tracing::debug!(
                 service = service.cluster,

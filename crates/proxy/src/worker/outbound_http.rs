@@ -268,9 +268,13 @@ impl HttpRole for OutboundRole {
             let service = service.map(|service| service.cluster.as_str());
             let error = unreachable.detail;
             tracing::debug!(service, error, "upstream not reached");
-            match unreachable.nobody {
+            let failure = match unreachable.nobody {
                 true => ConnectFailure::nobody(unreachable.public),
                 false => ConnectFailure::new(unreachable.public),
+            };
+            ConnectFailure {
+                details: unreachable.details,
+                ..failure
             }
         })
     }

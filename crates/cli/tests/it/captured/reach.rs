@@ -78,6 +78,29 @@ fn services_pods_and_the_world_are_reached_by_their_addresses() {
 }
 
 #[test]
+fn who_calls_where_nobody_is_hears_so_at_once_and_the_log_says_why() {
+    let Some(mesh) = Captured::start("STRICT", "outboundTrafficPolicy: {mode: ALLOW_ANY}") else {
+        return;
+    };
+    let nobody = Ipv4Addr::new(10, 244, 9, 9);
+    for (to, why) in [
+        ((nobody, 8080), "no_route_to_host"),
+        ((WORLD, 8099), "connection_refused"),
+    ] {
+        let answer = ask(&mesh.client, to);
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer:?}");
+        let told = format!(" 503 UF upstream_connection_failure{{{why}}} - \"{why}\" ");
+        wait_until("the log tells why", || mesh.client_log().contains(&told));
+    }
+    let mut opaque = connect(&mesh.client, (nobody, 7777));
+    opaque.write_all(&[0, 1, 2, 3]).expect("sent");
+    assert!(opaque.read(&mut [0]).is_err(), "a reset, not an end");
+    wait_until("the log tells why", || {
+        mesh.client_log().contains("no route to host")
+    });
+}
+
+#[test]
 fn a_registry_only_mesh_reaches_what_it_knows_and_nothing_else() {
     let Some(mesh) = Captured::start("STRICT", "outboundTrafficPolicy: {mode: REGISTRY_ONLY}")
     else {
