@@ -1,141 +1,263 @@
-//! Two records of the same experiment, one divided by the other: before and after a change. They were not measured in the
-//! same rounds, so nothing can be paired, and what the machine did in between stands in every ratio; the page says so.
+//! Two records of the same experiment, one divided by the other: before and after a change, or one machine and another. They
+//! were not measured in the same rounds, so nothing can be paired, and what the machine did in between stands in every
+//! ratio; the page says so. Figures of two machines are divided by each machine's own speed first.
 
-use crate::record::{Estimate, Record};
+use std::fmt::Write as _;
+
+use crate::plots::Plot;
+use crate::record::{CellKey, Estimate, Record};
+use crate::side_by_side::{
+    Compared, FIGURES, cells, comparable, depends_on_speed, differences, measure, same_machine,
+    values,
+};
 use crate::statistics::unpaired_ratio;
-use crate::summarise::by_cell;
+use crate::svg::dots;
 use crate::table::{Row, aligned, heading};
-use crate::words::{self, interval, ratio};
+use crate::words::{self, escape, interval, ratio};
 
-/// What is compared, and its heading.
-const FIGURES: [(&str, &str); 5] = [
-    ("latency_us.p50", "p50"),
-    ("latency_us.p99", "p99"),
-    ("sidecar.cpu_us_per_request", "CPU/request/sidecar"),
-    ("machine_cpu_us_per_request", "machine CPU/request"),
-    ("sidecar.rss_bytes", "RSS/sidecar"),
-];
+/// A figure of one cell in both records.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compare {
+    /// Whose, on which path, under which load.
+    pub cell: CellKey,
+    /// Which.
+    pub figure: Compared,
+    /// First divided by second.
+    pub ratio: Estimate,
+    /// Whether both were divided by their machine's speed first.
+    pub multiple: bool,
+}
+
+impl Compare {
+    /// What the interval says of the ratio: nothing, where it holds 1.
+    #[must_use]
+    pub fn differs(&self) -> bool {
+        self.ratio.low.is_some_and(|low| low > 1.0)
+            || self.ratio.high.is_some_and(|high| high < 1.0)
+    }
+
+    fn sign(&self) -> &'static str {
+        match (self.differs(), self.ratio.median > 1.0) {
+            (false, _) => "",
+            (true, true) => " ▲",
+            (true, false) => " ▼",
+        }
+    }
+}
+
+/// What can be divided, cell by cell.
+///
+/// # Errors
+/// When they cannot be compared: another profile, another load, no cell in common.
+pub fn compare(first: &Record, second: &Record) -> Result<Vec<Compare>, String> {
+    comparable(first, second)?;
+    let same = same_machine(&first.environment, &second.environment);
+    let (ours, theirs) = (cells(first), cells(second));
+    let mut compared = Vec::new();
+    for (cell, rounds) in &ours {
+        let Some(others) = theirs.get(cell) else {
+            continue;
+        };
+        for figure in FIGURES {
+            let multiple = !same && depends_on_speed(figure.name);
+            let by = |record: &Record| match multiple {
+                true => measure(&record.environment, figure.name),
+                false => Some(1.0),
+            };
+            // A figure of an uncalibrated machine says nothing beside another machine's.
+            let (Some(a), Some(b)) = (by(first), by(second)) else {
+                continue;
+            };
+            let over = |rounds, by: f64| -> Vec<f64> {
+                let values = values(cell, rounds, figure.name).into_iter();
+                values.map(|value| value / by).collect()
+            };
+            let (a, b) = (over(rounds, a), over(others, b));
+            if let Some(ratio) = unpaired_ratio(&a, &b, first.experiment.seed) {
+                compared.push(Compare {
+                    cell: cell.clone(),
+                    figure,
+                    ratio,
+                    multiple,
+                });
+            }
+        }
+    }
+    if !compared.is_empty() {
+        return Ok(compared);
+    }
+    Err(if ours.keys().any(|cell| theirs.contains_key(cell)) && !same {
+        "the records are of different machines, and not both know how fast theirs is (environment.calibration)"
+    } else {
+        "the records have no cell in common"
+    }
+    .to_owned())
+}
+
+/// What must be known before any ratio is read.
+fn terms(first: &Record, second: &Record, compared: &[Compare]) -> Vec<String> {
+    let name = |record: &Record| {
+        format!(
+            "{} ({})",
+            record.experiment.name, record.experiment.started_at
+        )
+    };
+    let mut terms = vec![format!(
+        "{} divided by {}: ratios of medians with 95 % intervals. Not measured in the same rounds, so nothing is paired: a machine that \
+         changed in between looks like a difference.",
+        name(first),
+        name(second)
+    )];
+    let told = compared
+        .iter()
+        .filter(|one| one.ratio.low.is_some())
+        .count();
+    let differ = compared.iter().filter(|one| one.differs()).count();
+    terms.push(format!(
+        "▲ and ▼ mark ratios whose interval does not hold 1: {differ} of {told}. About {:.0} of {told} would by chance alone, if nothing differed.",
+        told as f64 * 0.05
+    ));
+    if compared.iter().any(|one| one.multiple) {
+        terms.push(
+            "The machines differ: latencies are in multiples of a message's round trip through a bare relay, CPU and requests per second in multiples \
+             of the relay's CPU for it, throughput in multiples of AES-256-GCM, each of its own machine. Memory is as it is."
+                .to_owned(),
+        );
+    }
+    terms.extend(differences(first, second));
+    terms
+}
 
 /// Compares them, in text.
 ///
 /// # Errors
-/// When they cannot be compared: another profile, another load, no cell in common.
+/// As [`compare`].
 pub fn render(first: &Record, second: &Record) -> Result<String, String> {
-    refuse(first, second)?;
-    let (ours, theirs) = (by_cell(first), by_cell(second));
-    let seed = first.experiment.seed;
-    let mut rows = vec![heading(
-        &[&[""][..], &FIGURES.map(|(_, title)| title)].concat(),
-    )];
+    let compared = compare(first, second)?;
+    let shown: Vec<Compared> = shown(&compared);
+    let titles: Vec<&str> = [""]
+        .into_iter()
+        .chain(shown.iter().map(|f| f.title))
+        .collect();
+    let mut rows = vec![heading(&titles)];
     let mut last = String::new();
-    for (key, rounds) in &ours {
-        let Some(others) = theirs.get(key) else {
-            continue;
-        };
-        let title = words::title(key);
+    for (cell, of_cell) in by_cell(&compared) {
+        let title = words::title(cell);
         if title != last {
             rows.push(Row::Title(title.clone()));
             last = title;
         }
-        let cells = FIGURES.iter().map(|(name, _)| {
-            let values = |rounds: &std::collections::BTreeMap<u32, crate::summarise::Figures>| {
-                rounds
-                    .values()
-                    .filter_map(|f| f.get(*name).copied())
-                    .collect::<Vec<f64>>()
-            };
-            let found: Option<Estimate> = unpaired_ratio(&values(rounds), &values(others), seed);
-            found.map_or_else(|| "–".to_owned(), |r| interval(&r, ratio))
+        let figures = shown.iter().map(|figure| {
+            let found = of_cell.iter().find(|one| one.figure == *figure);
+            found.map_or_else(|| "–".to_owned(), |one| told(one))
         });
         rows.push(Row::Cells(
-            std::iter::once(key.contestant.clone())
-                .chain(cells)
+            [cell.contestant.clone()]
+                .into_iter()
+                .chain(figures)
                 .collect(),
         ));
     }
-    if rows.len() == 1 {
-        return Err("the records have no cell in common".to_owned());
-    }
-    let mut text = format!(
-        "{} ({}) divided by {} ({}): ratios of medians with 95 % intervals.\n\
-         Not measured in the same rounds: a machine that changed in between looks like a difference.\n",
-        first.experiment.name,
-        first.experiment.started_at,
-        second.experiment.name,
-        second.experiment.started_at
-    );
-    for difference in differences(first, second) {
-        text += &difference;
-        text.push('\n');
-    }
-    Ok(text + "\n" + &aligned(&rows))
+    let terms = terms(first, second, &compared).join("\n");
+    Ok(format!("{terms}\n\n{}", aligned(&rows)))
 }
 
-/// What forbids a comparison.
-fn refuse(first: &Record, second: &Record) -> Result<(), String> {
-    let (a, b) = (&first.environment.profile, &second.environment.profile);
-    if a != b {
-        return Err(format!(
-            "the first record is of a {a} build, the second of a {b} build: figures of different profiles are not compared"
-        ));
+fn told(one: &Compare) -> String {
+    format!("{}{}", interval(&one.ratio, ratio), one.sign())
+}
+
+fn shown(compared: &[Compare]) -> Vec<Compared> {
+    let is_there = |figure: &Compared| compared.iter().any(|one| one.figure == *figure);
+    FIGURES.into_iter().filter(is_there).collect()
+}
+
+fn by_cell(compared: &[Compare]) -> Vec<(&CellKey, Vec<&Compare>)> {
+    let mut cells: Vec<(&CellKey, Vec<&Compare>)> = Vec::new();
+    for one in compared {
+        match cells.last_mut().filter(|(cell, _)| **cell == one.cell) {
+            Some((_, of_cell)) => of_cell.push(one),
+            None => cells.push((&one.cell, vec![one])),
+        }
     }
-    let load = |record: &Record| {
-        let run = record.runs.first();
-        format!(
-            "{} requests/s over {} connections, {} bytes, {} workers",
-            run.map_or(0.0, |run| run.rate),
-            run.map_or(0, |run| run.connections),
-            record.experiment.size_bytes,
-            record.experiment.workers
-        )
+    cells
+}
+
+/// One plot for each figure: a dot with its interval for each cell.
+#[must_use]
+pub fn plots(compared: &[Compare]) -> Vec<Plot> {
+    let plot = |figure: &Compared| {
+        let rows: Vec<(String, Estimate)> = compared
+            .iter()
+            .filter(|one| one.figure == *figure)
+            .map(|one| (crate::plots::brief(&one.cell), one.ratio))
+            .collect();
+        let title = format!("{}: first divided by second", figure.title);
+        let svg = dots(&title, &rows);
+        Plot::new("compare", title, svg)
     };
-    let (a, b) = (load(first), load(second));
-    if a == b {
-        return Ok(());
-    }
-    Err(format!("the records are of different loads: {a}; {b}"))
+    shown(compared).iter().map(plot).collect()
 }
 
-/// What does not forbid it, but must be known.
-fn differences(first: &Record, second: &Record) -> Vec<String> {
-    let (a, b) = (&first.environment, &second.environment);
-    let mut differences = Vec::new();
-    for (what, a, b) in [
-        ("processor", &a.cpu, &b.cpu),
-        ("kernel", &a.kernel, &b.kernel),
-        ("machine", &a.host, &b.host),
-    ] {
-        if a != b {
-            differences.push(format!("Another {what}: {a}; {b}."));
+/// Compares them, as a page of its own.
+///
+/// # Errors
+/// As [`compare`].
+pub fn page(first: &Record, second: &Record) -> Result<String, String> {
+    let compared = compare(first, second)?;
+    let names = [first, second].map(|record| record.experiment.name.as_str());
+    let mut page = crate::html::head(&names.join(" beside "));
+    for term in terms(first, second, &compared) {
+        let _ = writeln!(page, "<p>{}</p>", escape(&term));
+    }
+    page.push_str("<div class=\"plots\">\n");
+    for plot in plots(&compared) {
+        let _ = writeln!(
+            page,
+            "<figure id=\"{}\"><h3>{}</h3>{}</figure>",
+            plot.id,
+            escape(&plot.title),
+            plot.svg
+        );
+    }
+    page.push_str(
+        "</div>\n<h2>Ratios</h2>\n<div class=\"scroll\"><table><thead><tr><th>contestant</th>",
+    );
+    let shown = shown(&compared);
+    for figure in &shown {
+        let _ = write!(page, "<th>{}</th>", figure.title.replace('/', "/<wbr>"));
+    }
+    page.push_str("</tr></thead><tbody>\n");
+    let mut last = String::new();
+    for (cell, of_cell) in by_cell(&compared) {
+        let title = words::title(cell);
+        if title != last {
+            let _ = writeln!(
+                page,
+                "<tr class=\"head\"><td colspan=\"{}\">{}</td></tr>",
+                shown.len() + 1,
+                escape(&title)
+            );
+            last = title;
         }
-    }
-    if a.cores != b.cores {
-        differences.push(format!("Other cores: {}; {}.", a.cores, b.cores));
-    }
-    let names: std::collections::BTreeSet<&String> =
-        a.versions.keys().chain(b.versions.keys()).collect();
-    for name in names {
-        let version = |versions: &std::collections::BTreeMap<String, String>| {
-            versions
-                .get(name)
-                .cloned()
-                .unwrap_or_else(|| "absent".to_owned())
-        };
-        let (a, b) = (version(&a.versions), version(&b.versions));
-        if a != b {
-            differences.push(format!("Another {name}: {a}; {b}."));
+        let _ = write!(page, "<tr><td>{}</td>", escape(&cell.contestant));
+        for figure in &shown {
+            let found = of_cell.iter().find(|one| one.figure == *figure);
+            let _ = write!(
+                page,
+                "<td>{}</td>",
+                found.map_or_else(|| "–".to_owned(), |one| escape(&told(one)))
+            );
         }
+        page.push_str("</tr>\n");
     }
-    if !a.voile_sha256.is_empty() && a.voile_sha256 == b.voile_sha256 {
-        differences.push("Both measured the same voile program, byte for byte.".to_owned());
-    }
-    differences
+    page.push_str("</tbody></table></div>\n</body></html>\n");
+    Ok(page)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Run;
+    use crate::record::{Calibration, Run};
 
     fn record(p50: f64, profile: &str) -> Record {
         let mut record = Record::default();
@@ -161,32 +283,62 @@ mod tests {
     fn a_record_is_divided_by_another() {
         let text =
             render(&record(200.0, "release"), &record(400.0, "release")).expect("comparable");
-        assert!(text.contains("0.51×"), "{text}");
+        assert!(text.contains("0.51×") && text.contains("▼"), "{text}");
         let text =
             render(&record(200.0, "release"), &record(200.0, "release")).expect("comparable");
-        assert!(text.contains("1.00×"), "{text}");
+        assert!(text.contains("1.00×") && text.contains("0 of 1"), "{text}");
+        let page = page(&record(200.0, "release"), &record(400.0, "release")).expect("comparable");
+        assert!(
+            page.contains("<svg") && page.contains("0.51×") && page.contains("nothing is paired")
+        );
     }
 
     #[test]
     fn what_cannot_be_compared_is_refused_with_the_reason() {
         let release = record(200.0, "release");
-        let mut faster = release.clone();
-        faster.runs[0].rate = 2000.0;
+        let mut larger = release.clone();
+        larger.experiment.size_bytes = 9;
         let mut other = release.clone();
         other
             .runs
             .iter_mut()
             .for_each(|run| run.mode = "clientonly".to_owned());
+        let mut elsewhere = release.clone();
+        elsewhere.environment.cpu = "another".to_owned();
         for (second, why) in [
             (
                 record(200.0, "debug"),
                 "different profiles are not compared",
             ),
-            (faster, "different loads"),
+            (larger, "different loads"),
             (other, "no cell in common"),
+            (elsewhere, "different machines"),
         ] {
             let error = render(&release, &second).expect_err("not comparable");
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    /// Twice as slow a machine, on which everything takes twice as long: nothing differs.
+    #[test]
+    fn records_of_two_machines_are_compared_in_multiples_of_their_speed() {
+        let on = |mut record: Record, cpu: &str, us| {
+            record.environment.cpu = cpu.to_owned();
+            record.environment.calibration = Some(Calibration {
+                relay_round_trip_us: Some(Estimate {
+                    median: us,
+                    ..Estimate::default()
+                }),
+                ..Calibration::default()
+            });
+            record
+        };
+        let slow = on(record(396.0, "release"), "slow", 40.0);
+        let fast = on(record(196.0, "release"), "fast", 20.0);
+        let text = render(&slow, &fast).expect("comparable");
+        assert!(
+            text.contains("1.00×") && text.contains("multiples"),
+            "{text}"
+        );
     }
 }

@@ -26,17 +26,22 @@ pub(crate) fn style() -> String {
     )
 }
 
+/// Everything before a page's first paragraph.
+pub(crate) fn head(title: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>{title}</title><style>{}</style></head><body>\n<h1>{title}</h1>\n",
+        style()
+    )
+}
+
 /// Draws the report.
 #[must_use]
 pub fn render(record: &Record) -> String {
     let experiment = &record.experiment;
-    let name = escape(&experiment.name);
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>Voile lab: {name}</title><style>{}</style></head><body>\n<h1>What the mesh costs: {name}</h1>\n",
-        style()
-    );
+    let mut page = head(&format!("What the mesh costs: {}", experiment.name));
     if !experiment.title.is_empty() {
         let _ = writeln!(page, "<p>{}</p>", escape(&experiment.title));
     }

@@ -1,6 +1,7 @@
 //! `voile bench`: run an experiment, draw a record again, list peers. The laboratory itself is the crate `voile-lab`.
 
 mod presets;
+mod records;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -62,15 +63,22 @@ enum Command {
         #[arg(required = true)]
         folders: Vec<PathBuf>,
     },
-    /// Divide the figures of one record by those of another, before and after a change, say.
+    /// Divide the figures of one record by those of another, before and after a change, say, or of two machines.
     ///
-    /// Refused (exit code 2) for records of different build profiles or loads.
-    Compare {
-        /// The record folder whose figures are divided.
-        first: PathBuf,
-        /// The one they are divided by.
-        second: PathBuf,
-    },
+    /// Refused (exit code 2) for records of different build profiles or loads. Figures of two machines are multiples of each
+    /// machine's own speed, where both records know it.
+    Compare(records::CompareArgs),
+    /// Show each figure over many records of an experiment, and where it changed.
+    ///
+    /// Changes are found by Pettitt's test, of all lines together at a false discovery rate of 5 %. Records of another build
+    /// profile, load or (without calibration) machine than the newest are left out and named.
+    History(records::HistoryArgs),
+    /// Fail when a record is provably worse than another: exit code 1 on a regression, 0 without one or where it cannot be
+    /// told (it says which), 2 on records that cannot be judged.
+    ///
+    /// Each figure is tested by ranks after its bound (5 % where nothing is said) is taken off. Where neither program nor machine
+    /// changed at most 5 gates in 100 fail; --beside takes out a machine that did.
+    Gate(records::GateArgs),
     /// Compare `voile load` with Fortio: the same answer from a server with a fixed delay, and who shows a stall.
     ///
     /// Writes a folder: agreement.json, slices.csv, report.md. About four minutes. Exit code 1 when they do not agree.
@@ -182,7 +190,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
         Command::All(args) => presets::run(None, &args),
         Command::Report { folder, plots } => redraw(&folder, &plots),
-        Command::Compare { first, second } => compare(&first, &second),
+        Command::Compare(args) => records::compare(&args),
+        Command::History(args) => records::history(&args),
+        Command::Gate(args) => return records::gate(&args),
         Command::Agreement(comparison) => agreement(&comparison),
         Command::Generators(comparison) => generators(&comparison),
         Command::Peers { peers } => list(&peers),
@@ -477,16 +487,6 @@ fn redraw(folder: &Path, plots: &[PlotFormat]) -> Done {
             println!("{words}{}", folder.join("report.md").display());
         }
     }
-    Ok(())
-}
-
-fn compare(first: &Path, second: &Path) -> Done {
-    let first = voile_lab::read(first).map_err(failed)?;
-    let second = voile_lab::read(second).map_err(failed)?;
-    print!(
-        "{}",
-        voile_report::compare::render(&first, &second).map_err(usage)?
-    );
     Ok(())
 }
 

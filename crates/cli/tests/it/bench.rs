@@ -555,3 +555,131 @@ fn spoiled_slices_are_taken_again_in_their_round_and_stay_listed() {
         ((1..=5).collect(), (6..=10).collect())
     );
 }
+
+/// What was committed of an earlier day.
+fn committed(name: &str) -> std::path::PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/records");
+    folder.join(format!("2026-11-21-{name}"))
+}
+
+#[test]
+fn a_gate_exits_with_what_it_found() {
+    let (first, second) = (committed("speed-core"), committed("speed-core-2"));
+    let gate = |base: &Path, new: &Path, words: &[&str]| {
+        let ran = Process::output(|voile| {
+            voile.args(["bench", "gate"]).args([base, new]).args(words);
+        });
+        let said = [ran.stdout, ran.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (ran.status.code(), said)
+    };
+    // The second of these was taken on a louder machine, which a comparison within rounds does not see.
+    for (base, new, words, code, expected) in [
+        (&first, &first, &[][..], 0, "no regression"),
+        (&first, &second, &[], 1, "a regression is proven"),
+        (
+            &first,
+            &second,
+            &["--beside", "nginx"],
+            0,
+            "no regression is proven",
+        ),
+        (&first, &second, &["--bound", "200"], 0, "no regression"),
+        (
+            &first,
+            &committed("speed-idle"),
+            &[],
+            2,
+            "nothing of voile that both",
+        ),
+        (&first, &committed("none"), &[], 2, "record.json"),
+        (&first, &second, &["--bound", "p50=5"], 2, "is no figure"),
+    ] {
+        let (exit, said) = gate(base, new, words);
+        assert_eq!(exit, Some(code), "{words:?}: {said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn records_are_compared_and_lined_up_as_pages_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [first, second, third] = ["speed-core", "speed-core-2", "speed-mtls"].map(committed);
+    for (word, folders, page) in [
+        ("compare", vec![&first, &second], "compare.html"),
+        ("history", vec![&third, &second, &first], "history.html"),
+    ] {
+        let out = folder.path().join(word);
+        let ran = Process::output(|voile| {
+            voile
+                .args(["bench", word])
+                .args(folders)
+                .arg("--out")
+                .arg(&out);
+        });
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{word}: {said}");
+        let text = std::fs::read_to_string(out.join(page)).expect("a page");
+        assert!(
+            text.contains("<svg") && text.ends_with("</html>\n"),
+            "{word}"
+        );
+        let plots = std::fs::read_dir(out.join("plots")).expect("plots");
+        assert!(plots.count() > 2, "{word}");
+    }
+}
+
+#[test]
+fn presets_are_planned_and_named_and_what_is_missing_is_said() {
+    for name in [
+        "best-practices",
+        "protocol-detection",
+        "security-policies",
+        "data-planes",
+        "performance-and-scalability",
+        "all",
+    ] {
+        let ran = Process::output(|voile| {
+            voile.args(["bench", name, "--quick", "--dry-run"]);
+        });
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(
+            ran.status.success() && said.contains("slices in all"),
+            "{name}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_preset_prints_each_claim_beside_what_it_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let ran = Process::output(|voile| {
+        voile
+            .args([
+                "bench",
+                "performance-and-scalability",
+                "--quick",
+                "--smoke",
+                "--only",
+                "voile",
+                "--out",
+            ])
+            .arg(&out);
+    });
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(
+        ran.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    for part in [
+        "A sidecar holds 60 MB",
+        "node+waypoint are not built yet",
+        "published claims",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let page = std::fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(page.contains("Published claims"));
+}

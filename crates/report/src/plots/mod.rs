@@ -7,7 +7,7 @@ mod time;
 
 use std::collections::BTreeSet;
 
-use crate::record::{CellKey, Control, Record, Summary};
+use crate::record::{CellKey, Control, Kind, Record, Summary};
 use crate::svg::{Colours, dots};
 use crate::words;
 
@@ -60,7 +60,7 @@ pub fn sections(record: &Record) -> Vec<Section> {
 }
 
 impl Plot {
-    fn new(kind: &str, title: String, svg: String) -> Self {
+    pub(crate) fn new(kind: &str, title: String, svg: String) -> Self {
         Self {
             id: slug(&format!("{kind} {title}")),
             title,
@@ -122,6 +122,20 @@ fn who(cell: &CellKey) -> String {
     }
     let tls = if cell.tls { " mTLS" } else { "" };
     format!("{} {}{tls}{shape}", cell.contestant, cell.mode)
+}
+
+/// A cell as short as a plot's margin needs it: who on which path, and its load in figures.
+pub(crate) fn brief(cell: &CellKey) -> String {
+    let load = match cell.kind {
+        Kind::Latency => format!("{}×{}/s", cell.connections, cell.rate),
+        Kind::Saturation | Kind::Bulk => format!("{}×max", cell.connections),
+        Kind::Idle => format!("{} idle", cell.connections),
+    };
+    let protocol = match cell.protocol.as_str() {
+        "http1" | "" => String::new(),
+        other => format!(" {other}"),
+    };
+    format!("{}{protocol} {load}", who(cell))
 }
 
 fn control(control: &Control) -> Section {

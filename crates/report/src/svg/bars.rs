@@ -7,7 +7,7 @@ use crate::record::Estimate;
 use crate::words::escape;
 
 /// The least that labels are given, and the most.
-const LABELS: (f64, f64) = (96.0, 220.0);
+const LABELS: (f64, f64) = (96.0, 260.0);
 const ROW: f64 = 24.0;
 
 /// One bar: its label, whose colour it has, its value.

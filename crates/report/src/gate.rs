@@ -1,0 +1,378 @@
+//! A gate for continuous integration: is the new record provably worse than the base? Each figure of each cell is tested by
+//! ranks (Mann and Whitney, one-sided), the new rounds divided by what they may be worse; of many tests at once only what
+//! Holm's procedure lets stand is called proven, so that in 100 gates on records that do not differ at most five fail. A machine
+//! that changed in between is no chance: ratios to another contestant, paired within each record's rounds, take it out.
+
+use std::fmt::Write as _;
+
+use crate::ranks::{higher, proven_together};
+use crate::record::{CellKey, Estimate, Record};
+use crate::side_by_side::{Compared, FIGURES, cells, comparable, same_machine, values};
+use crate::statistics::{ROUNDS_FOR_INTERVAL, unpaired_ratio};
+use crate::summarise::Rounds;
+use crate::words::{interval, load_title, path_title, ratio};
+
+/// How often a gate may fail where nothing differs.
+pub const LEVEL: f64 = 0.05;
+/// How much worse a figure may be: 5 %, more than two records of one machine usually differ by.
+pub const BOUND: f64 = 0.05;
+
+/// What is asked of the gate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    /// How much worse any figure may be, as a share.
+    pub bound: f64,
+    /// By figure, where it may be another.
+    pub bounds: Vec<(String, f64)>,
+    /// Whose figures are judged.
+    pub contestant: String,
+    /// Judged is the ratio within rounds to this contestant, so that a machine that changed between the records cancels out.
+    pub beside: Option<String>,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self {
+            bound: BOUND,
+            bounds: Vec::new(),
+            contestant: "voile".to_owned(),
+            beside: None,
+        }
+    }
+}
+
+/// How the gate came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// At least one figure is provably worse by more than its bound.
+    Regression,
+    /// Every interval lies within the bounds.
+    Within,
+    /// None is provably worse, and some interval reaches beyond its bound: more rounds would tell.
+    CannotTell,
+}
+
+/// One figure of one cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged {
+    /// The cell.
+    pub cell: CellKey,
+    /// The figure.
+    pub figure: Compared,
+    /// How much worse it may be.
+    pub bound: f64,
+    /// New divided by base.
+    pub ratio: Estimate,
+    /// The chance of rounds as much worse, if it were worse by no more than the bound.
+    pub chance: f64,
+    /// How it came out.
+    pub outcome: Outcome,
+}
+
+/// One figure of one cell as it is tested: the rounds of base and new.
+struct Test {
+    cell: CellKey,
+    figure: Compared,
+    bound: f64,
+    before: Vec<f64>,
+    after: Vec<f64>,
+    chance: f64,
+    proven: bool,
+}
+
+/// Judges every figure that both records have.
+///
+/// # Errors
+/// When they cannot be judged: another profile, load or machine, nothing in common, too few rounds.
+pub fn judge(base: &Record, new: &Record, asked: &Asked) -> Result<Vec<Judged>, String> {
+    let seed = base.experiment.seed;
+    let judged = tests(base, new, asked)?.into_iter().filter_map(|test| {
+        let ratio = unpaired_ratio(&test.after, &test.before, seed)?;
+        let beyond = if test.figure.more_is_better {
+            ratio.low.is_none_or(|low| low < 1.0 - test.bound)
+        } else {
+            ratio.high.is_none_or(|high| high > 1.0 + test.bound)
+        };
+        Some(Judged {
+            cell: test.cell,
+            figure: test.figure,
+            bound: test.bound,
+            ratio,
+            chance: test.chance,
+            outcome: match (test.proven, beyond) {
+                (true, _) => Outcome::Regression,
+                (false, true) => Outcome::CannotTell,
+                (false, false) => Outcome::Within,
+            },
+        })
+    });
+    Ok(judged.collect())
+}
+
+fn tests(base: &Record, new: &Record, asked: &Asked) -> Result<Vec<Test>, String> {
+    comparable(base, new)?;
+    let same = same_machine(&base.environment, &new.environment);
+    if !same && asked.beside.is_none() {
+        return Err("the records are of different machines; --beside CONTESTANT judges ratios within each record instead".to_owned());
+    }
+    let (before, after) = (cells(base), cells(new));
+    let mut tests = Vec::new();
+    for cell in before
+        .keys()
+        .filter(|cell| cell.contestant == asked.contestant)
+    {
+        for figure in FIGURES {
+            let of = |all: &Cells| rounds(all, cell, figure, asked.beside.as_deref());
+            let (before, after) = (of(&before), of(&after));
+            if before.len().min(after.len()) >= ROUNDS_FOR_INTERVAL {
+                let own = asked.bounds.iter().find(|(name, _)| name == figure.name);
+                let bound = own.map_or(asked.bound, |(_, bound)| *bound);
+                tests.push(Test {
+                    cell: cell.clone(),
+                    figure,
+                    bound,
+                    chance: chance(figure, bound, &before, &after),
+                    before,
+                    after,
+                    proven: false,
+                });
+            }
+        }
+    }
+    if tests.is_empty() {
+        return Err(format!(
+            "there is nothing of {} that both records have in {ROUNDS_FOR_INTERVAL} valid rounds or more",
+            asked.contestant
+        ));
+    }
+    let chances: Vec<f64> = tests.iter().map(|test| test.chance).collect();
+    for (test, proven) in tests.iter_mut().zip(proven_together(&chances, LEVEL)) {
+        test.proven = proven;
+    }
+    Ok(tests)
+}
+
+type Cells = std::collections::BTreeMap<CellKey, Rounds>;
+
+/// A figure's rounds, or its ratios to another contestant's in the same rounds.
+fn rounds(all: &Cells, cell: &CellKey, figure: Compared, beside: Option<&str>) -> Vec<f64> {
+    let Some(ours) = all.get(cell) else {
+        return Vec::new();
+    };
+    let Some(beside) = beside else {
+        return values(cell, ours, figure.name);
+    };
+    let beside = CellKey {
+        contestant: beside.to_owned(),
+        ..cell.clone()
+    };
+    all.get(&beside)
+        .map_or_else(Vec::new, |theirs| ratios(ours, theirs, figure.name))
+}
+
+/// The chance of rounds as much worse, if the new ones were worse by no more than the bound: worse is more, or for
+/// throughput less; what is within the bound is taken off first.
+fn chance(figure: Compared, bound: f64, before: &[f64], after: &[f64]) -> f64 {
+    if figure.more_is_better {
+        let allowed: Vec<f64> = before.iter().map(|value| value * (1.0 - bound)).collect();
+        higher(&allowed, after)
+    } else {
+        let allowed: Vec<f64> = after.iter().map(|value| value / (1.0 + bound)).collect();
+        higher(&allowed, before)
+    }
+}
+
+fn ratios(ours: &Rounds, theirs: &Rounds, figure: &str) -> Vec<f64> {
+    let both = ours.iter().filter_map(|(round, figures)| {
+        let (ours, theirs) = (*figures.get(figure)?, *theirs.get(round)?.get(figure)?);
+        (theirs > 0.0).then(|| ours / theirs)
+    });
+    both.collect()
+}
+
+/// The worst of all.
+#[must_use]
+pub fn outcome(judged: &[Judged]) -> Outcome {
+    let any = |outcome| judged.iter().any(|one| one.outcome == outcome);
+    if any(Outcome::Regression) {
+        Outcome::Regression
+    } else if any(Outcome::CannotTell) {
+        Outcome::CannotTell
+    } else {
+        Outcome::Within
+    }
+}
+
+/// What came out, for the terminal: what is worse first, then what cannot be told.
+#[must_use]
+pub fn render(judged: &[Judged], asked: &Asked) -> String {
+    let mut text = String::new();
+    for (outcome, words) in [
+        (Outcome::Regression, "REGRESSION"),
+        (Outcome::CannotTell, "cannot tell"),
+    ] {
+        for one in judged.iter().filter(|one| one.outcome == outcome) {
+            let _ = writeln!(
+                text,
+                "{words}: {} of {}, {}, {}: {} (may be {} {:.0} %; chance of it within that {:.4})",
+                one.figure.title,
+                one.cell.contestant,
+                path_title(&one.cell.mode, one.cell.tls),
+                load_title(&one.cell),
+                interval(&one.ratio, ratio),
+                if one.figure.more_is_better {
+                    "lower by"
+                } else {
+                    "higher by"
+                },
+                one.bound * 100.0,
+                one.chance
+            );
+        }
+    }
+    let beside = match &asked.beside {
+        Some(beside) => format!("of ratios to {beside} within rounds"),
+        None => "of records that were not measured together".to_owned(),
+    };
+    let count = |outcome| judged.iter().filter(|one| one.outcome == outcome).count();
+    let verdict = match outcome(judged) {
+        Outcome::Regression => "a regression is proven",
+        Outcome::CannotTell => {
+            "no regression is proven; of some figures it cannot be told at this noise"
+        }
+        Outcome::Within => "no regression: every interval lies within its bound",
+    };
+    let _ = writeln!(
+        text,
+        "Gate: {verdict}. {} figures {beside}: {} worse, {} within, {} cannot be told. Where neither program nor machine changed at most {:.0} gates in \
+         100 fail; a machine that did is taken out by --beside CONTESTANT.",
+        judged.len(),
+        count(Outcome::Regression),
+        count(Outcome::Within),
+        count(Outcome::CannotTell),
+        LEVEL * 100.0
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Process, Run};
+
+    /// A record of ten rounds, two cells, three figures; `drift` is what the whole record is off by, `worse` what Voile got.
+    fn record(random: &mut fastrand::Rng, drift: f64, worse: f64) -> Record {
+        let mut record = Record::default();
+        for round in 1..=10 {
+            let mut noise = |spread: f64| {
+                let gauss = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+                let spoiled = if random.f64() < 0.05 { 1.4 } else { 1.0 };
+                (gauss * spread).exp() * spoiled * drift
+            };
+            let machine = noise(0.03) / drift;
+            for connections in [16, 64] {
+                for (contestant, times) in [("voile", worse), ("relay", 1.0)] {
+                    let mut run = Run {
+                        contestant: contestant.to_owned(),
+                        mode: "both".to_owned(),
+                        rate: 1000.0,
+                        connections,
+                        round,
+                        valid: true,
+                        ..Run::default()
+                    };
+                    run.latency_us.p50 = Some(150.0 * machine * noise(0.02) * times);
+                    run.latency_us.p99 = Some(700.0 * machine * noise(0.25) * times);
+                    run.processes.push(Process {
+                        role: "client-sidecar".to_owned(),
+                        cpu_us_per_request: 35.0 * machine * noise(0.02) * times,
+                        rss_bytes: (9e6 * times) as u64,
+                        ..Process::default()
+                    });
+                    record.runs.push(run);
+                }
+            }
+        }
+        record
+    }
+
+    fn failures(gates: u64, drift: f64, worse: f64, asked: &Asked) -> usize {
+        (0..gates)
+            .filter(|seed| {
+                let mut random = fastrand::Rng::with_seed(*seed);
+                // Two records of one machine are each off by a little of their own.
+                let mut off = || 1.0 + drift * (random.f64() * 2.0 - 1.0);
+                let (first, second) = (off(), off());
+                let base = record(&mut random, first, 1.0);
+                let new = record(&mut random, second, worse);
+                let tests = tests(&base, &new, asked).expect("judged");
+                tests.iter().any(|test| test.proven)
+            })
+            .count()
+    }
+
+    #[test]
+    fn a_gate_on_records_that_do_not_differ_fails_at_most_five_times_in_a_hundred() {
+        // Even with a bound of nothing; with the default bound, records may each be off by 2 %.
+        let nothing = Asked {
+            bound: 0.0,
+            ..Asked::default()
+        };
+        let alarms = failures(200, 0.0, 1.0, &nothing);
+        assert!(alarms <= 10, "{alarms} of 200");
+        let alarms = failures(200, 0.02, 1.0, &Asked::default());
+        assert!(alarms <= 10, "{alarms} of 200");
+        // A machine that changed by 30 % cancels out beside another contestant.
+        let beside = Asked {
+            beside: Some("relay".to_owned()),
+            ..Asked::default()
+        };
+        let alarms = failures(100, 0.3, 1.0, &beside);
+        assert!(alarms <= 5, "{alarms} of 100");
+    }
+
+    #[test]
+    fn a_gate_sees_fifteen_percent() {
+        let seen = failures(50, 0.02, 1.15, &Asked::default());
+        assert!(seen >= 45, "{seen} of 50");
+        let beside = Asked {
+            beside: Some("relay".to_owned()),
+            ..Asked::default()
+        };
+        let seen = failures(50, 0.3, 1.15, &beside);
+        assert!(seen >= 45, "{seen} of 50");
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_refused_and_what_is_within_is_said() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let base = record(&mut random, 1.0, 1.0);
+        let asked = Asked {
+            bound: 0.5,
+            bounds: vec![("latency_us.p99".to_owned(), 3.0)],
+            ..Asked::default()
+        };
+        let judged = judge(&base, &base, &asked).expect("judged");
+        assert_eq!(
+            outcome(&judged),
+            Outcome::Within,
+            "{}",
+            render(&judged, &asked)
+        );
+        assert!(render(&judged, &asked).contains("no regression: every interval"));
+        let mut few = base.clone();
+        few.runs.retain(|run| run.round < 6);
+        let mut elsewhere = base.clone();
+        elsewhere.environment.host = "another".to_owned();
+        let mut debug = base.clone();
+        debug.environment.profile = "debug".to_owned();
+        for (new, why) in [
+            (few, "6 valid rounds or more"),
+            (elsewhere, "different machines"),
+            (debug, "different profiles"),
+        ] {
+            let error = judge(&base, &new, &Asked::default()).expect_err("refused");
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}
