@@ -3,3 +3,4 @@
 mod browser;
 mod definitions;
 mod records;
+mod results;

@@ -1,0 +1,342 @@
+//! `docs/results.md` says what the committed records say, and cannot say anything else: it is written from them. A check draws
+//! it from the records that it names; `VOILE_BLESS=1` writes it anew from the newest of each experiment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use voile_report::claims;
+use voile_report::plots::{Plot, sections};
+use voile_report::record::{Record, Summary};
+use voile_report::words::{bytes, duration, interval, ratio};
+
+/// A part of the page: the experiment, its heading, what is asked, and which plots answer it, by the beginnings of their titles.
+struct Part {
+    experiment: &'static str,
+    heading: &'static str,
+    asks: &'static str,
+    plots: &'static [&'static str],
+}
+
+const SWEPT: &[&str] = &["p50: ", "p99: ", "cores of the client", "RSS of the client"];
+
+const PARTS: [Part; 12] = [
+    Part {
+        experiment: "speed-mtls",
+        heading: "Two sidecars over mutual TLS, beside nginx and HAProxy",
+        asks: "What does a request cost through two sidecars, from 2 to 64 connections?",
+        plots: SWEPT,
+    },
+    Part {
+        experiment: "best-practices",
+        heading: "Istio's article of 2019: modes, connections, rate",
+        asks: "What do one sidecar and two add, with all connections in phase, and what do they use as the rate rises?",
+        plots: SWEPT,
+    },
+    Part {
+        experiment: "protocol-detection",
+        heading: "Istio's article of 2020: protocol detection",
+        asks: "What does it cost to find out by the first bytes what is spoken?",
+        plots: &["p50: ", "p99: "],
+    },
+    Part {
+        experiment: "data-planes",
+        heading: "A comparison of data planes, after FSM's of 2023",
+        asks: "Which data plane adds least, each sidecar kept to one CPU and 512 MiB?",
+        plots: SWEPT,
+    },
+    Part {
+        experiment: "security-policies",
+        heading: "Istio's article of 2020: security policies, as far as they are built",
+        asks: "What does mutual TLS cost beside plaintext, at three loads?",
+        plots: &[],
+    },
+    Part {
+        experiment: "performance-and-scalability",
+        heading: "Istio's documentation: performance and scalability, as far as it is built",
+        asks: "What do sidecars add and use from 500 to 1500 requests per second?",
+        plots: SWEPT,
+    },
+    Part {
+        experiment: "speed-saturation",
+        heading: "As many requests as go",
+        asks: "How many requests go through two sidecars with mutual TLS?",
+        plots: &["requests per second: both"],
+    },
+    Part {
+        experiment: "speed-grpc",
+        heading: "gRPC",
+        asks: "What does a unary call cost?",
+        plots: &["both: two sidecars"],
+    },
+    Part {
+        experiment: "speed-bulk",
+        heading: "Bytes in bulk",
+        asks: "How fast do bytes go, for each core that the sidecars use?",
+        plots: &["throughput per core"],
+    },
+    Part {
+        experiment: "speed-telemetry",
+        heading: "What telemetry costs",
+        asks: "What do Istio's metrics cost, on against off?",
+        plots: &[],
+    },
+    Part {
+        experiment: "speed-idle",
+        heading: "Doing nothing",
+        asks: "What does a sidecar hold and use that is left alone?",
+        plots: &["RSS of a sidecar", "CPU of a sidecar"],
+    },
+    Part {
+        experiment: "aa",
+        heading: "The noise",
+        asks: "One cell measured twice in every round, under two labels: how far apart are the halves?",
+        plots: &["voile, both"],
+    },
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The records that the page is drawn from, by the experiment's name without `-quick`.
+fn chosen(named: Option<&BTreeSet<String>>) -> BTreeMap<String, (String, Record)> {
+    let mut chosen: BTreeMap<String, (String, Record)> = BTreeMap::new();
+    for folder in super::records::committed() {
+        let name = folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if !folder.join("record.json").is_file()
+            || named.is_some_and(|named| !named.contains(&name))
+        {
+            continue;
+        }
+        let mut record = voile_lab::read(&folder).expect("it is read");
+        voile_report::summarise::summarise(&mut record);
+        let experiment = record.experiment.name.clone();
+        let key = experiment.trim_end_matches("-quick").to_owned();
+        // A whole run says more than a quick one; of equals the newer.
+        let rank = |record: &Record| {
+            let whole = !record.experiment.name.ends_with("-quick");
+            (whole, record.experiment.started_at.clone())
+        };
+        let better = chosen
+            .get(&key)
+            .is_none_or(|(_, known)| rank(&record) > rank(known));
+        if better {
+            chosen.insert(key, (name, record));
+        }
+    }
+    chosen
+}
+
+fn draw(chosen: &BTreeMap<String, (String, Record)>) -> (String, BTreeMap<String, String>) {
+    let mut page = "# What the records say\n\nWritten from the records under [`benchmarks/records`](../benchmarks/records/README.md) by a test \
+                    (`VOILE_BLESS=1 cargo test -p voile-lab --test it results`), which fails when page and records differ. Brackets hold 95 % intervals over \
+                    rounds. How it is measured: [METHODOLOGY](../benchmarks/METHODOLOGY.md); what may bias it: [BIAS](../benchmarks/BIAS.md).\n\nAbsolute times belong to the \
+                    machine and to loopback; ratios within one record travel better.\n"
+        .to_owned();
+    let mut files = BTreeMap::new();
+    for part in &PARTS {
+        let _ = write!(page, "\n## {}\n\n{}\n", part.heading, part.asks);
+        let Some((folder, record)) = chosen.get(part.experiment) else {
+            let _ = writeln!(
+                page,
+                "\nNo record is committed yet; `voile bench {} --quick` takes one.",
+                part.experiment
+            );
+            continue;
+        };
+        about(&mut page, folder, record);
+        for sentence in told(record) {
+            let _ = writeln!(page, "- {sentence}");
+        }
+        cells(&mut page, record);
+        published(&mut page, record);
+        let drawn = sections(record);
+        let wanted = |plot: &&Plot| part.plots.iter().any(|word| plot.title.starts_with(word));
+        let mut shown: Vec<&str> = Vec::new();
+        for plot in drawn
+            .iter()
+            .flat_map(|section| &section.plots)
+            .filter(wanted)
+        {
+            if shown.contains(&plot.title.as_str()) {
+                continue;
+            }
+            shown.push(&plot.title);
+            let name = format!("{}-{}.svg", part.experiment, plot.id);
+            let _ = writeln!(page, "\n![{}](results/{name})", plot.title);
+            files.insert(name, voile_report::picture::svg_file(&plot.svg));
+        }
+    }
+    (page, files)
+}
+
+fn about(page: &mut String, folder: &str, record: &Record) {
+    let (experiment, environment) = (&record.experiment, &record.environment);
+    let versions = environment
+        .versions
+        .iter()
+        .filter(|(name, _)| *name != "voile");
+    let versions: Vec<String> = versions
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    let beside = match versions.is_empty() {
+        true => String::new(),
+        false => format!(", beside {}", versions.join(", ")),
+    };
+    let _ = writeln!(
+        page,
+        "\nRecord [`{folder}`](../benchmarks/records/{folder}/report.html) of {}: {} cores of an {}, {} rounds, profile {}{beside}. `{}`\n",
+        experiment.started_at.split('T').next().unwrap_or_default(),
+        environment.cores,
+        environment.cpu,
+        experiment.rounds_done,
+        environment.profile,
+        experiment.command
+    );
+}
+
+/// What the record says in words; of a long series of loads only the noise and what is valid.
+fn told(record: &Record) -> Vec<String> {
+    let sentences = voile_report::findings::sentences(record);
+    let many = sentences.len() > 5;
+    let of_all =
+        |sentence: &String| sentence.starts_with("A/A") || sentence.contains("slices are valid");
+    sentences
+        .into_iter()
+        .filter(|sentence| !many || of_all(sentence))
+        .collect()
+}
+
+/// The heaviest path at the usual load, as a table; saturation and idleness are in their plots.
+fn cells(page: &mut String, record: &Record) {
+    let usual = |s: &&Summary| {
+        s.mode == "both" && s.runs_valid > 0 && s.figures.contains_key("sidecar.cpu_us_per_request")
+    };
+    let heaviest = record.summary.iter().filter(usual).filter(|s| s.rate > 0.0);
+    let Some(load) = heaviest.max_by_key(|s| {
+        (
+            s.tls,
+            s.rate as u32 == 1000,
+            s.connections == 16,
+            s.connections,
+        )
+    }) else {
+        return;
+    };
+    let key = load.key();
+    let same = |s: &&Summary| s.key().same_but_contestant(&key);
+    let _ = write!(
+        page,
+        "\n{}:\n\n| | p50 | p99 | added p50 | CPU per request and sidecar | RSS per sidecar | CPU, Voile's divided by it |\n|---|---|---|---|---|---|---|\n",
+        voile_report::words::title(&key)
+    );
+    let ours = record
+        .summary
+        .iter()
+        .filter(same)
+        .find(|s| s.contestant == "voile");
+    for summary in record
+        .summary
+        .iter()
+        .filter(same)
+        .filter(|s| s.runs_valid > 0)
+    {
+        let figure = |name: &str, show: fn(f64) -> String| {
+            summary
+                .figures
+                .get(name)
+                .map_or_else(|| "–".to_owned(), |found| interval(found, show))
+        };
+        let beside = ours.and_then(|ours| {
+            ours.ratios
+                .get(&summary.contestant)?
+                .get("sidecar.cpu_us_per_request")
+        });
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            summary.contestant,
+            figure("latency_us.p50", duration),
+            figure("latency_us.p99", duration),
+            figure("added_us.p50", duration),
+            figure("sidecar.cpu_us_per_request", duration),
+            figure("sidecar.rss_bytes", bytes),
+            beside.map_or_else(|| "–".to_owned(), |found| interval(found, ratio))
+        );
+    }
+}
+
+fn published(page: &mut String, record: &Record) {
+    let judged = claims::judge(record);
+    if judged.is_empty() {
+        return;
+    }
+    let _ = write!(
+        page,
+        "\n{} The figures published are of other machines.\n\n| published | whose | seen here | verdict |\n|---|---|---|---|\n",
+        claims::count(&judged)
+    );
+    for (claim, measured) in &judged {
+        for (at, one) in measured.iter().enumerate() {
+            let claim = if at == 0 { claim.claim.as_str() } else { "" };
+            let seen = match one.load.is_empty() {
+                true => one.seen.clone(),
+                false => format!("{} ({})", one.seen, one.load),
+            };
+            let _ = writeln!(
+                page,
+                "| {claim} | {} | {seen} | {} |",
+                one.contestant,
+                one.verdict.in_words()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_page_of_results_says_what_the_records_say() {
+    let (page_path, plots) = (root().join("docs/results.md"), root().join("docs/results"));
+    if std::env::var_os("VOILE_BLESS").is_some() {
+        let (page, files) = draw(&chosen(None));
+        fs::create_dir_all(&plots).expect("a folder");
+        for entry in fs::read_dir(&plots).expect("the folder").flatten() {
+            fs::remove_file(entry.path()).expect("an old plot");
+        }
+        fs::write(&page_path, page).expect("written");
+        for (name, file) in files {
+            fs::write(plots.join(name), file).expect("written");
+        }
+        return;
+    }
+    let committed = fs::read_to_string(&page_path).expect("docs/results.md");
+    let named: BTreeSet<String> = committed
+        .split("](../benchmarks/records/")
+        .skip(1)
+        .filter_map(|rest| rest.split('/').next())
+        .map(str::to_owned)
+        .collect();
+    let (page, files) = draw(&chosen(Some(&named)));
+    let difference = page
+        .lines()
+        .zip(committed.lines())
+        .find(|(drawn, shown)| drawn != shown);
+    assert!(
+        page == committed,
+        "docs/results.md differs from its records (VOILE_BLESS=1 writes it): {difference:?}"
+    );
+    for (name, file) in &files {
+        let shown = fs::read_to_string(plots.join(name)).unwrap_or_default();
+        assert!(
+            shown == *file,
+            "docs/results/{name} differs from its record"
+        );
+    }
+    let there = fs::read_dir(&plots).expect("docs/results").count();
+    assert_eq!(there, files.len(), "plots that no part of the page shows");
+}
