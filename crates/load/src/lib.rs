@@ -20,6 +20,7 @@ pub mod options;
 pub mod outcome;
 mod poll;
 pub mod profile;
+pub mod read;
 mod reflection;
 pub mod relay;
 pub mod response;

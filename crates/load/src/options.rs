@@ -38,6 +38,14 @@ pub fn pattern(size: usize) -> Vec<u8> {
     (0..size).map(|at| b'a' + (at % 26) as u8).collect()
 }
 
+/// The header field by which HTTP tells a user and a password, written `user:password`.
+#[must_use]
+pub fn basic(user: &str) -> String {
+    use base64::Engine as _;
+    let coded = base64::engine::general_purpose::STANDARD.encode(user);
+    format!("Authorization: Basic {coded}")
+}
+
 /// Reads payload sizes: `1024`, a range `100..2000` (16 sizes, evenly spread), or several with weights `1024:90,65536:10`.
 ///
 /// # Errors

@@ -462,7 +462,7 @@ mod tests {
         let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
         let mut options = LoadOptions::new(target);
         options.rate = 1_000.0;
-        let mut tally = Tally::new(SECOND, 2 * SECOND);
+        let mut tally = Tally::new(SECOND, 2 * SECOND, false);
         tally.end = 2 * SECOND;
         for index in 0..1_000 {
             let intended = SECOND + index * MILLISECOND;
@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn the_halves_of_a_run_are_told_apart() {
-        let mut tally = Tally::new(SECOND, 2 * SECOND);
+        let mut tally = Tally::new(SECOND, 2 * SECOND, false);
         for (intended, took) in [
             (0, 9_000),
             (SECOND, 100),
@@ -523,7 +523,7 @@ mod tests {
                 ..failed(Outcome::Ok)
             });
         }
-        let mut twice = Tally::new(SECOND, 2 * SECOND);
+        let mut twice = Tally::new(SECOND, 2 * SECOND, false);
         twice.merge(&tally);
         twice.merge(&tally);
         let halves = twice

@@ -47,10 +47,11 @@ pub fn run(
     })?;
     // A broken stderr must not end the run.
     let _ = io::stderr().write_all(picture.erase().as_bytes());
-    let mut total = Tally::new(ran.timeline.measure, ran.timeline.end);
+    let mut total = Tally::new(ran.timeline.measure, ran.timeline.end, false);
     for tally in &ran.counts {
         total.merge(tally);
     }
+    total.settle();
     let interrupted = total.end < ran.timeline.end;
     let mut result = LoadResult::new(
         &options,

@@ -106,6 +106,8 @@ pub(crate) struct Tally {
     pub(crate) bytes_received: u64,
     pub(crate) connects: u64,
     pub(crate) latency: Samples,
+    /// A closed loop: every request is sent when it is due, so service is latency and need not be recorded.
+    closed: bool,
     /// The middle of the measured part, and the latencies of requests due before and after it, so that drift shows.
     middle: u64,
     pub(crate) halves: [Samples; 2],
@@ -132,9 +134,10 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// For a measured part that is planned to last from `start` to `end`.
-    pub(crate) fn new(start: u64, end: u64) -> Self {
+    pub(crate) fn new(start: u64, end: u64, closed: bool) -> Self {
         Self {
             start,
+            closed,
             middle: start.midpoint(end),
             last_done: start,
             ..Self::default()
@@ -153,7 +156,7 @@ impl Tally {
         }
         let second = &mut self.seconds[second];
         self.scheduled += 1;
-        self.latency.record(latency);
+        // All of them are the sum of the halves; see `settle`.
         self.halves[usize::from(request.intended >= self.middle)].record(latency);
         second.latency.record(latency);
         if let Some(target) = self.targets.get_mut(request.target) {
@@ -167,7 +170,9 @@ impl Tally {
         if let Some(sent) = request.sent {
             self.sent += 1;
             second.sent += 1;
-            self.service.record(request.done.saturating_sub(sent));
+            if !self.closed {
+                self.service.record(request.done.saturating_sub(sent));
+            }
             if let Some(first) = request.first {
                 self.first_byte.record(first.saturating_sub(sent));
             }
@@ -187,6 +192,16 @@ impl Tally {
             second.errors += 1;
             self.error_latency.record(latency);
             *self.errors.entry(request.outcome).or_default() += 1;
+        }
+    }
+
+    /// Makes whole what was recorded in parts. To be called once, before anything is read.
+    pub(crate) fn settle(&mut self) {
+        for half in &self.halves {
+            self.latency.merge(half);
+        }
+        if self.closed {
+            self.service = self.latency.clone();
         }
     }
 
@@ -210,10 +225,10 @@ impl Tally {
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
         }
-        self.latency.merge(&other.latency);
         for (mine, theirs) in self.halves.iter_mut().zip(&other.halves) {
             mine.merge(theirs);
         }
+        self.closed |= other.closed;
         self.service.merge(&other.service);
         self.first_byte.merge(&other.first_byte);
         self.targets.resize_with(

@@ -131,8 +131,6 @@ pub(crate) struct Worker {
     /// The target of each request.
     targets: Vec<usize>,
     random: fastrand::Rng,
-    /// A lane became free since the last pump: when.
-    freed: Option<u64>,
     /// Connections with something to be written at the end of this turn.
     dirty: Vec<usize>,
     /// Connections that had more to be read than one turn allows.
@@ -198,7 +196,6 @@ impl Worker {
             random: fastrand::Rng::with_seed(seed.wrapping_add(index as u64)),
             streams: options.streams,
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
-            freed: None,
             dirty: Vec::new(),
             unread: Vec::new(),
             events: Vec::new(),
@@ -215,7 +212,7 @@ impl Worker {
                 measure: 0,
                 end: 0,
             },
-            tally: Tally::new(0, 0),
+            tally: Tally::new(0, 0, false),
             cpu_from: None,
             live,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -290,7 +287,8 @@ impl Generator for Worker {
     /// Runs the schedule and returns what was counted.
     fn run(mut self, timeline: Timeline, stop: &Stop) -> io::Result<Tally> {
         self.timeline = timeline;
-        self.tally = Tally::new(timeline.measure, timeline.end);
+        let closed = self.options.rate <= 0.0;
+        self.tally = Tally::new(timeline.measure, timeline.end, closed);
         if !self.options.more.is_empty() {
             let targets = self.options.more.len() + 1;
             self.tally.targets.resize_with(targets, OfTarget::default);
@@ -323,13 +321,9 @@ impl Generator for Worker {
                         self.pump(now());
                     }
                     STOP => stop.seen(),
-                    _ => {
-                        self.on_ready(ready);
-                        match self.freed.take() {
-                            Some(at) => drop(self.pump(at)),
-                            None => self.flush(),
-                        }
-                    }
+                    // What has come is read, and its time taken, before anything is sent: a send costs ten times a read, and the
+                    // answers behind it would look that much slower. The server, too, sleeps and is woken less often.
+                    _ => self.on_ready(ready),
                 }
             }
         }
@@ -417,7 +411,7 @@ impl Worker {
             }
             while let Some((lane, intended, which)) = self.groups[place].next(at) {
                 self.lanes[lane].which = which;
-                at = at.max(self.start(lane, intended.unwrap_or_else(now)));
+                at = at.max(self.start(lane, intended));
                 if intended.is_none() && at >= self.timeline.end {
                     break;
                 }
@@ -427,9 +421,13 @@ impl Worker {
     }
 
     /// Begins a request on a free lane; returns when.
-    fn start(&mut self, lane: usize, intended: u64) -> u64 {
+    fn start(&mut self, lane: usize, due: Option<u64>) -> u64 {
         let sent = now();
-        if self.lanes[lane].free_since <= intended && intended >= self.timeline.measure {
+        let intended = due.unwrap_or(sent);
+        if due.is_some()
+            && self.lanes[lane].free_since <= intended
+            && intended >= self.timeline.measure
+        {
             self.tally.lateness.record(sent.saturating_sub(intended));
         }
         self.lanes[lane].request = Some(InFlight {
@@ -482,15 +480,14 @@ impl Worker {
         }
         let index = lane / self.streams;
         if self.connections[index].retiring {
-            self.retire(index, done);
+            self.retire(index);
         } else if !matches!(self.connections[index].state, State::Paused(_)) {
             self.release(lane);
-            self.freed = Some(done);
         }
     }
 
     /// A connection that has answered its number is closed once its last request is, and its lanes are free again.
-    fn retire(&mut self, index: usize, at: u64) {
+    fn retire(&mut self, index: usize) {
         let lanes = self.lanes_of(index);
         if self.lanes[lanes.clone()]
             .iter()
@@ -503,7 +500,6 @@ impl Worker {
         for lane in lanes {
             self.release(lane);
         }
-        self.freed = Some(at);
     }
 
     fn release(&mut self, lane: usize) {

@@ -162,6 +162,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         tcp: args.tcp,
         sink: args.tcp_sink,
         source: args.tcp_source,
+        log: None,
     };
     let ended = Stop::new().and_then(|stop| {
         stop.on_signals()?;

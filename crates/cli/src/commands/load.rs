@@ -11,7 +11,7 @@ use voile_load::options::{parse_sizes, pattern};
 use voile_load::schedule::parse_trace;
 use voile_load::{
     Arrival, Bulk, Condition, LoadOptions, Part, Progress, Protocol, Stop, Target, TlsOptions,
-    bulk, capacity, describe::Method, parse_duration,
+    bulk, capacity, describe::Method, parse_duration, read,
 };
 
 /// Bytes of a TCP request where none is asked for: a small command, as to a key-value store.
@@ -36,8 +36,11 @@ pub(crate) struct Args {
     /// tcp://HOST:PORT                    request and response of --payload-size bytes, or --protocol tcp-bulk
     /// ws://HOST[:PORT][/PATH]            WebSocket: messages of --payload-size bytes, and as many back
     /// https://, h2://, grpcs://, wss://, tls://  the same over TLS
-    #[arg(verbatim_doc_comment)]
-    url: String,
+    #[arg(verbatim_doc_comment, required_unless_present = "read")]
+    url: Option<String>,
+    /// Send nothing; show results that were written before, ours (--json) or Fortio's, beside each other. May be repeated.
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    read: Vec<PathBuf>,
     /// Send requests there too: WEIGHT times as often as to the first URL (1), as 3=http://HOST/PATH. May be repeated. All begin
     /// alike; each address has connections of its own, by weight.
     #[arg(long = "target", value_name = "[WEIGHT=]URL", value_parser = parse_target)]
@@ -256,7 +259,28 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
+/// Shows results that were written before.
+fn read(args: &Args) -> Result<(), String> {
+    let one = |path: &PathBuf| {
+        let told = |error| format!("read {}: {error}", path.display());
+        let text = std::fs::read_to_string(path).map_err(told)?;
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        read::parse(&name.to_string_lossy(), &text)
+    };
+    let results = args.read.iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    print(args, &read::table(&results))
+}
+
 pub(crate) fn run(args: Args) -> ExitCode {
+    if !args.read.is_empty() {
+        return match read(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("voile load: {why}");
+                ExitCode::from(2)
+            }
+        };
+    }
     let options = match options(&args) {
         Ok(options) => options,
         Err(why) => {
@@ -383,7 +407,7 @@ fn format(args: &Args) -> Format {
 }
 
 fn options(args: &Args) -> Result<LoadOptions, String> {
-    let mut options = LoadOptions::new(Target::parse(&args.url)?);
+    let mut options = LoadOptions::new(Target::parse(args.url.as_deref().unwrap_or_default())?);
     if let Some(protocol) = args.protocol {
         options.protocol = match protocol {
             ProtocolName::Http1 => Protocol::Http1,

@@ -4,6 +4,7 @@ mod analyze;
 mod bench;
 mod control;
 mod echo;
+mod fortio;
 mod graph;
 mod load;
 mod proxy;
@@ -41,6 +42,8 @@ enum Command {
     Bench(bench::Args),
     #[command(about = "Send load over HTTP, gRPC or TCP and measure latency")]
     Load(load::Args),
+    #[command(about = "Send load as `fortio load` is told to, by Fortio's flags")]
+    Fortio(fortio::Args),
     #[command(about = "Check, make, draw and run graphs of synthetic services")]
     Graph(graph::Args),
     #[command(about = "Serve HTTP, gRPC and TCP answers of chosen size, delay and status")]
@@ -59,6 +62,7 @@ impl Voile {
             Command::Token(args) => token::run(args),
             Command::Bench(args) => bench::run(args),
             Command::Load(args) => load::run(args),
+            Command::Fortio(args) => fortio::run(args),
             Command::Graph(args) => graph::run(args),
             Command::Echo(args) => echo::run(args),
             Command::Relay(args) => relay::run(args),

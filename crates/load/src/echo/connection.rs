@@ -92,6 +92,8 @@ pub(crate) struct Connection {
     pub(crate) request: Request,
     /// Close once all is written.
     pub(crate) closing: bool,
+    /// When the request was whole, if anybody wants to know.
+    pub(crate) arrived: u64,
     out: Vec<u8>,
     written: usize,
     pattern_left: usize,
@@ -116,6 +118,7 @@ impl Connection {
             plan: None,
             request: Request::default(),
             closing: false,
+            arrived: 0,
             out: Vec::new(),
             written: 0,
             pattern_left: 0,

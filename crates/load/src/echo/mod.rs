@@ -65,7 +65,12 @@ pub struct EchoOptions {
     pub name: Option<String>,
     /// Services to call, in order, before answering.
     pub calls: Vec<Target>,
+    /// Where each answer over HTTP/1.1 leaves when its request had come and when it went out, for those who check a generator.
+    pub log: Option<Log>,
 }
+
+/// When requests had come and when their answers went out, in nanoseconds of the monotonic clock.
+pub type Log = Arc<std::sync::Mutex<Vec<(u64, u64)>>>;
 
 /// A server that stops answering for `length` at the end of every `every`, as one in garbage collection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use crate::accept::Inbox;
 use crate::clock::{SECOND, Timer, now, sharpen_timers};
@@ -454,11 +454,22 @@ impl Worker {
 
     /// Answers now, or when delay and stall allow.
     fn schedule(&mut self, slot: usize, connection: &mut Connection) {
+        if self.options.log.is_some() {
+            connection.arrived = now();
+        }
         if let Some(due) = self.due(connection.plan.as_deref(), 0) {
             connection.phase = Phase::Waiting;
             let token = token(slot, connection.generation);
             self.delayed.push(Reverse((due, token, 0)));
             return;
+        }
+        self.answer(connection);
+    }
+
+    fn answer(&self, connection: &mut Connection) {
+        if let Some(log) = &self.options.log {
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            log.push((connection.arrived, now()));
         }
         connection.answer(self.drain_until.is_some());
     }
@@ -498,7 +509,7 @@ impl Worker {
             };
             if let Some(mut connection) = self.connections[slot].take() {
                 match stream {
-                    0 => connection.answer(self.drain_until.is_some()),
+                    0 => self.answer(&mut connection),
                     stream => Self::answer_stream(&mut connection, stream),
                 }
                 self.resume(slot, connection);

@@ -14,7 +14,7 @@ mod hpack;
 mod huffman;
 mod server;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use crate::body::Malformed;
 pub(crate) use caller::{Caller, Trouble};

@@ -35,6 +35,11 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// Allocations of this thread so far.
+pub(crate) fn allocations() -> u64 {
+    COUNT.with(Cell::get)
+}
+
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 

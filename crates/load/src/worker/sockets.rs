@@ -309,11 +309,50 @@ mod tests {
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
     use super::*;
+    use crate::clock::SECOND;
+    use crate::http2::tests::allocations;
     use crate::options::{LoadOptions, Target};
+    use crate::tally::Tally;
     use crate::worker::InFlight;
 
     /// Packets sent, of which each is one read: whatever the machine does meanwhile, all of them wait to be read.
     const PACKETS: usize = 3 * READS_PER_TURN;
+
+    #[test]
+    fn a_request_and_its_answer_allocate_nothing() {
+        let target = Target::parse("http://127.0.0.1:1/").expect("a literal address resolves");
+        let mut options = LoadOptions::new(target);
+        options.rate = 0.0;
+        options.connections = 1;
+        let mut worker = Worker::new(Arc::new(options), 0, None).expect("a worker");
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let (ours, theirs) = pair.expect("a pair of sockets");
+        worker.connections[0].stream = Some(TcpStream::from(ours));
+        worker.connections[0].state = State::Open;
+        // A second that does not end while the test runs.
+        let at = now();
+        worker.tally = Tally::new(at, at + SECOND, true);
+        worker.tally.start = at - SECOND / 2;
+        let answer =
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\ndone";
+        let mut round = || {
+            // Always the same latency bucket, whatever the machine does meanwhile.
+            worker.start(0, Some(at));
+            let mut head = [0u8; 4096];
+            let asked = rustix::io::read(&theirs, &mut head).expect("the request is there");
+            assert!(head[..asked].ends_with(b"\r\n\r\n"));
+            send(&theirs, answer, SendFlags::empty()).expect("room in the buffer");
+            worker.read(0);
+            assert_eq!(worker.groups[0].free.pop_front(), Some(0), "it is answered");
+        };
+        (0..1_000).for_each(|_| round());
+        let before = allocations();
+        (0..100).for_each(|_| round());
+        // A latency longer than any before may widen a histogram; a request as such costs none.
+        let allocated = allocations() - before;
+        assert!(allocated < 20, "{allocated} allocations in 100 requests");
+    }
 
     #[test]
     fn a_connection_that_always_has_more_waits_for_the_others_turn() {

@@ -6,6 +6,7 @@
 )]
 
 mod bulk;
+mod cost;
 mod described;
 mod descriptions;
 mod echo;
@@ -13,6 +14,7 @@ mod hostile;
 mod load;
 mod misbehaving;
 mod multiplexed;
+mod past;
 mod relay;
 mod responses;
 mod schedules;

@@ -1,0 +1,109 @@
+//! What a request costs the generator in instructions, counted by valgrind, so that the cost cannot creep up. This binary runs
+//! itself once more under it as the generator; the server stays here and is not counted.
+//!
+//! The counts are those of the profile under test (dev in CI: several times the release profile's).
+
+use std::env;
+use std::process::Command;
+use std::time::Duration;
+
+use voile_load::echo::EchoOptions;
+use voile_load::{LoadOptions, Stop, Target};
+
+use crate::server::{PATIENCE, Served, loopback};
+
+/// Tells the process under valgrind where to send requests.
+const ORDERS: &str = "VOILE_TEST_LOAD_COST";
+const SUBJECT: &str = "cost::subject";
+/// Requests that are due; enough for what is done once not to matter.
+const COUNTED: f64 = 4_000.0;
+/// What counts may exceed the bound by: processors differ in the vector instructions their libraries choose, and machines in how
+/// many answers come at once.
+const MARGIN_PERCENT: u64 = 10;
+
+#[inline(never)]
+fn begin_counting() {
+    std::hint::black_box(());
+}
+
+#[inline(never)]
+fn end_counting() {
+    std::hint::black_box(());
+}
+
+/// The generator, under valgrind.
+#[test]
+#[ignore = "started by the tests beside it"]
+fn subject() {
+    let Ok(url) = env::var(ORDERS) else { return };
+    let mut options = LoadOptions::new(Target::parse(&url).unwrap());
+    // Everything is due at once, and goes out as connections are free: as many as go, and always so many.
+    options.rate = COUNTED;
+    options.burst = COUNTED as u64;
+    options.duration = Duration::from_secs(1);
+    options.timeout = PATIENCE;
+    options.connections = 4;
+    if url.starts_with("tcp:") {
+        options.body = vec![b'x'; 64];
+    }
+    begin_counting();
+    let result = voile_load::run(&options, &Stop::new().unwrap(), false).unwrap();
+    end_counting();
+    println!("sent={} ", result.ok);
+}
+
+/// Checks what a request costs. Skips where valgrind is missing.
+fn check(url: &str, bound: u64) {
+    let found = Command::new("valgrind").arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: instructions are counted by valgrind, which is not here");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("counts");
+    let subject = Command::new("valgrind")
+        .args(["--tool=callgrind", "--zero-before=*::begin_counting*"])
+        .arg("--dump-before=*::end_counting*")
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(env::current_exe().unwrap())
+        .args([
+            "--exact",
+            SUBJECT,
+            "--ignored",
+            "--test-threads=1",
+            "--nocapture",
+        ])
+        .env(ORDERS, url)
+        .output()
+        .unwrap();
+    assert!(subject.status.success(), "{subject:?}");
+    let said = String::from_utf8_lossy(&subject.stdout);
+    let sent = said
+        .split("sent=")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    let sent: u64 = sent.and_then(|sent| sent.parse().ok()).unwrap();
+    let counts = std::fs::read_to_string(out.with_extension("1")).unwrap();
+    let total = counts
+        .lines()
+        .find_map(|line| line.strip_prefix("totals: "));
+    let total: u64 = total.unwrap().trim().parse().unwrap();
+    let each = total / sent.max(1);
+    println!("{url}: {each} instructions a request, {sent} requests");
+    assert!(
+        each <= bound + bound * MARGIN_PERCENT / 100,
+        "{each} instructions where {bound} were enough; `valgrind --tool=callgrind voile load` shows where they go"
+    );
+}
+
+#[test]
+fn a_request_costs_the_generator_so_many_instructions() {
+    let server = Served::echo(EchoOptions::default());
+    check(&format!("http://{}/?size=1024", server.address), 22_800);
+    check(&format!("h2c://{}/?size=1024", server.address), 33_900);
+    let tcp = Served::at(EchoOptions {
+        tcp: vec![loopback()],
+        ..EchoOptions::default()
+    });
+    check(&format!("tcp://{}", tcp.address), 20_900);
+}
