@@ -11,7 +11,7 @@ use crate::side_by_side::{
     values,
 };
 use crate::statistics::unpaired_ratio;
-use crate::svg::dots;
+use crate::svg::{Bar, Colours, dots};
 use crate::table::{Row, aligned, heading};
 use crate::words::{self, escape, interval, ratio};
 
@@ -185,11 +185,15 @@ fn by_cell(compared: &[Compare]) -> Vec<(&CellKey, Vec<&Compare>)> {
 /// One plot for each figure: a dot with its interval for each cell.
 #[must_use]
 pub fn plots(compared: &[Compare]) -> Vec<Plot> {
+    let colours = Colours::of(compared.iter().map(|one| one.cell.contestant.as_str()));
     let plot = |figure: &Compared| {
-        let rows: Vec<(String, Estimate)> = compared
-            .iter()
-            .filter(|one| one.figure == *figure)
-            .map(|one| (crate::plots::brief(&one.cell), one.ratio))
+        let of_figure = compared.iter().filter(|one| one.figure == *figure);
+        let rows: Vec<Bar> = of_figure
+            .map(|one| Bar {
+                label: crate::plots::brief(&one.cell),
+                class: colours.class(&one.cell.contestant),
+                value: one.ratio,
+            })
             .collect();
         let title = format!("{}: first divided by second", figure.title);
         let svg = dots(&title, &rows);

@@ -236,7 +236,13 @@ impl History {
     pub fn plots(&self) -> Vec<Plot> {
         let colours = Colours::of(self.lines.iter().map(|line| line.cell.contestant.as_str()));
         let mut lines: Vec<&Line> = self.lines.iter().collect();
-        lines.sort_by_key(|line| line.changes.is_empty());
+        lines.sort_by_key(|line| {
+            (
+                line.changes.is_empty(),
+                line.cell.contestant != "voile",
+                line.cell.is_baseline(),
+            )
+        });
         lines
             .into_iter()
             .map(|line| self.plot(line, &colours))

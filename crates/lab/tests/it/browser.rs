@@ -67,23 +67,40 @@ fn browse(program: &str, home: &Path, arguments: &[&str], page: &Path) -> Output
         .expect("the browser starts")
 }
 
-#[test]
-fn reports_render_print_and_fit_a_phone() {
-    let Some(program) = chromium() else {
-        eprintln!("skipped: no chromium here to show reports in");
-        return;
-    };
-    let folder = tempfile::tempdir().expect("a folder");
-    let home = folder.path().join("home");
+/// The pages that are looked at: reports of all kinds, a comparison, a history.
+fn pages() -> Vec<(&'static str, String)> {
     let committed = super::records::committed();
-    for name in ["speed-mtls", "speed-core", "speed-idle-2", "aa-3"] {
+    let read = |name: &str| {
         let from = committed
             .iter()
             .find(|path| path.display().to_string().ends_with(name))
             .expect("it is committed");
         let mut record = voile_lab::read(from).expect("it is read");
         voile_report::summarise::summarise(&mut record);
-        let page = voile_report::html::render(&record);
+        record
+    };
+    let reports = ["speed-mtls", "speed-core", "speed-idle-2", "aa-3"];
+    let mut pages: Vec<(&str, String)> = reports
+        .into_iter()
+        .map(|name| (name, voile_report::html::render(&read(name))))
+        .collect();
+    let (first, second) = (read("speed-core"), read("speed-core-2"));
+    let compared = voile_report::compare::page(&first, &second).expect("comparable");
+    pages.push(("compare", compared));
+    let history = voile_report::history::history(&[first, second, read("speed-mtls")]);
+    pages.push(("history", history.page()));
+    pages
+}
+
+#[test]
+fn pages_render_print_and_fit_a_phone() {
+    let Some(program) = chromium() else {
+        eprintln!("skipped: no chromium here to show reports in");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let home = folder.path().join("home");
+    for (name, page) in pages() {
         let page = page.replace("</body>", &format!("{INSPECTION}</body>"));
         let path = folder.path().join(format!("{name}.html"));
         std::fs::write(&path, page).expect("written");

@@ -8,7 +8,7 @@ mod time;
 use std::collections::BTreeSet;
 
 use crate::record::{CellKey, Control, Kind, Record, Summary};
-use crate::svg::{Colours, dots};
+use crate::svg::{Bar, Colours, dots};
 use crate::words;
 
 /// One plot.
@@ -53,7 +53,7 @@ pub fn sections(record: &Record) -> Vec<Section> {
     }
     sections.extend(single);
     sections.extend(time::section(record, &colours));
-    sections.extend(record.control.as_ref().map(control));
+    sections.extend(record.control.as_ref().map(|one| control(one, &colours)));
     sections.retain(|section| !section.plots.is_empty());
     name_once(&mut sections);
     sections
@@ -138,7 +138,8 @@ pub(crate) fn brief(cell: &CellKey) -> String {
     format!("{}{protocol} {load}", who(cell))
 }
 
-fn control(control: &Control) -> Section {
+fn control(control: &Control, colours: &Colours) -> Section {
+    let class = colours.class(&control.cell.contestant);
     let title = format!(
         "{}, {}",
         control.cell.contestant,
@@ -147,7 +148,11 @@ fn control(control: &Control) -> Section {
     let rows: Vec<_> = control
         .ratios
         .iter()
-        .map(|(name, ratio)| (short(name), *ratio))
+        .map(|(name, ratio)| Bar {
+            label: short(name),
+            class,
+            value: *ratio,
+        })
         .collect();
     let caption = if control.alarms.is_empty() {
         "No interval misses 1: the two halves do not differ by more than their interval.".to_owned()

@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::{LETTER, RIGHT, TOP, WIDTH, open};
+use super::{RIGHT, TOP, WIDTH, open};
 use crate::record::Estimate;
 use crate::words::escape;
 
 /// The least that labels are given, and the most.
-const LABELS: (f64, f64) = (96.0, 260.0);
+const LABELS: (f64, f64) = (96.0, 270.0);
+/// About what a letter of 13 units takes in a wide font.
+const BIG_LETTER: f64 = 7.6;
 const ROW: f64 = 24.0;
 
 /// One bar: its label, whose colour it has, its value.
@@ -78,16 +80,16 @@ fn whisker(svg: &mut String, low: f64, high: f64, y: f64) {
 }
 
 /// Ratios with intervals around 1.
-pub(crate) fn dots(title: &str, rows: &[(String, Estimate)]) -> String {
+pub(crate) fn dots(title: &str, rows: &[Bar]) -> String {
     let reach = rows
         .iter()
-        .flat_map(|(_, value)| [Some(value.median), value.low, value.high])
+        .flat_map(|row| [Some(row.value.median), row.value.low, row.value.high])
         .flatten()
         .map(|value| (value - 1.0).abs())
         .fold(0.05, f64::max)
         .min(1.0);
     let height = TOP + ROW * rows.len() as f64 + 22.0;
-    let left = room(rows.iter().map(|(label, _)| label.as_str()));
+    let left = room(rows.iter().map(|row| row.label.as_str()));
     let x = |value: f64| {
         left + (WIDTH - left - RIGHT) * ((value - 1.0 + reach) / (2.0 * reach)).clamp(0.0, 1.0)
     };
@@ -106,7 +108,8 @@ pub(crate) fn dots(title: &str, rows: &[(String, Estimate)]) -> String {
             bottom + 16.0
         );
     }
-    for (at, (label, value)) in rows.iter().enumerate() {
+    for (at, row) in rows.iter().enumerate() {
+        let (label, value) = (&row.label, &row.value);
         let y = TOP + ROW * at as f64 + ROW / 2.0;
         let _ = write!(
             svg,
@@ -120,8 +123,9 @@ pub(crate) fn dots(title: &str, rows: &[(String, Estimate)]) -> String {
         }
         let _ = write!(
             svg,
-            r#"<circle cx="{:.1}" cy="{y:.1}" r="4.5" class="c-voile"/>"#,
-            x(value.median)
+            r#"<circle cx="{:.1}" cy="{y:.1}" r="4.5" class="{}"/>"#,
+            x(value.median),
+            row.class
         );
         let _ = write!(
             svg,
@@ -137,5 +141,5 @@ pub(crate) fn dots(title: &str, rows: &[(String, Estimate)]) -> String {
 /// What the longest label takes.
 fn room<'a>(labels: impl Iterator<Item = &'a str>) -> f64 {
     let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
-    (longest as f64 * LETTER + 14.0).clamp(LABELS.0, LABELS.1)
+    (longest as f64 * BIG_LETTER + 14.0).clamp(LABELS.0, LABELS.1)
 }
