@@ -59,16 +59,23 @@ impl Axis {
 
     /// About five round values.
     pub(super) fn ticks(&self) -> Vec<f64> {
-        match self.scale {
-            Scale::Linear => {
-                let step = step((self.high - self.low) / 4.0);
-                let first = (self.low / step).ceil() as i64;
-                let last = (self.high / step).floor() as i64;
-                (first..=last).map(|at| at as f64 * step).collect()
-            }
+        let ticks = match self.scale {
+            Scale::Linear => return even_ticks(self.low, self.high),
             Scale::Log => log_ticks(self.low, self.high),
+        };
+        // Between two neighbours of 1, 2, 5 lies no other of them: even steps say more there.
+        if ticks.len() > 1 {
+            return ticks;
         }
+        even_ticks(10f64.powf(self.low), 10f64.powf(self.high))
     }
+}
+
+fn even_ticks(low: f64, high: f64) -> Vec<f64> {
+    let step = step((high - low) / 4.0);
+    let first = (low / step).ceil() as i64;
+    let last = (high / step).floor() as i64;
+    (first..=last).map(|at| at as f64 * step).collect()
 }
 
 /// 1, 2 or 5 times a power of ten, not below.
@@ -107,6 +114,7 @@ mod tests {
                 Scale::Log,
                 vec![10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0],
             ),
+            (vec![110.0, 150.0], Scale::Log, vec![120.0, 140.0]),
             (vec![-1.0, 1.0], Scale::Linear, vec![-1.0, 0.0, 1.0]),
         ] {
             let axis = Axis::of(values.iter().copied(), scale);
