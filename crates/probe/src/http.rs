@@ -242,4 +242,24 @@ mod tests {
             "GET /x HTTP/1.1\r\nHost: 127.0.0.1:1\r\nUser-Agent: kube-probe/voile\r\nAccept: */*\r\nConnection: close\r\n\r\n"
         );
     }
+
+    #[test]
+    fn no_byte_flipped_or_cut_of_an_answer_makes_more_of_it_than_an_answer() {
+        let good =
+            b"HTTP/1.1 103 x\r\n\r\nHTTP/1.1 302 x\r\nLocation: /y\r\nContent-Length: 3\r\n\r\nabc";
+        for at in 0..good.len() {
+            for value in 0..=255 {
+                let mut changed = good.to_vec();
+                changed[at] = value;
+                for cut in [changed.len(), at] {
+                    let mut stream = &changed[..cut];
+                    if let Ok((head, rest)) = read_head(&mut stream) {
+                        assert!((100..1000).contains(&head.status), "{head:?}");
+                        assert!(rest.len() <= MAX_HEAD_BYTES);
+                        let _ = read_body(&mut stream, &head, rest);
+                    }
+                }
+            }
+        }
+    }
 }

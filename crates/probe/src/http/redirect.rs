@@ -202,4 +202,38 @@ mod tests {
         };
         assert_eq!(found, Ok(Leads::Here(place)));
     }
+
+    #[test]
+    fn whatever_a_redirect_says_the_next_request_is_one_request_to_the_same_host() {
+        let from = Place {
+            tls: false,
+            port: 8080,
+            target: "/a/b?c=d".to_owned(),
+            named: false,
+        };
+        let bases = [
+            "/further/../than?that#this",
+            "https://user@10.0.0.1:8443/x/y?z",
+            "//[::1]:80/",
+            "?e",
+        ];
+        for base in bases {
+            for at in 0..base.len() {
+                for value in 0..=255 {
+                    let mut changed = base.as_bytes().to_vec();
+                    changed[at] = value;
+                    for cut in [changed.len(), at] {
+                        let location = String::from_utf8_lossy(&changed[..cut]);
+                        let Ok(Leads::Here(place)) = leads(&from, "10.0.0.1", &location) else {
+                            continue;
+                        };
+                        let fit = place.target.bytes().all(|byte| byte.is_ascii_graphic());
+                        let rooted = place.target.starts_with('/');
+                        assert!(fit && rooted, "{location:?}: {place:?}");
+                        assert!(!place.target.contains('#'), "{location:?}: {place:?}");
+                    }
+                }
+            }
+        }
+    }
 }
