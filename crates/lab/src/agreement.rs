@@ -122,6 +122,7 @@ pub fn agree(
         workers: 1,
         bounds: crate::bounds::Bounds::default(),
         network: None,
+        upgradable: false,
         stopped,
     };
     let stages = stages(slow_at, stalling_at, settings.slice);
@@ -348,6 +349,7 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         rate: RATE,
         connections: CONNECTIONS,
         request_bytes: None,
+        intervals: false,
         size: SIZE,
         arrival: stage.arrival.to_owned(),
         duration: stage.duration,

@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use voile_host::child::Supervised;
 use voile_report::record::{Contestant as Listed, Kind, Proof, Record, Run};
 
 use crate::contestants::{Contestant, Counts, Route, named};
-use crate::definition::Definition;
+use crate::definition::{Definition, Event};
+use crate::events;
 use crate::find::Found;
 use crate::gate;
 use crate::generator::{Broken, Order};
@@ -189,6 +191,7 @@ impl<'a> Court<'a> {
             connections: cell.connections,
             size: cell.shape.response_bytes.unwrap_or(self.definition.size),
             request_bytes: cell.shape.request_bytes,
+            intervals: !self.definition.events.is_empty(),
             arrival: cell.arrival.clone(),
             duration,
             warmup: self.definition.warmup,
@@ -288,6 +291,7 @@ impl<'a> Court<'a> {
             connections: PROOF_CONNECTIONS,
             size: self.definition.size,
             request_bytes: None,
+            intervals: false,
             arrival: "uniform".to_owned(),
             duration: PROOF.min(self.definition.slice),
             warmup: Duration::ZERO,
@@ -321,6 +325,7 @@ impl<'a> Court<'a> {
             if taken.spoiled {
                 spoiled.push(planned);
             }
+            note_undone(record, &taken.run);
             record.runs.push(taken.run);
             histograms.push(taken.histogram);
             let next = plan.slices.get(done + 1);
@@ -456,7 +461,31 @@ impl<'a> Court<'a> {
         shared.push(contestant.server(&way).unwrap_or_else(|| server.clone()));
         let before = contestant.counts(&way.protocol);
         let host = &record.environment.host;
-        let (mut run, generated) = measure(&lab, cell, &route, &order, &shared, host)?;
+        let events: &[Event] = if cell.is_baseline() || cell.kind != Kind::Latency {
+            &[]
+        } else {
+            &self.definition.events
+        };
+        let mut meanwhile = |load: &mut Supervised, part| {
+            events::happen(
+                &lab,
+                load,
+                contestant.as_mut(),
+                (&way, &route),
+                events,
+                part,
+            )
+        };
+        let measured = measure(&lab, cell, &route, &order, &shared, host, &mut meanwhile);
+        if !events.is_empty() {
+            contestant.settle(&lab).map_err(Broken::Failed)?;
+        }
+        let (mut run, generated) = measured?;
+        if events.iter().any(|event| event.action.replaces_proxies()) {
+            // Who was replaced took its clock along.
+            run.processes
+                .retain(|process| !process.role.ends_with("-sidecar"));
+        }
         let after = contestant.counts(&way.protocol);
         let machine = gate::reasons(self.definition, &run, &generated);
         let carried = if way.protocol == "tcp" {
@@ -464,7 +493,11 @@ impl<'a> Court<'a> {
         } else {
             generated.ok
         };
-        let mut contestant = uncounted(&route, before, after, carried);
+        let mut contestant = if events.is_empty() {
+            uncounted(&route, before, after, carried)
+        } else {
+            Vec::new()
+        };
         contestant.extend(self.broken.get(&way).into_iter().flatten().cloned());
         let spoiled = !machine.is_empty() && contestant.is_empty() && run.errors == 0;
         run.invalid_reasons.extend(machine);
@@ -489,6 +522,17 @@ impl<'a> Court<'a> {
             contestant.stop();
         }
         self.running.clear();
+    }
+}
+
+/// Events that could not be done are named once for each contestant.
+fn note_undone(record: &mut Record, run: &Run) {
+    for event in &run.events {
+        let Some(why) = &event.failure else { continue };
+        let note = format!("{}: {} was not done: {why}.", run.contestant, event.action);
+        if !record.notes.contains(&note) {
+            record.notes.push(note);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Experiment definitions as written in TOML, and checked. An error names file, line, column and what would be right.
 
 mod cells;
+mod events;
 mod features;
 mod near;
 mod place;
@@ -17,6 +18,7 @@ use voile_report::record::{Kind, Target};
 
 use crate::plan::Cell;
 use cells::Asked;
+pub use events::{Action, Event};
 pub use place::{CpuSet, Isolation, Limits};
 use written::{Place, Written, WrittenValidity};
 
@@ -88,6 +90,8 @@ pub struct Definition {
     pub limits: Option<Limits>,
     /// What others published, to be set beside what is measured: of presets.
     pub claims: Vec<voile_report::claims::Claim>,
+    /// What is done in every slice, in order.
+    pub events: Vec<Event>,
     /// What is asked for and not built, in words.
     pub missing: Vec<String>,
 }
@@ -202,27 +206,35 @@ impl Definition {
         }
         let mut variants = targets::variants(&place, std::mem::take(&mut written.variants))?;
         let cpus = place::cpu_sets(&place, &written)?;
+        let slice = place.duration(
+            "slice",
+            &written.slice,
+            Duration::from_millis(100)..=MAX_SLICE,
+        )?;
+        let events = events::events(&place, std::mem::take(&mut written.events), slice)?;
         let Asked { cells, missing } = cells::cells(&place, &written, &mut variants)?;
         let isolation = place::isolation(&place, written.isolation.as_ref())?;
         let idle = cells.iter().any(|cell| cell.kind == Kind::Idle);
-        if let (Isolation::Netns, true, Some(at)) = (isolation, idle, &written.isolation) {
-            return Err(place.error(at.span(), "kind \"idle\" is measured on loopback only"));
+        let only = [
+            (idle, "kind \"idle\" is measured"),
+            (!events.is_empty(), "events are made"),
+        ];
+        if let (Isolation::Netns, Some(at)) = (isolation, &written.isolation)
+            && let Some((_, what)) = only.iter().find(|(there, _)| *there)
+        {
+            return Err(place.error(at.span(), format!("{what} on loopback only")));
         }
         Ok(Self {
             name: name.clone(),
             title: written.title.clone(),
             text: text.to_owned(),
             rounds: place.number("rounds", &written.rounds, 1..=MAX_ROUNDS)?,
-            slice: place.duration(
-                "slice",
-                &written.slice,
-                Duration::from_millis(100)..=MAX_SLICE,
-            )?,
+            slice,
             warmup: place.duration("warmup", &written.warmup, Duration::ZERO..=MAX_SLICE)?,
             seed: written.seed,
             size: place.number("size", &written.load.size, 0..=MAX_SIZE_BYTES)?,
             workers: place.number("workers", &written.proxy.workers, 1..=MAX_WORKERS)?,
-            validity: validity(&place, &written.validity)?,
+            validity: validity(&place, &written.validity, !events.is_empty())?,
             control: cells::control(&place, written.control.as_ref(), &cells)?,
             cells,
             variants,
@@ -231,6 +243,7 @@ impl Definition {
             limits: place::limits(&place, written.limits.as_ref())?,
             claims: Vec::new(),
             cpus,
+            events,
             missing,
         })
     }
@@ -247,7 +260,9 @@ impl Definition {
     pub fn with(mut self, overrides: &Overrides) -> Result<Self, String> {
         if overrides.smoke {
             self.rounds = 2;
-            self.slice = Duration::from_millis(300);
+            if self.events.is_empty() {
+                self.slice = Duration::from_millis(300);
+            }
             self.warmup = Duration::from_millis(60);
             self.validity.max_lateness = Duration::from_secs(10);
             self.validity.max_rate_error = 1.0;
@@ -266,6 +281,13 @@ impl Definition {
             if slice < Duration::from_millis(100) || slice > MAX_SLICE {
                 return Err(format!(
                     "--slice {slice:?}: must lie between 100ms and {MAX_SLICE:?}"
+                ));
+            }
+            if let Some(event) = self.events.last().filter(|event| event.at >= slice) {
+                return Err(format!(
+                    "--slice {slice:?}: {} is to happen at {:?}",
+                    event.action.word(),
+                    event.at
                 ));
             }
             self.slice = slice;
@@ -322,25 +344,35 @@ impl Definition {
     }
 }
 
-fn validity(place: &Place<'_>, written: &WrittenValidity) -> Result<Validity, DefinitionError> {
+/// Events make errors, misses and drift: they are what is measured, and judged only where the definition says so.
+fn validity(
+    place: &Place<'_>,
+    written: &WrittenValidity,
+    eventful: bool,
+) -> Result<Validity, DefinitionError> {
+    let unless = |usual: f64, eventful_value: f64| if eventful { eventful_value } else { usual };
     let share = |field, value: &Option<Spanned<f64>>, otherwise| match value {
         Some(value) => place.number(field, value, 0.0..=1.0),
         None => Ok(otherwise),
     };
     let second = Duration::from_secs(1);
     Ok(Validity {
-        heed_generator: true,
+        heed_generator: !eventful,
         max_lateness: match &written.max_lateness {
             Some(value) => {
                 place.duration("max_lateness", value, Duration::from_micros(1)..=second)?
             }
             None => Duration::from_millis(1),
         },
-        max_rate_error: share("max_rate_error", &written.max_rate_error, 0.02)?,
-        max_error_share: share("max_error_share", &written.max_error_share, 0.0)?,
+        max_rate_error: share("max_rate_error", &written.max_rate_error, unless(0.02, 1.0))?,
+        max_error_share: share(
+            "max_error_share",
+            &written.max_error_share,
+            unless(0.0, 1.0),
+        )?,
         max_drift: match &written.max_drift {
             Some(value) => place.number("max_drift", value, 1.0..=1000.0)?,
-            None => 4.0,
+            None => unless(4.0, f64::INFINITY),
         },
     })
 }

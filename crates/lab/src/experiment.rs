@@ -291,7 +291,7 @@ fn new_record(settings: &Settings) -> Record {
     for missing in &definition.missing {
         record.notes.push(format!("Missing: {missing}."));
     }
-    if !definition.validity.heed_generator {
+    if !definition.validity.heed_generator && definition.events.is_empty() {
         record.notes.push(
             "Smoke test: it shows that everything works; its figures mean nothing.".to_owned(),
         );

@@ -12,6 +12,9 @@ fn percent(share: f64) -> String {
 
 /// The bounds in words, for the record.
 pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
+    if !validity.heed_generator && validity.max_error_share >= 1.0 {
+        return vec!["experiment with events: errors, misses and drift are what is measured; lateness of the generator is judged".to_owned()];
+    }
     if !validity.heed_generator {
         return vec!["smoke test: timing is not judged, errors and paths are".to_owned()];
     }

@@ -9,6 +9,7 @@ use voile_host::child::{Output, Supervised};
 use voile_report::record::{Kind, Latency};
 
 use crate::contestants::Route;
+use crate::events::INTERVAL;
 use crate::target::Lab;
 
 /// How often we look whether the user asked to end.
@@ -37,6 +38,8 @@ pub(crate) struct Order {
     pub(crate) seed: u64,
     /// A word in the request by which a capture recognises ours.
     pub(crate) marker: Option<String>,
+    /// Whether it counts in short intervals, too.
+    pub(crate) intervals: bool,
     /// The server takes bytes and answers only every [`SINK_BYTES`]; a request of a proof is as long.
     pub(crate) sink: bool,
 }
@@ -62,11 +65,22 @@ pub(crate) struct Generated {
     pub(crate) halves_us: Vec<Percentiles>,
     pub(crate) latency_histogram: String,
     pub(crate) interrupted: bool,
+    pub(crate) interval_ms: u64,
+    pub(crate) intervals: Vec<CountedInterval>,
     /// Of bulk.
     pub(crate) gbit_per_s: Option<f64>,
     /// Median of one half over that of the other, the larger way round.
     #[serde(skip)]
     pub(crate) drift: Option<f64>,
+}
+
+/// What the generator counted in a short interval.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct CountedInterval {
+    pub(crate) t_ms: u64,
+    pub(crate) errors: u64,
+    pub(crate) histogram: String,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -181,6 +195,9 @@ impl Order {
             ("--duration", duration(self.duration)),
             ("--warmup", duration(self.warmup)),
         ];
+        if self.intervals {
+            words.push(("--interval", duration(INTERVAL)));
+        }
         if self.kind != Kind::Bulk {
             words.push(("--rate", self.rate.to_string()));
             words.push(("--arrival", self.arrival.clone()));

@@ -136,6 +136,7 @@ pub fn measure_generators(
         workers: 1,
         bounds: crate::bounds::Bounds::default(),
         network: None,
+        upgradable: false,
         stopped,
     };
     record.scenes = scenes();

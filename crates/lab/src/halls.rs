@@ -8,7 +8,7 @@ use voile_host::child::Supervised;
 
 use crate::bounds::Bounds;
 use crate::contestants::Instance;
-use crate::definition::{Definition, Isolation};
+use crate::definition::{Action, Definition, Isolation};
 use crate::network::{self, Network, Visit};
 use crate::plan::Outfit;
 use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
@@ -28,6 +28,7 @@ pub(crate) struct Halls<'a> {
     stopped: &'a dyn Fn() -> bool,
     halls: BTreeMap<Outfit, Hall>,
     network: Option<Network>,
+    upgradable: bool,
     _servers: Vec<Supervised>,
     /// Last, so that the lab leaves its network when all else has ended.
     _visit: Option<Visit>,
@@ -70,6 +71,7 @@ impl<'a> Halls<'a> {
                     workers: 1,
                     bounds: bounds.clone(),
                     network: network.as_ref(),
+                    upgradable: false,
                     stopped,
                 };
                 let served = serve(lab, by_cpus.len(), tcp_serves, &mut servers)?;
@@ -90,6 +92,10 @@ impl<'a> Halls<'a> {
             stopped,
             halls,
             network,
+            upgradable: definition
+                .events
+                .iter()
+                .any(|event| event.action == Action::UpgradeProxy),
             _servers: servers,
             _visit: visit,
         })
@@ -106,6 +112,7 @@ impl<'a> Halls<'a> {
             workers: hall.workers,
             bounds: hall.bounds.clone(),
             network: self.network.as_ref(),
+            upgradable: self.upgradable,
             stopped: self.stopped,
         };
         Ok((lab, &hall.server))

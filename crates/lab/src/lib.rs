@@ -12,6 +12,7 @@ mod contestants;
 mod court;
 mod definition;
 mod environment;
+mod events;
 mod experiment;
 mod find;
 mod folder;
@@ -33,7 +34,8 @@ mod wire;
 
 pub use agreement::{AgreementSettings, agree, write_agreement};
 pub use definition::{
-    CpuSet, Definition, DefinitionError, Isolation, Limits, Only, Overrides, Variant, quick,
+    Action, CpuSet, Definition, DefinitionError, Event, Isolation, Limits, Only, Overrides,
+    Variant, quick,
 };
 pub use experiment::{Outcome, Settings, run};
 pub use find::{Found, Nginx, Peer, fortio, peers};

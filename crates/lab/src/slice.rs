@@ -11,12 +11,14 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use voile_host::cgroup::Throttling;
+use voile_host::child::Supervised;
 use voile_host::machine::CoreTime;
 use voile_host::sampler::{Holdings, Usage};
 use voile_load::samples::Samples;
 use voile_report::record::{Process, Run};
 
 use crate::contestants::{Instance, Route};
+use crate::events;
 use crate::generator::{Broken, Generated, Order, finish_load, start_load, wait_until};
 use crate::plan::Cell;
 use crate::target::Lab;
@@ -58,6 +60,13 @@ impl Reading {
     }
 }
 
+/// What is done while the generator measures: it is given the generator, and when the measured part begins and ends.
+pub(crate) type Meanwhile<'a> = dyn FnMut(
+        &mut Supervised,
+        (Instant, Instant),
+    ) -> Result<Vec<(voile_report::events::Event, SystemTime)>, Broken>
+    + 'a;
+
 /// Runs one slice. The second part of the answer is the slice's histogram.
 pub(crate) fn measure(
     lab: &Lab<'_>,
@@ -66,6 +75,7 @@ pub(crate) fn measure(
     order: &Order,
     shared: &[Instance],
     host: &str,
+    meanwhile: &mut Meanwhile<'_>,
 ) -> Result<(Run, Generated), Broken> {
     let began = Instant::now();
     let (mut load, out) = start_load(lab, route, order).map_err(Broken::Failed)?;
@@ -79,10 +89,15 @@ pub(crate) fn measure(
     let window_ends = began + order.warmup + order.duration - TRAIL.min(order.duration / 8);
     wait_until(&mut load, window_starts, lab)?;
     let before = Reading::take(&instances, lab);
+    let begins = began + order.warmup;
+    let happened = meanwhile(&mut load, (begins, begins + order.duration))?;
     wait_until(&mut load, window_ends, lab)?;
     let after = Reading::take(&instances, lab);
     let generated = finish_load(&mut load, &out, OVERTIME, lab)?;
+    let (series, events) = events::conclude(&generated, happened);
     let mut run = Run {
+        series,
+        events,
         seconds: generated.duration_s,
         achieved_rps: generated.achieved_rps,
         requests: generated.sent,

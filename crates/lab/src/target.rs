@@ -53,6 +53,8 @@ pub(crate) struct Lab<'a> {
     pub(crate) bounds: Bounds,
     /// Where client and server are, when not on loopback.
     pub(crate) network: Option<&'a Network>,
+    /// Whether proxies are started so that a new process can take over from them.
+    pub(crate) upgradable: bool,
     /// Whether the user asked to end.
     pub(crate) stopped: &'a dyn Fn() -> bool,
 }
@@ -175,6 +177,7 @@ pub(crate) fn start_echo_bound(
         workers: 1,
         bounds: bounds.clone(),
         network: None,
+        upgradable: false,
         stopped,
     };
     let tcp = serves != HTTP;

@@ -142,6 +142,8 @@ pub struct LoadOptions {
     pub headers: Vec<(String, String)>,
     /// Request body.
     pub body: Vec<u8>,
+    /// Count in intervals of this length as well, each with its histogram; zero: not.
+    pub interval: Duration,
     /// End the run when one of these is true of a second.
     pub abort: Vec<Condition>,
     /// Length that every body must have.
@@ -182,6 +184,7 @@ impl LoadOptions {
             method: "GET".to_owned(),
             headers: Vec::new(),
             body: Vec::new(),
+            interval: Duration::ZERO,
             abort: Vec::new(),
             expect_size: None,
             expect_status: None,

@@ -70,6 +70,12 @@ pub struct LoadResult {
     pub halves_us: [Summary; 2],
     /// By the second in which requests were due.
     pub per_second: Vec<PerSecond>,
+    /// Length of `intervals`, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval_ms: Option<u64>,
+    /// By the interval in which requests were due.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<IntervalResult>,
     /// All of `latency_us`, HdrHistogram V2 compressed, base64, values in µs.
     pub latency_histogram: String,
     /// All of `service_us`, likewise.
@@ -189,6 +195,19 @@ pub struct Lateness {
     pub count: u64,
 }
 
+/// One short interval of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct IntervalResult {
+    /// Milliseconds since the measurement began.
+    pub t_ms: u64,
+    /// Good ones of the requests due in it.
+    pub ok: u64,
+    /// Failed ones.
+    pub errors: u64,
+    /// Latency histogram, as `latency_histogram`.
+    pub histogram: String,
+}
+
 /// One second of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct PerSecond {
@@ -260,6 +279,9 @@ impl LoadResult {
             },
             halves_us: [tally.halves[0].summary(), tally.halves[1].summary()],
             per_second: per_second(tally),
+            interval_ms: (!options.interval.is_zero())
+                .then_some(options.interval.as_millis() as u64),
+            intervals: intervals(tally, options),
             latency_histogram: tally.latency.encode(),
             service_histogram: tally.service.encode(),
             status: tally
@@ -406,6 +428,19 @@ fn achieved_span(tally: &Tally, span: u64) -> u64 {
     } else {
         span
     }
+}
+
+fn intervals(tally: &Tally, options: &LoadOptions) -> Vec<IntervalResult> {
+    let length = options.interval.as_millis() as u64;
+    let intervals = tally.intervals.iter().zip(0..);
+    intervals
+        .map(|(interval, at)| IntervalResult {
+            t_ms: at * length,
+            ok: interval.ok,
+            errors: interval.errors,
+            histogram: interval.latency.encode(),
+        })
+        .collect()
 }
 
 fn per_second(tally: &Tally) -> Vec<PerSecond> {

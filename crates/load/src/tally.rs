@@ -124,12 +124,34 @@ pub(crate) struct Tally {
     pub(crate) error_latency: Samples,
     pub(crate) lateness: Samples,
     pub(crate) seconds: Vec<Second>,
+    /// Length of shorter intervals that are counted as well, in nanoseconds; 0: none.
+    pub(crate) interval: u64,
+    pub(crate) intervals: Vec<Second>,
     pub(crate) last_done: u64,
     /// Responses, or other bytes, that no request asked for.
     pub(crate) unsolicited: u64,
     pub(crate) cpu_ns: u64,
     /// When the schedule really ended.
     pub(crate) end: u64,
+}
+
+/// The counts of a stretch of time, made when first needed.
+fn place(all: &mut Vec<Second>, at: u64) -> &mut Second {
+    let at = at as usize;
+    while all.len() <= at {
+        all.push(Second::default());
+    }
+    &mut all[at]
+}
+
+fn merge(mine: &mut Vec<Second>, theirs: &[Second]) {
+    mine.resize_with(mine.len().max(theirs.len()), Second::default);
+    for (mine, theirs) in mine.iter_mut().zip(theirs) {
+        mine.sent += theirs.sent;
+        mine.ok += theirs.ok;
+        mine.errors += theirs.errors;
+        mine.latency.merge(&theirs.latency);
+    }
 }
 
 impl Tally {
@@ -150,11 +172,16 @@ impl Tally {
             return;
         };
         let latency = request.done.saturating_sub(request.intended);
-        let second = (into / SECOND) as usize;
-        while self.seconds.len() <= second {
-            self.seconds.push(Second::default());
+        if let Some(at) = into.checked_div(self.interval) {
+            let interval = place(&mut self.intervals, at);
+            interval.latency.record(latency);
+            if request.outcome == Outcome::Ok {
+                interval.ok += 1;
+            } else {
+                interval.errors += 1;
+            }
         }
-        let second = &mut self.seconds[second];
+        let second = place(&mut self.seconds, into / SECOND);
         self.scheduled += 1;
         // All of them are the sum of the halves; see `settle`.
         self.halves[usize::from(request.intended >= self.middle)].record(latency);
@@ -245,14 +272,7 @@ impl Tally {
         self.agreed = self.agreed.take().or_else(|| other.agreed.clone());
         self.error_latency.merge(&other.error_latency);
         self.lateness.merge(&other.lateness);
-        while self.seconds.len() < other.seconds.len() {
-            self.seconds.push(Second::default());
-        }
-        for (mine, theirs) in self.seconds.iter_mut().zip(&other.seconds) {
-            mine.sent += theirs.sent;
-            mine.ok += theirs.ok;
-            mine.errors += theirs.errors;
-            mine.latency.merge(&theirs.latency);
-        }
+        merge(&mut self.seconds, &other.seconds);
+        merge(&mut self.intervals, &other.intervals);
     }
 }

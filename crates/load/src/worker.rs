@@ -289,6 +289,7 @@ impl Generator for Worker {
         self.timeline = timeline;
         let closed = self.options.rate <= 0.0;
         self.tally = Tally::new(timeline.measure, timeline.end, closed);
+        self.tally.interval = u64::try_from(self.options.interval.as_nanos()).unwrap_or(0);
         if !self.options.more.is_empty() {
             let targets = self.options.more.len() + 1;
             self.tally.targets.resize_with(targets, OfTarget::default);

@@ -270,6 +270,12 @@ pub struct Run {
     pub machine_busy: Option<f64>,
     /// One per instance on the path, the generator, the server and the control plane.
     pub processes: Vec<Process>,
+    /// Its time line, where the experiment has events.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<crate::events::Interval>,
+    /// What the lab did meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<crate::events::Event>,
 }
 
 /// Percentiles in microseconds; one with fewer than ten samples beyond it is left out.

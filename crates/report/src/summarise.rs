@@ -136,6 +136,9 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
     }
     idle(&mut figures, run);
     bulk(&mut figures, run);
+    for (number, event) in run.events.iter().enumerate() {
+        figures.extend(event.figures(number + 1));
+    }
     for process in &run.processes {
         for (name, value) in [
             ("cpu_us_per_request", process.cpu_us_per_request),

@@ -156,6 +156,9 @@ pub(crate) struct Args {
         requires = "find_capacity"
     )]
     precision: f64,
+    /// JSON: count in intervals of this length as well (at least 10ms), each with its histogram.
+    #[arg(long, default_value = "0", value_parser = interval, value_name = "DURATION")]
+    interval: Duration,
     /// End the run when one of these is true of a second of it, such as 'errors>5%,p99>1s'.
     #[arg(long, value_name = "CONDITIONS")]
     abort: Option<String>,
@@ -240,6 +243,14 @@ fn parse_target(text: &str) -> Result<(f64, Target), String> {
     });
     let (weight, url) = weight.unwrap_or((1.0, text));
     Ok((weight, Target::parse(url)?))
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|e| e.to_string())?;
+    if interval.is_zero() || interval >= Duration::from_millis(10) {
+        return Ok(interval);
+    }
+    Err("at least 10ms, and whole milliseconds".to_owned())
 }
 
 fn parse_messages(text: &str) -> Result<(u32, u32), String> {
@@ -453,6 +464,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
     }
     options.more.clone_from(&args.targets);
     options.reuse = args.connection_reuse;
+    options.interval = args.interval;
     options.messages = args.messages.unwrap_or(options.messages);
     let empty = options.body.is_empty() && options.sizes.is_empty();
     if options.protocol == Protocol::TcpRr && empty {

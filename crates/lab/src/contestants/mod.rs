@@ -21,7 +21,8 @@ use voile_host::place::Place;
 
 use self::certificates::Leaf;
 use self::pair::Pair;
-use crate::definition::Variant;
+use crate::definition::{Action, Variant};
+use crate::events::Sign;
 use crate::find::Found;
 use crate::plan::Way;
 use crate::target::Lab;
@@ -149,6 +150,17 @@ pub(crate) trait Contestant {
     /// Where a server of the right root and the wrong identity can be put in its way over mutual TLS.
     fn stage(&self, _lab: &Lab<'_>, _protocol: &str) -> Result<Option<Stage>, String> {
         Ok(None)
+    }
+
+    /// Does something of an experiment's events on that way; says by what its effect is seen, or why it cannot be done.
+    fn act(&mut self, _lab: &Lab<'_>, action: &Action, _way: &Way) -> Result<Sign, String> {
+        let name = self.name();
+        Err(format!("the lab cannot do {} to {name}", action.word()))
+    }
+
+    /// Makes good what events did, before the next slice.
+    fn settle(&mut self, _lab: &Lab<'_>) -> Result<(), String> {
+        Ok(())
     }
 
     /// Whether it can take what is redirected to it, in networks of their own.

@@ -10,6 +10,8 @@ use voile_host::ready::Probe;
 
 use super::listeners::Listeners;
 use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
+use crate::definition::Action;
+use crate::events::Sign;
 use crate::plan::{Outfit, Way};
 use crate::target::{Lab, STOP_GRACE};
 
@@ -107,6 +109,8 @@ pub(super) struct Pair<P: Peer> {
 struct Running<Page> {
     sidecars: [Sidecar<Page>; 2],
     listeners: Listeners,
+    /// By which they were started, the client's first.
+    values: [Values; 2],
 }
 
 struct Sidecar<Page> {
@@ -143,22 +147,24 @@ impl<P: Peer> Contestant for Pair<P> {
         let values = listeners.values(lab, &folder)?;
         let placed = listeners.lab(lab);
         let lab = placed.as_ref().unwrap_or(lab);
-        let launch = |side| {
-            let mut values = values.clone();
-            if side == Side::Server {
-                listeners.beside(&mut values);
-            }
-            let (process, page) = self.peer.launch(lab, &folder, side, &values)?;
+        let mut values = [values.clone(), values];
+        listeners.beside(&mut values[1]);
+        let launch = |side, values: &Values| {
+            let (process, page) = self.peer.launch(lab, &folder, side, values)?;
             Ok::<_, String>(Sidecar {
                 process,
                 side,
                 page,
             })
         };
-        let sidecars = [launch(Side::Client)?, launch(Side::Server)?];
+        let sidecars = [
+            launch(Side::Client, &values[0])?,
+            launch(Side::Server, &values[1])?,
+        ];
         self.running = Some(Running {
             sidecars,
             listeners,
+            values,
         });
         Ok(())
     }
@@ -187,6 +193,51 @@ impl<P: Peer> Contestant for Pair<P> {
         let carries = self.peer.carries(&way.protocol);
         let running = self.running.as_ref().filter(|_| carries)?;
         running.listeners.route(lab, way)
+    }
+
+    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+        if *action != Action::RestartProxy {
+            let word = action.word();
+            return Err(format!(
+                "the lab cannot do {word} to {}, which is configured by files",
+                P::NAME
+            ));
+        }
+        if way.mode == "clientonly" {
+            return Err("there is no server's sidecar on this way".to_owned());
+        }
+        let folder = peers_folder(lab, P::NAME)?;
+        let not = || format!("{} does not run", P::NAME);
+        let running = self.running.as_mut().ok_or_else(not)?;
+        running.sidecars[1].process.stop(STOP_GRACE);
+        let (process, page) = self
+            .peer
+            .launch(lab, &folder, Side::Server, &running.values[1])?;
+        let entry = running.listeners.route(
+            lab,
+            &Way {
+                mode: "serveronly".to_owned(),
+                tls: false,
+                ..way.clone()
+            },
+        );
+        let entry = entry
+            .ok_or_else(|| format!("{} has no listener for it", P::NAME))?
+            .entry;
+        let sign = match P::probe(&page, entry) {
+            Probe::Http(address, path) => Sign::Ready(address, path),
+            Probe::Tcp(address) | Probe::Direct(address) => Sign::Listens(address),
+        };
+        running.sidecars[1] = Sidecar {
+            process,
+            side: Side::Server,
+            page,
+        };
+        Ok(sign)
+    }
+
+    fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        self.ready(lab)
     }
 
     fn captures(&self) -> bool {

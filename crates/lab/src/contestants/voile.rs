@@ -1,5 +1,7 @@
 //! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default.
 
+mod changes;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,11 +18,13 @@ use super::{
     CLIENT, CONTROL, Contestant, Counts, Hop, IMPOSTOR, Instance, Route, SERVER, Stage,
     certificates, listeners, peers_folder,
 };
-use crate::definition::Variant;
+use crate::definition::{Action, Variant};
+use crate::events::Sign;
 use crate::find;
 use crate::network::GATEWAY;
 use crate::plan::Way;
 use crate::target::{Echo, Lab, STOP_GRACE};
+use changes::Changes;
 
 const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
 const CAPTURED_TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh-netns.yaml");
@@ -84,6 +88,7 @@ struct Running {
     control: Supervised,
     sidecars: Vec<Sidecar>,
     ports: Ports,
+    changes: Changes,
 }
 
 #[derive(Debug)]
@@ -263,22 +268,21 @@ impl Voile {
             .map_err(|e| e.to_string())
     }
 
-    fn start_sidecar(
+    /// A service-account token in a file.
+    fn token(
         &self,
         lab: &Lab<'_>,
         state: &Path,
-        ports: &Ports,
+        account: &str,
         pod: &str,
-        role: &'static str,
-    ) -> Result<Sidecar, String> {
-        let account = format!("lab/{pod}");
+    ) -> Result<PathBuf, String> {
         let token = lab
             .process(CONTROL, &self.process_name("token"), self.program(lab))?
             .args([
                 "token",
                 "create",
                 "--service-account",
-                &account,
+                account,
                 "--pod",
                 pod,
                 "--state",
@@ -291,6 +295,19 @@ impl Voile {
             .join(format!("{pod}.token"));
         std::fs::write(&token_file, token.trim())
             .map_err(|e| format!("{}: {e}", token_file.display()))?;
+        Ok(token_file)
+    }
+
+    fn start_sidecar(
+        &self,
+        lab: &Lab<'_>,
+        state: &Path,
+        ports: &Ports,
+        pod: &str,
+        role: &'static str,
+    ) -> Result<Sidecar, String> {
+        let account = format!("lab/{pod}");
+        let token_file = self.token(lab, state, &account, pod)?;
         let address = if role == CLIENT {
             ports.client
         } else {
@@ -335,6 +352,15 @@ impl Voile {
                     .flatten(),
             )
             .args(&self.variant.arguments);
+        let spec = if lab.upgradable {
+            let socket = lab
+                .folder
+                .join(&self.variant.name)
+                .join(format!("{pod}.sock"));
+            spec.arg("--handover").arg(socket)
+        } else {
+            spec
+        };
         Ok(Sidecar {
             process: spec.start().map_err(|e| e.to_string())?,
             role,
@@ -386,6 +412,7 @@ impl Contestant for Voile {
             control,
             sidecars: Vec::new(),
             ports,
+            changes: Changes::default(),
         };
         let monitoring = Probe::Http(running.ports.monitoring, "/ready".to_owned());
         lab.wait_ready(&mut running.control, &monitoring)?;
@@ -468,6 +495,14 @@ impl Contestant for Voile {
         let mut route = Route::through(hops);
         route.host = Some(format!("{name}:{port}"));
         Some(route)
+    }
+
+    fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
+        self.change(lab, action, way)
+    }
+
+    fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        self.make_good(lab)
     }
 
     fn captures(&self) -> bool {

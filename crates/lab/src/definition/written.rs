@@ -33,11 +33,22 @@ pub(super) struct Written {
     pub(super) variants: Vec<WrittenVariant>,
     #[serde(default)]
     pub(super) targets: Vec<WrittenTarget>,
+    #[serde(default)]
+    pub(super) events: Vec<WrittenEvent>,
     pub(super) isolation: Option<Spanned<String>>,
     /// CPU sets by name: of each role the cores.
     #[serde(default)]
     pub(super) cpus: BTreeMap<Spanned<String>, BTreeMap<Spanned<String>, Spanned<String>>>,
     pub(super) limits: Option<Spanned<WrittenLimits>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenEvent {
+    pub(super) at: Spanned<String>,
+    pub(super) action: Spanned<String>,
+    pub(super) command: Option<Vec<String>>,
+    pub(super) slow_factor: Option<Spanned<f64>>,
 }
 
 #[derive(Deserialize)]

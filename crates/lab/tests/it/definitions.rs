@@ -143,6 +143,21 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "over tcp the server sends back what it gets",
     ),
     (
+        "[\"poisson\"]",
+        "[\"poisson\"]\n[[events]]\nat = \"500ms\"\naction = \"push-polcy\"",
+        "mine.toml:26:10: action \"push-polcy\" is unknown",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\n[[events]]\nat = \"2s\"\naction = \"push-policy\"",
+        "mine.toml:25:6: at: 2s must lie between 300ms and 700ms",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\n[[events]]\nat = \"500ms\"\naction = \"hook\"",
+        "a hook needs its command",
+    ),
+    (
         "rounds = 8",
         "rounds = 8\nisolation = \"netn\"",
         "; did you mean \"netns\"?",

@@ -1,0 +1,198 @@
+//! What an experiment's events do to Voile, by the means that its users have: files of the mesh, signals, new processes.
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use voile_host::child::Supervised;
+use voile_host::ready::Probe;
+
+use super::{Running, SERVER, Voile};
+use crate::definition::Action;
+use crate::events::Sign;
+use crate::plan::Way;
+use crate::target::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
+
+/// The name that the second server's answers carry.
+const SECOND: &str = "second";
+/// Where a sidecar says that it is ready.
+const READY: &str = "/healthz/ready";
+
+/// Where the mesh's policy speaks of ports.
+const PORTS_OF_POLICY: &str = "  portLevelMtls:\n";
+
+/// What was changed since it was started.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Whether the server's mutual port takes plaintext, too.
+    permissive: bool,
+    /// The second pair of servers, once there is one, and whether the service leads there.
+    second: Option<(Echo, [Supervised; 2])>,
+    moved: bool,
+    /// Processes that a new one took over from, and that finish what they have.
+    retired: Vec<Supervised>,
+}
+
+impl Voile {
+    fn config(&self, lab: &Lab<'_>, file: &str) -> PathBuf {
+        lab.folder
+            .join(&self.variant.name)
+            .join("config")
+            .join(file)
+    }
+
+    fn running(&mut self) -> Result<&mut Running, String> {
+        self.running
+            .as_mut()
+            .ok_or_else(|| "Voile does not run".to_owned())
+    }
+
+    pub(super) fn change(
+        &mut self,
+        lab: &Lab<'_>,
+        action: &Action,
+        way: &Way,
+    ) -> Result<Sign, String> {
+        let server = way.mode != "clientonly";
+        match action {
+            Action::PushPolicy if !server => {
+                Err("its effect is seen at the server's sidecar".to_owned())
+            }
+            Action::MoveEndpoints if way.protocol != "http1" || !server => {
+                Err("its effect is seen over HTTP/1.1, behind the server's sidecar".to_owned())
+            }
+            Action::RestartProxy | Action::UpgradeProxy if !server => {
+                Err("there is no server's sidecar on this way".to_owned())
+            }
+            Action::PushPolicy => self.push_policy(lab),
+            Action::MoveEndpoints => self.move_endpoints(lab),
+            Action::RestartProxy => self.restart(lab),
+            Action::UpgradeProxy => self.upgrade(lab),
+            Action::KillControlPlane => self.kill_control(),
+            Action::RotateCertificates => Err(
+                "voile renews certificates at half of their life, and has no order to do it now"
+                    .to_owned(),
+            ),
+            Action::Hook(_) => Err("a hook is the lab's own".to_owned()),
+        }
+    }
+
+    /// The server's mutual port takes plaintext, too, or no longer: the load, which is sealed or goes elsewhere, need not
+    /// notice.
+    fn push_policy(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
+        let running = self.running()?;
+        running.changes.permissive = !running.changes.permissive;
+        let open = running.changes.permissive;
+        let address = (running.ports.server, running.ports.services["MUTUAL_PORT"]).into();
+        self.write_mesh(lab)?;
+        Ok(Sign::Plaintext(address, open))
+    }
+
+    fn move_endpoints(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
+        let bounds = lab.bounds.clone();
+        let folder = lab.folder.join(&self.variant.name);
+        let running = self.running()?;
+        if running.changes.second.is_none() {
+            let start = |serves, arguments: &[&str]| {
+                start_echo_bound(&lab.voile, &folder, serves, arguments, &bounds, lab.stopped)
+            };
+            let (http, http_at) = start(HTTP, &["--name", SECOND])?;
+            let (tcp, tcp_at) = start(TCP, &[])?;
+            let echo = Echo {
+                http: http_at,
+                tcp: tcp_at,
+            };
+            running.changes.second = Some((echo, [http, tcp]));
+        }
+        running.changes.moved = !running.changes.moved;
+        let moved = running.changes.moved;
+        self.write_mesh(lab)?;
+        Ok(Sign::From(moved.then(|| SECOND.to_owned())))
+    }
+
+    /// The mesh as it is to be now.
+    fn write_mesh(&self, lab: &Lab<'_>) -> Result<(), String> {
+        let running = self.running.as_ref().ok_or("Voile does not run")?;
+        let changes = &running.changes;
+        let second = changes.second.as_ref().filter(|_| changes.moved);
+        let echo = second.map_or(lab.echo, |(echo, _)| *echo);
+        let folder = lab.folder.join(&self.variant.name);
+        let mut text = running.ports.resources(&echo, &self.variant, &folder)?;
+        if changes.permissive {
+            let port = running.ports.services["MUTUAL_PORT"];
+            let more = format!("{PORTS_OF_POLICY}    {port}:\n      mode: PERMISSIVE\n");
+            text = text.replacen(PORTS_OF_POLICY, &more, 1);
+        }
+        crate::folder::write(&self.config(lab, "mesh.yaml"), &text)
+    }
+
+    fn restart(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
+        let at = self.server_sidecar()?;
+        let ports = {
+            let running = self.running()?;
+            running.sidecars[at].process.stop(STOP_GRACE);
+            running.ports.clone()
+        };
+        let state = lab.folder.join(&self.variant.name).join("state");
+        let new = self.start_sidecar(lab, &state, &ports, "server", SERVER)?;
+        let readiness = new.readiness;
+        self.running()?.sidecars[at] = new;
+        Ok(Sign::Ready(readiness, READY.to_owned()))
+    }
+
+    fn upgrade(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
+        let at = self.server_sidecar()?;
+        let ports = self.running()?.ports.clone();
+        let state = lab.folder.join(&self.variant.name).join("state");
+        let new = self.start_sidecar(lab, &state, &ports, "server", SERVER)?;
+        let readiness = new.readiness;
+        let running = self.running()?;
+        let old = std::mem::replace(&mut running.sidecars[at], new);
+        running.changes.retired.push(old.process);
+        Ok(Sign::Ready(readiness, READY.to_owned()))
+    }
+
+    fn kill_control(&mut self) -> Result<Sign, String> {
+        let running = self.running()?;
+        running.control.signal(Signal::KILL);
+        match running.control.wait(STOP_GRACE) {
+            Some(_) => Ok(Sign::AtOnce(
+                "the control plane's end by SIGKILL".to_owned(),
+            )),
+            None => Err("the control plane did not end by SIGKILL".to_owned()),
+        }
+    }
+
+    fn server_sidecar(&mut self) -> Result<usize, String> {
+        let mut sidecars = self.running()?.sidecars.iter();
+        let at = sidecars.position(|sidecar| sidecar.role == SERVER);
+        at.ok_or_else(|| "there is no server's sidecar".to_owned())
+    }
+
+    /// Starts again what was killed, and lets the mesh be what it was.
+    pub(super) fn make_good(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let (folder, config) = (lab.folder.join(&self.variant.name), self.config(lab, ""));
+        let changes = &mut self.running()?.changes;
+        if changes.moved || changes.permissive {
+            (changes.moved, changes.permissive) = (false, false);
+            self.write_mesh(lab)?;
+        }
+        let running = self.running()?;
+        for mut retired in running.changes.retired.drain(..) {
+            retired.stop(STOP_GRACE);
+        }
+        if running.control.try_exit().is_some() {
+            let ports = running.ports.clone();
+            let mut control = self.start_control(lab, &config, &folder.join("state"), &ports)?;
+            lab.wait_ready(
+                &mut control,
+                &Probe::Http(ports.monitoring, "/ready".to_owned()),
+            )?;
+            self.running()?.control = control;
+        }
+        for sidecar in &mut self.running()?.sidecars {
+            let probe = Probe::Http(sidecar.readiness, READY.to_owned());
+            lab.wait_ready(&mut sidecar.process, &probe)?;
+        }
+        Ok(())
+    }
+}

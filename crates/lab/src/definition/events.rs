@@ -1,0 +1,122 @@
+//! Events of a definition: what is done to a contestant at which moment of every slice.
+
+use std::time::Duration;
+
+use super::DefinitionError;
+use super::written::{Place, WrittenEvent};
+
+/// More than anybody would look at in one slice.
+const MAX_EVENTS: usize = 20;
+/// What is slow, where the definition does not say: so many times the median before.
+const SLOW_FACTOR: f64 = 3.0;
+/// Time before the first event, by whose median slowness is told; and after the last, to recover in.
+const MARGIN: Duration = Duration::from_millis(300);
+
+/// What is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// An authorization policy is changed.
+    PushPolicy,
+    /// Workloads get new certificates.
+    RotateCertificates,
+    /// The server behind the service becomes another one.
+    MoveEndpoints,
+    /// The server's sidecar is ended and started again.
+    RestartProxy,
+    /// A new process takes over from the server's sidecar.
+    UpgradeProxy,
+    /// The control plane is killed; it is started again after the slice.
+    KillControlPlane,
+    /// A command is run.
+    Hook(Vec<String>),
+}
+
+/// Words of definitions.
+const ACTIONS: [&str; 7] = [
+    "push-policy",
+    "rotate-certificates",
+    "move-endpoints",
+    "restart-proxy",
+    "upgrade-proxy",
+    "kill-control-plane",
+    "hook",
+];
+
+impl Action {
+    /// Its word in definitions and records.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::PushPolicy => ACTIONS[0],
+            Self::RotateCertificates => ACTIONS[1],
+            Self::MoveEndpoints => ACTIONS[2],
+            Self::RestartProxy => ACTIONS[3],
+            Self::UpgradeProxy => ACTIONS[4],
+            Self::KillControlPlane => ACTIONS[5],
+            Self::Hook(_) => ACTIONS[6],
+        }
+    }
+
+    /// Whether processes end by it, and their counters with them.
+    pub(crate) fn replaces_proxies(&self) -> bool {
+        matches!(self, Self::RestartProxy | Self::UpgradeProxy)
+    }
+}
+
+/// One of them, on the time axis of a slice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// After the measured part began.
+    pub at: Duration,
+    /// What is done.
+    pub action: Action,
+    /// What is slow: so many times the median before the first event.
+    pub slow_factor: f64,
+}
+
+pub(super) fn events(
+    place: &Place<'_>,
+    written: Vec<WrittenEvent>,
+    slice: Duration,
+) -> Result<Vec<Event>, DefinitionError> {
+    let mut events: Vec<Event> = Vec::new();
+    for event in written {
+        let last = slice.saturating_sub(MARGIN);
+        let at = place.duration("at", &event.at, MARGIN.min(last)..=last)?;
+        if events.last().is_some_and(|before| before.at > at) {
+            return Err(place.error(event.at.span(), "events are in the order of their times"));
+        }
+        let word = place.word("action", &event.action, &ACTIONS)?;
+        let action = match (word.as_str(), event.command) {
+            ("hook", Some(command)) if !command.is_empty() => Action::Hook(command),
+            ("hook", _) => {
+                let why = "a hook needs its command: command = [\"program\", \"argument\"]";
+                return Err(place.error(event.action.span(), why));
+            }
+            (_, Some(_)) => {
+                let why = format!("command belongs to action \"hook\", not to \"{word}\"");
+                return Err(place.error(event.action.span(), why));
+            }
+            ("push-policy", None) => Action::PushPolicy,
+            ("rotate-certificates", None) => Action::RotateCertificates,
+            ("move-endpoints", None) => Action::MoveEndpoints,
+            ("restart-proxy", None) => Action::RestartProxy,
+            ("upgrade-proxy", None) => Action::UpgradeProxy,
+            _ => Action::KillControlPlane,
+        };
+        let slow_factor = match &event.slow_factor {
+            Some(factor) => place.number("slow_factor", factor, 1.0..=1000.0)?,
+            None => SLOW_FACTOR,
+        };
+        if events.len() == MAX_EVENTS {
+            let why = format!("more than {MAX_EVENTS} events in one slice");
+            return Err(place.error(event.action.span(), why));
+        }
+        events.push(Event {
+            at,
+            action,
+            slow_factor,
+        });
+    }
+    Ok(events)
+}

@@ -1,0 +1,320 @@
+//! Events on the time axis of a slice: each is done to the contestant while the load goes on, and its effect is looked for
+//! from outside; what it did to requests is read off the generator's intervals afterwards.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use voile_host::child::Supervised;
+use voile_host::ready::http_get;
+use voile_load::samples::Samples;
+use voile_report::events::{Event as Happened, Interval};
+
+use crate::contestants::{Contestant, Route};
+use crate::definition::{Action, Event};
+use crate::generator::{Broken, Generated, wait_until};
+use crate::plan::Way;
+use crate::target::Lab;
+
+/// Length of the generator's intervals.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
+/// How often an effect is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long one look may take.
+const LOOK_BOUND: Duration = Duration::from_millis(500);
+/// Effects are looked for until so long before the next event, or the end.
+const APART: Duration = Duration::from_millis(50);
+/// So many good intervals in a row are a recovery.
+const GOOD_INTERVALS: usize = 3;
+/// How long a hook may take.
+const HOOK_BOUND: Duration = Duration::from_secs(30);
+
+/// By what the effect of something that was done is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sign {
+    /// It had it when the order was done; in words.
+    AtOnce(String),
+    /// A request of ours in plaintext, straight to this address, is answered, or no longer is.
+    Plaintext(SocketAddr, bool),
+    /// The answers to such requests come from the server of this name; none: from the one without.
+    From(Option<String>),
+    /// A process says that it is ready.
+    Ready(SocketAddr, String),
+    /// It takes connections.
+    Listens(SocketAddr),
+}
+
+impl Sign {
+    /// In words, for the record.
+    fn observed(&self) -> String {
+        let every = LOOK_EVERY.as_millis();
+        match self {
+            Self::AtOnce(words) => words.clone(),
+            Self::Plaintext(_, open) => format!(
+                "a request of the lab's own in plaintext, straight to the server's sidecar every {every} ms, until it is {}",
+                if *open { "answered" } else { "refused" }
+            ),
+            Self::From(name) => format!(
+                "a request of the lab's own every {every} ms, by the way of the load's, until it is answered by {}",
+                match name {
+                    Some(_) => "the other server",
+                    None => "the first server",
+                }
+            ),
+            Self::Listens(_) => {
+                format!("a connection to the new process, tried every {every} ms")
+            }
+            Self::Ready(..) => format!("the new process's readiness, asked every {every} ms"),
+        }
+    }
+
+    fn seen(&self, route: &Route) -> bool {
+        match self {
+            Self::AtOnce(_) => true,
+            Self::Plaintext(address, open) => {
+                let host = route.host.as_deref();
+                let head = head(*address, host, "/?size=0");
+                head.is_some_and(|head| head.starts_with("HTTP/1.1 200")) == *open
+            }
+            Self::From(name) => {
+                head(route.entry, route.host.as_deref(), "/?size=0").is_some_and(|head| {
+                    let head = head.to_ascii_lowercase();
+                    let server = head
+                        .lines()
+                        .find_map(|line| line.strip_prefix("x-voile-echo: "));
+                    head.starts_with("http/1.1 200") && server == name.as_deref()
+                })
+            }
+            Self::Listens(address) => TcpStream::connect_timeout(address, LOOK_BOUND).is_ok(),
+            Self::Ready(address, path) => {
+                http_get(*address, path).is_ok_and(|(status, _)| status == 200)
+            }
+        }
+    }
+}
+
+/// The head of an answer to a request of our own.
+fn head(to: SocketAddr, host: Option<&str>, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&to, LOOK_BOUND).ok()?;
+    stream.set_read_timeout(Some(LOOK_BOUND)).ok()?;
+    let host = host.map_or_else(|| to.to_string(), str::to_owned);
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
+    let (mut answer, mut buffer) = (Vec::new(), [0; 1024]);
+    while !answer.windows(4).any(|window| window == b"\r\n\r\n") && answer.len() < 1 << 16 {
+        match stream.read(&mut buffer).ok()? {
+            0 => break,
+            got => answer.extend_from_slice(&buffer[..got]),
+        }
+    }
+    Some(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Does all events of a slice whose measured part begins and ends at these moments.
+pub(crate) fn happen(
+    lab: &Lab<'_>,
+    load: &mut Supervised,
+    contestant: &mut dyn Contestant,
+    (way, route): (&Way, &Route),
+    events: &[Event],
+    (begins, ends): (Instant, Instant),
+) -> Result<Vec<(Happened, SystemTime)>, Broken> {
+    let mut happened = Vec::new();
+    for (number, event) in events.iter().enumerate() {
+        wait_until(load, begins + event.at, lab)?;
+        let next = events.get(number + 1).map_or(ends, |next| begins + next.at);
+        let (at, wall) = (Instant::now(), SystemTime::now());
+        let mut one = Happened {
+            action: event.action.word().to_owned(),
+            planned_seconds: event.at.as_secs_f64(),
+            slow_factor: event.slow_factor,
+            ..Happened::default()
+        };
+        let sign = match &event.action {
+            Action::Hook(command) => hook(lab, contestant.name(), number, command),
+            action => contestant.act(lab, action, way),
+        };
+        match sign {
+            Err(why) => one.failure = Some(why),
+            Ok(sign) => {
+                one.observed = sign.observed();
+                while Instant::now() + APART < next {
+                    if (lab.stopped)() {
+                        return Err(Broken::Stopped);
+                    }
+                    if sign.seen(route) {
+                        one.effect_seconds = Some(at.elapsed().as_secs_f64());
+                        break;
+                    }
+                    if load.wait(LOOK_EVERY).is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+        happened.push((one, wall));
+    }
+    Ok(happened)
+}
+
+fn hook(
+    lab: &Lab<'_>,
+    contestant: &str,
+    number: usize,
+    command: &[String],
+) -> Result<Sign, String> {
+    let name = format!("hook-{}", number + 1);
+    let mut child = lab
+        .free_process(&name, command[0].as_ref())
+        .args(&command[1..])
+        .env("VOILE_LAB_CONTESTANT", contestant)
+        .env("VOILE_LAB_FOLDER", lab.folder)
+        .start()
+        .map_err(|e| e.to_string())?;
+    match child.wait(HOOK_BOUND) {
+        Some(exit) if exit.is_success() => Ok(Sign::AtOnce("the command's end".to_owned())),
+        Some(exit) => Err(format!("{name} {exit}{}", lab.log_end(&name))),
+        None => Err(format!("{name} did not end within {HOOK_BOUND:?}")),
+    }
+}
+
+/// The slice's intervals, and what its events did to requests.
+pub(crate) fn conclude(
+    generated: &Generated,
+    happened: Vec<(Happened, SystemTime)>,
+) -> (Vec<Interval>, Vec<Happened>) {
+    let counted: Vec<(Interval, Samples)> = generated
+        .intervals
+        .iter()
+        .map(|interval| {
+            let samples = Samples::decode(&interval.histogram).unwrap_or_default();
+            let any = |value: u64| (samples.count() > 0).then_some(value as f64);
+            let shown = Interval {
+                at_seconds: interval.t_ms as f64 / 1e3,
+                seconds: generated.interval_ms as f64 / 1e3,
+                requests: samples.count(),
+                errors: interval.errors,
+                p50_us: any(samples.quantile_us(0.5)),
+                p90_us: any(samples.quantile_us(0.9)),
+                p99_us: any(samples.quantile_us(0.99)),
+                max_us: any(samples.max_us()),
+            };
+            (shown, samples)
+        })
+        .collect();
+    let unix = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos());
+    let start = u128::from(generated.start_unix_ns);
+    let mut events: Vec<Happened> = happened
+        .into_iter()
+        .map(|(event, wall)| Happened {
+            at_seconds: unix(wall).saturating_sub(start) as f64 / 1e9,
+            ..event
+        })
+        .collect();
+    judge(&counted, &mut events);
+    let series = counted.into_iter().map(|(interval, _)| interval).collect();
+    (series, events)
+}
+
+/// Counts what failed and what was slow after each event, and finds when all was as before.
+fn judge(series: &[(Interval, Samples)], events: &mut [Happened]) {
+    let Some(first) = events.first().map(|event| event.at_seconds) else {
+        return;
+    };
+    let mut before = Samples::default();
+    let ended = |interval: &Interval| interval.at_seconds + interval.seconds <= first;
+    for (_, samples) in series.iter().filter(|(interval, _)| ended(interval)) {
+        before.merge(samples);
+    }
+    let median = before.quantile_us(0.5);
+    let times: Vec<f64> = events.iter().map(|event| event.at_seconds).collect();
+    for (number, event) in events.iter_mut().enumerate() {
+        event.median_before_us = median as f64;
+        // What was not done has done nothing.
+        if before.count() == 0 || event.failure.is_some() {
+            continue;
+        }
+        let bound = median as f64 * event.slow_factor;
+        let until = times.get(number + 1).copied().unwrap_or(f64::INFINITY);
+        let after: Vec<&(Interval, Samples)> = series
+            .iter()
+            .filter(|(interval, _)| {
+                // The interval in which an event happened is that event's.
+                let ends = interval.at_seconds + interval.seconds;
+                ends > event.at_seconds && ends <= until + 1e-9
+            })
+            .collect();
+        event.failed = after.iter().map(|(interval, _)| interval.errors).sum();
+        event.slow = after
+            .iter()
+            .map(|(_, samples)| samples.count() - samples.count_up_to(bound as u64))
+            .sum();
+        let good = |(interval, _): &&(Interval, Samples)| {
+            interval.errors == 0 && interval.p50_us.is_some_and(|p50| p50 <= bound)
+        };
+        let recovered = after
+            .windows(GOOD_INTERVALS.min(after.len()).max(1))
+            .find(|window| window.iter().all(good));
+        event.recovery_seconds =
+            recovered.map(|window| (window[0].0.at_seconds - event.at_seconds).max(0.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Intervals of 100 ms with ten requests each, of so many µs; a negative number is that many failures.
+    fn series(medians: &[i64]) -> Vec<(Interval, Samples)> {
+        let one = |(at, median): (usize, &i64)| {
+            let mut samples = Samples::default();
+            for _ in 0..10 {
+                samples.record(median.unsigned_abs() * 1000);
+            }
+            let interval = Interval {
+                at_seconds: at as f64 / 10.0,
+                seconds: 0.1,
+                requests: 10,
+                errors: if *median < 0 { 10 } else { 0 },
+                p50_us: Some(median.unsigned_abs() as f64),
+                ..Interval::default()
+            };
+            (interval, samples)
+        };
+        medians.iter().enumerate().map(one).collect()
+    }
+
+    fn event(at_seconds: f64) -> Happened {
+        Happened {
+            at_seconds,
+            slow_factor: 3.0,
+            ..Happened::default()
+        }
+    }
+
+    #[test]
+    fn what_failed_and_was_slow_after_an_event_is_counted_until_all_is_as_before() {
+        let series = series(&[100, 100, 100, -100, 500, 100, 500, 100, 110, 100, 100]);
+        let mut events = vec![event(0.35)];
+        judge(&series, &mut events);
+        let [one] = events.as_slice() else { panic!() };
+        assert_eq!(
+            (one.failed, one.slow, one.median_before_us),
+            (10, 20, 100.0)
+        );
+        let recovery = one.recovery_seconds.expect("it recovers at 0.7 s");
+        assert!((recovery - 0.35).abs() < 1e-9, "{recovery}");
+    }
+
+    #[test]
+    fn each_event_answers_until_the_next_and_one_without_harm_recovers_at_once() {
+        let series = series(&[100, 100, 100, 100, 100, 100, 900, 900, 900, 900]);
+        let mut events = vec![event(0.25), event(0.6)];
+        judge(&series, &mut events);
+        assert_eq!((events[0].slow, events[0].recovery_seconds), (0, Some(0.0)));
+        assert_eq!((events[1].slow, events[1].recovery_seconds), (40, None));
+    }
+}
