@@ -92,7 +92,10 @@ fn an_injected_difference_is_seen_and_none_where_nothing_was_injected() {
         false_alarms * 20 <= 2 * number,
         "{false_alarms} false alarms in {number} runs"
     );
-    assert_eq!(latency, number, "+50 us");
+    assert!(
+        latency * 20 >= number * 19,
+        "+50 us seen in {latency} of {number}"
+    );
     assert!(of_few * 2 > number, "+5 % CPU seen in {of_few} of {number}");
     assert_eq!(of_many, larger.len(), "+5 % CPU with four times the rounds");
 }
