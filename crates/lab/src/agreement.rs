@@ -16,7 +16,7 @@ use voile_report::agreement::{Agreement, Scene, Slice};
 use voile_report::record::{Kind, Latency};
 
 use crate::contestants::{Hop, Route};
-use crate::environment::{environment, now, warnings};
+use crate::environment::{environment, head, warnings};
 use crate::find::Peer;
 use crate::generator::{Broken, Order, finish_load, start_load};
 use crate::target::{Echo, HTTP, Lab, start_echo};
@@ -132,14 +132,13 @@ pub fn agree(
     all_rounds(&lab, settings, &stages, &mut record, say);
     say("\r");
     if stopped() {
-        record
-            .notes
-            .push("Interrupted: rounds that were not measured are missing.".to_owned());
+        let note = "Interrupted: rounds that were not measured are missing.";
+        record.head.notes.push(note.to_owned());
     }
     if record.slices.is_empty() {
         return Err("interrupted before anything was measured".to_owned());
     }
-    record.took_seconds = began.elapsed().as_secs_f64();
+    record.head.took_seconds = began.elapsed().as_secs_f64();
     record.conclude();
     Ok(record)
 }
@@ -149,11 +148,7 @@ fn new_record(settings: &AgreementSettings) -> Agreement {
     let version = settings.fortio.version.clone();
     environment.versions.insert("fortio".to_owned(), version);
     Agreement {
-        format: 1,
-        started_at: now(),
-        command: settings.command.clone(),
-        notes: warnings(&environment),
-        environment,
+        head: head(&settings.command, warnings(&environment), environment),
         ..Agreement::default()
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 use voile_host::machine::{Machine, load_average};
+use voile_report::head::Head;
 use voile_report::record::Environment;
 
 /// Above this share of the cores, the load average at the beginning is worth a warning.
@@ -56,6 +57,18 @@ pub(crate) fn warnings(environment: &Environment) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// The head of a comparison's record that begins now.
+pub(crate) fn head(command: &str, notes: Vec<String>, environment: Environment) -> Head {
+    Head {
+        format: 1,
+        started_at: now(),
+        command: command.to_owned(),
+        environment,
+        notes,
+        ..Head::default()
+    }
 }
 
 /// RFC 3339, UTC, whole seconds.

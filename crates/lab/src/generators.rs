@@ -16,7 +16,7 @@ use voile_host::child::{Output, Spec};
 use voile_host::sampler::Usage;
 use voile_report::generators::{Bound, Generators, Measured, Scene};
 
-use crate::environment::{environment, now, warnings};
+use crate::environment::{environment, head, warnings};
 use crate::find::{self, Peer};
 use crate::generator::{Broken, wait_until};
 use crate::places::without;
@@ -184,9 +184,9 @@ pub fn measure_generators(
     }
     if stopped() {
         let note = "Interrupted: rounds that were not measured are missing.";
-        record.notes.push(note.to_owned());
+        record.head.notes.push(note.to_owned());
     }
-    record.took_seconds = began.elapsed().as_secs_f64();
+    record.head.took_seconds = began.elapsed().as_secs_f64();
     record.conclude();
     Ok(record)
 }
@@ -204,11 +204,7 @@ fn new_record(settings: &GeneratorSettings) -> Generators {
         }
     }
     Generators {
-        format: 1,
-        started_at: now(),
-        command: settings.command.clone(),
-        environment,
-        notes,
+        head: head(&settings.command, notes, environment),
         ..Generators::default()
     }
 }

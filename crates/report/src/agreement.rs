@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Environment, Estimate, Latency};
+use crate::head::Head;
+use crate::record::{Estimate, Latency};
 use crate::statistics::{estimate, paired_ratio};
 use crate::words::{duration, interval, ratio};
 
@@ -18,24 +19,15 @@ const SHOWN: f64 = 0.8;
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// Version of this layout: 1.
-    pub format: u32,
-    /// RFC 3339, UTC.
-    pub started_at: String,
-    /// How long all of it took.
-    pub took_seconds: f64,
-    /// The command that ran it.
-    pub command: String,
-    /// Where.
-    pub environment: Environment,
+    /// Where, when and how.
+    #[serde(flatten)]
+    pub head: Head,
     /// The servers and how both generators were called in each scene.
     pub scenes: Vec<Scene>,
     /// Every slice in order, invalid ones included.
     pub slices: Vec<Slice>,
     /// What follows.
     pub findings: Vec<Finding>,
-    /// What the reader must know.
-    pub notes: Vec<String>,
 }
 
 /// A server and the load it gets.
@@ -241,29 +233,8 @@ impl Agreement {
     /// A small report in Markdown.
     #[must_use]
     pub fn to_markdown(&self) -> String {
-        let mut text = "# Does `voile load` agree with Fortio?\n\n".to_owned();
-        let versions: Vec<String> = self
-            .environment
-            .versions
-            .iter()
-            .map(|(name, version)| format!("{name} {version}"))
-            .collect();
-        let _ = writeln!(
-            text,
-            "{} · {} · {} cores · {} · {} · profile {}\n",
-            self.started_at,
-            self.environment.cpu,
-            self.environment.cores,
-            self.environment.kernel,
-            versions.join(", "),
-            self.environment.profile
-        );
-        for note in &self.notes {
-            let _ = writeln!(text, "> {note}\n");
-        }
-        for line in self.in_words().lines() {
-            let _ = writeln!(text, "- {line}");
-        }
+        let title = "Does `voile load` agree with Fortio?";
+        let mut text = self.head.to_markdown(title, &self.in_words());
         text.push_str("\nMedians over rounds with 95 % intervals; ratios paired within rounds. `agreement.json` holds everything, `slices.csv` one line per slice.\n");
         for scene in &self.scenes {
             let _ = write!(text, "\n## {}\n\n```text\n{}\n", scene.title, scene.server);

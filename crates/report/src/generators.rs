@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::agreement::BOUND;
-use crate::record::{Environment, Estimate};
+use crate::head::Head;
+use crate::record::Estimate;
 use crate::statistics::{estimate, paired_ratio};
 use crate::targets::Reached;
 use crate::words::{duration, interval, per_second, ratio};
@@ -15,24 +16,15 @@ use crate::words::{duration, interval, per_second, ratio};
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Generators {
-    /// Version of this layout: 1.
-    pub format: u32,
-    /// RFC 3339, UTC.
-    pub started_at: String,
-    /// How long all of it took.
-    pub took_seconds: f64,
-    /// The command that ran it.
-    pub command: String,
-    /// Where.
-    pub environment: Environment,
+    /// Where, when and how.
+    #[serde(flatten)]
+    pub head: Head,
     /// What was compared.
     pub scenes: Vec<Scene>,
     /// Every slice in order, failed ones included.
     pub slices: Vec<Measured>,
     /// What follows.
     pub findings: Vec<Finding>,
-    /// What the reader must know.
-    pub notes: Vec<String>,
 }
 
 /// A load that several generators make.
@@ -247,32 +239,13 @@ impl Generators {
     /// A small report in Markdown.
     #[must_use]
     pub fn to_markdown(&self) -> String {
-        let environment = &self.environment;
-        let versions: Vec<String> = environment
-            .versions
-            .iter()
-            .map(|(name, version)| format!("{name} {version}"))
-            .collect();
-        let mut text = format!(
-            "# What a request costs a load generator\n\n{} · {} · {} cores · {} · {} · profile {}\n\n",
-            self.started_at,
-            environment.cpu,
-            environment.cores,
-            environment.kernel,
-            versions.join(", "),
-            environment.profile
-        );
-        for note in &self.notes {
-            let _ = writeln!(text, "> {note}\n");
-        }
-        for line in self.in_words().lines() {
-            let _ = writeln!(text, "- {line}");
-        }
+        let title = "What a request costs a load generator";
+        let mut text = self.head.to_markdown(title, &self.in_words());
         let _ = writeln!(
             text,
             "\nMedians over rounds with 95 % intervals; ratios paired within rounds. Generator and server share the cores. `generators.json` \
              holds every slice. `{}`",
-            self.command
+            self.head.command
         );
         text
     }

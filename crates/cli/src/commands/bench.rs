@@ -41,11 +41,11 @@ enum Command {
     BestPractices(presets::Args),
     /// Re-test what Istio published in 2020 on protocol detection. Quick: about four minutes.
     ProtocolDetection(presets::Args),
-    /// Re-test what Istio published in 2020 on security policies, as far as it is built. Quick: about four minutes.
+    /// Re-test what Istio published in 2020 on security policies, as far as it is built. Quick: about five minutes.
     SecurityPolicies(presets::Args),
     /// Re-test a comparison of data planes of 2023, sidecars limited to 1 CPU and 512 MiB. Quick: about three minutes.
     DataPlanes(presets::Args),
-    /// Re-test Istio's documentation on performance and scalability, as far as it is built. Quick: about three minutes.
+    /// Re-test Istio's documentation on performance and scalability, as far as it is built. Quick: about four minutes.
     PerformanceAndScalability(presets::Args),
     /// All presets, one after the other, each with a record of its own.
     All(presets::Args),
@@ -386,10 +386,10 @@ fn agreement(comparison: &Comparison) -> Done {
         voile_lab::agree(&settings, &say, &voile_host::interrupt::asked).map_err(failed)?;
     let folder = match &comparison.out {
         Some(folder) => folder.clone(),
-        None => voile_lab::default_folder("agreement", &record.started_at),
+        None => voile_lab::default_folder("agreement", &record.head.started_at),
     };
     voile_lab::write_agreement(&record, &folder).map_err(failed)?;
-    for note in &record.notes {
+    for note in &record.head.notes {
         println!("{note}");
     }
     println!(
@@ -421,10 +421,10 @@ fn generators(comparison: &Comparison) -> Done {
         .map_err(failed)?;
     let folder = match &comparison.out {
         Some(folder) => folder.clone(),
-        None => voile_lab::default_folder("generators", &record.started_at),
+        None => voile_lab::default_folder("generators", &record.head.started_at),
     };
     voile_lab::write_generators(&record, &folder).map_err(failed)?;
-    for note in &record.notes {
+    for note in &record.head.notes {
         println!("{note}");
     }
     let report = folder.join("report.md");

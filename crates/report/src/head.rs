@@ -1,0 +1,53 @@
+//! What every record of a comparison begins with, whatever is compared: where, when and how it was made, and what its reader
+//! must know first.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::Environment;
+
+/// The head of such a record; its fields stand in the record itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    /// Version of the record's layout: 1.
+    pub format: u32,
+    /// RFC 3339, UTC.
+    pub started_at: String,
+    /// How long all of it took.
+    pub took_seconds: f64,
+    /// The command that ran it.
+    pub command: String,
+    /// Where.
+    pub environment: Environment,
+    /// What the reader must know.
+    pub notes: Vec<String>,
+}
+
+impl Head {
+    /// The beginning of a small report in Markdown: title, place and time, notes, and what was found, a line each.
+    pub(crate) fn to_markdown(&self, title: &str, found: &str) -> String {
+        let environment = &self.environment;
+        let versions: Vec<String> = environment
+            .versions
+            .iter()
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
+        let mut text = format!(
+            "# {title}\n\n{} · {} · {} cores · {} · {} · profile {}\n\n",
+            self.started_at,
+            environment.cpu,
+            environment.cores,
+            environment.kernel,
+            versions.join(", "),
+            environment.profile
+        );
+        for note in &self.notes {
+            let _ = writeln!(text, "> {note}\n");
+        }
+        for line in found.lines() {
+            let _ = writeln!(text, "- {line}");
+        }
+        text
+    }
+}
