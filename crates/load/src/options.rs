@@ -29,6 +29,8 @@ pub const MAX_MESSAGES: u32 = 100_000;
 pub const MAX_TARGETS: usize = 1000;
 /// The most bytes of one made payload.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
+/// Bytes of a TCP request where none is asked for: a small command, as to a key-value store.
+pub const DEFAULT_TCP_BYTES: usize = 64;
 /// A range of sizes is so many sizes, evenly spread.
 const RANGE_SIZES: usize = 16;
 
@@ -85,6 +87,16 @@ pub fn parse_sizes(text: &str) -> Result<Vec<(usize, f64)>, String> {
     Ok(sizes)
 }
 
+/// Where connections go.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The address, what is spoken there, and over TLS with whom.
+    pub(crate) key: (SocketAddr, Protocol, Option<String>),
+    pub(crate) weight: f64,
+    /// The first target there.
+    pub(crate) first: usize,
+}
+
 /// A load run.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -92,6 +104,8 @@ pub struct LoadOptions {
     pub target: Target,
     /// Others beside it, each with how often it is sent where `target` is sent once.
     pub more: Vec<(f64, Target)>,
+    /// TLS of each of `more`, where it is not that of `target`.
+    pub more_tls: Vec<Option<Tls>>,
     /// Sizes of payloads with their weights, instead of `body`.
     pub sizes: Vec<(usize, f64)>,
     /// Requests on a connection before it is closed: a number between these, for each connection anew.
@@ -160,6 +174,7 @@ impl LoadOptions {
             protocol: target.scheme.protocol(),
             target,
             more: Vec::new(),
+            more_tls: Vec::new(),
             sizes: Vec::new(),
             reuse: None,
             messages: (1, 1),
@@ -405,25 +420,65 @@ impl LoadOptions {
         std::iter::once((1.0, &self.target)).chain(more)
     }
 
-    /// Where connections go: the targets' addresses, each once, with the weight of what goes there.
-    pub(crate) fn places(&self) -> Vec<(SocketAddr, f64)> {
-        let mut places: Vec<(SocketAddr, f64)> = Vec::new();
-        for (weight, target) in self.targets() {
-            match places.iter_mut().find(|(to, _)| *to == target.address) {
-                Some((_, sum)) => *sum += weight,
-                None => places.push((target.address, weight)),
+    /// What is spoken at a target: what the options say with the first and with those that begin like it, else what its scheme says.
+    #[must_use]
+    pub fn spoken_at(&self, target: &Target) -> Protocol {
+        if target.scheme == self.target.scheme {
+            self.protocol
+        } else {
+            target.scheme.protocol()
+        }
+    }
+
+    /// Where connections go: the targets' addresses and what is spoken there, each once, with the weight of what goes there.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        let mut places: Vec<Place> = Vec::new();
+        for (number, (weight, target)) in self.targets().enumerate() {
+            let protocol = self.spoken_at(target);
+            let name = target.scheme.secure().then(|| target.host().to_owned());
+            let key = (target.address, protocol, name);
+            match places.iter_mut().find(|place| place.key == key) {
+                Some(place) => place.weight += weight,
+                None => places.push(Place {
+                    key,
+                    weight,
+                    first: number,
+                }),
             }
         }
         places
     }
 
+    /// The run as if a target were its only one, and had no payloads yet.
+    pub(crate) fn only(&self, number: usize) -> Self {
+        let target = self
+            .targets()
+            .nth(number)
+            .map_or(&self.target, |(_, target)| target);
+        let alike = target.scheme == self.target.scheme;
+        let own = number
+            .checked_sub(1)
+            .and_then(|more| self.more_tls.get(more)?.clone());
+        Self {
+            protocol: self.spoken_at(target),
+            tls: own.or_else(|| self.tls.clone().filter(|_| alike)),
+            target: target.clone(),
+            more: Vec::new(),
+            more_tls: Vec::new(),
+            sizes: Vec::new(),
+            replay: None,
+            ready: self.ready.get(number).cloned().into_iter().collect(),
+            ..self.clone()
+        }
+    }
+
     /// The place of each connection: shares by weight, and at least one of each thread's.
     pub(crate) fn place_of_connections(&self) -> Vec<usize> {
         let places = self.places();
-        let sum: f64 = places.iter().map(|(_, weight)| weight).sum();
+        let sum: f64 = places.iter().map(|place| place.weight).sum();
         let spare = self.connections - places.len() * self.threads;
         let (mut all, mut given, mut upto) = (Vec::new(), 0, 0.0);
-        for (place, (_, weight)) in places.iter().enumerate() {
+        for (place, Place { weight, .. }) in places.iter().enumerate() {
             upto += weight / sum;
             let until = (upto * spare as f64).round() as usize;
             all.extend(std::iter::repeat_n(place, self.threads + until - given));
@@ -437,16 +492,14 @@ impl LoadOptions {
         let places = self.places();
         let mut requests = Vec::new();
         for (number, (weight, target)) in self.targets().enumerate() {
-            let place = places.iter().position(|(to, _)| *to == target.address);
-            let mut one = Self {
-                target: target.clone(),
-                more: Vec::new(),
-                sizes: Vec::new(),
-                replay: None,
-                ready: self.ready.get(number).cloned().into_iter().collect(),
-                ..self.clone()
-            };
-            let as_it_is = [(self.body.len(), 1.0)];
+            let mut one = self.only(number);
+            let name = target.scheme.secure().then(|| target.host().to_owned());
+            let key = (target.address, one.protocol, name);
+            let place = places.iter().position(|place| place.key == key);
+            if one.protocol == Protocol::TcpRr && one.body.is_empty() && self.sizes.is_empty() {
+                one.body = pattern(DEFAULT_TCP_BYTES);
+            }
+            let as_it_is = [(one.body.len(), 1.0)];
             let sizes: &[(usize, f64)] = if self.sizes.is_empty() {
                 &as_it_is
             } else {
@@ -489,15 +542,16 @@ impl LoadOptions {
                     "target {url}: weight {weight}: expected more than 0"
                 ));
             }
-            if target.scheme != self.target.scheme {
-                return Err(format!("target {url}: all targets of a run begin alike"));
-            }
-            if target.scheme.secure() && target.host() != self.target.host() {
-                return Err(format!("target {url}: over TLS all targets have one name"));
-            }
             if target.address.is_ipv4() != self.target.address.is_ipv4() && self.bind.is_some() {
                 return Err(format!("target {url}: of another IP version than bind"));
             }
+        }
+        for number in 1..=self.more.len() {
+            let mut one = self.only(number);
+            if one.protocol == Protocol::TcpRr && one.body.is_empty() {
+                one.body = pattern(DEFAULT_TCP_BYTES);
+            }
+            one.check_protocol()?;
         }
         if self.more.len() >= MAX_TARGETS {
             return Err(format!("targets: at most {MAX_TARGETS}"));

@@ -110,6 +110,8 @@ pub struct LoadResult {
 pub struct TargetResult {
     /// Where.
     pub url: String,
+    /// What is spoken there.
+    pub protocol: &'static str,
     /// How often, beside the others.
     pub weight: f64,
     /// Answered as expected.
@@ -125,6 +127,7 @@ fn by_target(options: &LoadOptions, tally: &Tally) -> Vec<TargetResult> {
     counted
         .map(|((weight, target), counted)| TargetResult {
             url: target.url.clone(),
+            protocol: options.spoken_at(target).name(),
             weight,
             ok: counted.ok,
             errors: counted.errors,

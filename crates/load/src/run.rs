@@ -12,8 +12,8 @@ use crate::threads;
 use crate::view::{self, Progress, View};
 use crate::worker::{Live, Worker};
 
-/// Where no terminal says how wide it is.
-const USUAL_WIDTH: usize = 80;
+/// Columns and lines where no terminal says how many it has.
+const USUAL_ROOM: (usize, usize) = (80, 24);
 
 /// Runs the load, blocking until it is over. `progress` says what is seen on stderr meanwhile.
 pub fn run(
@@ -42,7 +42,7 @@ pub fn run(
         match progress {
             Progress::Quiet => None,
             Progress::Lines => Some(view::line(&second, elapsed)),
-            Progress::Picture => Some(picture.draw(&second, elapsed, planned, width())),
+            Progress::Picture => Some(picture.draw(&second, elapsed, planned, room())),
         }
     })?;
     // A broken stderr must not end the run.
@@ -67,11 +67,15 @@ pub fn run(
     Ok(result)
 }
 
-/// Columns of the terminal behind stderr.
-fn width() -> usize {
+/// Columns and lines of the terminal behind stderr.
+fn room() -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
-    let columns = size.map_or(0, |size| usize::from(size.ws_col));
-    if columns == 0 { USUAL_WIDTH } else { columns }
+    let told = size.map_or((0, 0), |size| (size.ws_col.into(), size.ws_row.into()));
+    if told.0 == 0 || told.1 == 0 {
+        USUAL_ROOM
+    } else {
+        told
+    }
 }
 
 /// Why the run must end after such a second.

@@ -60,7 +60,7 @@ impl View {
         second: &Live,
         elapsed: Duration,
         planned: Duration,
-        width: usize,
+        (width, height): (usize, usize),
     ) -> String {
         self.all.merge(&second.latency);
         self.answers += second.ok + second.errors;
@@ -77,6 +77,8 @@ impl View {
             self.rate_line(width),
         ];
         lines.extend(histogram(&self.all, width));
+        // What has scrolled away cannot be drawn over.
+        lines.truncate(height.saturating_sub(1).max(1));
         let mut text = String::from(BEGIN);
         if self.drawn > 0 {
             let _ = write!(text, "\x1b[{}A", self.drawn);
@@ -210,7 +212,7 @@ mod tests {
     fn a_picture_is_drawn_over_the_last_one_and_keeps_its_width() {
         let mut view = View::default();
         let (one, ten) = (Duration::from_secs(1), Duration::from_secs(10));
-        let first = view.draw(&second(&[1, 2, 2, 3, 40], 1), one, ten, 60);
+        let first = view.draw(&second(&[1, 2, 2, 3, 40], 1), one, ten, (60, 40));
         let lines = first.matches('\n').count();
         assert!(
             !first.contains('A') || !first.contains("\x1b[0A"),
@@ -221,7 +223,7 @@ mod tests {
             "{first}"
         );
         assert!(first.contains("40.0 ms") && first.contains('█'), "{first}");
-        let next = view.draw(&second(&[2], 0), ten, ten, 10);
+        let next = view.draw(&second(&[2], 0), ten, ten, (10, 40));
         assert!(
             next.starts_with(&format!("{BEGIN}\x1b[{lines}A")),
             "{next:?}"
@@ -243,8 +245,15 @@ mod tests {
     }
 
     #[test]
+    fn a_low_terminal_gets_what_fits() {
+        let all = second(&[1, 2, 2, 3, 40], 1);
+        let text = View::default().draw(&all, Duration::ZERO, Duration::ZERO, (80, 5));
+        assert_eq!(text.matches('\n').count(), 4, "{text:?}");
+    }
+
+    #[test]
     fn a_second_without_answers_has_no_histogram_and_no_panic() {
-        let text = View::default().draw(&Live::default(), Duration::ZERO, Duration::ZERO, 80);
+        let text = View::default().draw(&Live::default(), Duration::ZERO, Duration::ZERO, (80, 40));
         assert_eq!(text.matches('\n').count(), 4, "{text:?}");
     }
 }

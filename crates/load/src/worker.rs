@@ -128,6 +128,8 @@ pub(crate) struct Worker {
     lanes: Vec<Lane>,
     /// By place.
     groups: Vec<Group>,
+    /// By place: the run as if its first target were the only one.
+    places: Vec<LoadOptions>,
     /// The target of each request.
     targets: Vec<usize>,
     random: fastrand::Rng,
@@ -168,20 +170,25 @@ impl Worker {
             .iter()
             .map(|request| (request.place, request.weight))
             .collect();
-        let places = options.places();
+        let places: Vec<LoadOptions> = options
+            .places()
+            .iter()
+            .map(|place| options.only(place.first))
+            .collect();
+        let sealed = places.iter().any(|place| place.tls.is_some());
         let seed = options.seed;
         let group = |place| Group::new(&weights, place, seed);
         let ours = options.place_of_connections();
         let ours = ours.into_iter().skip(index).step_by(options.threads);
         let connection = |place: usize| Connection {
             place,
-            to: places[place].0,
+            to: places[place].target.address,
             left: u64::MAX,
             retiring: false,
             stream: None,
             state: State::Down,
             generation: 0,
-            wire: wire(&options, &requests),
+            wire: wire(&places[place], &requests),
             tls: None,
             since: 0,
             hangup: false,
@@ -192,6 +199,7 @@ impl Worker {
         Ok(Self {
             connections,
             groups: (0..places.len()).map(group).collect(),
+            places,
             targets: requests.iter().map(|request| request.target).collect(),
             random: fastrand::Rng::with_seed(seed.wrapping_add(index as u64)),
             streams: options.streams,
@@ -216,15 +224,7 @@ impl Worker {
             cpu_from: None,
             live,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
-            plain: vec![
-                0;
-                if options.tls.is_some() {
-                    BUFFER_BYTES
-                } else {
-                    0
-                }
-            ]
-            .into_boxed_slice(),
+            plain: vec![0; if sealed { BUFFER_BYTES } else { 0 }].into_boxed_slice(),
             connecting: Samples::new(),
             handshake: Samples::new(),
             agreed: None,

@@ -7,15 +7,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_load::options::{parse_sizes, pattern};
+use voile_load::options::{DEFAULT_TCP_BYTES, parse_sizes, pattern};
 use voile_load::schedule::parse_trace;
 use voile_load::{
     Arrival, Bulk, Condition, LoadOptions, Part, Progress, Protocol, Stop, Target, TlsOptions,
     bulk, capacity, describe::Method, parse_duration, read,
 };
-
-/// Bytes of a TCP request where none is asked for: a small command, as to a key-value store.
-const DEFAULT_TCP_BYTES: usize = 64;
 
 /// Send load to a URL on a schedule and measure latency from the instant each request was due.
 ///
@@ -41,8 +38,8 @@ pub(crate) struct Args {
     /// Send nothing; show results that were written before, ours (--json) or Fortio's, beside each other. May be repeated.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     read: Vec<PathBuf>,
-    /// Send requests there too: WEIGHT times as often as to the first URL (1), as 3=http://HOST/PATH. May be repeated. All begin
-    /// alike; each address has connections of its own, by weight.
+    /// Send requests there too: WEIGHT times as often as to the first URL (1), as 3=http://HOST/PATH. May be repeated. URLs may begin
+    /// differently (http, grpc, tcp, ...); each address and protocol has connections of its own, by weight.
     #[arg(long = "target", value_name = "[WEIGHT=]URL", value_parser = parse_target)]
     targets: Vec<(f64, Target)>,
     /// What is spoken, where the URL's scheme leaves a choice.
@@ -202,7 +199,7 @@ struct TlsArgs {
     tls_resume: bool,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ProtocolName {
     /// HTTP/1.1.
     Http1,
@@ -212,6 +209,8 @@ enum ProtocolName {
     Grpc,
     /// TCP: so many bytes there, so many back.
     TcpRr,
+    /// The same, and a connection for each: connect, request, close.
+    TcpCrr,
     /// TCP: as many bytes as go through.
     TcpBulk,
 }
@@ -424,7 +423,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
             ProtocolName::Http1 => Protocol::Http1,
             ProtocolName::Http2 => Protocol::Http2,
             ProtocolName::Grpc => Protocol::Grpc,
-            ProtocolName::TcpRr => Protocol::TcpRr,
+            ProtocolName::TcpRr | ProtocolName::TcpCrr => Protocol::TcpRr,
             ProtocolName::TcpBulk => Protocol::TcpBulk,
         };
     }
@@ -450,7 +449,7 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
         return Err("--pull belongs to --protocol tcp-bulk".to_owned());
     }
     options.bulk = if args.pull { Bulk::Pull } else { Bulk::Push };
-    options.keepalive = !args.no_keepalive;
+    options.keepalive = !args.no_keepalive && args.protocol != Some(ProtocolName::TcpCrr);
     options.bind = args.bind;
     options.method.clone_from(&args.method);
     options.headers.clone_from(&args.headers);
@@ -502,6 +501,10 @@ fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
         std::iter::once(&options.target).chain(options.more.iter().map(|(_, target)| target));
     let mut ready = Vec::new();
     for target in targets {
+        if options.spoken_at(target) != Protocol::Grpc {
+            ready.push(Vec::new());
+            continue;
+        }
         let method = Method::find(target, options.tls.as_ref(), args.descriptors.as_deref())?;
         let messages = method
             .messages(&json)
@@ -525,7 +528,7 @@ fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
 
 /// Reads what goes with a URL over TLS.
 fn secure(tls: &TlsArgs, options: &mut LoadOptions) -> Result<(), String> {
-    if options.target.scheme.secure() {
+    let load = |target: &Target, protocol: Protocol| {
         let asked = TlsOptions {
             cacert: tls.cacert.clone(),
             cert: tls.cert.clone(),
@@ -534,8 +537,16 @@ fn secure(tls: &TlsArgs, options: &mut LoadOptions) -> Result<(), String> {
             server_name: tls.tls_name.clone(),
             resume: tls.tls_resume,
         };
-        let loaded = asked.load(options.protocol, &options.target);
-        options.tls = Some(loaded.map_err(|why| format!("TLS: {why}"))?);
+        let loaded = asked.load(protocol, target);
+        loaded.map_err(|why| format!("TLS: {why}"))
+    };
+    if options.target.scheme.secure() {
+        options.tls = Some(load(&options.target, options.protocol)?);
+    }
+    for (_, target) in &options.more {
+        let protocol = options.spoken_at(target);
+        let own = target.scheme.secure().then(|| load(target, protocol));
+        options.more_tls.push(own.transpose()?);
     }
     Ok(())
 }

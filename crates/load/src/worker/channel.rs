@@ -26,7 +26,7 @@ impl Worker {
         let connection = &mut self.connections[index];
         self.connecting.record(at.saturating_sub(connection.since));
         connection.since = at;
-        let Some(settings) = &self.options.tls else {
+        let Some(settings) = &self.places[connection.place].tls else {
             return self.carried(index);
         };
         match settings.connect() {

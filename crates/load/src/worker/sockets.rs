@@ -202,7 +202,7 @@ impl Worker {
                     } else if !reusable && !connection.wire.greets() {
                         self.close(index);
                     }
-                    self.finish(first + lane, self.judge(answer), Some(answer), at);
+                    self.finish(first + lane, self.judge(index, answer), Some(answer), at);
                 }
                 Event::Failed(lane, outcome) => self.finish(first + lane, outcome, None, at),
                 Event::Unsolicited => {
@@ -227,11 +227,12 @@ impl Worker {
     }
 
     /// Whether an answer is what was asked for.
-    fn judge(&self, answer: Answer) -> Outcome {
+    fn judge(&self, index: usize, answer: Answer) -> Outcome {
+        let protocol = self.places[self.connections[index].place].protocol;
         let good = match (self.options.expect_status, answer.status) {
             (_, None) => true,
             (Some(wanted), Some(status)) => status == wanted,
-            (None, Some(status)) if self.options.protocol == Protocol::Grpc => status == 0,
+            (None, Some(status)) if protocol == Protocol::Grpc => status == 0,
             (None, Some(status)) => (200..300).contains(&status),
         };
         let size = self.options.expect_size;

@@ -13,6 +13,7 @@ mod echo;
 mod hostile;
 mod load;
 mod misbehaving;
+mod mixed;
 mod multiplexed;
 mod past;
 mod relay;

@@ -1,5 +1,6 @@
 //! Other people's HTTP/2 clients against our echo server, where they are installed.
 
+use std::io::{Read as _, Write as _};
 use std::process::Command;
 
 use voile_load::echo::EchoOptions;
@@ -106,5 +107,108 @@ fn nghttp_is_answered_with_small_windows_and_without_a_table() {
             assert!(answer.contains(":status: 200"), "{options:?}: {answer}");
             assert!(!answer.contains("RST_STREAM"), "{options:?}: {answer}");
         }
+    }
+}
+
+/// A process that ends with the test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What Fortio's server and ours mean by a query: status, length of the body, and the fields that it chooses.
+fn meaning(address: &str, query: &str) -> Option<(String, usize, Vec<String>)> {
+    let mut stream = std::net::TcpStream::connect(address).ok()?;
+    stream
+        .set_read_timeout(Some(crate::server::PATIENCE))
+        .ok()?;
+    let request = format!(
+        "POST /?{query} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nContent-Type: application/x-own\r\n\
+         Content-Length: 5\r\nConnection: close\r\n\r\nhello"
+    );
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let end = memchr::memmem::find(&answer, b"\r\n\r\n")? + 4;
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    let status = head.split(' ').nth(1)?.to_owned();
+    let chosen = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("x-") || line.starts_with("content-encoding") || line.contains("x-own")
+    };
+    let mut fields: Vec<String> = head
+        .lines()
+        .filter(chosen)
+        .map(str::to_ascii_lowercase)
+        .collect();
+    fields.sort();
+    // How well something is compressed is not what was asked for.
+    let compressed = fields.iter().any(|field| field.contains("gzip"));
+    Some((
+        status,
+        if compressed { 0 } else { answer.len() - end },
+        fields,
+    ))
+}
+
+#[test]
+fn queries_mean_what_they_mean_to_fortios_server() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let theirs = port.to_string();
+    let off = ["-grpc-port", "-tcp-port", "-udp-port", "-redirect-port"];
+    let off = off.iter().flat_map(|flag| [*flag, "disabled"]);
+    let started = Command::new("fortio")
+        .args([
+            "server",
+            "-quiet",
+            "-loglevel",
+            "Error",
+            "-http-port",
+            &theirs,
+        ])
+        .args(off)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn();
+    let Ok(_fortio) = started.map(Running) else {
+        eprintln!("skipped: fortio is not here");
+        return;
+    };
+    let began = std::time::Instant::now();
+    while std::net::TcpStream::connect(&theirs).is_err() {
+        assert!(began.elapsed() < crate::server::PATIENCE, "fortio listens");
+        std::thread::yield_now();
+    }
+    let server = Served::echo(EchoOptions::default());
+    let ours = server.address.to_string();
+    for query in [
+        "",
+        "size=0",
+        "size=100",
+        "size=100:0",
+        "size=100:100",
+        "status=503",
+        "status=404&size=10",
+        "status=503:0,404:100",
+        "status=503:0",
+        "header=X-A:b&header=X-B:c",
+        "delay=1ms",
+        "delay=1ms:100",
+        "close=true",
+        "close=0",
+        "gzip=true&size=1000",
+        "gzip=100",
+        "gzip=0&size=7",
+        "gzip=false",
+    ] {
+        let told = meaning(&theirs, query).unwrap();
+        assert_eq!(meaning(&ours, query).unwrap(), told, "{query}");
     }
 }
