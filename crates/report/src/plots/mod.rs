@@ -2,6 +2,7 @@
 
 mod bars;
 mod distributions;
+mod events;
 mod sweeps;
 mod time;
 
@@ -52,6 +53,7 @@ pub fn sections(record: &Record) -> Vec<Section> {
         section.folded = swept && section.plots.len() > MANY;
     }
     sections.extend(single);
+    sections.extend(events::section(record, &colours));
     sections.extend(time::section(record, &colours));
     sections.extend(record.control.as_ref().map(|one| control(one, &colours)));
     sections.retain(|section| !section.plots.is_empty());

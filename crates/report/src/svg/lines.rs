@@ -97,7 +97,9 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series], marks: &[Mark]) -> Str
         );
     }
     for (at, one) in series.iter().enumerate() {
-        let apart = if frame.joined && series.len() > 1 {
+        // Only what has intervals needs to be moved apart.
+        let ends = one.points.iter().any(|point| point.y.low.is_some());
+        let apart = if frame.joined && ends && series.len() > 1 {
             (at as f64 - (series.len() - 1) as f64 / 2.0) * APART.min(24.0 / series.len() as f64)
         } else {
             0.0
