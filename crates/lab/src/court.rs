@@ -558,3 +558,50 @@ fn uncounted(route: &Route, before: Counts, after: Counts, carried: u64) -> Vec<
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestants::{CLIENT, Hop, SERVER};
+
+    #[test]
+    fn a_proxy_that_was_bypassed_in_a_slice_is_named() {
+        let hop = |to| Hop {
+            to,
+            address: ([127, 0, 0, 1], 1).into(),
+            tls: false,
+            spot: None,
+        };
+        let route = Route::through(vec![hop(CLIENT), hop(SERVER), hop("server")]);
+        let counts =
+            |client, server| Ok(Some(BTreeMap::from([(CLIENT, client), (SERVER, server)])));
+        for (client, server, expected) in [
+            (110, 150, None),
+            (
+                110,
+                149,
+                Some("the server-sidecar counted 99, the generator 100"),
+            ),
+            (
+                10,
+                150,
+                Some("the client-sidecar counted 0, the generator 100"),
+            ),
+        ] {
+            let said = uncounted(&route, counts(10, 50), counts(client, server), 100);
+            match expected {
+                None => assert_eq!(said, Vec::<String>::new()),
+                Some(words) => assert!(said.len() == 1 && said[0].contains(words), "{said:?}"),
+            }
+        }
+        // Who keeps no count is judged by the capture of the proof alone; who cannot tell it is named.
+        assert!(uncounted(&route, Ok(None), Ok(None), 100).is_empty());
+        let said = uncounted(
+            &route,
+            counts(0, 0),
+            Err("its page is gone".to_owned()),
+            100,
+        );
+        assert_eq!(said, ["its page is gone"]);
+    }
+}

@@ -140,6 +140,16 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
         figures.extend(event.figures(number + 1));
     }
     for process in &run.processes {
+        let limited = [
+            (
+                "nr_throttled",
+                process.nr_throttled.map(|periods| periods as f64),
+            ),
+            ("throttled_seconds", process.throttled_seconds),
+        ];
+        for (name, value) in limited {
+            figures.extend(value.map(|value| (format!("{}.{name}", process.role), value)));
+        }
         for (name, value) in [
             ("cpu_us_per_request", process.cpu_us_per_request),
             ("vcpu", process.vcpu),

@@ -25,5 +25,6 @@ mod rollout;
 mod telemetry;
 mod tidy;
 mod traffic;
+mod truth;
 mod up;
 mod up_netns;
