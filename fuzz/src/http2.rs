@@ -15,6 +15,8 @@ const CONFIG: Config = Config {
     max_remembered_resets: 16,
     max_unseen_resets: 8,
     max_provoked_resets: 16,
+    forgiving_streams: 4,
+    max_unsent: 64_000,
     max_empty_frames: 16,
     max_interim: 4,
     max_heads: 32_000,

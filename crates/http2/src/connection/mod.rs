@@ -47,6 +47,10 @@ pub struct Config {
     pub max_unseen_resets: usize,
     /// Streams that we had to reset for the peer's errors.
     pub max_provoked_resets: usize,
+    /// Streams that end well for each of these that is forgotten: who keeps a connection for weeks errs now and then.
+    pub forgiving_streams: u32,
+    /// Bytes waiting to be written beyond which no head is added: a peer that reads nothing loses its answers.
+    pub max_unsent: usize,
     /// DATA frames without data, one after another.
     pub max_empty_frames: u32,
     /// Interim heads of one answer that wait to be read.
@@ -147,6 +151,8 @@ pub struct Connection {
     peer_leaves: bool,
     over: Option<End>,
     provoked: usize,
+    /// Streams that ended well since the last error was forgotten.
+    well: u32,
     unseen: usize,
     empty: u32,
     window_changes: u32,
@@ -213,6 +219,7 @@ impl Connection {
             peer_leaves: false,
             over: None,
             provoked: 0,
+            well: 0,
             unseen: 0,
             empty: 0,
             window_changes: 0,
@@ -258,6 +265,9 @@ impl Connection {
         if self.written >= self.out.len() {
             self.written = 0;
             self.pool.give_room(std::mem::take(&mut self.out));
+        } else if self.written >= self.config.max_unsent / 2 {
+            // Who always has something more to hear would never let go of what it has heard.
+            self.out.drain(..std::mem::take(&mut self.written));
         }
     }
 
@@ -380,8 +390,12 @@ impl Connection {
 
     // --- streams
 
-    /// Whether most of what the peer may send was sent and nobody took it: another stream would wait behind slow readers.
+    /// Whether most of what the peer may send was sent and nobody took it, or the peer takes nothing: another stream would wait
+    /// behind slow readers.
     pub fn is_congested(&self) -> bool {
+        if self.out.len() > self.config.max_unsent {
+            return true;
+        }
         let given = self.recv_window + i64::from(self.released);
         given < i64::from(self.config.connection_window / 4)
     }

@@ -135,6 +135,11 @@ impl Connection {
             return Err(Failure::Connection);
         }
         let id = stream.id;
+        if self.out.len() > self.config.max_unsent {
+            self.pool.give_block(head);
+            return Err(self.is_not_read(key));
+        }
+        let stream = &mut self.streams[key];
         if head.status() >= 200 {
             stream.send = if end { Half::Ended } else { Half::Open };
         }
@@ -206,6 +211,10 @@ impl Connection {
     /// Ends the stream with trailers.
     pub(crate) fn send_trailers(&mut self, key: usize, trailers: Fields) -> Result<(), Failure> {
         self.may_send(key)?;
+        if self.out.len() > self.config.max_unsent {
+            self.pool.give_block(trailers);
+            return Err(self.is_not_read(key));
+        }
         let stream = &mut self.streams[key];
         stream.send = Half::Ended;
         if stream.is_next() {
@@ -222,6 +231,13 @@ impl Connection {
         }
         self.nudge();
         Ok(())
+    }
+
+    /// Bodies wait for room; heads cannot, since nobody says when they may come. A peer that has so much to read already gets
+    /// no more.
+    fn is_not_read(&mut self, key: usize) -> Failure {
+        self.reset(key, Reason::ENHANCE_YOUR_CALM);
+        Failure::Reset(Reason::ENHANCE_YOUR_CALM)
     }
 
     fn may_send(&self, key: usize) -> Result<(), Failure> {

@@ -15,6 +15,8 @@ pub(crate) const CONFIG: Config = Config {
     max_remembered_resets: MAX_REMEMBERED_RESETS,
     max_unseen_resets: MAX_UNSEEN_RESETS,
     max_provoked_resets: MAX_PROVOKED_RESETS,
+    forgiving_streams: FORGIVING_STREAMS,
+    max_unsent: MAX_UNSENT,
     max_empty_frames: MAX_EMPTY_FRAMES,
     max_interim: MAX_INTERIM_RESPONSES as usize + 1,
     max_heads: MAX_HEADS,
@@ -69,6 +71,16 @@ pub const MAX_UNSEEN_RESETS: usize = 32;
 
 /// Streams that we had to reset for the peer's errors (CVE-2025-8671, "MadeYouReset"); one more ends the connection.
 pub const MAX_PROVOKED_RESETS: usize = 256;
+
+/// Streams that end well for each of [`MAX_PROVOKED_RESETS`] that is forgotten. A client that errs once in so many may keep its
+/// connection for ever, and pays for each error with as much honest work.
+pub const FORGIVING_STREAMS: u32 = 16;
+
+/// Bytes waiting to be written beyond which answers' heads and trailers are not added, and their streams are reset
+/// (ENHANCE_YOUR_CALM): bodies obey windows, heads none, and a thousand streams that nobody reads could have 60 KiB each. As
+/// much as the heads that a connection may make us hold in the other direction. A client that is only slow is behind by one
+/// socket buffer (2.5 MB with Linux' defaults) before anything waits here.
+pub const MAX_UNSENT: usize = MAX_HEADS;
 
 /// Streams that a client gave up within [`PREMATURE`] and before an answer. When there were so many on one connection and
 /// they are most of its streams, the connection ends: it makes work without wanting the results. Envoy's figures.

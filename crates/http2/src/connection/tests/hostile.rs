@@ -336,3 +336,88 @@ fn slow_readers_congest_a_connection_until_they_read() {
     body.release_capacity(chunk.expect("good").len());
     assert!(!link.borrow().is_congested());
 }
+
+/// Text that no table shortens.
+fn incompressible(bytes: usize, seed: usize) -> Fields {
+    let mut head = Fields::response(200);
+    head.push("x-a", format!("{seed:0bytes$}").as_bytes());
+    head
+}
+
+#[test]
+fn answers_to_a_peer_that_reads_nothing_are_bounded_and_come_again_when_it_reads() {
+    let link = server();
+    let mut held = Vec::new();
+    let mut refused = 0;
+    // Two heads of each stream: an interim one and its trailers or its final one.
+    for round in 0..40_u32 {
+        let id = round * 2 + 1;
+        hear(&link, &headers(id, true, &GET));
+        let (_, body, mut respond) = accept(&link);
+        if round % 2 == 0 {
+            let sent = respond.send_response(incompressible(4000, id as usize), true);
+            refused += usize::from(sent.is_err());
+        } else if let Ok(mut send) = respond.send_response(Fields::response(200), false) {
+            let sent = send.send_trailers(incompressible(4000, id as usize));
+            refused += usize::from(sent.is_err());
+        } else {
+            refused += 1;
+        }
+        held.push((body, respond));
+        held.truncate(4);
+        assert!(link.borrow().out.len() <= CONFIG.max_unsent + 5000);
+    }
+    assert!(refused > 15, "{refused}");
+    let said = said(&link);
+    let resets = said
+        .iter()
+        .filter(|line| line.ends_with("ENHANCE_YOUR_CALM"));
+    assert_eq!(resets.count(), refused, "{said:?}");
+    assert!(!said.iter().any(|line| line.starts_with("GOAWAY")));
+    hear(&link, &headers(101, true, &GET));
+    let (_, _body, mut respond) = accept(&link);
+    assert!(respond.send_response(incompressible(4000, 7), true).is_ok());
+}
+
+#[test]
+fn a_peer_that_reads_a_little_at_a_time_makes_us_hold_no_more() {
+    let link = server();
+    let mut held = Vec::new();
+    for round in 0..200_u32 {
+        hear(&link, &headers(round * 2 + 1, true, &GET));
+        let (_, body, mut respond) = accept(&link);
+        let head = incompressible(4000, round as usize);
+        assert!(respond.send_response(head, true).is_ok());
+        held = vec![(body, respond)];
+        let mut connection = link.borrow();
+        let some = connection.output().len().saturating_sub(100);
+        connection.wrote(some);
+        assert!(connection.out.len() < CONFIG.max_unsent);
+    }
+    drop(held);
+}
+
+#[test]
+fn errors_are_forgotten_by_what_goes_well_and_not_otherwise() {
+    // A stream that is an error costs one of three; four that end well give one back.
+    let wrong = |id| headers(id, true, &[("x", "y")]);
+    let serve = |link: &Link, id| {
+        hear(link, &headers(id, true, &GET));
+        let (_, _body, mut respond) = accept(link);
+        assert!(respond.send_response(Fields::response(204), true).is_ok());
+    };
+    for (good, survives) in [(0, false), (3, false), (4, true), (5, true)] {
+        let link = server();
+        let mut ids = (1..).step_by(2);
+        for _ in 0..20 {
+            hear(&link, &wrong(ids.next().expect("a number")));
+            if link.borrow().is_over() {
+                break;
+            }
+            for _ in 0..good {
+                serve(&link, ids.next().expect("a number"));
+            }
+        }
+        assert_eq!(!link.borrow().is_over(), survives, "{good} between two");
+    }
+}

@@ -21,6 +21,8 @@ const CONFIG: Config = Config {
     max_remembered_resets: 8,
     max_unseen_resets: 3,
     max_provoked_resets: 3,
+    forgiving_streams: 4,
+    max_unsent: 64_000,
     max_empty_frames: 5,
     max_interim: 3,
     max_heads: 45_000,

@@ -16,7 +16,8 @@ use super::frames::{
 };
 use super::{Stage, play};
 use crate::http2::limits::{
-    CONNECTION_WINDOW, MAX_DOWNSTREAM_STREAMS, MAX_HEADS, MAX_UNWRITTEN, MAX_UPSTREAM_STREAMS,
+    CONNECTION_WINDOW, MAX_DOWNSTREAM_STREAMS, MAX_HEADS, MAX_UNSENT, MAX_UNWRITTEN,
+    MAX_UPSTREAM_STREAMS,
 };
 use crate::plan::Settings;
 
@@ -43,6 +44,8 @@ enum Answer {
     Nothing,
     /// As much as its client lets it say.
     Flood,
+    /// Heads of 15 KB, too large for any table.
+    Heads,
 }
 
 /// An HTTP/2 server by hand that reads everything: no window of ours is in its way but those it is given.
@@ -74,6 +77,12 @@ fn serve(mut stream: TcpStream, answer: Answer) -> Option<()> {
             given += more as usize;
         }
         if kind != HEADERS || answer == Answer::Nothing {
+            continue;
+        }
+        if answer == Answer::Heads {
+            let long = "x".repeat(15_000);
+            let head = [(":status", "200"), ("x-a", long.as_str())];
+            stream.write_all(&headers(id, END_STREAM, &head)).ok()?;
             continue;
         }
         stream
@@ -134,6 +143,11 @@ fn upload(count: u32) -> Vec<u8> {
     }
 }
 
+/// As many requests as there may be streams.
+fn ask(count: u32) -> Vec<u8> {
+    headers(count * 2 + 1, END_STREAM, &GET)
+}
+
 /// What we must answer and nobody reads.
 fn pings(_: u32) -> Vec<u8> {
     frame(PING, 0, 0, &[0; 8]).repeat(200)
@@ -186,7 +200,7 @@ fn a_hostile_client_makes_a_worker_hold_no_more_than_the_limits_say() {
     let upstreams = streams / size(MAX_UPSTREAM_STREAMS);
     let window = size(CONNECTION_WINDOW);
     type Case = (&'static str, Answer, fn(u32) -> Vec<u8>, i64);
-    let cases: [Case; 5] = [
+    let cases: [Case; 6] = [
         ("HPACK bombs", Answer::Nothing, bomb, heads),
         ("a head without end", Answer::Nothing, endless, 0),
         (
@@ -200,6 +214,12 @@ fn a_hostile_client_makes_a_worker_hold_no_more_than_the_limits_say() {
             Answer::Nothing,
             upload,
             2 * window + streams * STREAM,
+        ),
+        (
+            "heads of answers",
+            Answer::Heads,
+            ask,
+            3 * size(MAX_UNSENT) + streams * STREAM,
         ),
         ("pings", Answer::Nothing, pings, size(2 * MAX_UNWRITTEN)),
     ];
