@@ -44,10 +44,24 @@ pub struct Observation {
     pub sidecar_ready: bool,
     /// The generation whose applications all listen.
     pub listening: Option<u32>,
-    /// The latest two pages of its sidecar, with their times.
-    pub counters: Option<(Instant, Counters)>,
+    /// The latest page of its sidecar.
+    pub counters: Option<Page>,
     /// The page before.
-    pub before: Option<(Instant, Counters)>,
+    pub before: Option<Page>,
+}
+
+/// A sidecar's counters, and when they were read.
+pub type Page = (Instant, Counters);
+
+impl Observation {
+    /// What was counted since the page that was `shown` last, and in which time; where nothing was read since then, or nothing
+    /// shown before, between the latest two pages. Figures that are shown every five seconds speak of five seconds.
+    pub fn news(&self, shown: Option<&Page>) -> Option<(Counters, Duration)> {
+        let (now, latest) = self.counters.as_ref()?;
+        let earlier = shown.filter(|(then, _)| then < now);
+        let (then, before) = earlier.or(self.before.as_ref())?;
+        Some((latest.since(before), now.duration_since(*then)))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -180,4 +194,39 @@ fn observe(target: &Target, mut seen: Observation) -> Observation {
         seen.before = seen.counters.replace(now);
     }
     seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_speak_of_the_whole_time_since_they_were_shown() {
+        let start = Instant::now();
+        let page = |second: u64, requests: f64| {
+            let counters = Counters {
+                requests,
+                ..Counters::default()
+            };
+            (start + Duration::from_secs(second), counters)
+        };
+        let seen = Observation {
+            counters: Some(page(9, 3000.0)),
+            before: Some(page(8, 3000.0)),
+            ..Observation::default()
+        };
+        // A burst of three thousand that was over a second before the line is in it.
+        let table = [
+            (Some(page(4, 0.0)), 3000.0, 5),
+            (Some(page(8, 3000.0)), 0.0, 1),
+            // Drawn again before anything was read.
+            (Some(page(9, 3000.0)), 0.0, 1),
+            (None, 0.0, 1),
+        ];
+        for (shown, requests, seconds) in table {
+            let (news, span) = seen.news(shown.as_ref()).expect("two pages");
+            assert_eq!((news.requests, span.as_secs()), (requests, seconds));
+        }
+        assert!(Observation::default().news(None).is_none());
+    }
 }

@@ -28,7 +28,7 @@ use crate::block::NoBlock;
 use crate::documents::render;
 use crate::expand::{Plan, PodPlan};
 use crate::isolation::Ground;
-use crate::observer::{Observation, Observer};
+use crate::observer::{Observation, Observer, Page};
 use crate::pod_network::{PodNetwork, resolver};
 use crate::pod_run::{Leaving, PodRun};
 use crate::probing::Probing;
@@ -178,6 +178,8 @@ struct Runner {
     was_ready: bool,
     waiting_for: String,
     drawn: Instant,
+    /// What was known when the figures were shown last.
+    shown: BTreeMap<ResourceName, Page>,
     drawn_lines: usize,
     events: Vec<String>,
     // Dropped last: everything above may still write there.
@@ -262,6 +264,7 @@ impl Runner {
             was_ready: false,
             waiting_for: String::new(),
             drawn: now,
+            shown: BTreeMap::new(),
             drawn_lines: 0,
             events: Vec::new(),
             ground,

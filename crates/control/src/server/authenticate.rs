@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use rustls::pki_types::CertificateDer;
+use tokio::sync::watch;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Status as Refusal};
 use voile_identity::authenticator::peer_certificates;
 use voile_identity::{Authenticator, MeshAuthenticator};
-use voile_xds::server::BoundedLife;
+use voile_xds::server::{BoundedLife, DEPARTED, Snapshot};
 
 use crate::snapshot::Caller;
 use crate::status::Status;
@@ -36,6 +39,32 @@ fn random() -> f64 {
     use std::hash::{BuildHasher, RandomState};
     let bits = RandomState::new().hash_one(0u8) >> 11;
     bits as f64 / (1u64 << 53) as f64
+}
+
+/// Whom the authority certifies: those who prove who they are and whose workload is in the mesh. Who left it may finish with
+/// the certificate it has (as long as its streams last), and gets no more.
+#[derive(Clone)]
+pub(super) struct Present {
+    pub(super) authenticator: Arc<MeshAuthenticator>,
+    pub(super) snapshots: watch::Receiver<Arc<dyn Snapshot<Caller>>>,
+}
+
+impl Authenticator for Present {
+    fn authenticate(
+        &self,
+        metadata: &MetadataMap,
+        peer: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<voile_identity::Caller, Refusal> {
+        let caller = self.authenticator.authenticate(metadata, peer, now)?;
+        let known = Caller::Known(caller.clone());
+        let farewell = self.snapshots.borrow().farewell(&known);
+        if farewell.is_some_and(|at| at <= Instant::now()) {
+            tracing::warn!(identity = %caller.identity, "no certificate: {DEPARTED}");
+            return Err(Refusal::permission_denied(DEPARTED));
+        }
+        Ok(caller)
+    }
 }
 
 /// An interceptor that lets only proven callers pass.

@@ -37,6 +37,7 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
 use crate::virtual_addresses::VirtualAddresses;
+use authenticate::Present;
 use routes::Routes;
 
 /// When the kernel asks whether the other end of a quiet connection is there, so that a proxy that vanished does not stay on
@@ -131,7 +132,7 @@ impl Control {
         reload.farewell = options.farewell;
         reload.read()?;
         let (ending, ended) = watch::channel(false);
-        let ads = AdsService::new(snapshots, status.clone(), ended.clone());
+        let ads = AdsService::new(snapshots.clone(), status.clone(), ended.clone());
         let mut tasks = JoinSet::new();
         let incoming = accept::tls(
             tls,
@@ -141,7 +142,11 @@ impl Control {
             &mut tasks,
         )?;
         let tls = (incoming, options.connection_age, ended.clone());
-        tasks.spawn(serve_tls(&keys, ads.clone(), status.clone(), tls));
+        let present = Present {
+            authenticator: keys.authenticator.clone(),
+            snapshots,
+        };
+        tasks.spawn(serve_tls(&keys, present, ads.clone(), status.clone(), tls));
         if let Some(listener) = plaintext {
             let incoming = accept::plaintext(listener, ended.clone(), &mut tasks);
             let plaintext = (incoming, options.connection_age, ended);
@@ -237,6 +242,7 @@ fn builder(connection_age: Duration) -> Server {
 
 fn serve_tls(
     keys: &Keys,
+    present: Present,
     ads: AdsService<Caller>,
     status: Arc<Status>,
     (incoming, age, ended): (
@@ -247,7 +253,7 @@ fn serve_tls(
 ) -> impl Future<Output = ()> + Send + 'static {
     let certificates = CertificateService::new(
         keys.authority.clone(),
-        keys.authenticator.clone(),
+        present,
         keys.joins.clone(),
         keys.trust.clone(),
     );
@@ -279,9 +285,7 @@ fn serve_plaintext(
     let routes = Routes {
         discovery: InterceptedService::new(ads.into_server(), check),
         // Keys are never certified over a wire that anybody can write on.
-        certificates: None::<
-            IstioCertificateServiceServer<CertificateService<Arc<MeshAuthenticator>>>,
-        >,
+        certificates: None::<IstioCertificateServiceServer<CertificateService<Present>>>,
     };
     async move {
         let incoming = ReceiverStream::new(incoming);

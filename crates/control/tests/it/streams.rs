@@ -4,7 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
+use voile_identity::client::Credential::Bearer;
+use voile_identity::{
+    Keys, StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject, control_endpoint, request_certificate,
+};
 use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION};
 use voile_xds::client::{ClientState, Credential, CredentialSource};
 
@@ -113,4 +116,41 @@ async fn a_workload_that_left_is_told_nothing_more_and_is_welcome_when_it_is_bac
     assert_eq!(leaving.told.borrow().updates, before);
     mesh.edit("more.yaml", SECOND_ECHO);
     leaving.until(|told| told.updates > before).await;
+}
+
+/// Asks the authority as a proxy does; what it says.
+async fn certified(mesh: &Mesh, token: Credential) -> Result<(), tonic::Code> {
+    let Credential::Token(token) = token else {
+        panic!("a token");
+    };
+    let config = mesh.client_config();
+    let root = std::fs::read_to_string(config.root_certificate.unwrap()).unwrap();
+    let endpoint = control_endpoint(&config.address, &root, None).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let request = Keys::generate().unwrap().request(None).unwrap();
+    let answer = request_certificate(channel, &Bearer(token), request, None).await;
+    answer.map(|_| ()).map_err(|status| status.code())
+}
+
+#[tokio::test]
+async fn the_authority_certifies_nobody_who_left_and_everybody_who_is_back() {
+    let mesh = Mesh::start_with(SHOP, |options| {
+        options.farewell = Duration::ZERO;
+    })
+    .await;
+    mesh.edit("more.yaml", SECOND_ECHO);
+    let mut watching = mesh.client(mesh.token("client", None));
+    watching.ask(ADDRESS, &[SERVICE]);
+    watching.until(|told| told.held.len() == 3).await;
+    let left = || mesh.token("echo", Some("echo-2"));
+    let stayed = || mesh.token("echo", Some("echo-1"));
+    assert_eq!(certified(&mesh, left()).await, Ok(()));
+    std::fs::remove_file(mesh.config().join("more.yaml")).unwrap();
+    watching.until(|told| told.held.len() == 2).await;
+    let refused = Err(tonic::Code::PermissionDenied);
+    assert_eq!(certified(&mesh, left()).await, refused);
+    assert_eq!(certified(&mesh, stayed()).await, Ok(()), "the other pod");
+    mesh.edit("more.yaml", SECOND_ECHO);
+    watching.until(|told| told.held.len() == 3).await;
+    assert_eq!(certified(&mesh, left()).await, Ok(()));
 }

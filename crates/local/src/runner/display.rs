@@ -44,6 +44,9 @@ impl Runner {
         }
         self.drawn = now;
         let view = self.view();
+        let pages = self.seen.iter();
+        let pages = pages.filter_map(|(name, seen)| Some((name.clone(), seen.counters.clone()?)));
+        self.shown = pages.collect();
         if !draws {
             self.say(&view::line(&view));
             return;
@@ -81,9 +84,9 @@ impl Runner {
                 row.identity =
                     format!("spiffe://{trust_domain}/ns/{}/sa/{account}", name.namespace);
             }
-            if let (Some((then, before)), Some((now, latest))) = (&seen.before, &seen.counters) {
-                sum.add(&latest.since(before));
-                *span = (*span).max(now.duration_since(*then));
+            if let Some((news, time)) = seen.news(self.shown.get(name)) {
+                sum.add(&news);
+                *span = (*span).max(time);
             }
         }
         let control = if self.control_ready {

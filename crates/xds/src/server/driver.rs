@@ -33,7 +33,7 @@ pub struct BoundedLife {
 }
 
 /// What a caller that left the mesh is told.
-const DEPARTED: &str = "this workload is no longer in the mesh";
+pub const DEPARTED: &str = "this workload is no longer in the mesh";
 
 /// Number of a stream, unique in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

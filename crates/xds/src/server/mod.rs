@@ -7,7 +7,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use driver::{AdsService, BoundedLife, Observer, StreamId};
+pub use driver::{AdsService, BoundedLife, DEPARTED, Observer, StreamId};
 pub use stream::{Ended, Event, Stream};
 
 /// One resource, encoded once and shared by all streams.
