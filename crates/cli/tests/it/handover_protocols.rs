@@ -341,3 +341,43 @@ fn a_successor_that_is_killed_at_any_word_leaves_the_old_one_serving() {
     let answer = read_answer(&mut std::io::BufReader::new(last)).expect("served");
     assert_eq!(answer.status, 200);
 }
+
+#[test]
+fn a_successor_that_hangs_makes_room_for_the_next() {
+    let mut mesh = Mesh::start_as("STRICT", &lending());
+    chat(&mesh);
+    // One that never says who it is, and one that took the sockets and then says nothing.
+    let socket = mesh.handover_socket("client");
+    let _silent = Packets::connect(&socket, Duration::from_secs(20)).expect("a socket");
+    let (hanging, sockets) = take_sockets(&mesh);
+    let began = std::time::Instant::now();
+    let mut old = mesh.replace("client", &lending());
+    assert!(old.wait().success(), "{}", old.log());
+    mesh.wait_ready();
+    // It would have waited for a minute; nothing here takes half of that, however busy the machine is.
+    assert!(began.elapsed() < Duration::from_secs(30));
+    let told = hanging.receive().expect("a word").expect("no end");
+    assert_eq!(told.text, "refused another process came to take over");
+    drop(sockets);
+    assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
+}
+
+/// Who was displaced while its control plane was away does not serve when it is back.
+#[test]
+fn of_two_successors_the_last_one_serves() {
+    let mut mesh = Mesh::start_as("STRICT", &lending());
+    chat(&mesh);
+    mesh.kill_control();
+    let taken = |mesh: &Mesh| mesh.client.log().contains("listening sockets taken over");
+    let mut old = mesh.replace("client", &lending());
+    wait_until("the first has the sockets", || taken(&mesh));
+    let mut displaced = mesh.replace("client", &lending());
+    wait_until("the second has the sockets", || taken(&mesh));
+    mesh.restart_control();
+    assert_eq!(displaced.wait().code(), Some(1));
+    let said = displaced.log();
+    assert!(said.contains("another process came to take over"), "{said}");
+    assert!(old.wait().success(), "{}", old.log());
+    mesh.wait_ready();
+    assert_eq!(get(mesh.http(), "/").expect("served").status, 200);
+}

@@ -107,19 +107,20 @@ impl Doors {
         Ok(())
     }
 
-    /// This process is ready: one that takes over takes over.
-    pub(super) async fn ready(&mut self) {
+    /// This process is ready: one that takes over takes over, unless its predecessor gave way to another meanwhile.
+    pub(super) async fn ready(&mut self) -> Result<(), RunError> {
         let Some(predecessor) = self.predecessor.take() else {
-            return;
+            return Ok(());
         };
         self.deadline = None;
-        let relieved = predecessor.relieve().await;
+        let relieved = predecessor.relieve().await?;
         if let Err(error) = self.open() {
             tracing::error!(%error, "serving without a way to hand over");
         }
         if let Some(relieved) = relieved {
             relieved.dismiss().await;
         }
+        Ok(())
     }
 
     /// Why a successor gives up.

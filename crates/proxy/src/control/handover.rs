@@ -11,7 +11,8 @@
 //!  │ opens pages, offers itself
 //!  │ serving ──────────────────►  drains and ends
 //! ```
-//! Whatever goes wrong before `serving` leaves the old process serving.
+//! Whatever goes wrong before `serving` leaves the old process serving. One that takes long to be ready makes room for the
+//! next: it is told so (`refused`), however late it listens.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -32,6 +33,9 @@ use super::{Pages, RunError, dns};
 
 /// What is said first; the number changes with the meaning of anything after it.
 const HELLO: &str = "voile-handover/1";
+
+/// How long a process that connects may take to say who it is; it says so first of all.
+const HELLO_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long each answer of the other process may take; both only look up what they hold.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -135,24 +139,31 @@ pub(super) fn take_over(
 }
 
 impl Predecessor {
-    /// Tells the old process to stop accepting. When it is gone already, so much the better.
-    pub(super) async fn relieve(self) -> Option<Relieved> {
-        let packets = self.0.into_async().ok()?;
+    /// Tells the old process to stop accepting. When it is gone already, so much the better; when it has given our place to
+    /// another, we are not to serve.
+    pub(super) async fn relieve(self) -> Result<Option<Relieved>, RunError> {
+        let Ok(packets) = self.0.into_async() else {
+            return Ok(None);
+        };
         let asked = async {
-            packets.send("ready", None).await?;
+            // What it said before it hung up is there all the same.
+            let _ = packets.send("ready", None).await;
             packets.receive().await
         };
-        match tokio::time::timeout(ANSWER_LIMIT, asked).await {
-            Ok(Ok(Some(packet))) if packet.text == "yours" => Some(Relieved(packets)),
-            Ok(answer) => {
-                tracing::warn!(?answer, "the old process left without a word");
-                None
+        let answer = tokio::time::timeout(ANSWER_LIMIT, asked).await;
+        let text = match &answer {
+            Ok(Ok(Some(packet))) => packet.text.as_str(),
+            _ => "",
+        };
+        match (text.split_once(' '), &answer) {
+            (Some(("refused", reason)), _) => {
+                return Err(refused(format!("the running proxy refuses: {reason}")));
             }
-            Err(_) => {
-                tracing::warn!("the old process does not answer; it may still accept");
-                None
-            }
+            _ if text == "yours" => return Ok(Some(Relieved(packets))),
+            (_, Ok(answer)) => tracing::warn!(?answer, "the old process left without a word"),
+            (_, Err(_)) => tracing::warn!("the old process does not answer; it may still accept"),
         }
+        Ok(None)
     }
 }
 
@@ -181,22 +192,56 @@ pub(super) struct Holder {
     pub(super) served: RefCell<Served>,
 }
 
+/// Why nobody took over.
+enum Failed {
+    /// This happened.
+    Reason(String),
+    /// Somebody else came meanwhile.
+    Displaced(AsyncPackets),
+}
+
 /// Waits for a successor, again after each that failed; returns when one serves.
 pub(super) async fn offer(listener: PacketListener, holder: Rc<Holder>) {
+    let mut successor = next(&listener, &holder).await;
     loop {
-        let packets = match listener.accept().await {
-            Ok(packets) => packets,
-            Err(error) => {
-                tracing::error!(%error, "no handover from now on");
-                return;
-            }
-        };
-        match converse(&packets, &holder).await {
+        match converse(&successor, &listener, &holder).await {
             Ok(()) => {
                 tracing::info!("a new process serves in our place");
                 holder.ending.hand_over();
                 return;
             }
+            Err(Failed::Reason(reason)) => {
+                tracing::warn!(reason, "handover failed; this process goes on serving");
+                successor = next(&listener, &holder).await;
+            }
+            Err(Failed::Displaced(newer)) => {
+                tracing::warn!(
+                    reason = DISPLACED,
+                    "handover failed; this process goes on serving"
+                );
+                // Whether it hears why does not change that it was refused.
+                let _ = successor.send(&format!("refused {DISPLACED}"), None).await;
+                successor = newer;
+            }
+        }
+    }
+}
+
+/// What a successor is told that made others wait.
+const DISPLACED: &str = "another process came to take over";
+
+/// The next that says who it is, and that we may give way to.
+async fn next(listener: &PacketListener, holder: &Holder) -> AsyncPackets {
+    loop {
+        let packets = match listener.accept().await {
+            Ok(packets) => packets,
+            Err(error) => {
+                tracing::error!(%error, "no handover from now on");
+                std::future::pending().await
+            }
+        };
+        match greet(&packets, holder).await {
+            Ok(()) => return packets,
             Err(reason) => {
                 tracing::warn!(reason, "handover failed; this process goes on serving");
             }
@@ -204,16 +249,46 @@ pub(super) async fn offer(listener: PacketListener, holder: Rc<Holder>) {
     }
 }
 
-async fn converse(packets: &AsyncPackets, holder: &Holder) -> Result<(), String> {
-    let text = |error: io::Error| error.to_string();
-    let hello = within(ANSWER_LIMIT, packets).await?;
+async fn greet(packets: &AsyncPackets, holder: &Holder) -> Result<(), String> {
+    let hello = within(HELLO_LIMIT, packets).await?;
     let ours = format!("{HELLO} {}", holder.control.borrow().workload);
-    if hello != ours {
-        let reason = format!("this process speaks `{ours}`, not `{hello}`");
-        // Whether it hears why does not change that it was refused.
-        let _ = packets.send(&format!("refused {reason}"), None).await;
-        return Err(reason);
+    if hello == ours {
+        return Ok(());
     }
+    let reason = format!("this process speaks `{ours}`, not `{hello}`");
+    // Whether it hears why does not change that it was refused.
+    let _ = packets.send(&format!("refused {reason}"), None).await;
+    Err(reason)
+}
+
+async fn converse(
+    packets: &AsyncPackets,
+    listener: &PacketListener,
+    holder: &Holder,
+) -> Result<(), Failed> {
+    lend(packets, holder).await.map_err(Failed::Reason)?;
+    // The successor bounds its own patience. One that hangs must not keep others from coming, so whoever comes meanwhile is
+    // the one who is meant.
+    let ready = tokio::select! {
+        biased;
+        word = within(READY_LIMIT + ANSWER_LIMIT, packets) => word.map_err(Failed::Reason)?,
+        newer = next(listener, holder) => return Err(Failed::Displaced(newer)),
+    };
+    if ready != "ready" {
+        let reason = format!("expected `ready`, heard `{ready}`");
+        return Err(Failed::Reason(reason));
+    }
+    holder.stop();
+    let over = give_way(packets).await;
+    if over.is_err() {
+        holder.resume();
+    }
+    over.map_err(Failed::Reason)
+}
+
+/// Gives our sockets; we go on accepting.
+async fn lend(packets: &AsyncPackets, holder: &Holder) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
     let sockets = holder.sockets().map_err(text)?;
     let count = format!("take {}", sockets.len());
     packets.send(&count, None).await.map_err(text)?;
@@ -221,25 +296,16 @@ async fn converse(packets: &AsyncPackets, holder: &Holder) -> Result<(), String>
         let sent = packets.send(name, Some(socket.as_fd())).await;
         sent.map_err(text)?;
     }
-    drop(sockets);
-    // The successor bounds its own patience; one that hangs must not keep others from coming.
-    let ready = within(READY_LIMIT + ANSWER_LIMIT, packets).await?;
-    if ready != "ready" {
-        return Err(format!("expected `ready`, heard `{ready}`"));
+    Ok(())
+}
+
+async fn give_way(packets: &AsyncPackets) -> Result<(), String> {
+    let sent = packets.send("yours", None).await;
+    sent.map_err(|error| error.to_string())?;
+    match within(ANSWER_LIMIT, packets).await? {
+        word if word == "serving" => Ok(()),
+        word => Err(format!("expected `serving`, heard `{word}`")),
     }
-    holder.stop();
-    let over = async {
-        packets.send("yours", None).await.map_err(text)?;
-        match within(ANSWER_LIMIT, packets).await? {
-            word if word == "serving" => Ok(()),
-            word => Err(format!("expected `serving`, heard `{word}`")),
-        }
-    };
-    let over = over.await;
-    if over.is_err() {
-        holder.resume();
-    }
-    over
 }
 
 async fn within(limit: Duration, packets: &AsyncPackets) -> Result<String, String> {

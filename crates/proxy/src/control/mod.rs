@@ -448,7 +448,7 @@ async fn control(
             memory::give_back();
             dispatcher.settles();
             tracing::info!(released, "ready");
-            doors.ready().await;
+            doors.ready().await?;
         }
         let retry = control.borrow().next_bind_attempt();
         let look = control.borrow().destinations.next_look();
