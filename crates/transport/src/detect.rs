@@ -60,13 +60,23 @@ pub fn detect(bytes: &[u8]) -> Option<Detected> {
     request_line(bytes)
 }
 
+/// What a method is made of.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether this is a word and nothing else: it may become a request line, or be all that its client wants to say.
+#[must_use]
+pub fn is_word(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| is_token(*byte))
+}
+
 /// `METHOD SP target SP HTTP/1.` with as little patience as is safe.
 fn request_line(bytes: &[u8]) -> Option<Detected> {
-    let is_token = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
     let method = bytes
         .iter()
         .take(MAX_METHOD + 1)
-        .take_while(|b| is_token(b))
+        .take_while(|b| is_token(**b))
         .count();
     if method == 0 || method > MAX_METHOD {
         return Some(Detected::Opaque);
@@ -121,6 +131,30 @@ pub async fn read_prefix(
             Ok(answer) => answer,
             Err(_) => Ok(Detected::Undecided),
         },
+    }
+}
+
+/// As [`read_prefix`], but a word is not waited upon: [`Detected::Undecided`] as soon as that is what came.
+///
+/// # Errors
+/// When the socket fails.
+pub async fn read_opening(
+    tcp: &mut TcpStream,
+    prefix: &mut Vec<u8>,
+    limit: Duration,
+) -> io::Result<Detected> {
+    let reading = async {
+        tcp.readable().await?;
+        prefix.reserve_exact(DETECTION_BUFFER);
+        match tcp.read_buf(prefix).await? {
+            0 => Ok(Detected::Silent),
+            _ if is_word(prefix) && detect(prefix).is_none() => Ok(Detected::Undecided),
+            _ => read_until_sure(tcp, prefix).await,
+        }
+    };
+    match tokio::time::timeout(limit, reading).await {
+        Ok(answer) => answer,
+        Err(_) => Ok(Detected::Undecided),
     }
 }
 

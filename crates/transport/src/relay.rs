@@ -65,10 +65,11 @@ pub fn relay(
     idle: Duration,
     stop: impl Future<Output = ()>,
 ) -> impl Future<Output = RelayOutcome> {
-    relay_watched(downstream, upstream, idle, stop, |_| {})
+    relay_watched(downstream, upstream, idle, stop, 0, |_| {})
 }
 
-/// As [`relay`], and tells who speaks first, as soon as somebody does.
+/// As [`relay`], and tells who speaks first, as soon as somebody does. The client's first `begun` bytes, which are known
+/// already, do not count: who speaks after them is told.
 ///
 /// No `async fn`: the future of one holds each argument twice, and there may be many relays.
 pub fn relay_watched(
@@ -76,6 +77,7 @@ pub fn relay_watched(
     mut upstream: Stream,
     idle: Duration,
     stop: impl Future<Output = ()>,
+    begun: u64,
     opened: impl FnOnce(Opening),
 ) -> impl Future<Output = RelayOutcome> {
     let mut opened = Some(opened);
@@ -90,7 +92,7 @@ pub fn relay_watched(
         let mut stop = std::pin::pin!(stop);
         let end = std::future::poll_fn(|cx| {
             let end = relay.poll(cx, &mut downstream, &mut upstream);
-            if let Some(opening) = relay.opening()
+            if let Some(opening) = relay.opening(begun)
                 && let Some(opened) = opened.take()
             {
                 opened(opening);
@@ -147,12 +149,12 @@ impl Relay {
     }
 
     /// Who spoke first, while that can still be told.
-    fn opening(&self) -> Option<Opening> {
-        match (self.up.bytes, self.down.bytes) {
-            (0, 0) => None,
-            (0, _) if self.down.is_http => Some(Opening::HttpServer),
-            (0, _) => Some(Opening::Server),
-            _ => Some(Opening::Client),
+    fn opening(&self, begun: u64) -> Option<Opening> {
+        match (self.up.bytes > begun, self.down.bytes) {
+            (false, 0) => None,
+            (false, _) if self.down.is_http => Some(Opening::HttpServer),
+            (false, _) => Some(Opening::Server),
+            (true, _) => Some(Opening::Client),
         }
     }
 

@@ -181,8 +181,27 @@ fn series_sum(mesh: &Mesh) -> usize {
     count.unwrap_or_else(|| panic!("{metrics}")) as usize
 }
 
+/// Asks again and again, on connections it keeps and on new ones, until told to stop; how often, and what failed.
+fn load(mesh: &Mesh, stop: &AtomicBool) -> (usize, Vec<String>) {
+    let (mut asked, mut failed) = (0, Vec::new());
+    let request = b"POST / HTTP/1.1\r\nHost: server\r\nContent-Length: 2\r\n\r\nhi";
+    while !stop.load(Ordering::Relaxed) {
+        let mut kept = std::io::BufReader::new(TcpStream::connect(mesh.http()).expect("connected"));
+        for _ in 0..20 {
+            let sent = kept.get_mut().write_all(request);
+            let answer = sent.and_then(|()| crate::mesh::read_answer(&mut kept));
+            match answer {
+                Ok(answer) if answer.status == 200 => {}
+                other => failed.push(format!("{other:?}")),
+            }
+            asked += 1;
+        }
+    }
+    (asked, failed)
+}
+
 #[test]
-fn certificates_of_a_short_life_are_renewed_without_dropping_a_connection() {
+fn certificates_of_a_short_life_are_renewed_under_load_without_a_failed_request() {
     let how = Client {
         certificate_ttl: Some("10s"),
         ..Client::default()
@@ -197,16 +216,28 @@ fn certificates_of_a_short_life_are_renewed_without_dropping_a_connection() {
             .expect("answered")
             .status
     };
-    let serial = || {
-        let shown = get(mesh.server_admin(), "/certs").expect("certificates");
+    let serial = |admin| {
+        let shown = get(admin, "/certs").expect("certificates");
         let shown: serde_json::Value = serde_json::from_slice(&shown.body).expect("JSON");
         shown["certificate"]["serial"].clone()
     };
+    let sides = [mesh.client_admin(), mesh.server_admin()];
     assert_eq!(ask(), 200);
-    let first = serial();
-    assert!(first.is_string(), "{first}");
-    wait_until("a new certificate", || serial() != first);
-    assert_eq!(ask(), 200);
+    let first = sides.map(serial);
+    assert!(first.iter().all(|serial| serial.is_string()), "{first:?}");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..3).map(|_| scope.spawn(|| load(&mesh, &stop))).collect();
+        wait_until("both have new certificates", || {
+            (0..2).all(|side| serial(sides[side]) != first[side])
+        });
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            let (asked, failed) = client.join().expect("it ends");
+            assert!(asked > 0 && failed.is_empty(), "{asked}: {failed:?}");
+        }
+    });
+    assert_eq!(ask(), 200, "on the connection that was there before");
     let answer = get(mesh.http(), "/").expect("a new connection");
     assert_eq!(answer.status, 200);
 }

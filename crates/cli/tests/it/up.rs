@@ -1,12 +1,13 @@
 //! `voile up`: a folder becomes a mesh that serves, follows edits, survives broken ones, and leaves nothing behind.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use crate::mesh::{Process, get, series, wait_until};
+use crate::mesh::{Process, get, read_answer, series, wait_until};
 
 /// A service without a sidecar that calls one with a sidecar, and a file for each.
 const PAIR: &str = r#"
@@ -318,6 +319,67 @@ fn the_bookstore_serves_by_mutual_tls_follows_edits_survives_broken_ones_and_lea
     assert!(status.success(), "{status}");
     assert_eq!(up.family(), Vec::<String>::new());
     assert_eq!(up.left_behind(), Vec::<PathBuf>::new());
+}
+
+/// Clients that ask again and again, on connections they keep and on new ones, until nobody answers.
+fn traffic(to: SocketAddr) -> Vec<std::thread::JoinHandle<usize>> {
+    let ask = move || {
+        let mut answered = 0;
+        while let Ok(mut kept) = std::net::TcpStream::connect(to) {
+            let mut reader = match kept.try_clone() {
+                Ok(clone) => std::io::BufReader::new(clone),
+                Err(_) => break,
+            };
+            for _ in 0..10 {
+                let sent = kept.write_all(b"GET / HTTP/1.1\r\nHost: plain\r\n\r\n");
+                match sent.and_then(|()| read_answer(&mut reader)) {
+                    Ok(answer) => answered += usize::from(answer.status == 200),
+                    Err(_) => break,
+                }
+            }
+        }
+        answered
+    };
+    (0..2).map(|_| std::thread::spawn(ask)).collect()
+}
+
+/// Three rounds, each interrupted while clients ask.
+pub(crate) fn rounds(mut start: impl FnMut() -> Option<(Up, SocketAddr)>, mut check: impl FnMut()) {
+    for round in 0..3 {
+        let Some((mut up, address)) = start() else {
+            return;
+        };
+        wait_until("it serves", || {
+            get(address, "/").is_ok_and(|answer| answer.status == 200)
+        });
+        let clients = traffic(address);
+        // So that there is something in flight.
+        for _ in 0..20 {
+            assert_eq!(get(address, "/").expect("an answer").status, 200);
+        }
+        up.signal(rustix::process::Signal::INT);
+        let status = up.wait();
+        assert!(status.success(), "round {round}: {status}");
+        assert_eq!(up.family(), Vec::<String>::new(), "round {round}");
+        assert_eq!(up.left_behind(), Vec::<PathBuf>::new(), "round {round}");
+        assert!(get(address, "/").is_err(), "round {round}: nobody listens");
+        for client in clients {
+            assert!(client.join().expect("it ends") > 0, "round {round}");
+        }
+        check();
+    }
+}
+
+#[test]
+fn three_rounds_interrupted_under_traffic_leave_no_process_socket_or_file() {
+    rounds(
+        || {
+            let mut up = Up::start(pair, &["--quiet"]);
+            let published = up.ready();
+            Some((up, published["pair/plain"]))
+        },
+        || {},
+    );
 }
 
 #[test]

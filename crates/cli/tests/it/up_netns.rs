@@ -15,7 +15,7 @@ use voile_host::netns::link::{Bridge, Prefixed};
 
 use crate::mesh::resolver::Resolver;
 use crate::mesh::{application, get, series, wait_until};
-use crate::up::{Up, bookstore};
+use crate::up::{Up, bookstore, rounds};
 
 /// Somebody without privileges.
 const NOBODY: u32 = 65534;
@@ -216,6 +216,20 @@ fn the_bookstore_runs_in_namespaces_by_mutual_tls_and_leaves_nothing_behind() {
     assert_eq!(up.family(), Vec::<String>::new());
     assert_eq!(up.left_behind(), Vec::<PathBuf>::new());
     assert_eq!(inhabitants(&networks), Vec::<String>::new());
+}
+
+#[test]
+fn three_rounds_in_namespaces_interrupted_under_traffic_leave_nothing_behind() {
+    let before = devices();
+    rounds(
+        || {
+            let (up, published) = start(court, None)?;
+            Some((up, published["court/captured"]))
+        },
+        || {
+            assert_eq!(devices(), before, "the host's network has changed");
+        },
+    );
 }
 
 fn every_hop_is_encrypted(up: &Up) {

@@ -66,6 +66,7 @@ async fn open(
             }
         }
     }
+    let begun = heard.prefix.len() as u64;
     let stream = Stream::Tcp(TcpIo::new(tcp, heard.prefix));
     Some(if heard.detected == Detected::Http2 {
         Box::pin(async move {
@@ -90,7 +91,7 @@ async fn open(
         let opaque = Opaque {
             remote,
             server_name,
-            watched: heard.watched,
+            watched: heard.watched.map(|place| (place, begun)),
         };
         Box::pin(relay(worker, slot, stream, opaque))
     })
@@ -100,8 +101,8 @@ async fn open(
 struct Heard {
     detected: Detected,
     prefix: Vec<u8>,
-    /// Nobody has spoken yet: who does first is worth remembering.
-    watched: bool,
+    /// Nobody has spoken yet, or the client no more than a word: who does next is worth remembering, of this place.
+    watched: Option<Place>,
 }
 
 impl Heard {
@@ -110,7 +111,7 @@ impl Heard {
         Self {
             detected,
             prefix: Vec::new(),
-            watched: false,
+            watched: None,
         }
     }
 }
@@ -119,6 +120,7 @@ impl Heard {
 /// opaque bytes from the deadline on, whatever it says later.
 async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Option<Heard> {
     let protocol = slot.protocol();
+    let bind = slot.plan.borrow().bind;
     let undeclared = protocol == Protocol::Auto;
     let limit = match protocol {
         Protocol::Http | Protocol::Http2 | Protocol::Grpc => {
@@ -131,10 +133,10 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
         }
         Protocol::Tls => TLS_HANDSHAKE_TIMEOUT,
         Protocol::Auto => {
-            let place = Place::Outbound(slot.plan.borrow().bind);
+            let place = Place::Outbound(bind);
             if worker.servers_first.knows(place) {
                 return Some(Heard {
-                    watched: true,
+                    watched: Some(place),
                     ..Heard::declared(Detected::Undecided)
                 });
             }
@@ -142,9 +144,16 @@ async fn hear(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -> Opti
         }
     };
     let mut prefix = Vec::new();
-    let detected = transport::read_prefix(tcp, &mut prefix, Some(limit)).await;
+    let detected = match undeclared && worker.servers_first.knows(Place::Word(bind)) {
+        true => transport::read_opening(tcp, &mut prefix, limit).await,
+        false => transport::read_prefix(tcp, &mut prefix, Some(limit)).await,
+    };
     let detected = detected.ok()?;
-    let watched = undeclared && detected == Detected::Undecided && prefix.is_empty();
+    let watched = match undeclared && detected == Detected::Undecided {
+        true if prefix.is_empty() => Some(Place::Outbound(bind)),
+        true if transport::is_word(&prefix) => Some(Place::Word(bind)),
+        _ => None,
+    };
     Some(Heard {
         detected,
         prefix,
@@ -171,7 +180,7 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
     Some(Heard {
         detected,
         prefix,
-        watched: false,
+        watched: None,
     })
 }
 
@@ -179,7 +188,8 @@ async fn which_http(worker: &Worker, slot: &OutboundSlot, tcp: &mut TcpStream) -
 struct Opaque {
     remote: SocketAddr,
     server_name: Option<String>,
-    watched: bool,
+    /// Of which place something can be learned, and how much its client has said.
+    watched: Option<(Place, u64)>,
 }
 
 /// What became of an opaque connection.
@@ -202,12 +212,11 @@ async fn relay(worker: Rc<Worker>, slot: Rc<OutboundSlot>, stream: Stream, opaqu
         let service = table.opaque(opaque.server_name.as_deref()).cloned();
         (service, table.otherwise)
     };
-    let place = opaque.watched.then_some(Place::Outbound(local));
     let relayed = match (&service, otherwise) {
         (None, Otherwise::NoRoute) => refuse(worker, &black_hole(), &stream, "NR"),
         // Envoy's black hole is a cluster without endpoints.
         (None, _) => refuse(worker, &black_hole(), &stream, "UH"),
-        (Some(service), _) => to_service(worker, service, stream, place).await,
+        (Some(service), _) => to_service(worker, service, stream, opaque.watched).await,
     };
     let Relayed {
         series,
@@ -250,7 +259,7 @@ async fn to_service(
     worker: &Rc<Worker>,
     service: &ServiceState,
     stream: Stream,
-    place: Option<Place>,
+    watched: Option<(Place, u64)>,
 ) -> Relayed {
     let Some(endpoint) = service.pick(worker) else {
         return refuse(worker, &service.plan.service, &stream, "UH");
@@ -290,12 +299,14 @@ async fn to_service(
                 false => None,
             };
             let opened = |opening| {
-                if let Some(place) = place {
+                if let Some((place, _)) = watched {
                     worker.teach(place, opening);
                 }
             };
             let stop = worker.stop.heard();
-            let outcome = transport::relay_watched(stream, connected, idle, stop, opened).await;
+            let begun = watched.map_or(0, |(_, begun)| begun);
+            let relaying = transport::relay_watched(stream, connected, idle, stop, begun, opened);
+            let outcome = relaying.await;
             let flags = flags(&outcome.end);
             Relayed {
                 series,

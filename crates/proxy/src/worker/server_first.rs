@@ -1,6 +1,7 @@
-//! Places whose servers speak first: there is nothing to detect in their clients' silence, so only the first connection
-//! waits for the deadline. What one worker learns all hear. The memory heals itself: where a client speaks first after
-//! all, detection begins anew with the next connection.
+//! Places where waiting for a client's next byte tells nothing, so only the first connection waits for the deadline: those
+//! whose servers speak first, and those whose servers answer a bare word that might have become a request line. Only what
+//! servers do is believed, and what one worker learned all hear. The memory heals itself: where a client speaks first
+//! after all, or a word is answered in HTTP, detection begins anew with the next connection.
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
@@ -20,6 +21,8 @@ pub(crate) enum Place {
     Inbound(SocketAddr),
     /// From our application, by the address that was called.
     Outbound(SocketAddr),
+    /// The same, of clients that begin with a word and without a line's end.
+    Word(SocketAddr),
 }
 
 /// See the module.
@@ -52,19 +55,23 @@ impl ServersFirst {
 }
 
 /// What the first bytes of a connection teach about its place, given what was believed; `None` when nothing new.
-pub(crate) fn lesson(known: bool, opening: Opening) -> Option<bool> {
+pub(crate) fn lesson(place: Place, known: bool, opening: Opening) -> Option<bool> {
+    let word = matches!(place, Place::Word(_));
     match (known, opening) {
         (false, Opening::Server) => Some(true),
-        (true, Opening::Client) => Some(false),
-        // A server of HTTP that speaks first ran out of patience; that says nothing about the next connection.
-        (_, Opening::HttpServer) | (true, Opening::Server) | (false, Opening::Client) => None,
+        // A client that says more after its word says nothing about its server.
+        (true, Opening::Client) => (!word).then_some(false),
+        // A server of HTTP that speaks first ran out of patience; that says nothing about the next connection. One that
+        // answers a word does.
+        (true, Opening::HttpServer) => word.then_some(false),
+        (false, Opening::HttpServer) | (true, Opening::Server) | (false, Opening::Client) => None,
     }
 }
 
 impl Worker {
     /// Learns from how a connection began, and lets the others know.
     pub(crate) fn teach(&self, place: Place, opening: Opening) {
-        if let Some(server_first) = lesson(self.servers_first.knows(place), opening) {
+        if let Some(server_first) = lesson(place, self.servers_first.knows(place), opening) {
             self.servers_first.learn(place, server_first);
             self.tell(FromWorker::ServerFirst {
                 place,
@@ -80,22 +87,30 @@ mod tests {
 
     #[test]
     fn memory_follows_who_spoke_first_and_is_bounded() {
+        let silence = Place::Outbound(([192, 0, 2, 1], 25).into());
+        let word = Place::Word(([192, 0, 2, 1], 25).into());
         let cases = [
-            (false, Opening::Server, true),
-            (true, Opening::Server, true),
-            (false, Opening::Client, false),
-            (true, Opening::Client, false),
-            (false, Opening::HttpServer, false),
-            (true, Opening::HttpServer, true),
+            (silence, false, Opening::Server, true),
+            (silence, true, Opening::Server, true),
+            (silence, false, Opening::Client, false),
+            (silence, true, Opening::Client, false),
+            (silence, false, Opening::HttpServer, false),
+            (silence, true, Opening::HttpServer, true),
+            (word, false, Opening::Server, true),
+            (word, true, Opening::Server, true),
+            // Whatever clients do, they teach nothing.
+            (word, false, Opening::Client, false),
+            (word, true, Opening::Client, true),
+            (word, false, Opening::HttpServer, false),
+            (word, true, Opening::HttpServer, false),
         ];
-        for (before, opening, after) in cases {
+        for (place, before, opening, after) in cases {
             let all = ServersFirst::default();
-            let place = Place::Outbound(([192, 0, 2, 1], 25).into());
             all.learn(place, before);
-            if let Some(lesson) = lesson(all.knows(place), opening) {
+            if let Some(lesson) = lesson(place, all.knows(place), opening) {
                 all.learn(place, lesson);
             }
-            assert_eq!(all.knows(place), after, "{before} {opening:?}");
+            assert_eq!(all.knows(place), after, "{place:?} {before} {opening:?}");
         }
         let all = ServersFirst::default();
         let place = |port: usize| {

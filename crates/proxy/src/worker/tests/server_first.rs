@@ -116,3 +116,62 @@ fn an_http_server_that_loses_patience_is_not_taken_for_one_that_speaks_first() {
         assert!(!stage.worker.servers_first.knows(Place::Outbound(outbound)));
     });
 }
+
+/// A word, an answer, through the listener.
+async fn asked(to: SocketAddr, application: &TcpListener, answer: &[u8]) {
+    let mut client = TcpStream::connect(to).await.expect("connected");
+    say(&mut client, b"status").await;
+    let (mut server, _) = application.accept().await.expect("called");
+    hear(&mut server, b"status").await;
+    say(&mut server, answer).await;
+    hear(&mut client, answer).await;
+}
+
+#[test]
+fn only_the_first_word_to_a_server_that_answers_words_waits() {
+    for mode in MODES {
+        play(|| async {
+            let stage = Stage::new(patient(Duration::from_millis(5)));
+            let application = listen().await;
+            let (outbound, _) = listeners(&stage, mode, &application).await;
+            let is_known = || stage.worker.servers_first.knows(Place::Word(outbound));
+            // An answer in HTTP says that it was no word for its server.
+            asked(outbound, &application, b"HTTP/1.1 400 Bad Request\r\n").await;
+            assert!(!is_known(), "{mode:?}");
+            asked(outbound, &application, b"fine").await;
+            assert!(is_known(), "{mode:?}");
+            // Whoever waited now would wait for longer than the test lasts. HTTP is HTTP all the same.
+            let hour = Rc::new(patient(Duration::from_hours(1)));
+            *stage.worker.settings.borrow_mut() = hour;
+            if mode == MutualTls::Strict {
+                asked(outbound, &application, b"fine").await;
+            }
+            let mut client = TcpStream::connect(outbound).await.expect("connected");
+            say(&mut client, b"GET /late HTTP/1.1\r\nHost: nobody\r\n\r\n").await;
+            let (mut server, _) = application.accept().await.expect("called");
+            hear(&mut server, b"GET /late HTTP/1.1\r\n").await;
+            say(&mut server, b"HTTP/1.1 204 No Content\r\n\r\n").await;
+            hear(&mut client, b"HTTP/1.1 204 No Content\r\n").await;
+            assert!(is_known(), "{mode:?}");
+        });
+    }
+}
+
+/// A client that begins with a word and goes on when the deadline has passed cannot have others carried unread.
+#[test]
+fn what_clients_say_after_a_word_teaches_nothing() {
+    play(|| async {
+        let stage = Stage::new(patient(Duration::from_millis(5)));
+        let application = listen().await;
+        let (outbound, _) = listeners(&stage, MutualTls::Strict, &application).await;
+        let mut client = TcpStream::connect(outbound).await.expect("connected");
+        say(&mut client, b"GE").await;
+        let (mut server, _) = application.accept().await.expect("called");
+        hear(&mut server, b"GE").await;
+        say(&mut client, b"T / HTTP/1.1\r\n\r\n").await;
+        hear(&mut server, b"T / HTTP/1.1\r\n\r\n").await;
+        say(&mut server, b"anything").await;
+        hear(&mut client, b"anything").await;
+        assert!(!stage.worker.servers_first.knows(Place::Word(outbound)));
+    });
+}
