@@ -64,7 +64,7 @@ pub(crate) fn lesson(place: Place, known: bool, opening: Opening) -> Option<bool
         // A server of HTTP that speaks first ran out of patience; that says nothing about the next connection. One that
         // answers a word does.
         (true, Opening::HttpServer) => word.then_some(false),
-        (false, Opening::HttpServer) | (true, Opening::Server) | (false, Opening::Client) => None,
+        (false, Opening::HttpServer | Opening::Client) | (true, Opening::Server) => None,
     }
 }
 
