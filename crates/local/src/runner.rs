@@ -28,7 +28,7 @@ use crate::block::NoBlock;
 use crate::documents::render;
 use crate::expand::{Plan, PodPlan};
 use crate::isolation::Ground;
-use crate::observer::{Observation, Observer, Page};
+use crate::observer::{Observation, Observer};
 use crate::pod_network::{PodNetwork, resolver};
 use crate::pod_run::{Leaving, PodRun};
 use crate::probing::Probing;
@@ -37,6 +37,7 @@ use crate::relay::RelayThread;
 use crate::rollout::{Beginning, Roster};
 use crate::run_folder::RunFolder;
 use crate::watch::FolderWatch;
+use display::Shown;
 
 /// Between two steps of the main loop.
 const STEP: Duration = Duration::from_millis(50);
@@ -177,10 +178,7 @@ struct Runner {
     started: Instant,
     was_ready: bool,
     waiting_for: String,
-    drawn: Instant,
-    /// What was known when the figures were shown last.
-    shown: BTreeMap<ResourceName, Page>,
-    drawn_lines: usize,
+    shown: Shown,
     events: Vec<String>,
     // Dropped last: everything above may still write there.
     run_folder: RunFolder,
@@ -263,9 +261,7 @@ impl Runner {
             started: now,
             was_ready: false,
             waiting_for: String::new(),
-            drawn: now,
-            shown: BTreeMap::new(),
-            drawn_lines: 0,
+            shown: Shown::nothing(now),
             events: Vec::new(),
             ground,
             run_folder,

@@ -224,7 +224,7 @@ fn certificates_of_a_short_life_are_renewed_under_load_without_a_failed_request(
     let sides = [mesh.client_admin(), mesh.server_admin()];
     assert_eq!(ask(), 200);
     let first = sides.map(serial);
-    assert!(first.iter().all(|serial| serial.is_string()), "{first:?}");
+    assert!(first.iter().all(serde_json::Value::is_string), "{first:?}");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..3).map(|_| scope.spawn(|| load(&mesh, &stop))).collect();

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use voile_model::ResourceName;
+
 use super::Runner;
-use crate::observer::Observation;
+use crate::observer::{Observation, Page};
 use crate::scrape::Counters;
 use crate::view::{self, Row, View};
 
@@ -15,6 +17,25 @@ const REDRAW_EVERY: Duration = Duration::from_secs(1);
 const LINE_EVERY: Duration = Duration::from_secs(5);
 /// How many events are kept to be shown.
 const KEPT_EVENTS: usize = 50;
+
+/// What was shown last.
+pub(super) struct Shown {
+    at: Instant,
+    /// Of the picture.
+    lines: usize,
+    /// What was known of each pod.
+    pages: BTreeMap<ResourceName, Page>,
+}
+
+impl Shown {
+    pub(super) fn nothing(now: Instant) -> Self {
+        Self {
+            at: now,
+            lines: 0,
+            pages: BTreeMap::new(),
+        }
+    }
+}
 
 impl Runner {
     pub(super) fn say(&self, text: &str) {
@@ -39,14 +60,14 @@ impl Runner {
     pub(super) fn show(&mut self, now: Instant) {
         let draws = self.draws();
         let every = if draws { REDRAW_EVERY } else { LINE_EVERY };
-        if self.options.quiet || now.duration_since(self.drawn) < every {
+        if self.options.quiet || now.duration_since(self.shown.at) < every {
             return;
         }
-        self.drawn = now;
+        self.shown.at = now;
         let view = self.view();
         let pages = self.seen.iter();
         let pages = pages.filter_map(|(name, seen)| Some((name.clone(), seen.counters.clone()?)));
-        self.shown = pages.collect();
+        self.shown.pages = pages.collect();
         if !draws {
             self.say(&view::line(&view));
             return;
@@ -59,11 +80,11 @@ impl Runner {
                 )
             });
         let picture = view::picture(&view, width, height - 1);
-        let up = match self.drawn_lines {
+        let up = match self.shown.lines {
             0 => String::new(),
             lines => format!("\x1b[{lines}A\x1b[J"),
         };
-        self.drawn_lines = picture.lines().count();
+        self.shown.lines = picture.lines().count();
         let _ = write!(io::stderr(), "{up}{picture}");
     }
 
@@ -84,7 +105,7 @@ impl Runner {
                 row.identity =
                     format!("spiffe://{trust_domain}/ns/{}/sa/{account}", name.namespace);
             }
-            if let Some((news, time)) = seen.news(self.shown.get(name)) {
+            if let Some((news, time)) = seen.news(self.shown.pages.get(name)) {
                 sum.add(&news);
                 *span = (*span).max(time);
             }
