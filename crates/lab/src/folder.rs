@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use voile_report::agreement::Agreement;
 use voile_report::generators::Generators;
+use voile_report::graph::GraphRecord;
 use voile_report::record::{Merged, Record, Run};
 use voile_report::summarise::summarise;
 
@@ -160,7 +161,7 @@ pub fn write_plots(record: &Record, folder: &Path, formats: &[Format]) -> Result
 pub enum Redrawn {
     /// An experiment: `report.html`, `results.csv`.
     Experiment(Box<Record>),
-    /// A comparison of generators: `report.md`, and what it says first.
+    /// A comparison of generators, or a graph's record: `report.md`, and what it says first.
     Comparison(String),
 }
 
@@ -172,6 +173,10 @@ pub enum Redrawn {
 pub fn redraw(folder: &Path) -> Result<Redrawn, String> {
     if let Some(mut record) = other::<Generators>(folder, "generators.json")? {
         record.conclude();
+        write(&folder.join("report.md"), &record.to_markdown())?;
+        return Ok(Redrawn::Comparison(record.in_words()));
+    }
+    if let Some(record) = other::<GraphRecord>(folder, "graph.json")? {
         write(&folder.join("report.md"), &record.to_markdown())?;
         return Ok(Redrawn::Comparison(record.in_words()));
     }

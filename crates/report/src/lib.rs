@@ -14,6 +14,7 @@ pub mod events;
 pub mod findings;
 pub mod gate;
 pub mod generators;
+pub mod graph;
 pub mod head;
 pub mod history;
 pub mod html;

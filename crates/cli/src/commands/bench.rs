@@ -1,5 +1,6 @@
 //! `voile bench`: run an experiment, draw a record again, list peers. The laboratory itself is the crate `voile-lab`.
 
+mod graph;
 mod presets;
 mod records;
 
@@ -89,6 +90,12 @@ enum Command {
     /// server with a fixed delay. Whoever is not here is left out. Writes a folder: generators.json, report.md. About three
     /// minutes. Exit code 1 when a bound is missed.
     Generators(Comparison),
+    /// Measure what a mesh costs a whole graph of services (see examples/graphs): latency end to end, CPU per request and hop.
+    ///
+    /// The graph runs twice, as processes without a mesh and under `voile up` on loopback addresses with mutual TLS, and is called at
+    /// one and the other in turn. Each round is valid only if the sidecars counted the calls that the graph makes. Writes a folder:
+    /// graph.json, report.md. About two minutes.
+    Graph(graph::Args),
     /// List the contestants found on this machine, their versions, and how to get the others.
     Peers {
         /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH, ztunnel=PATH, linkerd2-proxy=PATH, pipy=PATH.
@@ -195,6 +202,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Gate(args) => return records::gate(&args),
         Command::Agreement(comparison) => agreement(&comparison),
         Command::Generators(comparison) => generators(&comparison),
+        Command::Graph(args) => graph::run(&args),
         Command::Peers { peers } => list(&peers),
     };
     match done {

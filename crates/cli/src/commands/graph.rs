@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use voile_graph::{Graph, weigh};
+use voile_graph::{Graph, Share, weigh};
 use voile_model::SourceFile;
 
 /// Check, make, draw and run graphs of synthetic services.
@@ -44,6 +44,9 @@ enum Command {
 struct Check {
     /// The graph.
     file: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -99,6 +102,9 @@ fn parse(file: &SourceFile, warn: bool) -> Result<Graph, String> {
 
 fn check(args: &Check) -> Outcome {
     let graph = read(&args.file)?;
+    if args.json {
+        return say(&json(&graph));
+    }
     let mut text = String::new();
     for entry in graph.entries() {
         let weights = weigh::weigh(&graph, entry);
@@ -121,6 +127,32 @@ fn check(args: &Check) -> Outcome {
         }
     }
     say(&text)
+}
+
+fn json(graph: &Graph) -> String {
+    let entries = graph.entries().into_iter().map(|entry| {
+        let weights = weigh::weigh(graph, entry);
+        let services = graph.services.iter().zip(&weights.requests);
+        let by_service: serde_json::Map<_, _> = services
+            .map(|(service, requests)| (service.name.to_string(), (*requests).into()))
+            .collect();
+        serde_json::json!({
+            "service": &*graph.services[entry].name,
+            "requests": weights.total(),
+            "depth": weights.depth,
+            "by_service": by_service,
+        })
+    });
+    let chance = |service: &voile_graph::Service| {
+        service.error_rate != Share::NONE
+            || service.calls().any(|call| call.probability != Share::ALL)
+    };
+    let checked = serde_json::json!({
+        "services": graph.services.len(),
+        "entries": entries.collect::<Vec<_>>(),
+        "certain": !graph.services.iter().any(chance),
+    });
+    format!("{checked:#}\n")
 }
 
 /// Writes to standard output. A reader that has seen enough (`| head`) is no error.

@@ -496,3 +496,47 @@ fn a_graph_in_a_mesh_counts_the_same_by_mutual_tls_under_load() {
         );
     }
 }
+
+#[test]
+fn the_cost_of_a_mesh_for_a_graph_is_measured_and_its_path_is_proven() {
+    let folder = Folder::new(TREE);
+    let out = folder.0.path().join("record");
+    let bench = Process::output(|command| {
+        command.args(["bench", "graph"]).arg(folder.graph());
+        command.args(["--rate", "20", "--rounds", "1", "--slice", "1s", "--out"]);
+        command.arg(&out);
+    });
+    let said = String::from_utf8_lossy(&bench.stderr).into_owned();
+    let text = std::fs::read_to_string(out.join("graph.json")).unwrap_or_else(|_| panic!("{said}"));
+    let record: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(record["requests"], 6.0);
+    let slices = record["slices"].as_array().expect("slices");
+    assert_eq!(slices.len(), 2, "{text}");
+    for slice in slices {
+        // A loaded machine makes the generator late, and the slice invalid for it; never for the path.
+        let reasons = slice["invalid_reasons"].to_string();
+        assert!(!reasons.contains("sidecars counted"), "{reasons}");
+        let ok = slice["ok"].as_u64().expect("a number");
+        assert!(
+            ok > 0 && slice["cpu_us"]["service"].as_f64() > Some(0.0),
+            "{slice}"
+        );
+        let mesh = slice["mesh"] == true;
+        let counted = slice["by_mutual_tls"].as_u64();
+        assert_eq!(counted, mesh.then_some(ok * 5), "{slice}");
+        assert_eq!(slice["cpu_us"]["sidecar"].is_number(), mesh, "{slice}");
+    }
+    let report = std::fs::read_to_string(out.join("report.md")).expect("the report");
+    assert!(
+        report.contains("6.00 requests for each at the entry point"),
+        "{report}"
+    );
+    std::fs::remove_file(out.join("report.md")).expect("removed");
+    let again = Process::output(|command| {
+        command.args(["bench", "report"]).arg(&out);
+    });
+    assert!(again.status.success(), "{again:?}");
+    let drawn = std::fs::read_to_string(out.join("report.md")).expect("drawn again");
+    assert_eq!(drawn, report);
+    assert_eq!(users(&folder.graph()), [], "left behind");
+}

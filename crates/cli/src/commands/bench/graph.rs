@@ -1,0 +1,67 @@
+//! `voile bench graph`: what a mesh costs a whole graph of services.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Done, command, failed, interrupted, program, say};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The graph.
+    file: PathBuf,
+    /// Requests a second at the first entry point.
+    #[arg(long, default_value_t = 50.0, value_name = "N")]
+    rate: f64,
+    /// Connections to the entry point.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    connections: u32,
+    /// How often each side is measured; fewer than 6 give no intervals.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
+    rounds: u32,
+    /// Measured part of each slice.
+    #[arg(long, default_value = "4s", value_parser = voile_load::parse_duration, value_name = "DURATION")]
+    slice: Duration,
+    /// The record folder [default: voile-results/DATE-graph].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// The voile program to measure [default: this one].
+    #[arg(long, value_name = "PATH")]
+    voile: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Done {
+    if !args.rate.is_finite() || args.rate <= 0.0 {
+        return Err(super::usage("--rate is above 0".to_owned()));
+    }
+    let settings = voile_lab::GraphSettings {
+        voile: program(args.voile.as_deref())?,
+        graph: args.file.clone(),
+        rate: args.rate,
+        connections: args.connections,
+        rounds: args.rounds,
+        slice: args.slice,
+        command: command(),
+    };
+    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
+    let asked = &voile_host::interrupt::asked;
+    let record = voile_lab::measure_graph(&settings, &say, asked).map_err(failed)?;
+    let folder = match &args.out {
+        Some(folder) => folder.clone(),
+        None => voile_lab::default_folder("graph", &record.head.started_at),
+    };
+    voile_lab::write_graph(&record, &folder).map_err(failed)?;
+    for note in &record.head.notes {
+        println!("{note}");
+    }
+    print!("{}", record.in_words());
+    println!("{}", folder.join("report.md").display());
+    if asked() {
+        return Err(interrupted(
+            "interrupted; what was measured is kept".to_owned(),
+        ));
+    }
+    match record.holds() {
+        true => Ok(()),
+        false => Err(failed("no round is valid on both sides".to_owned())),
+    }
+}

@@ -1,0 +1,248 @@
+//! What a mesh costs a whole graph of services: the record of interleaved slices with and without it, and what follows, per
+//! request at the entry point and per hop. What is extrapolated says so.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::head::Head;
+use crate::record::Estimate;
+use crate::statistics::{estimate, paired_ratio};
+use crate::words::{bytes, cores, duration, interval, ratio};
+
+/// Istio's published load: service requests a second over the whole mesh.
+pub const CLAIMED_RATE: f64 = 70_000.0;
+
+/// A whole record.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GraphRecord {
+    /// Where, when and how.
+    #[serde(flatten)]
+    pub head: Head,
+    /// The graph's file name.
+    pub graph: String,
+    /// The graph itself.
+    pub graph_text: String,
+    /// How many services it has.
+    pub services: u32,
+    /// Requests at all services that one at the entry point makes, the entry's own counted.
+    pub requests: f64,
+    /// Longest way of calls, in services.
+    pub depth: u32,
+    /// Requests a second at the entry point.
+    pub rate: f64,
+    /// Connections of the generator.
+    pub connections: u32,
+    /// Every slice in order, invalid ones included.
+    pub slices: Vec<GraphSlice>,
+}
+
+/// One turn of the generator.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct GraphSlice {
+    /// From 1.
+    pub round: u32,
+    /// Whether the mesh was between the services.
+    pub mesh: bool,
+    /// Requests answered as expected.
+    pub ok: u64,
+    /// Latency at the entry point from the intended time, in µs.
+    pub p50_us: f64,
+    /// As above.
+    pub p90_us: f64,
+    /// As above.
+    pub p99_us: f64,
+    /// CPU time in µs per request at the entry point, by who used it: `service`, `sidecar`, `control`, `runner`.
+    pub cpu_us: BTreeMap<String, f64>,
+    /// The same of the whole machine, interrupts and strangers included.
+    pub machine_us: f64,
+    /// Proportional memory of one process, the middle of all of its kind.
+    pub memory_bytes: BTreeMap<String, f64>,
+    /// Calls that sidecars took by mutual TLS, as they count them; only with the mesh.
+    #[serde(default)]
+    pub by_mutual_tls: Option<u64>,
+    /// Why it does not count; empty when it does.
+    pub invalid_reasons: Vec<String>,
+}
+
+impl GraphRecord {
+    /// Values of a figure, paired by round: with the mesh, without.
+    fn pairs(&self, figure: &dyn Fn(&GraphSlice) -> Option<f64>) -> Vec<(f64, f64)> {
+        let of = |mesh: bool| -> BTreeMap<u32, f64> {
+            let valid = self
+                .slices
+                .iter()
+                .filter(|slice| slice.invalid_reasons.is_empty());
+            valid
+                .filter(|slice| slice.mesh == mesh)
+                .filter_map(|slice| Some((slice.round, figure(slice)?)))
+                .collect()
+        };
+        let without = of(false);
+        let paired = of(true).into_iter();
+        paired
+            .filter_map(|(round, with)| Some((with, *without.get(&round)?)))
+            .collect()
+    }
+
+    /// With the mesh and without, each over rounds, what it adds, and the ratio.
+    fn line(
+        &self,
+        text: &mut String,
+        what: &str,
+        figure: &dyn Fn(&GraphSlice) -> Option<f64>,
+    ) -> Option<Estimate> {
+        let pairs = self.pairs(figure);
+        let side = |pick: &dyn Fn(&(f64, f64)) -> f64| {
+            estimate(&pairs.iter().map(pick).collect::<Vec<_>>())
+        };
+        let (with, without) = (side(&|pair| pair.0)?, side(&|pair| pair.1)?);
+        let added = side(&|pair| pair.0 - pair.1)?;
+        let times = paired_ratio(&pairs).map(|times| interval(&times, ratio));
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{what}: without a mesh {}, with {}; added {} ({})",
+            interval(&without, duration),
+            interval(&with, duration),
+            interval(&added, duration),
+            times.unwrap_or_else(|| "–".to_owned()),
+        );
+        Some(added)
+    }
+
+    /// A figure of the slices with the mesh.
+    fn in_mesh(&self, figure: &dyn Fn(&GraphSlice) -> Option<f64>) -> Option<Estimate> {
+        let pairs = self.pairs(figure);
+        estimate(&pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())
+    }
+
+    /// The answer in lines.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let mut text = format!(
+            "{}: {} services, {:.2} requests for each at the entry point, {} deep; {}/s at the entry point.\n",
+            self.graph, self.services, self.requests, self.depth, self.rate
+        );
+        let p50 = self.line(&mut text, "p50 end to end", &|slice| Some(slice.p50_us));
+        self.line(&mut text, "p90 end to end", &|slice| Some(slice.p90_us));
+        self.line(&mut text, "p99 end to end", &|slice| Some(slice.p99_us));
+        self.line(
+            &mut text,
+            "CPU of the machine per request at the entry point",
+            &|slice| Some(slice.machine_us),
+        );
+        self.line(
+            &mut text,
+            "CPU of the services per request at the entry point",
+            &|slice| slice.cpu_us.get("service").copied(),
+        );
+        if let Some(p50) = p50 {
+            let _ = writeln!(
+                text,
+                "Added to the median per level of calls: {}.",
+                duration(p50.median / f64::from(self.depth.max(1)))
+            );
+        }
+        self.sidecars(&mut text);
+        let invalid: Vec<&GraphSlice> = self
+            .slices
+            .iter()
+            .filter(|slice| !slice.invalid_reasons.is_empty())
+            .collect();
+        for slice in &invalid {
+            let side = if slice.mesh { "with" } else { "without" };
+            let _ = writeln!(
+                text,
+                "Invalid: round {} {side} the mesh: {}",
+                slice.round,
+                slice.invalid_reasons.join("; ")
+            );
+        }
+        text
+    }
+
+    fn sidecars(&self, text: &mut String) {
+        let sidecars = |slice: &GraphSlice| slice.cpu_us.get("sidecar").copied();
+        // Pairs need both sides; without a mesh sidecars cost nothing.
+        let of = |slice: &GraphSlice| Some(if slice.mesh { sidecars(slice)? } else { 0.0 });
+        let Some(cost) = self.in_mesh(&of) else {
+            return;
+        };
+        let per_request = |slice: &GraphSlice| Some(of(slice)? / self.requests);
+        let Some(each) = self.in_mesh(&per_request) else {
+            return;
+        };
+        let _ = writeln!(
+            text,
+            "CPU of all sidecars per request at the entry point: {}; per request at a service, its two sidecars together: {}.",
+            interval(&cost, duration),
+            interval(&each, duration)
+        );
+        let memory =
+            |slice: &GraphSlice| Some(slice.memory_bytes.get("sidecar").copied().unwrap_or(0.0));
+        if let Some(memory) = self.in_mesh(&memory) {
+            let _ = writeln!(text, "Memory of a sidecar: {}.", interval(&memory, bytes));
+        }
+        let measured = self.rate * self.requests;
+        let _ = writeln!(
+            text,
+            "Measured: {measured:.0} service requests a second. Extrapolated in a straight line, not measured: {CLAIMED_RATE:.0} a second, Istio's published \
+             load test, would take {} cores for all sidecars.",
+            cores(each.median * CLAIMED_RATE / 1e6)
+        );
+    }
+
+    /// Whether any round counts on both sides.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        !self.pairs(&|slice| Some(slice.p50_us)).is_empty()
+    }
+
+    /// As JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // A record is numbers and text: it always has a form.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// A small report in Markdown.
+    #[must_use]
+    pub fn to_markdown(&self) -> String {
+        let title = format!("What a mesh costs {}", self.graph);
+        let mut text = self.head.to_markdown(&title, &self.in_words());
+        text.push_str("\n| round | mesh | ok | p50 µs | p90 µs | p99 µs | services µs | sidecars µs | runner µs | machine µs | by mutual TLS |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+        for slice in &self.slices {
+            let cpu = |who: &str| {
+                slice
+                    .cpu_us
+                    .get(who)
+                    .map_or_else(|| "–".to_owned(), |us| format!("{us:.0}"))
+            };
+            let tls = slice
+                .by_mutual_tls
+                .map_or_else(|| "–".to_owned(), |count| count.to_string());
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {:.0} | {:.0} | {:.0} | {} | {} | {} | {:.0} | {tls} |",
+                slice.round,
+                if slice.mesh { "yes" } else { "no" },
+                slice.ok,
+                slice.p50_us,
+                slice.p90_us,
+                slice.p99_us,
+                cpu("service"),
+                cpu("sidecar"),
+                cpu("runner"),
+                slice.machine_us,
+            );
+        }
+        let _ = write!(
+            text,
+            "\nRepeat it: `{}`\n\n```yaml\n{}```\n",
+            self.head.command, self.graph_text
+        );
+        text
+    }
+}
