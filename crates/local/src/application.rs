@@ -74,7 +74,7 @@ pub fn sidecar(
         ("--token-file", text(around.run.token(&pod_id(pod)))),
     ];
     if captured {
-        let keeps_source = pod.template.capture.keeps_source;
+        let keeps_source = pod.template.capture.keeps_source == Some(true);
         let outside = outside_resolver().filter(|_| around.egress);
         let resolver = outside.map_or_else(|| "none".to_owned(), |server| server.to_string());
         let capture = if keeps_source { "tproxy" } else { "redirect" };

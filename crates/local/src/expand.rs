@@ -204,6 +204,14 @@ fn candidates<'a>(
     found
 }
 
+/// With what the mesh says of Pods that say nothing themselves.
+fn settled(mesh: &Mesh, template: &PodTemplate) -> PodTemplate {
+    let mut template = template.clone();
+    let keeps_source = &mut template.capture.keeps_source;
+    keeps_source.get_or_insert(mesh.config.proxy.keeps_source);
+    template
+}
+
 fn pod(
     mesh: &Mesh,
     candidate: Candidate<'_>,
@@ -255,7 +263,7 @@ fn pod(
         deployment,
         source: source.clone(),
         address,
-        template: template.clone(),
+        template: settled(mesh, template),
         services,
         reach,
         behind: behind.into_iter().collect(),

@@ -290,7 +290,7 @@ fn capture(scope: &CaptureScope) -> Capture {
         },
         outbound_ports: numbers(&scope.outbound_ports),
         excluded_outbound_ports: numbers(&scope.excluded_outbound_ports),
-        keeps_source: scope.keeps_source,
+        keeps_source: scope.keeps_source == Some(true),
         ..Capture::default()
     }
 }

@@ -287,11 +287,21 @@ fn who_is_not_captured_is_refused_where_mutual_tls_is_demanded() {
     assert!(up.wait().success());
 }
 
-/// The court's server, which keeps its callers' addresses, and two clients.
-fn keeping(folder: &Path) {
+/// The court's server, which keeps its callers' addresses, by itself or as everybody does, and two clients.
+fn keeping(folder: &Path, everywhere: bool) {
+    const ALL: &str = "
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: \"defaultConfig: {interceptionMode: TPROXY}\"}
+";
     let own = "traffic.sidecar.istio.io/excludeInboundPorts: \"8081\"";
     assert!(COURT.contains(own));
-    let kept = COURT.replace(own, "sidecar.istio.io/interceptionMode: TPROXY");
+    let kept = match everywhere {
+        true => COURT.replace(own, "") + ALL,
+        false => COURT.replace(own, "sidecar.istio.io/interceptionMode: TPROXY"),
+    };
     let kept = kept.replace("mode: STRICT", "mode: PERMISSIVE");
     let off = "sidecar.istio.io/inject: \"false\"";
     let text = [kept, client("captured", "", 80), client("plain", off, 80)];
@@ -327,7 +337,8 @@ fn a_pod_may_see_the_addresses_of_its_callers() {
         return eprintln!("skipped: only root sees the connections of other namespaces");
     }
     for user in [None, Some(NOBODY)] {
-        let Some((mut up, published)) = start(keeping, user) else {
+        let fill = |folder: &Path| keeping(folder, user.is_some());
+        let Some((mut up, published)) = start(fill, user) else {
             return;
         };
         let server = || {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use voile_model::mesh::{CaptureMode, Resolution, Service, ServiceOrigin};
 use voile_model::{Mesh, ResourceName};
 
-use super::{Candidate, PodPlan, endpoint, served_ports, sidecar_plan, view, visible};
+use super::{Candidate, PodPlan, endpoint, served_ports, settled, sidecar_plan, view, visible};
 use crate::addresses::{AddressError, Addresses};
 
 pub(super) fn pod(
@@ -66,7 +66,7 @@ pub(super) fn pod(
         deployment,
         source: source.clone(),
         address,
-        template: template.clone(),
+        template: settled(mesh, template),
         services,
         reach,
         behind: behind.into_iter().collect(),

@@ -67,11 +67,11 @@ pub(super) fn check(
     if layout == Layout::Namespaces {
         return; // each has its own loopback device
     }
-    if pod.sidecar.is_some() && pod.template.capture.keeps_source {
+    if pod.sidecar.is_some() && pod.template.capture.keeps_source == Some(true) {
         let message = "this pod counts on its callers' addresses (interceptionMode: TPROXY), but in loopback isolation its sidecar calls it from its own";
         let problem = Diagnostic::error(NO_CALLERS, pod.source.clone(), message)
             .field("metadata.annotations[sidecar.istio.io/interceptionMode]")
-            .help("run it with --isolation netns, or remove the annotation");
+            .help("run it with --isolation netns, or remove the annotation, and interceptionMode from MeshConfig");
         if !problems.contains(&problem) {
             problems.push(problem);
         }

@@ -61,12 +61,13 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Whether the Pod wants to see its callers' addresses. One without capture (NONE) is not built, and must not start.
-    fn keeps_source(&self) -> bool {
+    /// Whether the Pod wants to see its callers' addresses, if it says so. One without capture (NONE) is not built, and must not start.
+    fn keeps_source(&self) -> Option<bool> {
         let mode = self.annotations.get(INTERCEPTION_MODE).map(str::trim);
         match mode {
-            None | Some("REDIRECT") => {}
-            Some("TPROXY") => return true,
+            None => {}
+            Some("REDIRECT") => return Some(false),
+            Some("TPROXY") => return Some(true),
             Some("NONE") => self.wrong_at(
                 codes::NOT_YET,
                 INTERCEPTION_MODE,
@@ -80,7 +81,7 @@ impl Reader<'_> {
                 "write REDIRECT or TPROXY",
             ),
         }
-        false
+        None
     }
 
     fn refuse_others(&self) {

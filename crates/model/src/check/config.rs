@@ -358,7 +358,26 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
         &mut settings.hold_application_until_proxy_starts,
         written.hold_application.as_ref().map(|flag| flag.value),
     );
+    let mode = written.interception_mode.as_ref();
+    set(
+        &mut settings.keeps_source,
+        mode.and_then(|mode| keeps_source(mode, report)),
+    );
     settings
+}
+
+/// Pods without capture are not built.
+fn keeps_source(mode: &Text, report: &Report) -> Option<bool> {
+    if &*mode.value == "NONE" {
+        report.error(
+            codes::NOT_YET,
+            &mode.at,
+            "interceptionMode: NONE is not yet supported",
+            "remove it, or write REDIRECT or TPROXY",
+        );
+        return None;
+    }
+    report.one_of(mode, &[("REDIRECT", false), ("TPROXY", true)])
 }
 
 fn providers(

@@ -46,6 +46,6 @@ pub struct CaptureScope {
     pub outbound_ports: Vec<Port>,
     /// Ports that are not, wherever they lead.
     pub excluded_outbound_ports: Vec<Port>,
-    /// `interceptionMode: TPROXY`: the application sees its client's address.
-    pub keeps_source: bool,
+    /// `interceptionMode`: whether the application sees its client's address (`TPROXY`); not said, as MeshConfig says.
+    pub keeps_source: Option<bool>,
 }

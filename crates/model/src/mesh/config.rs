@@ -142,6 +142,8 @@ pub struct ProxySettings {
     pub tracing: ProxyTracing,
     /// What a proxy carries at most (`runtimeValues`).
     pub limits: ProxyLimits,
+    /// `interceptionMode: TPROXY`: applications see their clients' addresses, unless their Pod says otherwise.
+    pub keeps_source: bool,
 }
 
 /// What a proxy carries at most; `None` leaves it to the proxy.
@@ -167,6 +169,7 @@ impl Default for ProxySettings {
             discovery_address: None,
             tracing: ProxyTracing::default(),
             limits: ProxyLimits::default(),
+            keeps_source: false,
         }
     }
 }

@@ -37,6 +37,7 @@ pub(crate) struct ProxySettings {
     pub(crate) discovery_address: Option<Text>,
     pub(crate) tracing: Option<ProxyTracing>,
     pub(crate) runtime_values: TextMap,
+    pub(crate) interception_mode: Option<Text>,
 }
 
 /// `defaultProviders`.
@@ -228,6 +229,7 @@ impl ProxySettings {
             discovery_address: fields.text("discoveryAddress"),
             tracing: fields.inner("tracing").map(ProxyTracing::read),
             runtime_values: fields.text_map("runtimeValues"),
+            interception_mode: fields.text("interceptionMode"),
         };
         fields.ignore(&[
             "binaryPath",
@@ -242,7 +244,6 @@ impl ProxySettings {
             "fileFlushMinSizeKb",
             "gatewayTopology",
             "image",
-            "interceptionMode",
             "meshId",
             "privateKeyProvider",
             "proxyAdminPort",
