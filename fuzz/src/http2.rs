@@ -227,6 +227,9 @@ pub(crate) fn hpack(data: &[u8]) {
             continue;
         };
         assert_sound(&head);
+        if head.is_cut() {
+            continue; // To be refused; it goes nowhere.
+        }
         let expected = words(&head);
         let Some(_call) = between.send_request(head, true) else {
             return;

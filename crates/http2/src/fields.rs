@@ -1,6 +1,7 @@
 //! A head or trailers, decoded: one block of text and where its fields lie in it. Names are lower case, pseudo-header
 //! fields come first.
 
+use crate::head;
 use crate::hpack::known;
 
 /// Where one field lies.
@@ -138,14 +139,15 @@ impl Fields {
         self.cut
     }
 
-    /// Keeps in `out` what a refusal needs: pseudo-header fields that are not long, and `content-type`, by which gRPC is told.
+    /// Keeps in `out` what a refusal needs: a request's pseudo-header fields that are not long, and `content-type`, by which
+    /// gRPC is told. Nobody has looked at this head as a whole, so that only what a good one may hold is taken, and once.
     pub(crate) fn excerpt(&self, out: &mut Self) {
         out.cut = true;
-        for line in &self.lines {
-            let (name, value) = self.parts(line);
-            let wanted = name.starts_with(b":") || name == b"content-type";
-            if wanted && out.size() + name.len() + value.len() <= EXCERPT_BYTES {
-                out.add(name, value, line.origin);
+        let mut seen = 0;
+        for (line, field) in self.lines.iter().zip(self.all()) {
+            let fits = out.size() + field.name.len() + field.value.len() <= EXCERPT_BYTES;
+            if fits && head::in_excerpt(&field, &mut seen) {
+                out.add(field.name, field.value, line.origin);
             }
         }
     }

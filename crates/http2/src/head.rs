@@ -29,6 +29,8 @@ const PATH: u8 = 4;
 const AUTHORITY: u8 = 8;
 const PROTOCOL: u8 = 16;
 const STATUS: u8 = 32;
+/// Beside them, of an excerpt.
+const CONTENT_TYPE: u8 = 64;
 
 /// Looks at every field once.
 pub(crate) fn check(kind: Kind, fields: &Fields) -> Result<Checked, Malformed> {
@@ -79,6 +81,18 @@ pub(crate) fn is_sound(number: u8, name: &[u8], value: &[u8]) -> bool {
         Some(bit) => pseudo_value(bit, value),
         None => number != 0 || (!name.is_empty() && name.iter().all(|byte| is_name(*byte))),
     }
+}
+
+/// Whether a field of a head that was not checked says sound things to whoever refuses it. `seen` are the bits of those before.
+pub(crate) fn in_excerpt(field: &Field<'_>, seen: &mut u8) -> bool {
+    let bit = match pseudo(field.number) {
+        Some(bit) if fits(Kind::Request, bit) => bit,
+        None if field.name == b"content-type" => CONTENT_TYPE,
+        _ => return false,
+    };
+    let first = *seen & bit == 0;
+    *seen |= bit;
+    first && is_sound(field.number, field.name, field.value)
 }
 
 fn is_of_one_connection(name: &[u8]) -> bool {

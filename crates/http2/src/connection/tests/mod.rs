@@ -165,7 +165,14 @@ fn a_head_that_is_too_large_is_given_as_an_excerpt_and_the_next_is_served() {
         ("content-type", "application/grpc"),
         ("content-type", "again"),
     ];
-    let text = block(&[&GET[..], &long, &kind].concat());
+    // Nothing of this would be let pass in a smaller head.
+    let bad = [
+        (":path", "/other"),
+        (":authority", "a\r\nb"),
+        (":status", "200"),
+        (":unknown", "x"),
+    ];
+    let text = block(&[&GET[..], &bad, &long, &kind].concat());
     let (first, rest) = text.split_at(10_000);
     hear(&link, &frame(kind::HEADERS, 0, 1, first));
     hear(
@@ -175,6 +182,10 @@ fn a_head_that_is_too_large_is_given_as_an_excerpt_and_the_next_is_served() {
     let (head, _body, mut respond) = accept(&link);
     assert!(head.is_cut());
     assert_eq!(head.method(), "GET");
+    let kept: Vec<_> = head.all().map(|field| (field.name, field.value)).collect();
+    let pseudo = kept.iter().filter(|(name, _)| name.starts_with(b":"));
+    assert_eq!(pseudo.count(), 3, "{kept:?}");
+    assert_eq!((head.path(), head.authority()), (Some("/"), None));
     let kept: Vec<_> = head.iter().collect();
     assert_eq!(kept, [("content-type", &b"application/grpc"[..])]);
     assert!(respond.send_response(Fields::response(431), true).is_ok());
