@@ -22,6 +22,7 @@ mod schedules;
 mod sealed;
 mod server;
 mod strangers;
+mod talkative;
 mod tls;
 mod truth;
 mod websocket;
