@@ -194,3 +194,82 @@ impl Drop for Alarm {
         self.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use tokio::task::LocalSet;
+
+    use super::super::timer::Timer;
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(4);
+
+    fn play(act: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        LocalSet::new().block_on(&runtime, act);
+    }
+
+    /// Waits until the last of these deadlines, asking for each in turn as a connection does.
+    async fn wait(timer: &mut Timer, deadlines: &[Instant]) {
+        for deadline in deadlines {
+            // All but the last are left at once for the next.
+            let last = deadlines.last() == Some(deadline);
+            poll_fn(|cx| match timer.passed(cx, *deadline) || !last {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            })
+            .await;
+        }
+    }
+
+    fn waiting() -> usize {
+        current().map_or(0, |clock| clock.alarms.borrow().len())
+    }
+
+    #[test]
+    fn alarms_ring_in_order_wherever_they_were_moved_and_none_is_left() {
+        play(async {
+            let _running = start().expect("a clock");
+            let begun = Instant::now();
+            let rang = Rc::new(RefCell::new(Vec::new()));
+            // Later, earlier and twice moved deadlines, in moments; the last one counts.
+            let plans = [&[9, 3][..], &[1, 6], &[4], &[2, 8, 5], &[0]];
+            let tasks = plans.map(|moments| {
+                let rang = Rc::clone(&rang);
+                tokio::task::spawn_local(async move {
+                    let deadlines: Vec<_> = moments.iter().map(|at| begun + MOMENT * *at).collect();
+                    wait(&mut Timer::default(), &deadlines).await;
+                    assert!(deadlines.last().is_some_and(|at| Instant::now() >= *at));
+                    rang.borrow_mut().push(moments.last().copied());
+                })
+            });
+            for task in tasks {
+                task.await.expect("it rings");
+            }
+            assert_eq!(*rang.borrow(), [0, 3, 4, 5, 6].map(Some));
+            assert_eq!(waiting(), 0);
+        });
+    }
+
+    #[test]
+    fn a_dropped_timer_is_forgotten_and_one_without_a_clock_rings() {
+        play(async {
+            let running = start().expect("a clock");
+            let mut timer = Timer::default();
+            let far = Instant::now() + Duration::from_secs(3600);
+            assert!(!poll_fn(|cx| Poll::Ready(timer.passed(cx, far))).await);
+            assert_eq!(waiting(), 1);
+            drop(timer);
+            assert_eq!(waiting(), 0);
+            drop(running);
+            assert!(current().is_none());
+            wait(&mut Timer::default(), &[Instant::now() + MOMENT]).await;
+        });
+    }
+}
