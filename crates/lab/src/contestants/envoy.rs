@@ -10,7 +10,7 @@ use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
 use super::listeners::fill;
-use super::pair::{Peer, Side, Values, write};
+use super::pair::{BASE_ID, Peer, Side, Values, write};
 use crate::find;
 use crate::network::{INBOUND, OUTBOUND};
 use crate::target::Lab;
@@ -87,6 +87,7 @@ impl Peer for Envoy {
     const NAME: &'static str = "envoy";
     const NET: u8 = 11;
     const CAPTURES: bool = true;
+    const UPGRADES: bool = true;
     /// Its admin page.
     type Page = SocketAddr;
 
@@ -96,6 +97,7 @@ impl Peer for Envoy {
         folder: &Path,
         side: Side,
         values: &Values,
+        epoch: u32,
     ) -> Result<(Supervised, SocketAddr), String> {
         let template = match side {
             Side::Client => CLIENT_TEMPLATE,
@@ -119,13 +121,15 @@ impl Peer for Envoy {
             .process(side.role(), &name, &self.0.path)?
             .arg("-c")
             .arg(&path)
-            .args([
-                "--concurrency",
-                &lab.workers.to_string(),
-                "--disable-hot-restart",
-                "--log-level",
-                "warning",
-            ]);
+            .args(["--concurrency", &lab.workers.to_string()])
+            .args(["--log-level", "warning"]);
+        let base = values.iter().find(|(name, _)| name == BASE_ID);
+        let spec = match base.filter(|_| lab.upgradable) {
+            Some((_, base)) => spec
+                .args(["--base-id", base, "--restart-epoch", &epoch.to_string()])
+                .args(["--drain-time-s", "1", "--parent-shutdown-time-s", "2"]),
+            None => spec.arg("--disable-hot-restart"),
+        };
         Ok((spec.start().map_err(|e| e.to_string())?, admin))
     }
 
@@ -162,6 +166,14 @@ impl Peer for Envoy {
             "static configuration: no control plane, no on-demand discovery, certificates from files".to_owned(),
             "tuned: keep-alive upstream, access log off, request ids off, no Istio filters (no Istio metrics)".to_owned(),
         ]
+    }
+
+    fn tidy(values: &Values) {
+        let base = values.iter().find(|(name, _)| name == BASE_ID);
+        if let Some(base) = base.and_then(|(_, base)| base.parse::<u64>().ok()) {
+            // Envoy names it by ten times the number, and removes it only when a first process finds it.
+            let _ = std::fs::remove_file(format!("/dev/shm/envoy_shared_memory_{}", base * 10));
+        }
     }
 
     fn tls(admin: &SocketAddr) -> Option<String> {

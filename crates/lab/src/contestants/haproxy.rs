@@ -63,6 +63,7 @@ impl Peer for Haproxy {
         folder: &Path,
         side: Side,
         values: &Values,
+        _epoch: u32,
     ) -> Result<(Supervised, PathBuf), String> {
         let template = match side {
             Side::Client => CLIENT_TEMPLATE,

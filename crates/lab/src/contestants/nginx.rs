@@ -95,6 +95,7 @@ impl Peer for Nginx {
         folder: &Path,
         side: Side,
         values: &Values,
+        _epoch: u32,
     ) -> Result<(Supervised, Page), String> {
         let address = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
             .map_err(|e| format!("a port for nginx: {e}"))?;

@@ -56,6 +56,10 @@ impl Side {
     }
 }
 
+/// By this value processes of one sidecar that take over from each other know each other; a number below this.
+pub(super) const BASE_ID: &str = "BASE_ID";
+const BASE_IDS: u32 = 1_000_000;
+
 /// Values of templates by name.
 pub(super) type Values = Vec<(String, String)>;
 
@@ -67,16 +71,19 @@ pub(super) trait Peer {
     const NET: u8;
     /// Whether it can take what is redirected to it.
     const CAPTURES: bool = false;
+    /// Whether a new process can take over from a running one, where the lab is upgradable.
+    const UPGRADES: bool = false;
     /// Where one tells what it has counted.
     type Page;
 
-    /// Starts one from its template in the folder.
+    /// Starts one from its template in the folder; of one that takes over from another, it is the process number `epoch`.
     fn launch(
         &self,
         lab: &Lab<'_>,
         folder: &Path,
         side: Side,
         values: &Values,
+        epoch: u32,
     ) -> Result<(Supervised, Self::Page), String>;
 
     /// How to ask whether it is ready. `listener` is one of its own that nothing is counted on by itself.
@@ -93,6 +100,9 @@ pub(super) trait Peer {
 
     /// See [`Contestant::terms`].
     fn terms(&self) -> Vec<String>;
+
+    /// Removes what its processes leave behind that were started with these values.
+    fn tidy(_values: &Values) {}
 
     /// See [`Contestant::tls_by_its_own_word`], of the server's sidecar.
     fn tls(_page: &Self::Page) -> Option<String> {
@@ -111,6 +121,9 @@ struct Running<Page> {
     listeners: Listeners,
     /// By which they were started, the client's first.
     values: [Values; 2],
+    /// Processes that have taken over from the server's sidecar, and those that they took over from.
+    epoch: u32,
+    retired: Vec<Supervised>,
 }
 
 struct Sidecar<Page> {
@@ -148,9 +161,13 @@ impl<P: Peer> Contestant for Pair<P> {
         let placed = listeners.lab(lab);
         let lab = placed.as_ref().unwrap_or(lab);
         let mut values = [values.clone(), values];
+        for values in &mut values {
+            let number = fastrand::u32(1..BASE_IDS).to_string();
+            values.push((BASE_ID.to_owned(), number));
+        }
         listeners.beside(&mut values[1]);
         let launch = |side, values: &Values| {
-            let (process, page) = self.peer.launch(lab, &folder, side, values)?;
+            let (process, page) = self.peer.launch(lab, &folder, side, values, 0)?;
             Ok::<_, String>(Sidecar {
                 process,
                 side,
@@ -165,6 +182,8 @@ impl<P: Peer> Contestant for Pair<P> {
             sidecars,
             listeners,
             values,
+            epoch: 0,
+            retired: Vec::new(),
         });
         Ok(())
     }
@@ -196,7 +215,8 @@ impl<P: Peer> Contestant for Pair<P> {
     }
 
     fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
-        if *action != Action::RestartProxy {
+        let upgrade = *action == Action::UpgradeProxy && P::UPGRADES;
+        if *action != Action::RestartProxy && !upgrade {
             let word = action.word();
             return Err(format!(
                 "the lab cannot do {word} to {}, which is configured by files",
@@ -209,10 +229,20 @@ impl<P: Peer> Contestant for Pair<P> {
         let folder = peers_folder(lab, P::NAME)?;
         let not = || format!("{} does not run", P::NAME);
         let running = self.running.as_mut().ok_or_else(not)?;
-        running.sidecars[1].process.stop(STOP_GRACE);
-        let (process, page) = self
-            .peer
-            .launch(lab, &folder, Side::Server, &running.values[1])?;
+        running.epoch += 1;
+        if !upgrade {
+            let retired = running.retired.iter_mut();
+            stop_all(
+                retired.chain([&mut running.sidecars[1].process]),
+                STOP_GRACE,
+            );
+            running.retired.clear();
+            running.epoch = 0;
+        }
+        let values = &running.values[1];
+        let (process, page) =
+            self.peer
+                .launch(lab, &folder, Side::Server, values, running.epoch)?;
         let entry = running.listeners.route(
             lab,
             &Way {
@@ -228,15 +258,23 @@ impl<P: Peer> Contestant for Pair<P> {
             Probe::Http(address, path) => Sign::Ready(address, path),
             Probe::Tcp(address) | Probe::Direct(address) => Sign::Listens(address),
         };
-        running.sidecars[1] = Sidecar {
+        let new = Sidecar {
             process,
             side: Side::Server,
             page,
         };
+        let old = std::mem::replace(&mut running.sidecars[1], new);
+        running.retired.push(old.process);
         Ok(sign)
     }
 
     fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        if let Some(running) = &mut self.running {
+            // Who was taken over from ends by itself soon.
+            running
+                .retired
+                .retain_mut(|old| old.wait(STOP_GRACE).is_none());
+        }
         self.ready(lab)
     }
 
@@ -318,7 +356,9 @@ impl<P: Peer> Contestant for Pair<P> {
     fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             let sidecars = running.sidecars.iter_mut();
-            stop_all(sidecars.map(|sidecar| &mut sidecar.process), STOP_GRACE);
+            let sidecars = sidecars.map(|sidecar| &mut sidecar.process);
+            stop_all(sidecars.chain(&mut running.retired), STOP_GRACE);
+            running.values.iter().for_each(P::tidy);
             if let Some(pods) = running.listeners.pods() {
                 pods.stop();
             }
