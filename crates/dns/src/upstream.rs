@@ -192,8 +192,8 @@ impl Upstreams {
     ) -> Result<Vec<u8>, ExchangeError> {
         let first = exchange(server, query, over, self.mark.get(), limit).await;
         match (over, first) {
-            // Some resolvers speak no TCP; what fits a datagram is better than nothing.
-            (Over::Tcp, Err(ExchangeError::Io { .. })) => {
+            // Some resolvers speak no TCP, or somebody else does there; what fits a datagram is better than nothing.
+            (Over::Tcp, Err(ExchangeError::Io { .. } | ExchangeError::Mismatch { .. })) => {
                 exchange(server, query, Over::Udp, self.mark.get(), limit).await
             }
             (_, result) => result,

@@ -108,3 +108,36 @@ async fn an_answer_that_did_not_fit_is_asked_for_again_by_tcp() {
     };
     assert_eq!(found.addresses, [IpAddr::from([192, 0, 2, 9])]);
 }
+
+#[tokio::test(flavor = "current_thread")]
+async fn where_somebody_else_speaks_tcp_a_datagram_is_asked() {
+    let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let tcp = tcp.expect("a socket");
+    let address = tcp.local_addr().expect("bound");
+    let udp = tokio::net::UdpSocket::bind(address)
+        .await
+        .expect("a socket");
+    let by_udp = async {
+        let mut buffer = [0; 512];
+        loop {
+            let (length, peer) = udp.recv_from(&mut buffer).await.expect("a question");
+            buffer[2] |= 0x80;
+            udp.send_to(&buffer[..length], peer).await.expect("sent");
+        }
+    };
+    // An echo: what a connection that met itself hears, too.
+    let by_tcp = async {
+        loop {
+            let (mut stream, _) = tcp.accept().await.expect("a connection");
+            let (mut reader, mut writer) = stream.split();
+            let _ = tokio::io::copy(&mut reader, &mut writer).await;
+        }
+    };
+    let upstreams = Upstreams::fixed(address);
+    let answer = tokio::select! {
+        answer = upstreams.forward(QUESTION, Over::Tcp) => answer,
+        () = by_udp => unreachable!("it goes on"),
+        () = by_tcp => unreachable!("it goes on"),
+    };
+    assert!(answer.is_ok(), "{answer:?}");
+}
