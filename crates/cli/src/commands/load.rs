@@ -509,6 +509,9 @@ fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
         let messages = method
             .messages(&json)
             .map_err(|why| format!("data: {why}"))?;
+        if args.interleave.is_some() && messages.len() > 1 {
+            return Err("data: one message goes with --interleave".to_owned());
+        }
         let (many, answers) = method.streaming();
         let (sent, wanted) = args.messages.unwrap_or((messages.len() as u32, 1));
         if (sent > 1 && !many)

@@ -182,8 +182,9 @@ fn queries_mean_what_they_mean_to_fortios_server() {
         return;
     };
     let began = std::time::Instant::now();
-    while std::net::TcpStream::connect(&theirs).is_err() {
-        assert!(began.elapsed() < crate::server::PATIENCE, "fortio listens");
+    // It listens before it has anything to answer with.
+    while meaning(&theirs, "").is_none_or(|(status, ..)| status != "200") {
+        assert!(began.elapsed() < crate::server::PATIENCE, "fortio serves");
         std::thread::yield_now();
     }
     let server = Served::echo(EchoOptions::default());
