@@ -35,11 +35,11 @@ impl Runner {
         let waited = self.started.elapsed();
         let Some(first) = missing.first() else {
             self.was_ready = true;
-            self.say(&format!("ready after {:.1} s", waited.as_secs_f64()));
             for (service, url) in self.reach.published() {
-                // The one line that programs read.
+                // The one line that programs read. It is there when they hear that all is ready.
                 let _ = writeln!(io::stdout(), "{service}\t{url}");
             }
+            self.say(&format!("ready after {:.1} s", waited.as_secs_f64()));
             return Ok(());
         };
         let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
