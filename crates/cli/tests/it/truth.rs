@@ -22,8 +22,22 @@ contestants = ["voile"]
 modes = ["both"]
 "#;
 
-/// Measures a program that runs this shell text, with `$VOILE` the real one, beside the real one.
+/// How often a slice of the honest one may be spoiled by a busy machine.
+const ATTEMPTS: usize = 5;
+
+/// Measures a program that runs this shell text, with `$VOILE` the real one, beside the real one, until that one's counts.
 fn measured(script: &str, definition: &str) -> (Output, serde_json::Value) {
+    let mut found = measured_once(script, definition);
+    for _ in 1..ATTEMPTS {
+        if reasons(&found.1, "voile") == "[]" {
+            break;
+        }
+        found = measured_once(script, definition);
+    }
+    found
+}
+
+fn measured_once(script: &str, definition: &str) -> (Output, serde_json::Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     let text = format!(
