@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, application, exchange, get, read_to_end, series};
 
 /// A connection with this many others idle beside it must work like any other.
-const IDLE_CONNECTIONS: usize = 2_000;
+const IDLE_CONNECTIONS: usize = 10_000;
 
 #[test]
 fn requests_that_two_parsers_could_read_differently_are_refused_and_the_connection_closed() {
