@@ -1,8 +1,9 @@
-//! Decisions about who may talk to whom: peer authentication.
+//! Decisions about who may talk to whom: peer authentication, and `authorization`.
 //!
-//! Two halves. The control plane asks `effective` which mode holds at a workload's port; the proxy, which knows only that
+//! Peer authentication has two halves. The control plane asks `effective` which mode holds at a workload's port; the proxy, which knows only that
 //! mode, asks `inbound` about each connection, and forwarding demands the `Permit` it gives. Pure, no I/O.
 
+pub mod authorization;
 mod effective;
 mod inbound;
 

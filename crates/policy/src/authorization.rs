@@ -1,0 +1,30 @@
+//! May this request pass? Istio's AuthorizationPolicy, as checked types and two evaluators that must agree: `naive`, which
+//! says what the policies mean, and `index`, which answers in a time that does not grow with their number.
+//!
+//! ```text
+//! Policy* ──► Engine::new ──► Engine::decide(Facts) ──► Outcome { Verdict, audit, dry run }
+//!    └──────► naive::decide(Policy*, Facts) ──────────► the same
+//! ```
+
+mod attribute;
+mod cidr;
+mod facts;
+mod glob;
+pub mod index;
+pub mod naive;
+mod pattern;
+mod policy;
+mod template;
+mod trust;
+mod verdict;
+mod weigh;
+
+pub use attribute::{Attribute, KeyError};
+pub use cidr::{Cidr, CidrError};
+pub use facts::{Facts, Headers, Http, NoHeaders};
+pub use index::Engine;
+pub use pattern::{Pattern, RequestPrincipal, Text, ValueError};
+pub use policy::{Action, Policy, PolicyName, Rule, Term, Terms};
+pub use template::{PathTemplate, TemplateError};
+pub use trust::TrustDomains;
+pub use verdict::{Ask, Denial, DryRun, DryRunVerdict, Outcome, Permit, Reason, RuleRef, Verdict};

@@ -1,0 +1,99 @@
+//! Blocks of addresses, as policies write them. IPv4 and IPv6 never match each other; a client's IPv4-mapped IPv6 address
+//! is its IPv4 address.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A block of addresses; the bits beyond its length are zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cidr {
+    address: IpAddr,
+    length: u8,
+}
+
+/// Why a text is no block of addresses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an address or ADDRESS/LENGTH")]
+pub struct CidrError(String);
+
+impl Cidr {
+    /// The first address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits decide.
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
+    /// Whether it is a block of IPv4-mapped IPv6 addresses, in which no client ever is.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.address, IpAddr::V6(v6) if self.length >= 96 && v6.to_ipv4_mapped().is_some())
+    }
+
+    /// Whether the address lies in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(block), IpAddr::V4(one)) => {
+                u32::from(one) & mask_v4(self.length) == u32::from(block)
+            }
+            (IpAddr::V6(block), IpAddr::V6(one)) => {
+                u128::from(one) & mask_v6(self.length) == u128::from(block)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The bits of an IPv4 address that a length keeps.
+pub(super) fn mask_v4(length: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
+}
+
+/// The bits of an IPv6 address that a length keeps.
+pub(super) fn mask_v6(length: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+}
+
+impl FromStr for Cidr {
+    type Err = CidrError;
+
+    fn from_str(text: &str) -> Result<Self, CidrError> {
+        let parse = || {
+            let (address, length) = match text.split_once('/') {
+                Some((address, length)) => {
+                    let plain = length == "0" || !length.starts_with(['0', '+']);
+                    (address, Some(length.parse::<u8>().ok().filter(|_| plain)?))
+                }
+                None => (text, None),
+            };
+            match address.parse().ok()? {
+                IpAddr::V4(v4) => {
+                    let length = length.unwrap_or(32);
+                    let address = Ipv4Addr::from(u32::from(v4) & mask_v4(length.min(32)));
+                    (length <= 32).then_some(Self {
+                        address: address.into(),
+                        length,
+                    })
+                }
+                IpAddr::V6(v6) => {
+                    let length = length.unwrap_or(128);
+                    let address = Ipv6Addr::from(u128::from(v6) & mask_v6(length.min(128)));
+                    (length <= 128).then_some(Self {
+                        address: address.into(),
+                        length,
+                    })
+                }
+            }
+        };
+        parse().ok_or_else(|| CidrError(text.chars().take(100).collect()))
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}

@@ -1,0 +1,166 @@
+//! The compiled evaluator: all policies of a workload in one index, whose answers take a time that depends on the request
+//! and hardly on the number of policies, rules or values.
+//!
+//! What bounds it: for each attribute that some rule asks about, one hash of a whole text, one for each length of prefix or
+//! suffix that occurs (never more than the text has bytes), one for each length of block (33 for IPv4, 129 for IPv6), the
+//! steps of the template trie; then the rules found, at most a dozen under one value unless they cannot be told apart by
+//! any list of values, and 64 of the excluded rest at a time. See docs/decisions/0014-authorization.md.
+
+mod addresses;
+mod build;
+mod compile;
+mod hash;
+mod prepared;
+mod rules;
+mod store;
+mod table;
+mod templates;
+mod texts;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use self::compile::Compiler;
+use self::prepared::Prepared;
+use self::rules::NONE;
+use self::store::Store;
+use super::facts::Facts;
+use super::policy::{Action, Policy, PolicyName};
+use super::verdict::{Outcome, RuleRef};
+use super::weigh::{Group, Groups, weigh};
+
+/// What an engine remembers of a policy, for people.
+#[derive(Debug)]
+struct Named {
+    name: PolicyName,
+    origin: Option<Arc<str>>,
+    action: Action,
+}
+
+/// The policies of one workload, compiled.
+pub struct Engine {
+    policies: Box<[Named]>,
+    groups: Groups,
+    /// The node of each group, on HTTP and on anything else.
+    http: [u32; Group::ALL.len()],
+    tcp: [u32; Group::ALL.len()],
+    store: Store,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("policies", &self.policies.len())
+            .field("rules", &self.store.rules.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Compiles the policies that hold for a workload. Their order decides which of several matching rules is named.
+    pub fn new<'a>(policies: impl IntoIterator<Item = &'a Policy>) -> Self {
+        let policies: Vec<&Policy> = policies.into_iter().collect();
+        let groups = Groups::of(policies.iter().copied());
+        let mut compiler = Compiler::default();
+        let mut nodes = |http| {
+            Group::ALL.map(|group| match groups.has(group) {
+                true => group_node(&mut compiler, &policies, group, http),
+                false => NONE,
+            })
+        };
+        let (http, tcp) = (nodes(true), nodes(false));
+        let named = policies.iter().map(|policy| Named {
+            name: policy.name.clone(),
+            origin: policy.origin.clone(),
+            action: policy.action.clone(),
+        });
+        Self {
+            policies: named.collect(),
+            groups,
+            http,
+            tcp,
+            store: compiler.finish(),
+        }
+    }
+
+    /// What the policies say of a request, or of a connection that is not HTTP.
+    pub fn decide(&self, facts: &Facts<'_>) -> Outcome {
+        let nodes = match facts.http {
+            Some(_) => &self.http,
+            None => &self.tcp,
+        };
+        let prepared = Prepared::new(&self.store, facts);
+        weigh(&self.groups, |group| {
+            let mut best = NONE;
+            self.store
+                .search(nodes[group as usize], &prepared, &mut best);
+            let rule = self.store.rules.get(best as usize)?;
+            Some(rule.place)
+        })
+    }
+
+    /// Whether there is nothing to decide.
+    pub fn is_empty(&self) -> bool {
+        self.policies.is_empty()
+    }
+
+    /// The name of a rule's policy.
+    pub fn name(&self, rule: RuleRef) -> Option<&PolicyName> {
+        Some(&self.policies.get(rule.policy as usize)?.name)
+    }
+
+    /// Where a rule's policy was written.
+    pub fn origin(&self, rule: RuleRef) -> Option<&str> {
+        self.policies.get(rule.policy as usize)?.origin.as_deref()
+    }
+
+    /// The provider a CUSTOM rule's policy names.
+    pub fn provider(&self, rule: RuleRef) -> Option<&Arc<str>> {
+        match &self.policies.get(rule.policy as usize)?.action {
+            Action::Custom(provider) => Some(provider),
+            Action::Allow | Action::Deny | Action::Audit => None,
+        }
+    }
+
+    /// Bytes held on the heap, texts that policies share with others (names, places) left out.
+    pub fn memory(&self) -> usize {
+        self.store.memory() + size_of_val(&*self.policies)
+    }
+}
+
+/// The index over the rules of one group.
+fn group_node(compiler: &mut Compiler, policies: &[&Policy], group: Group, http: bool) -> u32 {
+    let mut seen = HashSet::new();
+    let mut numbers = Vec::new();
+    let members = policies
+        .iter()
+        .zip(0u32..)
+        .filter(|(policy, _)| Group::of(policy) == group);
+    let rules = members.flat_map(|(policy, number)| {
+        let rules = policy.rules.iter().zip(0u32..);
+        rules.map(move |(rule, at)| {
+            (
+                policy,
+                rule,
+                RuleRef {
+                    policy: number,
+                    rule: at,
+                },
+            )
+        })
+    });
+    for (policy, rule, place) in rules {
+        let Some(shape) = compiler.shape(rule, &policy.action, http) else {
+            continue;
+        };
+        // A rule that says what one before it says is never the first to match.
+        if seen.insert(shape) {
+            numbers.push(compiler.rule(shape, place));
+        }
+        if shape == (NONE, NONE, NONE) {
+            break;
+        }
+    }
+    compiler.node(&numbers)
+}

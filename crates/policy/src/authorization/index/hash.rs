@@ -1,0 +1,103 @@
+//! Hashing of texts by words, such that all beginnings of a text (or all its ends) are hashed in one pass over it. Keys come
+//! from policies, which are trusted; a hostile request can only miss.
+
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+const WORD: usize = size_of::<u64>();
+
+/// The state after the whole words of a beginning (or end).
+#[derive(Clone, Copy)]
+pub(super) struct State {
+    words: u64,
+    /// Bytes that are in it.
+    taken: usize,
+}
+
+impl State {
+    pub(super) fn new(seed: u32) -> Self {
+        Self {
+            words: u64::from(seed),
+            taken: 0,
+        }
+    }
+
+    fn fold(words: u64, word: u64) -> u64 {
+        (words.rotate_left(23) ^ word).wrapping_mul(MULTIPLIER)
+    }
+
+    /// The hash of `bytes[..length]`; lengths must not fall from call to call.
+    pub(super) fn beginning(&mut self, bytes: &[u8], length: usize) -> u32 {
+        while self.taken + WORD <= length {
+            self.words = Self::fold(self.words, word(bytes, self.taken));
+            self.taken += WORD;
+        }
+        let rest = length - self.taken;
+        let tail = match rest {
+            0 => 0,
+            _ if length >= WORD => word(bytes, length - WORD) >> (8 * (WORD - rest)),
+            _ => partial(&bytes[..length]),
+        };
+        finish(self.words, tail, length)
+    }
+
+    /// The hash of the last `length` bytes; lengths must not fall from call to call.
+    pub(super) fn end(&mut self, bytes: &[u8], length: usize) -> u32 {
+        while self.taken + WORD <= length {
+            self.taken += WORD;
+            self.words = Self::fold(self.words, word(bytes, bytes.len() - self.taken));
+        }
+        let rest = length - self.taken;
+        let start = bytes.len() - length;
+        let tail = match rest {
+            0 => 0,
+            _ if length >= WORD => word(bytes, start) & (u64::MAX >> (8 * (WORD - rest))),
+            _ => partial(&bytes[start..]),
+        };
+        finish(self.words, tail, length)
+    }
+}
+
+/// The eight bytes at a place.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let eight = bytes[at..].first_chunk();
+    u64::from_le_bytes(*eight.expect("invariant: callers stay eight bytes before the end"))
+}
+
+/// Fewer than eight bytes.
+fn partial(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn finish(words: u64, tail: u64, length: usize) -> u32 {
+    let mixed = State::fold(words, tail ^ (length as u64) << 56);
+    (mixed ^ mixed >> 29).wrapping_mul(MULTIPLIER).to_le_bytes()[4..]
+        .first_chunk()
+        .map_or(0, |high| u32::from_le_bytes(*high))
+}
+
+/// The hash of a whole text.
+pub(super) fn whole(seed: u32, bytes: &[u8]) -> u32 {
+    State::new(seed).beginning(bytes, bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{State, whole};
+
+    #[test]
+    fn beginnings_and_ends_hash_as_wholes_do() {
+        let text = b"/api/v1/resources/0001/parts/xyz";
+        let mut beginnings = State::new(7);
+        let mut ends = State::new(7);
+        for length in 0..=text.len() {
+            assert_eq!(
+                beginnings.beginning(text, length),
+                whole(7, &text[..length])
+            );
+            let end = &text[text.len() - length..];
+            assert_eq!(ends.end(text, length), State::new(7).end(end, length));
+        }
+    }
+}

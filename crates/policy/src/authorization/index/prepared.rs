@@ -1,0 +1,257 @@
+//! The request's values as the tables want them: lower case where case does not count, one text where the facts are in
+//! pieces. Only what some rule of the engine asks for is prepared, on the stack.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+use smallvec::SmallVec;
+use voile_model::Identity;
+
+use super::rules::{Dim, DimKind};
+use super::store::Store;
+use crate::authorization::facts::{Facts, Http, without_query};
+
+/// Room for texts that are written together, in bytes: identities and hosts are shorter as a rule; longer ones allocate.
+const ROOM: usize = 128;
+/// Tested headers of one request that are held without allocating.
+const HEADERS: usize = 6;
+
+type Bytes = SmallVec<[u8; ROOM]>;
+
+/// Which values the rules of an engine ask for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Uses {
+    pub(super) peer: bool,
+    pub(super) host: bool,
+    pub(super) sni: bool,
+    pub(super) headers: bool,
+    pub(super) token: bool,
+}
+
+enum HeaderValue<'a> {
+    One(&'a [u8]),
+    /// Several lines.
+    Joined(Vec<u8>),
+}
+
+impl HeaderValue<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::One(bytes) => bytes,
+            Self::Joined(bytes) => bytes,
+        }
+    }
+}
+
+/// A reading of the namespace: where it lies in the principal.
+struct Reading {
+    start: u32,
+    end: u32,
+}
+
+/// The values of one request.
+pub(super) struct Prepared<'a> {
+    facts: &'a Facts<'a>,
+    /// `TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT`; empty without a peer.
+    principal: Bytes,
+    trust_domain: usize,
+    readings: SmallVec<[Reading; 2]>,
+    host: Option<Bytes>,
+    sni: Bytes,
+    port: [u8; 2],
+    path: Option<&'a [u8]>,
+    headers: SmallVec<[(u16, HeaderValue<'a>); HEADERS]>,
+    pub(super) issuer: Option<&'a [u8]>,
+    pub(super) subject: Option<&'a [u8]>,
+    /// Issuer, zero, subject.
+    pair: Option<Bytes>,
+}
+
+const NS: &[u8] = b"/ns/";
+
+impl<'a> Prepared<'a> {
+    pub(super) fn new(store: &Store, facts: &'a Facts<'a>) -> Self {
+        let mut prepared = Self {
+            facts,
+            principal: Bytes::new(),
+            trust_domain: 0,
+            readings: SmallVec::new(),
+            host: None,
+            sni: Bytes::new(),
+            port: facts.destination.port().to_be_bytes(),
+            path: facts.http.map(|http| without_query(http.path)),
+            headers: SmallVec::new(),
+            issuer: None,
+            subject: None,
+            pair: None,
+        };
+        let uses = store.uses;
+        if let (true, Some(peer)) = (uses.peer, facts.source) {
+            prepared.peer(peer);
+        }
+        if let (true, Some(name)) = (uses.sni, facts.sni) {
+            prepared
+                .sni
+                .extend(name.bytes().map(|byte| byte.to_ascii_lowercase()));
+        }
+        if let Some(http) = facts.http {
+            prepared.http(store, uses, http);
+        }
+        prepared
+    }
+
+    fn peer(&mut self, peer: &Identity) {
+        let (domain, namespace) = (peer.trust_domain.as_str(), peer.namespace.as_str());
+        self.trust_domain = domain.len();
+        self.principal.extend_from_slice(domain.as_bytes());
+        self.principal.extend_from_slice(NS);
+        let start = self.principal.len();
+        self.principal.extend_from_slice(namespace.as_bytes());
+        let end = self.principal.len();
+        self.principal.extend_from_slice(b"/sa");
+        let second = self.principal.len();
+        self.principal.push(b'/');
+        self.principal
+            .extend_from_slice(peer.service_account.as_bytes());
+        let mut read = |start: usize, end: usize| {
+            let (start, end) = (start as u32, end as u32);
+            self.readings.push(Reading { start, end });
+        };
+        read(start, end);
+        read(start, second);
+        // `/ns/` occurs elsewhere too where the domain or the namespace is called `ns`.
+        if domain == "ns" {
+            read(NS.len() - 1, start - 1);
+            read(NS.len() - 1, end);
+            read(NS.len() - 1, second);
+        }
+        if namespace == "ns" {
+            read(end + 1, second);
+        }
+    }
+
+    fn http(&mut self, store: &Store, uses: Uses, http: Http<'a>) {
+        if let (true, Some(host)) = (uses.host, http.authority) {
+            let lower = host.iter().map(u8::to_ascii_lowercase);
+            self.host = Some(lower.collect());
+        }
+        if uses.headers {
+            self.headers(store, http);
+        }
+        if let (true, Some(claims)) = (uses.token, http.claims) {
+            let text = |name| match claims.get(name)? {
+                Value::String(text) => Some(text.as_bytes()),
+                _ => None,
+            };
+            self.issuer = text("iss");
+            self.subject = text("sub");
+            if let (Some(issuer), Some(subject)) = (self.issuer, self.subject) {
+                let mut pair = Bytes::from_slice(issuer);
+                pair.push(0);
+                pair.extend_from_slice(subject);
+                self.pair = Some(pair);
+            }
+        }
+    }
+
+    fn headers(&mut self, store: &Store, http: Http<'a>) {
+        let pseudo = [
+            (&b":authority"[..], http.authority),
+            (b"host", http.authority),
+            (b":method", Some(http.method)),
+            (b":path", Some(http.path)),
+        ];
+        for (name, value) in pseudo {
+            if let (Some(number), Some(value)) = (store.header_number(name), value) {
+                self.headers.push((number, HeaderValue::One(value)));
+            }
+        }
+        http.headers.each(&mut |name, value| {
+            if name.eq_ignore_ascii_case(b"host") || name.first() == Some(&b':') {
+                return;
+            }
+            let Some(number) = store.header_number(name) else {
+                return;
+            };
+            match self.headers.iter_mut().find(|known| known.0 == number) {
+                None => self.headers.push((number, HeaderValue::One(value))),
+                Some((_, known)) => {
+                    let joined = [known.bytes(), value].join(&b',');
+                    *known = HeaderValue::Joined(joined);
+                }
+            }
+        });
+    }
+
+    /// The address an attribute stands for, IPv4 where it is one.
+    pub(super) fn address(&self, dim: Dim) -> IpAddr {
+        let address = match dim {
+            Dim::SOURCE_IP => self.facts.source_ip,
+            Dim::REMOTE_IP => self.facts.remote_ip,
+            _ => self.facts.destination.ip(),
+        };
+        address.to_canonical()
+    }
+
+    /// The readings of the namespace.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &[u8]> {
+        let readings = self.readings.iter();
+        readings.map(|reading| &self.principal[reading.start as usize..reading.end as usize])
+    }
+
+    /// The one text an attribute stands for.
+    pub(super) fn text(&self, dim: Dim) -> Option<&[u8]> {
+        let of_peer = |start: usize, end: usize| {
+            let some = !self.principal.is_empty();
+            some.then(|| &self.principal[start..end])
+        };
+        match dim {
+            Dim::PRINCIPAL => of_peer(0, self.principal.len()),
+            Dim::ACCOUNT => of_peer(self.trust_domain + NS.len(), self.principal.len()),
+            Dim::TRUST_DOMAIN => of_peer(0, self.trust_domain),
+            Dim::PORT => Some(&self.port),
+            Dim::SNI => Some(&self.sni),
+            Dim::HOST => self.host.as_deref(),
+            Dim::METHOD => Some(self.facts.http?.method),
+            Dim::PATH => self.path,
+            Dim::ISSUER => self.issuer,
+            Dim::SUBJECT => self.subject,
+            Dim::ISSUER_SUBJECT => self.pair.as_deref(),
+            _ => match dim.kind() {
+                DimKind::Header(number) => {
+                    let mut headers = self.headers.iter();
+                    let found = headers.find(|known| known.0 == number)?;
+                    Some(found.1.bytes())
+                }
+                DimKind::Fixed | DimKind::Claim(_) => None,
+            },
+        }
+    }
+
+    /// Every text an attribute stands for: a claim may be a list, a namespace has several readings.
+    pub(super) fn each_text(&self, store: &Store, dim: Dim, found: &mut impl FnMut(&[u8])) {
+        if dim == Dim::NAMESPACE {
+            return self.namespaces().for_each(found);
+        }
+        let DimKind::Claim(number) = dim.kind() else {
+            return self.text(dim).into_iter().for_each(found);
+        };
+        let Some(claims) = self.facts.http.and_then(|http| http.claims) else {
+            return;
+        };
+        let mut path = store.claims[usize::from(number)].iter();
+        let start = path.next().and_then(|name| claims.get(&**name));
+        let value = path.try_fold(start, |value, name| Some(value?.get(&**name)));
+        match value.flatten() {
+            Some(Value::String(text)) => found(text.as_bytes()),
+            Some(Value::Array(list)) => {
+                for value in list {
+                    if let Value::String(text) = value {
+                        found(text.as_bytes());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Everything an engine holds, in a few flat lists that refer to each other by number, and the search through it.
+//!
+//! A node is an index over some rules. Each rule is registered there under the values of one of its lists, one that every
+//! request it matches must match (the rarest in the node); what is found that way is looked at in full. Where many rules
+//! lie under one value, they are a node again, by their other attributes. Rules that only exclude are the rest of a node:
+//! what a request's values exclude is left out by sets, and the first that is left is looked at.
+
+use std::sync::Arc;
+
+use super::addresses::AddressTable;
+use super::prepared::{Prepared, Uses};
+use super::rules::{Alternatives, Dim, DimKind, Matcher, NONE, Rule, Set, Span, Term};
+use super::table::{NOTHING, Slots, TextTable};
+use super::templates::TemplateTable;
+use super::texts::Texts;
+use crate::authorization::cidr::Cidr;
+use crate::authorization::pattern::is_present;
+
+/// All an engine knows.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    pub(super) texts: Texts,
+    pub(super) matchers: Vec<Matcher>,
+    pub(super) blocks: Vec<Cidr>,
+    pub(super) tokens: Vec<(Matcher, Matcher)>,
+    pub(super) sets: Vec<Set>,
+    pub(super) terms: Vec<Term>,
+    pub(super) parts: Vec<Span>,
+    pub(super) part_lists: Vec<u32>,
+    pub(super) alternatives: Vec<Alternatives>,
+    pub(super) rules: Vec<Rule>,
+    pub(super) tables: Vec<Table>,
+    pub(super) postings: Vec<Posting>,
+    pub(super) candidates: Vec<u32>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) headers: HeaderNames,
+    pub(super) claims: Vec<Arc<[Arc<str>]>>,
+    pub(super) uses: Uses,
+}
+
+/// A posting that is one rule: the rest of it is the rule's number.
+pub(super) const SINGLE: u32 = 1 << 31;
+/// A candidate that needs no second look: the value that led to it is all it asks.
+pub(super) const DECIDED: u32 = 1 << 30;
+/// What is left of it is the rule's number.
+pub(super) const NUMBER: u32 = DECIDED - 1;
+
+/// The rules under one value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Posting {
+    /// The first of them.
+    pub(super) first: u32,
+    /// In ascending order, in `candidates`…
+    pub(super) list: Span,
+    /// …or a node.
+    pub(super) node: u32,
+}
+
+/// An index over some rules.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    pub(super) tables: Box<[(Dim, Table)]>,
+    /// Rules that no value leads to, ascending.
+    pub(super) rest: Box<[u32]>,
+    pub(super) exclusions: Box<[(Dim, Table)]>,
+    pub(super) excluded: Box<[Box<[Run]>]>,
+}
+
+/// The same 64 rules' places, excluded or not, for a number of blocks in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) excluded: u64,
+}
+
+/// From the values of one attribute to what is registered under them.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) texts: TextTable,
+    pub(super) exists: u32,
+    pub(super) line: u32,
+    pub(super) addresses: Option<Box<AddressTable>>,
+    pub(super) templates: Option<Box<TemplateTable>>,
+}
+
+impl Table {
+    /// What is registered under the values of a request.
+    pub(super) fn each(
+        &self,
+        store: &Store,
+        dim: Dim,
+        facts: &Prepared<'_>,
+        found: &mut impl FnMut(u32),
+    ) {
+        if let Some(addresses) = &self.addresses {
+            return addresses.each(facts.address(dim), found);
+        }
+        if dim == Dim::NAMESPACE {
+            return self.namespaces(store, facts, found);
+        }
+        if let DimKind::Claim(_) = dim.kind() {
+            return facts.each_text(store, dim, &mut |text| self.text(store, text, found));
+        }
+        if let Some(text) = facts.text(dim) {
+            self.text(store, text, found);
+        }
+    }
+
+    fn text(&self, store: &Store, text: &[u8], found: &mut impl FnMut(u32)) {
+        self.texts.each(&store.texts, text, found);
+        if self.exists != NOTHING {
+            found(self.exists);
+        }
+        if self.line != NOTHING && is_present(text) {
+            found(self.line);
+        }
+        if let Some(templates) = &self.templates {
+            templates.each(&store.texts, text, found);
+        }
+    }
+
+    /// Values are texts without slashes: whole ones and beginnings are found in readings without one, ends in all.
+    fn namespaces(&self, store: &Store, facts: &Prepared<'_>, found: &mut impl FnMut(u32)) {
+        let mut some = false;
+        for reading in facts.namespaces() {
+            some = true;
+            self.texts.ends(&store.texts, reading, found);
+            if !reading.contains(&b'/') {
+                if let Some(registered) = self.texts.whole(&store.texts, reading) {
+                    found(registered);
+                }
+                self.texts.beginnings(&store.texts, reading, found);
+            }
+        }
+        if some && self.exists != NOTHING {
+            found(self.exists);
+        }
+    }
+
+    fn memory(&self) -> usize {
+        let addresses = self.addresses.as_ref().map_or(0, |table| table.memory());
+        let templates = self.templates.as_ref().map_or(0, |table| table.memory());
+        self.texts.memory() + addresses + templates
+    }
+}
+
+/// The headers that rules ask for, by name.
+#[derive(Debug, Default)]
+pub(super) struct HeaderNames {
+    pub(super) table: Slots,
+    /// Which lengths occur; the last bit stands for all longer ones.
+    pub(super) lengths: u64,
+    pub(super) longest: usize,
+}
+
+/// Names are looked up in lower case, from this much room, in bytes; longer names are compared in a vector.
+const NAME_ROOM: usize = 64;
+
+impl Store {
+    /// The number of a header that some rule asks for.
+    pub(super) fn header_number(&self, name: &[u8]) -> Option<u16> {
+        let HeaderNames {
+            table,
+            lengths,
+            longest,
+        } = &self.headers;
+        if name.len() > *longest || lengths >> name.len().min(63) & 1 == 0 {
+            return None;
+        }
+        let lower: smallvec::SmallVec<[u8; NAME_ROOM]> =
+            name.iter().map(u8::to_ascii_lowercase).collect();
+        let hash = super::hash::whole(0, &lower);
+        let number = table.find(hash, |text, _| self.texts.get(text) == &*lower)?;
+        u16::try_from(number).ok()
+    }
+
+    /// The first rule of a node that matches, if it is before `best`.
+    pub(super) fn search(&self, node: u32, facts: &Prepared<'_>, best: &mut u32) {
+        let node = &self.nodes[node as usize];
+        for (dim, table) in &node.tables {
+            table.each(self, *dim, facts, &mut |posting| {
+                self.follow(posting, facts, best);
+            });
+        }
+        self.rest(node, facts, best);
+    }
+
+    fn follow(&self, posting: u32, facts: &Prepared<'_>, best: &mut u32) {
+        if posting & SINGLE != 0 {
+            self.consider(posting & !SINGLE, facts, best);
+            return;
+        }
+        let posting = &self.postings[posting as usize];
+        if posting.first >= *best {
+            return;
+        }
+        if posting.node != NONE {
+            return self.search(posting.node, facts, best);
+        }
+        for candidate in posting.list.of(&self.candidates) {
+            if candidate & NUMBER >= *best || self.consider(*candidate, facts, best) {
+                return;
+            }
+        }
+    }
+
+    /// Looks at one rule; whether it is the best now.
+    fn consider(&self, candidate: u32, facts: &Prepared<'_>, best: &mut u32) -> bool {
+        let number = candidate & NUMBER;
+        if number >= *best {
+            return false;
+        }
+        let matches = candidate & DECIDED != 0 || self.rule_matches(number, facts);
+        if matches {
+            *best = number;
+        }
+        matches
+    }
+
+    /// The rules no value leads to.
+    fn rest(&self, node: &Node, facts: &Prepared<'_>, best: &mut u32) {
+        if node.rest.first().is_none_or(|first| *first >= *best) {
+            return;
+        }
+        let mut excluded: smallvec::SmallVec<[&[Run]; 8]> = smallvec::SmallVec::new();
+        for (dim, table) in &node.exclusions {
+            table.each(self, *dim, facts, &mut |set| {
+                excluded.push(&node.excluded[set as usize]);
+            });
+        }
+        if excluded.is_empty() {
+            for rule in &node.rest {
+                if *rule >= *best || self.consider(*rule, facts, best) {
+                    return;
+                }
+            }
+            return;
+        }
+        self.rest_but(node, &mut excluded, facts, best);
+    }
+
+    /// The same, without those that are excluded: block by block of 64, stretches that are wholly excluded in one step.
+    fn rest_but(&self, node: &Node, excluded: &mut [&[Run]], facts: &Prepared<'_>, best: &mut u32) {
+        let blocks = node.rest.len().div_ceil(64) as u32;
+        let mut block = 0;
+        while block < blocks {
+            let mut left = u64::MAX;
+            // How far this word holds.
+            let mut until = blocks;
+            for runs in excluded.iter_mut() {
+                while runs.first().is_some_and(|run| run.end <= block) {
+                    *runs = &runs[1..];
+                }
+                match runs.first() {
+                    Some(run) if run.start <= block => {
+                        left &= !run.excluded;
+                        until = until.min(run.end);
+                    }
+                    Some(run) => until = until.min(run.start),
+                    None => {}
+                }
+            }
+            if left == 0 {
+                block = until;
+                continue;
+            }
+            while left != 0 {
+                let place = block as usize * 64 + left.trailing_zeros() as usize;
+                let Some(rule) = node.rest.get(place) else {
+                    return;
+                };
+                if *rule >= *best || self.consider(*rule, facts, best) {
+                    return;
+                }
+                left &= left - 1;
+            }
+            block += 1;
+        }
+    }
+
+    /// Bytes held on the heap.
+    pub(super) fn memory(&self) -> usize {
+        let flat = self.texts.memory()
+            + size_of_val(&*self.matchers)
+            + size_of_val(&*self.blocks)
+            + size_of_val(&*self.tokens)
+            + size_of_val(&*self.sets)
+            + size_of_val(&*self.terms)
+            + size_of_val(&*self.parts)
+            + size_of_val(&*self.part_lists)
+            + size_of_val(&*self.alternatives)
+            + size_of_val(&*self.rules)
+            + size_of_val(&*self.postings)
+            + size_of_val(&*self.candidates);
+        let table = |table: &Table| size_of::<(Dim, Table)>() + table.memory();
+        let node = |node: &Node| {
+            let tables = node.tables.iter().chain(&node.exclusions);
+            let tables: usize = tables.map(|(_, one)| table(one)).sum();
+            let runs = node
+                .excluded
+                .iter()
+                .map(|runs| size_of_val(&**runs) + size_of::<usize>() * 2);
+            size_of::<Node>() + size_of_val(&*node.rest) + tables + runs.sum::<usize>()
+        };
+        let tables: usize = self.tables.iter().map(table).sum();
+        let claims = self.claims.iter().flat_map(|path| path.iter());
+        let claims: usize = claims.map(|name| name.len() + size_of::<usize>() * 4).sum();
+        let headers = self.headers.table.memory();
+        flat + tables + self.nodes.iter().map(node).sum::<usize>() + headers + claims
+    }
+}

@@ -1,0 +1,183 @@
+//! From a value to what is registered under the texts that match it. Whole texts are found by one hash; beginnings and ends
+//! by one hash for each length that occurs among them: never more than the value has bytes, and as a rule a handful. That
+//! bound is a trie's, with fewer steps on the way, and it does not move with the number of texts.
+
+use super::hash::{self, State};
+use super::texts::{TextId, Texts};
+
+const SEED: u32 = 0;
+/// No text.
+const EMPTY: TextId = TextId::MAX;
+/// Nothing is registered.
+pub(super) const NOTHING: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    hash: u32,
+    text: TextId,
+    value: u32,
+}
+
+/// A hash table of texts that are kept elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    /// A power of two of them, at most three quarters in use; or none.
+    slots: Box<[Slot]>,
+}
+
+impl Slots {
+    /// A table of texts (each once), given with their hashes.
+    pub(super) fn new(entries: impl ExactSizeIterator<Item = (u32, TextId, u32)>) -> Self {
+        if entries.len() == 0 {
+            return Self::default();
+        }
+        let size = (entries.len() * 4 / 3 + 1).next_power_of_two();
+        let empty = Slot {
+            hash: 0,
+            text: EMPTY,
+            value: NOTHING,
+        };
+        let mut slots = vec![empty; size].into_boxed_slice();
+        for (hash, text, value) in entries {
+            let mut at = hash as usize & (size - 1);
+            while slots[at].text != EMPTY {
+                at = (at + 1) & (size - 1);
+            }
+            slots[at] = Slot { hash, text, value };
+        }
+        Self { slots }
+    }
+
+    /// What is registered under a text of that hash that `is` the one meant.
+    pub(super) fn find(&self, hash: u32, is: impl Fn(TextId, u32) -> bool) -> Option<u32> {
+        let mask = self.slots.len().checked_sub(1)?;
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot.text == EMPTY {
+                return None;
+            }
+            if slot.hash == hash && is(slot.text, slot.value) {
+                return Some(slot.value);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+}
+
+/// Texts of one kind of comparison and what is registered under each.
+#[derive(Debug, Default)]
+pub(super) struct TextTable {
+    whole: Slots,
+    beginnings: Slots,
+    /// The lengths that occur, ascending.
+    beginning_lengths: Box<[u32]>,
+    ends: Slots,
+    end_lengths: Box<[u32]>,
+}
+
+/// How a registered text is compared with a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum How {
+    Whole,
+    Beginning,
+    End,
+}
+
+fn lengths(texts: &Texts, entries: &[(TextId, u32)]) -> Box<[u32]> {
+    let mut all: Vec<u32> = entries
+        .iter()
+        .map(|(text, _)| texts.get(*text).len() as u32)
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into()
+}
+
+impl TextTable {
+    /// A table of texts, each once for a comparison.
+    pub(super) fn new(texts: &Texts, entries: &[(How, TextId, u32)]) -> Self {
+        let of = |how| {
+            let entries = entries.iter().filter(move |entry| entry.0 == how);
+            entries
+                .map(|(_, text, value)| (*text, *value))
+                .collect::<Vec<_>>()
+        };
+        let by_beginning =
+            |(text, value): &(TextId, u32)| (hash::whole(SEED, texts.get(*text)), *text, *value);
+        let by_end = |(text, value): &(TextId, u32)| {
+            let bytes = texts.get(*text);
+            (State::new(SEED).end(bytes, bytes.len()), *text, *value)
+        };
+        let (whole, beginnings, ends) = (of(How::Whole), of(How::Beginning), of(How::End));
+        Self {
+            whole: Slots::new(whole.iter().map(by_beginning)),
+            beginning_lengths: lengths(texts, &beginnings),
+            beginnings: Slots::new(beginnings.iter().map(by_beginning)),
+            end_lengths: lengths(texts, &ends),
+            ends: Slots::new(ends.iter().map(by_end)),
+        }
+    }
+
+    /// What is registered under the value itself.
+    pub(super) fn whole(&self, texts: &Texts, value: &[u8]) -> Option<u32> {
+        if self.whole.slots.is_empty() {
+            return None;
+        }
+        self.whole
+            .find(hash::whole(SEED, value), |text, _| texts.get(text) == value)
+    }
+
+    /// What is registered under its beginnings, shortest first.
+    pub(super) fn beginnings(&self, texts: &Texts, value: &[u8], found: &mut impl FnMut(u32)) {
+        let mut state = State::new(SEED);
+        for length in &self.beginning_lengths {
+            let Some(beginning) = value.get(..*length as usize) else {
+                return;
+            };
+            let hash = state.beginning(value, beginning.len());
+            let here = self
+                .beginnings
+                .find(hash, |text, _| texts.get(text) == beginning);
+            if let Some(registered) = here {
+                found(registered);
+            }
+        }
+    }
+
+    /// What is registered under its ends, shortest first.
+    pub(super) fn ends(&self, texts: &Texts, value: &[u8], found: &mut impl FnMut(u32)) {
+        let mut state = State::new(SEED);
+        for length in &self.end_lengths {
+            let Some(start) = value.len().checked_sub(*length as usize) else {
+                return;
+            };
+            let end = &value[start..];
+            let hash = state.end(value, end.len());
+            if let Some(registered) = self.ends.find(hash, |text, _| texts.get(text) == end) {
+                found(registered);
+            }
+        }
+    }
+
+    /// All three.
+    pub(super) fn each(&self, texts: &Texts, value: &[u8], found: &mut impl FnMut(u32)) {
+        if let Some(registered) = self.whole(texts, value) {
+            found(registered);
+        }
+        self.beginnings(texts, value, found);
+        self.ends(texts, value, found);
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        let lengths = self.beginning_lengths.len() + self.end_lengths.len();
+        self.whole.memory()
+            + self.beginnings.memory()
+            + self.ends.memory()
+            + lengths * size_of::<u32>()
+    }
+}

@@ -1,0 +1,132 @@
+//! Policies as checked types: what a resource means once every value of it has been read. The control plane makes them,
+//! the wire carries them by their words, the proxy compiles them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::attribute::Attribute;
+use super::pattern::{Pattern, ValueError};
+
+/// Where a policy stands among resources.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PolicyName {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What a policy does to the requests that one of its rules matches.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// They may pass; where any ALLOW policy holds, nothing else may.
+    Allow,
+    /// They may not pass.
+    Deny,
+    /// They are marked.
+    Audit,
+    /// The provider of that name is asked first.
+    Custom(Arc<str>),
+}
+
+/// One policy that holds for a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Its name.
+    pub name: PolicyName,
+    /// Where it was written, for people: file and line.
+    pub origin: Option<Arc<str>>,
+    /// What it does.
+    pub action: Action,
+    /// Whether it only says what it would do.
+    pub dry_run: bool,
+    /// A request is matched when one of these matches. None of them: it never is.
+    pub rules: Vec<Rule>,
+}
+
+/// Terms that must all hold. None of them: always.
+pub type Terms = Vec<Term>;
+
+/// One rule: one of the sources, and one of the operations, and all conditions.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rule {
+    /// The sources, of which one must hold; an empty list asks nothing.
+    pub from: Vec<Terms>,
+    /// The operations, of which one must hold; an empty list asks nothing.
+    pub to: Vec<Terms>,
+    /// The conditions.
+    pub when: Terms,
+}
+
+/// One attribute against its lists: one of `any` must match unless that is empty, and none of `none` may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Term {
+    /// What is asked about.
+    pub attribute: Attribute,
+    /// `values`, `paths`, …
+    pub any: Vec<Pattern>,
+    /// `notValues`, `notPaths`, …
+    pub none: Vec<Pattern>,
+}
+
+impl Term {
+    /// Reads both lists as Istio does. `namespace` is the policy's: service accounts without one are in it.
+    pub fn parse<S: AsRef<str>>(
+        attribute: Attribute,
+        namespace: &str,
+        any: &[S],
+        none: &[S],
+    ) -> Result<Self, ValueError> {
+        let read = |values: &[S]| {
+            let read = |value: &S| Pattern::parse(&attribute, namespace, value.as_ref());
+            values.iter().map(read).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Self {
+            any: read(any)?,
+            none: read(none)?,
+            attribute,
+        })
+    }
+
+    /// Whether it asks nothing (both lists are empty). Istio leaves such terms out.
+    pub fn is_empty(&self) -> bool {
+        self.any.is_empty() && self.none.is_empty()
+    }
+}
+
+impl Rule {
+    /// Every term of every part.
+    pub fn terms(&self) -> impl Iterator<Item = &Term> {
+        let parts = self.from.iter().chain(&self.to);
+        parts.flatten().chain(&self.when)
+    }
+
+    /// What is left of it on a connection that is not HTTP, or where nobody can answer a key: an ALLOW rule that asks such
+    /// things matches nothing, any other is asked without them (so that a DENY rule reaches further, never less far).
+    pub fn answerable(&self, action: &Action, http: bool) -> Option<Self> {
+        let asked =
+            |term: &Term| term.attribute.is_answerable() && (http || !term.attribute.is_http());
+        let real = |term: &&Term| !term.is_empty();
+        if *action == Action::Allow && !self.terms().filter(real).all(asked) {
+            return None;
+        }
+        let keep = |terms: &Terms| {
+            terms
+                .iter()
+                .filter(|term| real(term) && asked(term))
+                .cloned()
+                .collect()
+        };
+        Some(Self {
+            from: self.from.iter().map(keep).collect(),
+            to: self.to.iter().map(keep).collect(),
+            when: keep(&self.when),
+        })
+    }
+}

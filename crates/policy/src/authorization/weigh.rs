@@ -1,0 +1,124 @@
+//! From "which rule of each group matches" to a verdict: CUSTOM before DENY before ALLOW, AUDIT beside them, dry-run
+//! policies apart. Both evaluators end here, so that they can only differ in what matches.
+
+use super::policy::{Action, Policy};
+use super::verdict::{
+    Ask, Denial, DryRun, DryRunVerdict, Outcome, Permit, Reason, RuleRef, Verdict,
+};
+
+/// Policies that are asked together: one action, enforced or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Group {
+    Custom,
+    Deny,
+    Allow,
+    Audit,
+    DryCustom,
+    DryDeny,
+    DryAllow,
+    DryAudit,
+}
+
+impl Group {
+    /// In the order of their numbers.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Custom,
+        Self::Deny,
+        Self::Allow,
+        Self::Audit,
+        Self::DryCustom,
+        Self::DryDeny,
+        Self::DryAllow,
+        Self::DryAudit,
+    ];
+
+    pub(super) fn of(policy: &Policy) -> Self {
+        match (&policy.action, policy.dry_run) {
+            (Action::Custom(_), false) => Self::Custom,
+            (Action::Deny, false) => Self::Deny,
+            (Action::Allow, false) => Self::Allow,
+            (Action::Audit, false) => Self::Audit,
+            (Action::Custom(_), true) => Self::DryCustom,
+            (Action::Deny, true) => Self::DryDeny,
+            (Action::Allow, true) => Self::DryAllow,
+            (Action::Audit, true) => Self::DryAudit,
+        }
+    }
+}
+
+/// Which groups have policies, with or without rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Groups {
+    present: u8,
+    several_providers: bool,
+}
+
+impl Groups {
+    pub(super) fn of<'a>(policies: impl Iterator<Item = &'a Policy>) -> Self {
+        let mut groups = Self::default();
+        let mut provider = None;
+        for policy in policies {
+            groups.present |= 1 << Group::of(policy) as u8;
+            if let Action::Custom(name) = &policy.action {
+                groups.several_providers |= *provider.get_or_insert(name) != name;
+            }
+        }
+        groups
+    }
+
+    pub(super) fn has(self, group: Group) -> bool {
+        self.present & 1 << group as u8 != 0
+    }
+}
+
+/// The outcome, given the first matching rule of a group on demand.
+pub(super) fn weigh(groups: &Groups, mut first: impl FnMut(Group) -> Option<RuleRef>) -> Outcome {
+    let mut find = |group| match groups.has(group) {
+        true => first(group),
+        false => None,
+    };
+    let deny = |rule| Denial {
+        reason: Reason::DenyRule,
+        rule: Some(rule),
+    };
+    let then = match find(Group::Deny) {
+        Some(rule) => Err(deny(rule)),
+        None if !groups.has(Group::Allow) => Ok(Permit::by(None)),
+        None => match find(Group::Allow) {
+            Some(rule) => Ok(Permit::by(Some(rule))),
+            None => Err(Denial {
+                reason: Reason::NotAllowed,
+                rule: None,
+            }),
+        },
+    };
+    let verdict = match (find(Group::Custom), then) {
+        (Some(rule), _) if groups.several_providers => Verdict::Denied(Denial {
+            reason: Reason::SeveralProviders,
+            rule: Some(rule),
+        }),
+        (Some(rule), then) => Verdict::Ask(Ask::new(rule, then)),
+        (None, Ok(permit)) => Verdict::Allowed(permit),
+        (None, Err(denial)) => Verdict::Denied(denial),
+    };
+    let audit = find(Group::Audit);
+    let mut dry = |group, matched_allows: bool| {
+        groups.has(group).then(|| {
+            let rule = find(group);
+            DryRunVerdict {
+                allowed: rule.is_some() == matched_allows,
+                rule,
+            }
+        })
+    };
+    let dry_run = DryRun {
+        allow: dry(Group::DryAllow, true),
+        deny: dry(Group::DryDeny, false),
+        custom: dry(Group::DryCustom, false),
+    };
+    Outcome {
+        verdict,
+        audit,
+        dry_run,
+    }
+}
