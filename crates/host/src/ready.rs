@@ -180,6 +180,18 @@ fn mark(socket: &OwnedFd, mark: u32) -> io::Result<()> {
 /// # Errors
 /// When the connection fails, or what comes back is not HTTP/1.
 pub fn http_get(address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
+    http("GET", address, path)
+}
+
+/// One `POST` without a body, one answer: for orders to processes that we started ourselves.
+///
+/// # Errors
+/// As [`http_get`].
+pub fn http_post(address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
+    http("POST", address, path)
+}
+
+fn http(method: &str, address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
     let context = |e: io::Error| io::Error::new(e.kind(), format!("http://{address}{path}: {e}"));
     let mut stream = TcpStream::connect_timeout(&address, ONE_QUESTION).map_err(context)?;
     stream
@@ -188,9 +200,13 @@ pub fn http_get(address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
     stream
         .set_write_timeout(Some(ONE_QUESTION))
         .map_err(context)?;
+    let body = match method {
+        "POST" => "Content-Length: 0\r\n",
+        _ => "",
+    };
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{body}Connection: close\r\n\r\n"
     )
     .map_err(context)?;
     let mut answer = Vec::new();

@@ -228,7 +228,10 @@ impl CertificateClient {
                     wait
                 }
             };
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.store.asked_to_renew() => {}
+            }
         }
     }
 

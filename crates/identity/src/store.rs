@@ -8,6 +8,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::{CertificateDer, TrustAnchor};
+use tokio::sync::Notify;
 use voile_model::{Identity, TrustDomain};
 
 use crate::keys::{KeyError, WorkloadCertificate, certificates_of};
@@ -136,6 +137,7 @@ pub struct CertificateStore {
     certificate: RwLock<Option<Arc<WorkloadCertificate>>>,
     trust: Arc<TrustStore>,
     trouble: RwLock<Option<String>>,
+    renewal: Notify,
 }
 
 impl CertificateStore {
@@ -162,6 +164,17 @@ impl CertificateStore {
 
     pub(crate) fn set_trouble(&self, trouble: Option<String>) {
         *self.trouble.write().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Wants a new certificate now, not at half of this one's life. Wishes that come while one is being fetched are one
+    /// wish; what is in hand is used until the new one is there.
+    pub fn ask_to_renew(&self) {
+        self.renewal.notify_one();
+    }
+
+    /// Resolves when somebody asked.
+    pub(crate) async fn asked_to_renew(&self) {
+        self.renewal.notified().await;
     }
 
     /// Whom handshakes trust.

@@ -18,6 +18,7 @@ use super::{dump, metrics};
 const HELP: &str = "\
 GET  /config_dump        what the control plane said, with versions, and which listeners are open
 GET  /certs              our certificate, its identity and expiry (never the key)
+POST /certs/renew        fetch a new certificate now; connections that are open go on
 GET  /logging            the level of the log; PUT or POST /logging?level=LEVEL changes it
 GET  /ready              200 when ready, 503 with the reasons when not
 GET  /stats/prometheus   metrics
@@ -70,6 +71,13 @@ async fn admin_page(
     match (&question.method, question.path.as_str()) {
         (&Method::GET, "/config_dump") => Answer::json(dump::configuration(&control.borrow())),
         (&Method::GET, "/certs") => Answer::json(dump::certificates(&control.borrow())),
+        (&Method::POST, "/certs/renew") => {
+            control.borrow().store.ask_to_renew();
+            Answer::text(
+                StatusCode::ACCEPTED,
+                "asked for; GET /certs shows the new serial\n",
+            )
+        }
         (&Method::GET, "/ready") => ready(&control),
         (&Method::GET, "/stats/prometheus" | "/metrics") => {
             Answer::metrics(metrics::page(&control).await, &question)
@@ -84,8 +92,8 @@ async fn admin_page(
         (&Method::GET, "/" | "/help") => Answer::text(StatusCode::OK, HELP),
         (
             _,
-            "/quitquitquit" | "/config_dump" | "/certs" | "/ready" | "/stats/prometheus"
-            | "/metrics" | "/logging",
+            "/quitquitquit" | "/config_dump" | "/certs" | "/certs/renew" | "/ready"
+            | "/stats/prometheus" | "/metrics" | "/logging",
         ) => Answer::text(
             StatusCode::METHOD_NOT_ALLOWED,
             "wrong method; GET /help tells the right one\n",
