@@ -95,6 +95,62 @@ impl CoreTime {
     }
 }
 
+/// What the cores did while they were not idle, all of them added up, in the kernel's own columns. They are sampled by the tick:
+/// what wakes by timers hides between ticks, so that their sum is less than what [`CoreTime`] says; their proportion is the use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CoreSplit {
+    /// In user mode, lowered priority included.
+    pub user_ns: u64,
+    /// In the kernel, for processes.
+    pub system_ns: u64,
+    /// In the kernel, for interrupts and what they left to be done: the network's receiving side.
+    pub softirq_ns: u64,
+    /// Taken by the hypervisor.
+    pub steal_ns: u64,
+}
+
+impl CoreSplit {
+    /// Reads `/proc/stat`.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not as expected.
+    pub fn now() -> io::Result<Self> {
+        let stat = fs::read_to_string("/proc/stat")?;
+        parse_core_split(&stat, tick().as_nanos() as u64).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "/proc/stat is not as expected")
+        })
+    }
+
+    /// What passed since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            user_ns: self.user_ns.saturating_sub(earlier.user_ns),
+            system_ns: self.system_ns.saturating_sub(earlier.system_ns),
+            softirq_ns: self.softirq_ns.saturating_sub(earlier.softirq_ns),
+            steal_ns: self.steal_ns.saturating_sub(earlier.steal_ns),
+        }
+    }
+}
+
+/// user nice system idle iowait irq softirq steal
+fn parse_core_split(stat: &str, tick_ns: u64) -> Option<CoreSplit> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = line
+        .split_ascii_whitespace()
+        .map_while(|word| word.parse().ok())
+        .collect();
+    let &[user, nice, system, _, _, irq, softirq, steal, ..] = ticks.as_slice() else {
+        return None;
+    };
+    Some(CoreSplit {
+        user_ns: (user + nice) * tick_ns,
+        system_ns: system * tick_ns,
+        softirq_ns: (irq + softirq) * tick_ns,
+        steal_ns: steal * tick_ns,
+    })
+}
+
 /// How many descriptors a process started by us may open; none when there is no limit.
 #[must_use]
 pub fn descriptor_limit() -> Option<u64> {
@@ -201,6 +257,19 @@ mod tests {
         for broken in ["cpu 1 2", "cpu 1 2 3 4 5 6 7 8\n", ""] {
             assert_eq!(parse_core_time(broken, 10, 1), None, "{broken}");
         }
+    }
+
+    #[test]
+    fn the_kernels_columns_are_told_apart() {
+        let split = parse_core_split("cpu  1 2 3 40 5 6 7 8 0 0\n", 10).expect("parses");
+        let expected = CoreSplit {
+            user_ns: 30,
+            system_ns: 30,
+            softirq_ns: 130,
+            steal_ns: 80,
+        };
+        assert_eq!(split, expected);
+        assert_eq!(parse_core_split("cpu  1 2 3\n", 10), None);
     }
 
     #[test]

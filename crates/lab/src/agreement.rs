@@ -112,19 +112,11 @@ pub fn agree(
     let stall = format!("{}ms:{}ms", STALL_EVERY.as_millis(), STALL.as_millis());
     let (slow, slow_at) = start(&["--size", &size, "--delay", &delay])?;
     let (stalling, stalling_at) = start(&["--size", &size, "--stall", &stall])?;
-    let lab = Lab {
-        voile: settings.voile.clone(),
-        folder: folder.path(),
-        echo: Echo {
-            http: slow_at,
-            tcp: slow_at,
-        },
-        workers: 1,
-        bounds: crate::bounds::Bounds::default(),
-        network: None,
-        upgradable: false,
-        stopped,
+    let echo = Echo {
+        http: slow_at,
+        tcp: slow_at,
     };
+    let lab = Lab::on_loopback(&settings.voile, folder.path(), echo, stopped);
     let stages = stages(slow_at, stalling_at, settings.slice);
     for (stage, server) in stages.iter().zip([&slow, &slow, &stalling]) {
         record.scenes.push(scene(&lab, settings, stage, server));

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use voile_host::child::Supervised;
+use voile_report::profile::Profile;
 use voile_report::record::{Contestant as Listed, Kind, Proof, Record, Run};
 
 use crate::contestants::{Contestant, Counts, Route, named};
@@ -14,8 +15,10 @@ use crate::find::Found;
 use crate::gate;
 use crate::generator::{Broken, Order};
 use crate::halls::Halls;
+use crate::hooks::{self, When};
 use crate::idle::measure_idle;
 use crate::plan::{Cell, Outfit, Plan, Planned, Way};
+use crate::profile;
 use crate::proof::{failures, prove};
 use crate::slice::measure;
 use crate::target::Lab;
@@ -384,11 +387,14 @@ impl<'a> Court<'a> {
             return Err(Broken::Stopped);
         }
         let sequence = record.runs.len() as u32 + 1;
-        let taken = if planned.cell.kind == Kind::Idle {
-            self.idle(planned)
-        } else {
-            self.measured(planned, sequence, record)
-        };
+        let taken = self.hook(planned, When::Before).and_then(|()| {
+            if planned.cell.kind == Kind::Idle {
+                self.idle(planned)
+            } else {
+                self.measured(planned, sequence, record)
+            }
+        });
+        let after = self.hook(planned, When::After);
         let mut taken = match taken {
             Ok(taken) => taken,
             Err(Broken::Stopped) => return Err(Broken::Stopped),
@@ -398,6 +404,14 @@ impl<'a> Court<'a> {
                 spoiled: false,
             },
         };
+        match after {
+            Err(Broken::Stopped) => return Err(Broken::Stopped),
+            Err(Broken::Failed(why)) => {
+                taken.run.invalid_reasons.push(why);
+                taken.run.valid = false;
+            }
+            Ok(()) => {}
+        }
         let run = &mut taken.run;
         run.round = self.round(planned);
         run.repeat = self.turn.repeat;
@@ -405,6 +419,19 @@ impl<'a> Court<'a> {
         run.sequence = sequence;
         run.started_seconds = self.turn.clock.seconds() - self.definition.slice.as_secs_f64();
         Ok(taken)
+    }
+
+    /// Does what the cell's hook says for that moment.
+    fn hook(&self, planned: &Planned, when: When) -> Result<(), Broken> {
+        let way = Way::of(&planned.cell);
+        let (lab, server) = self.halls.lab(&way.outfit).map_err(Broken::Failed)?;
+        let mut running = self.running.iter();
+        let its = running.find(|(outfit, contestant)| {
+            *outfit == way.outfit && contestant.name() == way.contestant
+        });
+        let mut instances = its.map_or_else(Vec::new, |(_, its)| its.instances(&way));
+        instances.push(server.clone());
+        hooks::around(&lab, self.definition, planned, when, &instances)
     }
 
     /// A slice in which nothing happens, with processes of its own.
@@ -510,6 +537,60 @@ impl<'a> Court<'a> {
         })
     }
 
+    /// Looks at each cell that was measured more closely, once.
+    pub(crate) fn profile_all(&mut self, record: &mut Record) {
+        record.profiles.clear();
+        let mut cells: Vec<&Cell> = self.definition.cells.iter().collect();
+        cells.retain(|cell| cell.kind != Kind::Idle && !self.broken.contains_key(&Way::of(cell)));
+        if cells.len() > profile::MAX_CELLS {
+            let left = cells.split_off(profile::MAX_CELLS).len();
+            let most = profile::MAX_CELLS;
+            record.notes.push(format!(
+                "Only the first {most} cells were looked at more closely, {left} were not."
+            ));
+        }
+        for cell in cells {
+            if self.halls.stopped() {
+                return;
+            }
+            (self.say)(&format!("looking at {cell}"));
+            match self.profile_one(cell, record) {
+                Ok(found) => record.profiles.push(found),
+                Err(Broken::Stopped) => return,
+                Err(Broken::Failed(why)) => {
+                    let note = format!("{cell} could not be looked at more closely: {why}");
+                    (self.say)(&note);
+                    record.notes.push(note);
+                }
+            }
+        }
+    }
+
+    fn profile_one(&mut self, cell: &Cell, record: &Record) -> Result<Profile, Broken> {
+        let way = Way::of(cell);
+        let order = self.order(cell, self.definition.slice, self.definition.seed);
+        let (lab, server) = self.halls.lab(&way.outfit).map_err(Broken::Failed)?;
+        let mut running = self.running.iter_mut();
+        let found = running.find(|(outfit, contestant)| {
+            *outfit == way.outfit && contestant.name() == cell.contestant
+        });
+        let (_, contestant) = found.ok_or_else(|| Broken::Failed("it does not run".to_owned()))?;
+        contestant.alive(&lab).map_err(Broken::Failed)?;
+        let route = contestant
+            .route(&lab, &way)
+            .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
+        let mut instances = contestant.instances(&way);
+        instances.push(contestant.server(&way).unwrap_or_else(|| server.clone()));
+        profile::look(&profile::Scene {
+            lab: &lab,
+            cell,
+            route: &route,
+            order: &order,
+            instances: &instances,
+            host: &record.environment.host,
+        })
+    }
+
     fn failed_run(planned: &Planned, why: String) -> Run {
         Run {
             invalid_reasons: vec![why],
@@ -552,7 +633,7 @@ fn uncounted(route: &Route, before: Counts, after: Counts, carried: u64) -> Vec<
                 .saturating_sub(*before.get(role).unwrap_or(&0));
             (grown < carried).then(|| {
                 format!(
-                    "the {role} counted {grown}, the generator {carried}: some went another way"
+                    "the {role} counted {grown} good answers, the generator {carried}: some went another way or were refused"
                 )
             })
         })
@@ -580,12 +661,12 @@ mod tests {
             (
                 110,
                 149,
-                Some("the server-sidecar counted 99, the generator 100"),
+                Some("the server-sidecar counted 99 good answers, the generator 100"),
             ),
             (
                 10,
                 150,
-                Some("the client-sidecar counted 0, the generator 100"),
+                Some("the client-sidecar counted 0 good answers, the generator 100"),
             ),
         ] {
             let said = uncounted(&route, counts(10, 50), counts(client, server), 100);

@@ -3,6 +3,8 @@
 mod cells;
 mod events;
 mod features;
+mod generated;
+mod hooks;
 mod near;
 mod place;
 mod targets;
@@ -19,6 +21,9 @@ use voile_report::record::{Kind, Target};
 use crate::plan::Cell;
 use cells::Asked;
 pub use events::{Action, Event};
+pub use generated::Generated;
+pub(crate) use generated::resources as generated_resources;
+pub use hooks::Hook;
 pub use place::{CpuSet, Isolation, Limits};
 use written::{Place, Written, WrittenValidity};
 
@@ -90,6 +95,8 @@ pub struct Definition {
     pub limits: Option<Limits>,
     /// What others published, to be set beside what is measured: of presets.
     pub claims: Vec<voile_report::claims::Claim>,
+    /// What is run before and after slices, by the names that cells use.
+    pub hooks: BTreeMap<String, Hook>,
     /// What is done in every slice, in order.
     pub events: Vec<Event>,
     /// What is asked for and not built, in words.
@@ -137,6 +144,10 @@ pub struct Validity {
     pub max_error_share: f64,
     /// Median of one half of the slice over that of the other.
     pub max_drift: f64,
+    /// Share of the machine's cores that is busy, where there is a schedule to keep.
+    pub max_machine_busy: f64,
+    /// Share of the generator's threads that is busy: beyond it the generator is what is measured.
+    pub max_generator_busy: f64,
     /// Whether a run that the generator itself calls invalid is left out. Not in a smoke test, which only shows that
     /// everything works, on machines too busy to measure anything.
     pub heed_generator: bool,
@@ -212,6 +223,7 @@ impl Definition {
             Duration::from_millis(100)..=MAX_SLICE,
         )?;
         let events = events::events(&place, std::mem::take(&mut written.events), slice)?;
+        let hooks = hooks::hooks(&place, &written)?;
         let Asked { cells, missing } = cells::cells(&place, &written, &mut variants)?;
         let isolation = place::isolation(&place, written.isolation.as_ref())?;
         let idle = cells.iter().any(|cell| cell.kind == Kind::Idle);
@@ -243,6 +255,7 @@ impl Definition {
             limits: place::limits(&place, written.limits.as_ref())?,
             claims: Vec::new(),
             cpus,
+            hooks,
             events,
             missing,
         })
@@ -267,6 +280,8 @@ impl Definition {
             self.validity.max_lateness = Duration::from_secs(10);
             self.validity.max_rate_error = 1.0;
             self.validity.max_drift = f64::INFINITY;
+            self.validity.max_machine_busy = f64::INFINITY;
+            self.validity.max_generator_busy = f64::INFINITY;
             self.validity.heed_generator = false;
         }
         if let Some(rounds) = overrides.rounds {
@@ -374,5 +389,15 @@ fn validity(
             Some(value) => place.number("max_drift", value, 1.0..=1000.0)?,
             None => unless(4.0, f64::INFINITY),
         },
+        max_machine_busy: share(
+            "max_machine_busy",
+            &written.max_machine_busy,
+            unless(0.95, f64::INFINITY),
+        )?,
+        max_generator_busy: share(
+            "max_generator_busy",
+            &written.max_generator_busy,
+            unless(0.9, f64::INFINITY),
+        )?,
     })
 }

@@ -13,6 +13,7 @@ use voile_report::events::{Event as Happened, Interval};
 use crate::contestants::{Contestant, Route};
 use crate::definition::{Action, Event};
 use crate::generator::{Broken, Generated, wait_until};
+use crate::hooks;
 use crate::plan::Way;
 use crate::target::Lab;
 
@@ -22,6 +23,8 @@ pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long one look may take.
 const LOOK_BOUND: Duration = Duration::from_millis(500);
+/// What sidecars offer each other.
+const SIDECARS_ALPN: [&str; 2] = ["istio-http/1.1", "istio"];
 /// Effects are looked for until so long before the next event, or the end.
 const APART: Duration = Duration::from_millis(50);
 /// So many good intervals in a row are a recovery.
@@ -42,6 +45,61 @@ pub(crate) enum Sign {
     Ready(SocketAddr, String),
     /// It takes connections.
     Listens(SocketAddr),
+    /// Proxies hold other certificates than before.
+    Renewed(Vec<Renewal>),
+}
+
+/// A proxy's certificate before it was told to fetch another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Renewal {
+    /// Where it tells of itself.
+    pub(crate) page: SocketAddr,
+    /// What it told before.
+    pub(crate) serial: String,
+    /// Where it shows its certificate to clients, and which it showed before (DER); who takes no calls shows none.
+    pub(crate) shown: Option<(SocketAddr, Vec<u8>)>,
+}
+
+impl Renewal {
+    /// What a proxy tells and shows now.
+    pub(crate) fn now(page: SocketAddr, listener: Option<SocketAddr>) -> Result<Self, String> {
+        let shown = |address| {
+            let leaf = voile_load::shown_certificate(address, &SIDECARS_ALPN, LOOK_BOUND)?;
+            Ok::<_, String>((address, leaf))
+        };
+        Ok(Self {
+            page,
+            serial: serial(page)?,
+            shown: listener.map(shown).transpose()?,
+        })
+    }
+
+    /// Its own word costs it nothing, so it is asked first; a handshake then shows whether it is true.
+    fn done(&self) -> bool {
+        if serial(self.page).is_ok_and(|serial| serial == self.serial) {
+            return false;
+        }
+        Self::now(self.page, self.shown.as_ref().map(|(at, _)| *at)).is_ok_and(|now| {
+            let other = match (&self.shown, &now.shown) {
+                (Some((_, before)), Some((_, now))) => before != now,
+                (None, _) => true,
+                (Some(_), None) => false,
+            };
+            other && now.serial != self.serial
+        })
+    }
+}
+
+/// The serial number that a proxy's page of certificates names.
+fn serial(page: SocketAddr) -> Result<String, String> {
+    let (status, body) = http_get(page, "/certs").map_err(|e| e.to_string())?;
+    let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    match told["certificate"]["serial"].as_str() {
+        Some(serial) => Ok(serial.to_owned()),
+        None => Err(format!(
+            "http://{page}/certs names no serial number ({status})"
+        )),
+    }
 }
 
 impl Sign {
@@ -65,6 +123,10 @@ impl Sign {
                 format!("a connection to the new process, tried every {every} ms")
             }
             Self::Ready(..) => format!("the new process's readiness, asked every {every} ms"),
+            Self::Renewed(_) => format!(
+                "each sidecar's page of certificates, asked every {every} ms until it names another, and then a handshake with the \
+                 server's sidecar that shows another"
+            ),
         }
     }
 
@@ -86,6 +148,7 @@ impl Sign {
                 })
             }
             Self::Listens(address) => TcpStream::connect_timeout(address, LOOK_BOUND).is_ok(),
+            Self::Renewed(renewals) => renewals.iter().all(Renewal::done),
             Self::Ready(address, path) => {
                 http_get(*address, path).is_ok_and(|(status, _)| status == 200)
             }
@@ -134,7 +197,7 @@ pub(crate) fn happen(
             ..Happened::default()
         };
         let sign = match &event.action {
-            Action::Hook(command) => hook(lab, contestant.name(), number, command),
+            Action::Hook(command) => hook(lab, contestant.name(), number, command)?,
             action => contestant.act(lab, action, way),
         };
         match sign {
@@ -165,19 +228,13 @@ fn hook(
     contestant: &str,
     number: usize,
     command: &[String],
-) -> Result<Sign, String> {
+) -> Result<Result<Sign, String>, Broken> {
     let name = format!("hook-{}", number + 1);
-    let mut child = lab
-        .free_process(&name, command[0].as_ref())
-        .args(&command[1..])
-        .env("VOILE_LAB_CONTESTANT", contestant)
-        .env("VOILE_LAB_FOLDER", lab.folder)
-        .start()
-        .map_err(|e| e.to_string())?;
-    match child.wait(HOOK_BOUND) {
-        Some(exit) if exit.is_success() => Ok(Sign::AtOnce("the command's end".to_owned())),
-        Some(exit) => Err(format!("{name} {exit}{}", lab.log_end(&name))),
-        None => Err(format!("{name} did not end within {HOOK_BOUND:?}")),
+    let spec = hooks::spec(lab, &name, contestant, command);
+    match hooks::run(lab, &name, spec, HOOK_BOUND) {
+        Ok(()) => Ok(Ok(Sign::AtOnce("the command's end".to_owned()))),
+        Err(Broken::Failed(why)) => Ok(Err(format!("{name}: {why}"))),
+        Err(Broken::Stopped) => Err(Broken::Stopped),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::find::Found;
 use crate::folder::{default_folder, placeless};
 use crate::gate;
 use crate::halls::Halls;
+use crate::hooks;
 use crate::idle::possible;
 use crate::ledger::{Keeping, Ledger, differs};
 use crate::slice::merge_histogram;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub found: Found,
     /// How often all of it runs, processes started anew each time, into one record; usually 1.
     pub repeats: u32,
+    /// Whether each cell is looked at more closely after all rounds.
+    pub profile: bool,
     /// How the user called us, for the record.
     pub command: String,
     /// Where the record is kept.
@@ -74,6 +77,7 @@ pub fn run(
 ) -> Result<Outcome, String> {
     voile_host::machine::raise_descriptor_limit();
     bounds::possible(&settings.definition)?;
+    hooks::possible(&settings.definition)?;
     let mut running = Running::begin(settings, say, stopped)?;
     let ended = running.all_repeats();
     match &ended {
@@ -181,6 +185,9 @@ impl<'a> Running<'a> {
             ledger.keep(record, histograms)
         };
         let kept = court.run_slices(&mut self.record, &mut self.histograms, &mut whole);
+        if settings.profile && repeat == settings.repeats.max(1) && kept.is_ok() {
+            court.profile_all(&mut self.record);
+        }
         court.stop_all();
         kept
     }

@@ -1,7 +1,7 @@
 //! The record folder: written once at the end of a run, and drawn again from itself.
 //!
 //! ```text
-//! record.json  report.html  results.csv  definition.toml  environment.json
+//! record.json  report.html  results.csv  definition.toml  environment.json  flames/<cell>-<role>.{folded,svg} (--profile)
 //! histograms/<cell>.hdr (merged, V2 base64)   samples/slices.jsonl (one line a slice: its run and its histogram)
 //! ```
 
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use voile_report::agreement::Agreement;
 use voile_report::generators::Generators;
 use voile_report::graph::GraphRecord;
-use voile_report::record::{Merged, Record, Run};
+use voile_report::record::{CellKey, Merged, Record, Run};
 use voile_report::summarise::summarise;
 
 use crate::experiment::Outcome;
@@ -85,9 +85,12 @@ impl Outcome {
     }
 }
 
-/// A name per cell, made of all that tells it from others.
 fn histogram_name(merged: &Merged) -> String {
-    let cell = &merged.cell;
+    format!("{}.hdr", cell_name(&merged.cell))
+}
+
+/// A name per cell, made of all that tells it from others.
+fn cell_name(cell: &CellKey) -> String {
     let tls = if cell.tls { "mtls" } else { "plaintext" };
     let rate = match cell.rate {
         0 => "max".to_owned(),
@@ -101,7 +104,7 @@ fn histogram_name(merged: &Merged) -> String {
         .map(|word| format!("-{word}"))
         .collect();
     format!(
-        "{}-{}-{tls}-{}-{}-{rate}-{}{shape}.hdr",
+        "{}-{}-{tls}-{}-{}-{rate}-{}{shape}",
         cell.contestant, cell.mode, cell.protocol, cell.arrival, cell.connections
     )
 }
@@ -114,7 +117,23 @@ fn draw(record: &Record, folder: &Path) -> Result<(), String> {
     write(
         &folder.join("results.csv"),
         &voile_report::csv::render(record),
-    )
+    )?;
+    flames(record, folder)
+}
+
+/// Each flame graph by itself, and its stacks as other tools take them.
+fn flames(record: &Record, folder: &Path) -> Result<(), String> {
+    let folder = folder.join("flames");
+    for profile in record.profiles.iter().filter(|p| !p.flames.is_empty()) {
+        make(&folder)?;
+        let cell = cell_name(&profile.cell);
+        for flame in &profile.flames {
+            let name = |end: &str| folder.join(format!("{cell}-{}.{end}", flame.role));
+            write(&name("folded"), &flame.folded())?;
+            write(&name("svg"), &voile_report::profile::svg(flame))?;
+        }
+    }
+    Ok(())
 }
 
 /// A file format of plots.

@@ -35,6 +35,11 @@ pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
             "median latency of the slice's halves within a factor of {}",
             validity.max_drift
         ),
+        format!(
+            "at most {} of the generator's threads busy (of a proxy's cells), and {} of the machine's cores where there is a schedule",
+            percent(validity.max_generator_busy),
+            percent(validity.max_machine_busy)
+        ),
         "the generator calls the run valid itself, its lateness apart".to_owned(),
         "the samplers' window lies inside the generator's measured part".to_owned(),
         "every proxy on the path counted at least the requests sent".to_owned(),
@@ -66,6 +71,7 @@ pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated)
             run.rate
         ));
     }
+    reasons.extend(saturated(validity, run, generated));
     let failed = run.errors as f64 / (generated.scheduled.max(1)) as f64;
     if failed > validity.max_error_share {
         let kinds: Vec<String> = generated
@@ -95,15 +101,83 @@ pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated)
     reasons
 }
 
+/// Whether generator or machine were at their end, so that what was measured is theirs and not the contestant's.
+fn saturated(validity: &Validity, run: &Run, generated: &Generated) -> Vec<String> {
+    let mut reasons = Vec::new();
+    let mut processes = run.processes.iter();
+    let threads = generated.options.threads.max(1);
+    let load = processes.find(|process| process.role == "load");
+    let busy = load.map_or(0.0, |load| load.vcpu / f64::from(threads));
+    let scheduled = run.kind == Kind::Latency;
+    // At most without a proxy is what generator and server can do, whoever of the two ends it.
+    let floor = !scheduled && run.key().is_baseline();
+    if busy > validity.max_generator_busy && !floor {
+        reasons.push(format!(
+            "generator saturated: {} of its {threads} thread{} busy, bound {}",
+            percent(busy),
+            if threads == 1 { "" } else { "s" },
+            percent(validity.max_generator_busy)
+        ));
+    }
+    if let Some(busy) = run
+        .machine_busy
+        .filter(|busy| scheduled && *busy > validity.max_machine_busy)
+    {
+        reasons.push(format!(
+            "machine saturated: {} of its cores busy, bound {}",
+            percent(busy),
+            percent(validity.max_machine_busy)
+        ));
+    }
+    reasons
+}
+
 #[cfg(test)]
 mod tests {
+    use voile_report::record::Process;
+
     use super::*;
     use crate::definition::quick;
+
+    fn load(vcpu: f64) -> Process {
+        Process {
+            role: "load".to_owned(),
+            vcpu,
+            ..Process::default()
+        }
+    }
+
+    #[test]
+    fn who_saturates_a_contestant_may_not_be_saturated_itself() {
+        let cases = [("baseline", 0), ("relay", 1)];
+        for (contestant, expected) in cases {
+            let run = Run {
+                contestant: contestant.to_owned(),
+                mode: if contestant == "baseline" {
+                    "baseline"
+                } else {
+                    "both"
+                }
+                .to_owned(),
+                kind: Kind::Saturation,
+                machine_busy: Some(1.0),
+                processes: vec![load(0.98)],
+                ..Run::default()
+            };
+            let generated = Generated {
+                valid: true,
+                scheduled: 1000,
+                ..Generated::default()
+            };
+            let reasons = reasons(&quick(), &run, &generated);
+            assert_eq!(reasons.len(), expected, "{contestant}: {reasons:?}");
+        }
+    }
 
     #[test]
     fn each_bound_is_named_when_it_is_broken() {
         type Break = fn(&mut Run, &mut Generated);
-        let cases: [(&str, Break); 7] = [
+        let cases: [(&str, Break); 10] = [
             ("", |_, _| {}),
             ("generator late", |_, g| g.lateness_us.p99 = 1_001),
             ("rate missed", |r, _| r.achieved_rps = 900.0),
@@ -112,6 +186,20 @@ mod tests {
                 g.errors.insert("size".to_owned(), 3);
             }),
             ("drift", |_, g| g.drift = Some(4.5)),
+            ("machine saturated: 99.0 %", |r, _| {
+                r.machine_busy = Some(0.99);
+            }),
+            (
+                "generator saturated: 97.0 % of its 1 thread busy",
+                |r, g| {
+                    r.processes = vec![load(0.97)];
+                    g.options.threads = 1;
+                },
+            ),
+            ("", |r, g| {
+                r.processes = vec![load(0.97)];
+                g.options.threads = 2;
+            }),
             ("generator: why", |_, g| {
                 g.valid = false;
                 g.invalid_reasons = vec!["why".to_owned()];

@@ -65,6 +65,7 @@ pub(crate) struct Generated {
     pub(crate) halves_us: Vec<Percentiles>,
     pub(crate) latency_histogram: String,
     pub(crate) interrupted: bool,
+    pub(crate) options: Options,
     pub(crate) interval_ms: u64,
     pub(crate) intervals: Vec<CountedInterval>,
     /// Of bulk.
@@ -72,6 +73,13 @@ pub(crate) struct Generated {
     /// Median of one half over that of the other, the larger way round.
     #[serde(skip)]
     pub(crate) drift: Option<f64>,
+}
+
+/// How the generator says it was set up.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Options {
+    pub(crate) threads: u32,
 }
 
 /// What the generator counted in a short interval.

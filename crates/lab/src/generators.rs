@@ -129,16 +129,8 @@ pub fn measure_generators(
     let (http_server, http) = start_echo(&settings.voile, folder.path(), HTTP, &wide, stopped)?;
     let (tcp_server, tcp) = start_echo(&settings.voile, folder.path(), TCP, &wide, stopped)?;
     let servers = [&http_server, &tcp_server].map(voile_host::child::Supervised::group_pids);
-    let lab = Lab {
-        voile: settings.voile.clone(),
-        folder: folder.path(),
-        echo: Echo { http, tcp },
-        workers: 1,
-        bounds: crate::bounds::Bounds::default(),
-        network: None,
-        upgradable: false,
-        stopped,
-    };
+    let echo = Echo { http, tcp };
+    let lab = Lab::on_loopback(&settings.voile, folder.path(), echo, stopped);
     record.scenes = scenes();
     let mut turns: Vec<(usize, &str)> = Vec::new();
     for (at, scene) in record.scenes.iter().enumerate() {

@@ -8,7 +8,7 @@ use voile_host::child::Supervised;
 
 use crate::bounds::Bounds;
 use crate::contestants::Instance;
-use crate::definition::{Action, Definition, Isolation};
+use crate::definition::{Action, Definition, Generated, Isolation};
 use crate::network::{self, Network, Visit};
 use crate::plan::Outfit;
 use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
@@ -19,6 +19,7 @@ pub(crate) struct Hall {
     pub(crate) echo: Echo,
     pub(crate) workers: u32,
     pub(crate) bounds: Bounds,
+    pub(crate) generated: Generated,
     pub(crate) server: Instance,
 }
 
@@ -72,6 +73,7 @@ impl<'a> Halls<'a> {
                     bounds: bounds.clone(),
                     network: network.as_ref(),
                     upgradable: false,
+                    generated: Generated::new(),
                     stopped,
                 };
                 let served = serve(lab, by_cpus.len(), tcp_serves, &mut servers)?;
@@ -83,6 +85,7 @@ impl<'a> Halls<'a> {
                 echo,
                 workers: outfit.workers.unwrap_or(definition.workers),
                 bounds,
+                generated: outfit.generated.clone(),
                 server,
             };
             halls.insert(outfit, hall);
@@ -113,6 +116,7 @@ impl<'a> Halls<'a> {
             bounds: hall.bounds.clone(),
             network: self.network.as_ref(),
             upgradable: self.upgradable,
+            generated: hall.generated.clone(),
             stopped: self.stopped,
         };
         Ok((lab, &hall.server))

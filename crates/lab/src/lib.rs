@@ -21,6 +21,7 @@ mod generator;
 mod generators;
 mod graph;
 mod halls;
+mod hooks;
 mod idle;
 mod impostor;
 mod ledger;
@@ -28,6 +29,7 @@ mod network;
 mod places;
 mod plan;
 mod preset;
+mod profile;
 mod proof;
 mod slice;
 mod target;
@@ -35,8 +37,8 @@ mod wire;
 
 pub use agreement::{AgreementSettings, agree, write_agreement};
 pub use definition::{
-    Action, CpuSet, Definition, DefinitionError, Event, Isolation, Limits, Only, Overrides,
-    Variant, quick,
+    Action, CpuSet, Definition, DefinitionError, Event, Generated, Hook, Isolation, Limits, Only,
+    Overrides, Variant, quick,
 };
 pub use experiment::{Outcome, Settings, run};
 pub use find::{Found, Nginx, Peer, fortio, peers};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use voile_report::record::Kind;
 
-use crate::definition::Definition;
+use crate::definition::{Definition, Generated};
 use crate::idle::{SETTLE, possible};
 
 /// What a slice costs beside its load: starting the generator, reading samplers. Measured, rounded up.
@@ -14,6 +14,8 @@ const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
 /// What an idle slice costs beside its time: starting and ending processes, and opening a connection. Measured, rounded up.
 const IDLE_OVERHEAD: Duration = Duration::from_secs(1);
 const IDLE_CONNECTION: Duration = Duration::from_micros(700);
+/// What a slice of a closer look costs beside its load: tools start, and tell what they saw. Measured, rounded up.
+const LOOK_OVERHEAD: Duration = Duration::from_millis(700);
 /// Starting, proving and stopping one contestant.
 const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
 
@@ -37,6 +39,8 @@ pub(crate) struct Outfit {
     pub(crate) workers: Option<u32>,
     /// The CPU set; empty is all cores.
     pub(crate) cpus: String,
+    /// What the mesh holds by number.
+    pub(crate) generated: Generated,
 }
 
 impl Outfit {
@@ -44,13 +48,18 @@ impl Outfit {
         Self {
             workers: cell.shape.workers,
             cpus: cell.shape.cpus.clone(),
+            generated: cell.shape.generated.clone(),
         }
     }
 
     /// A name for its folder.
     pub(crate) fn folder(&self) -> String {
         let workers = self.workers.map_or(String::new(), |n| n.to_string());
-        format!("outfit-{workers}-{}", self.cpus)
+        let mesh = self
+            .generated
+            .iter()
+            .map(|(kind, n)| format!("-{n}-{kind}"));
+        format!("outfit-{workers}-{}{}", self.cpus, mesh.collect::<String>())
     }
 }
 
@@ -95,6 +104,9 @@ impl fmt::Display for Way {
         }
         if !outfit.cpus.is_empty() {
             write!(f, " CPU set {}", outfit.cpus)?;
+        }
+        for (kind, number) in &outfit.generated {
+            write!(f, " {number} {kind}")?;
         }
         Ok(())
     }
@@ -165,6 +177,15 @@ impl Plan {
         self.left(0) + CONTESTANT_OVERHEAD * self.contestants
     }
 
+    /// About how long it takes to look at the cells more closely, after all rounds.
+    #[must_use]
+    pub fn looking(definition: &Definition) -> Duration {
+        let cells = definition.cells.iter();
+        let looked_at = cells.filter(|cell| cell.kind != Kind::Idle).count();
+        let looked_at = looked_at.min(crate::profile::MAX_CELLS) as u32;
+        (definition.warmup + definition.slice + LOOK_OVERHEAD) * 3 * looked_at
+    }
+
     /// How many slices lie before that round.
     pub(crate) fn before_round(&self, round: u32) -> usize {
         self.slices
@@ -197,6 +218,13 @@ impl Plan {
                 ""
             };
             let _ = writeln!(text, "  {count} slices of {cell}{note}");
+        }
+        if self
+            .slices
+            .iter()
+            .any(|planned| !planned.cell.shape.hook.is_empty())
+        {
+            text.push_str("  what hooks take is not known and not counted\n");
         }
         let _ = writeln!(
             text,

@@ -174,7 +174,7 @@ fn counted(
     let claim = if way.protocol == "tcp" {
         "each proxy's own counter grew by the connections opened"
     } else {
-        "each proxy's own counter grew by the requests sent"
+        "each proxy's own counter of good answers grew by the requests sent"
     };
     if route.proxies().next().is_none() {
         return check(

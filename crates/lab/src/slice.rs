@@ -12,10 +12,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use voile_host::cgroup::Throttling;
 use voile_host::child::Supervised;
-use voile_host::machine::CoreTime;
+use voile_host::machine::{CoreSplit, CoreTime};
 use voile_host::sampler::{Holdings, Usage};
 use voile_load::samples::Samples;
-use voile_report::record::{Process, Run};
+use voile_report::record::{MachineSplit, Process, Run};
 
 use crate::contestants::{Instance, Route};
 use crate::events;
@@ -37,6 +37,7 @@ struct Reading {
     at: Instant,
     wall: SystemTime,
     machine: Option<CoreTime>,
+    split: Option<CoreSplit>,
     usage: Vec<Usage>,
     throttling: Vec<Option<Throttling>>,
 }
@@ -51,6 +52,7 @@ impl Reading {
             at: Instant::now(),
             wall: SystemTime::now(),
             machine: CoreTime::now().ok(),
+            split: CoreSplit::now().ok(),
             usage,
             throttling: instances
                 .iter()
@@ -128,6 +130,16 @@ fn charge(run: &mut Run, instances: &[Instance], before: &Reading, after: &Readi
         let used = after.since(before);
         run.machine_cpu_us_per_request = Some(used.busy_ns() as f64 / 1000.0 / requests);
         run.machine_busy = Some(used.busy_share());
+    }
+    if let (Some(before), Some(after)) = (before.split, after.split) {
+        let used = after.since(before);
+        let each = |ns: u64| ns as f64 / 1000.0 / requests;
+        run.machine_split_sampled = Some(MachineSplit {
+            user_us_per_request: each(used.user_ns),
+            system_us_per_request: each(used.system_ns),
+            softirq_us_per_request: each(used.softirq_ns),
+            steal_us_per_request: each(used.steal_ns),
+        });
     }
     for (at, instance) in instances.iter().enumerate() {
         let used = after.usage[at].since(before.usage[at]);
@@ -207,6 +219,7 @@ mod tests {
                 wall + after + Duration::from_millis(step.unsigned_abs())
             },
             machine: None,
+            split: None,
             usage: Vec::new(),
             throttling: Vec::new(),
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::bounds::Bounds;
 use crate::contestants::{Hop, Spot};
+use crate::definition::Generated;
 use crate::network::Network;
 
 use voile_host::child::{Output, Spec, Supervised};
@@ -55,16 +56,39 @@ pub(crate) struct Lab<'a> {
     pub(crate) network: Option<&'a Network>,
     /// Whether proxies are started so that a new process can take over from them.
     pub(crate) upgradable: bool,
+    /// What its mesh holds by number.
+    pub(crate) generated: Generated,
     /// Whether the user asked to end.
     pub(crate) stopped: &'a dyn Fn() -> bool,
 }
 
 impl<'a> Lab<'a> {
+    /// Without proxies, bounds or networks.
+    pub(crate) fn on_loopback(
+        voile: &Path,
+        folder: &'a Path,
+        echo: Echo,
+        stopped: &'a dyn Fn() -> bool,
+    ) -> Self {
+        Self {
+            voile: voile.to_owned(),
+            folder,
+            echo,
+            workers: 1,
+            bounds: Bounds::default(),
+            network: None,
+            upgradable: false,
+            generated: Generated::new(),
+            stopped,
+        }
+    }
+
     /// The same, where processes of these roles start in these places.
     pub(crate) fn with_places<const N: usize>(&self, places: [(&'static str, Place); N]) -> Self {
         Lab {
             voile: self.voile.clone(),
             bounds: self.bounds.with_places(places),
+            generated: self.generated.clone(),
             ..*self
         }
     }
@@ -178,6 +202,7 @@ pub(crate) fn start_echo_bound(
         bounds: bounds.clone(),
         network: None,
         upgradable: false,
+        generated: Generated::new(),
         stopped,
     };
     let tcp = serves != HTTP;

@@ -35,7 +35,26 @@ pub(crate) struct Seen {
     pub(crate) tls_records: u64,
     /// What the server's hello negotiated, if one was seen.
     pub(crate) hello: Option<Hello>,
+    /// Of a timed capture.
+    pub(crate) timed: Timed,
 }
+
+/// What a timed capture counts within its window.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Timed {
+    /// Both ways, acknowledgements included. Loopback and offloading devices carry segments that a wire would see in pieces.
+    pub(crate) packets: u64,
+    /// Of all of them, from the IP header on.
+    pub(crate) wire_bytes: u64,
+    /// From the last segment of a request to the first of its answer, by the kernel's clock.
+    pub(crate) answers_ns: Vec<u64>,
+}
+
+/// From when to when a capture is timed, in nanoseconds of Unix time.
+pub(crate) type Window = (u64, u64);
+
+/// The most answers whose times are kept on one hop.
+const MAX_ANSWERS: usize = 1 << 20;
 
 /// What a TLS server's hello says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +107,18 @@ impl Capture {
     /// # Errors
     /// When packet sockets are not permitted here.
     pub(crate) fn start(hops: &[Hop], marker: &str) -> io::Result<Self> {
+        Self::begin(hops, marker, None)
+    }
+
+    /// Begins to watch these hops, and to time what travels within the window.
+    ///
+    /// # Errors
+    /// As [`Capture::start`].
+    pub(crate) fn timed(hops: &[Hop], window: Window) -> io::Result<Self> {
+        Self::begin(hops, "", Some(window))
+    }
+
+    fn begin(hops: &[Hop], marker: &str, window: Option<Window>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let here: Vec<usize> = (0..hops.len())
             .filter(|at| hops[*at].spot.is_none())
@@ -107,7 +138,8 @@ impl Capture {
                 ),
             };
             let listeners = group.iter().map(|at| hops[*at].address).collect();
-            let watched = Watch::new(listeners, marker.as_bytes().to_vec());
+            let mut watched = Watch::new(listeners, marker.as_bytes().to_vec());
+            watched.window = window;
             let told = Arc::clone(&stop);
             let thread = thread::spawn(move || receive(&socket, watched, copies, &told));
             threads.push((group, thread));
@@ -215,6 +247,21 @@ fn lost(socket: &OwnedFd) -> u64 {
     if result == 0 { statistics[1].into() } else { 0 }
 }
 
+/// When the packet that was read last came, in nanoseconds of Unix time.
+#[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+fn received_at(socket: &OwnedFd) -> Option<u64> {
+    /// `SIOCGSTAMPNS` of linux/sockios.h.
+    const STAMP: libc::Ioctl = 0x8907;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel writes one timespec into `time`.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), STAMP, &raw mut time) };
+    let time = (result == 0).then_some(time)?;
+    Some(time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned())
+}
+
 /// `copies`: the device shows each packet twice, going out and coming in.
 fn receive(
     socket: &OwnedFd,
@@ -228,7 +275,12 @@ fn receive(
             Ok((_, true)) if copies => {}
             Ok((length, _)) => {
                 if let Some(segment) = parse_ipv4_tcp(&buffer[..length]) {
-                    watch.segment(&segment);
+                    if watch.window.is_some() {
+                        let at = received_at(socket);
+                        watch.time(&segment, length, at.unwrap_or(0));
+                    } else {
+                        watch.segment(&segment);
+                    }
                 }
             }
             // Only once nothing more is queued may we end.
@@ -312,6 +364,9 @@ struct Watch {
     tails: HashMap<(SocketAddr, SocketAddr), Tail>,
     /// The first bytes of each server's answer, until its hello is understood.
     hellos: HashMap<(SocketAddr, SocketAddr), Vec<u8>>,
+    window: Option<Window>,
+    /// When the last segment of a request came that is not answered yet, by client and listener.
+    asked: HashMap<(SocketAddr, SocketAddr), u64>,
 }
 
 impl Watch {
@@ -323,6 +378,41 @@ impl Watch {
             seen,
             tails: HashMap::new(),
             hellos: HashMap::new(),
+            window: None,
+            asked: HashMap::new(),
+        }
+    }
+
+    /// Counts a packet and, where it ends the wait for an answer, how long that was.
+    fn time(&mut self, segment: &Segment<'_>, length: usize, at: u64) {
+        let Some((from, until)) = self
+            .window
+            .filter(|(from, until)| (*from..*until).contains(&at))
+        else {
+            return;
+        };
+        let hop = |address| {
+            let mut listeners = self.listeners.iter();
+            listeners.position(|listener| *listener == address)
+        };
+        let (hop, inwards) = match (hop(segment.to), hop(segment.from)) {
+            (Some(hop), _) => (hop, true),
+            (None, Some(hop)) => (hop, false),
+            (None, None) => return,
+        };
+        let timed = &mut self.seen[hop].timed;
+        timed.packets += 1;
+        timed.wire_bytes += length as u64;
+        if segment.payload.is_empty() {
+            return;
+        }
+        if inwards {
+            self.asked.insert((segment.from, segment.to), at);
+        } else if let Some(asked) = self.asked.remove(&(segment.to, segment.from))
+            && timed.answers_ns.len() < MAX_ANSWERS
+            && (from..until).contains(&asked)
+        {
+            timed.answers_ns.push(at.saturating_sub(asked));
         }
     }
 
@@ -490,6 +580,41 @@ mod tests {
         );
         assert_eq!(see(begin, true, ""), (2, 15), "SYN");
         assert_eq!(see(begin, false, "needle"), (3, 21));
+    }
+
+    #[test]
+    fn answers_are_timed_from_the_end_of_their_request_within_the_window() {
+        let (client, server) = (address("127.0.0.1:9"), address("127.0.0.2:80"));
+        let mut watch = Watch::new(vec![server], Vec::new());
+        watch.window = Some((100, 1000));
+        for (inwards, payload, at) in [
+            (true, "too early", 90),
+            (false, "answer", 110),
+            (true, "half a request", 200),
+            (true, "the other half", 230),
+            (false, "", 240),
+            (false, "answer", 300),
+            (false, "more of it", 310),
+            (true, "request", 990),
+            (false, "too late", 1000),
+        ] {
+            let (from, to) = if inwards {
+                (client, server)
+            } else {
+                (server, client)
+            };
+            let segment = Segment {
+                from,
+                to,
+                sequence: 0,
+                opens: false,
+                payload: payload.as_bytes(),
+            };
+            watch.time(&segment, 40 + payload.len(), at);
+        }
+        let timed = &watch.seen[0].timed;
+        assert_eq!((timed.packets, timed.answers_ns.as_slice()), (7, &[70][..]));
+        assert_eq!(timed.wire_bytes, 7 * 40 + 6 + 14 + 14 + 6 + 10 + 7);
     }
 
     #[test]

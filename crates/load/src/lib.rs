@@ -46,5 +46,5 @@ pub use profile::Part;
 pub use run::run;
 pub use schedule::Arrival;
 pub use stop::Stop;
-pub use tls::{Tls, TlsOptions};
+pub use tls::{Tls, TlsOptions, shown_certificate};
 pub use view::Progress;

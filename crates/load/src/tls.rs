@@ -1,8 +1,10 @@
 //! TLS between a wire and its socket: who is trusted, who we are, and what was agreed. Handshakes are whole by default, because
 //! resumed ones cost a fraction and hide what a new client pays.
 
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -130,6 +132,46 @@ impl Tls {
     pub(crate) fn connect(&self) -> Result<Box<ClientConnection>, rustls::Error> {
         ClientConnection::new(Arc::clone(&self.config), self.name.clone()).map(Box::new)
     }
+}
+
+/// The certificate (DER) that whoever listens there shows to a client which trusts anybody, offers these protocols and has
+/// no certificate of its own. That the server then hangs up on such a client does not matter.
+///
+/// # Errors
+/// Nobody listens, or no certificate is shown within the bound.
+pub fn shown_certificate(
+    address: SocketAddr,
+    protocols: &[&str],
+    bound: Duration,
+) -> Result<Vec<u8>, String> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        .with_no_client_auth();
+    let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
+    config.alpn_protocols = protocols.collect();
+    config.resumption = Resumption::disabled();
+    let name = ServerName::IpAddress(address.ip().into());
+    let mut connection =
+        ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
+    let told = |error: std::io::Error| format!("{address}: {error}");
+    let mut stream = TcpStream::connect_timeout(&address, bound).map_err(told)?;
+    stream.set_read_timeout(Some(bound)).map_err(told)?;
+    stream.set_write_timeout(Some(bound)).map_err(told)?;
+    let deadline = Instant::now() + bound;
+    while connection.peer_certificates().is_none() && Instant::now() < deadline {
+        let (read, written) = connection.complete_io(&mut stream).map_err(told)?;
+        if (read, written) == (0, 0) {
+            break;
+        }
+    }
+    let shown = connection.peer_certificates().and_then(<[_]>::first);
+    shown
+        .map(|leaf| leaf.to_vec())
+        .ok_or_else(|| format!("{address} shows no certificate"))
 }
 
 /// Version, suite, key exchange and ALPN of a connection that has shaken hands.

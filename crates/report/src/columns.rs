@@ -25,7 +25,7 @@ const fn column(title: &'static str, figure: &'static str, show: fn(f64) -> Stri
     }
 }
 
-static ALL: [Column; 16] = [
+static ALL: [Column; 21] = [
     Column {
         divided: false,
         ..column("p50", "latency_us.p50", duration)
@@ -61,7 +61,44 @@ static ALL: [Column; 16] = [
             duration,
         )
     },
+    Column {
+        page_only: true,
+        divided: false,
+        ..column(
+            "user/request/sidecar (sampled)",
+            "sidecar.user_us_per_request_sampled",
+            duration,
+        )
+    },
+    Column {
+        page_only: true,
+        divided: false,
+        ..column(
+            "kernel/request/sidecar (sampled)",
+            "sidecar.system_us_per_request_sampled",
+            duration,
+        )
+    },
+    Column {
+        page_only: true,
+        divided: false,
+        ..column(
+            "machine's softirq/request (sampled)",
+            "machine_softirq_us_per_request_sampled",
+            duration,
+        )
+    },
     column("RSS/sidecar", "sidecar.rss_bytes", bytes),
+    Column {
+        page_only: true,
+        divided: false,
+        ..column("PSS/sidecar", "sidecar.pss_bytes", bytes)
+    },
+    Column {
+        page_only: true,
+        divided: false,
+        ..column("heap and stacks/sidecar", "sidecar.anonymous_bytes", bytes)
+    },
     column("RSS/sidecar, idle", "sidecar.idle_rss_bytes", bytes),
     column("CPU/sidecar, idle", "sidecar.idle_cpu", core_share),
     column(

@@ -3,7 +3,7 @@
 
 use crate::record::{Record, Summary};
 
-const COLUMNS: [&str; 26] = [
+const COLUMNS: [&str; 40] = [
     "StartTime",
     "ActualDuration",
     "Labels",
@@ -30,6 +30,20 @@ const COLUMNS: [&str; 26] = [
     "cpu_us_per_request_per_sidecar",
     "machine_cpu_us_per_request",
     "rss_bytes_per_sidecar",
+    "kind",
+    "protocol",
+    "shape",
+    "cpu_us_user_sampled_per_sidecar",
+    "cpu_us_system_sampled_per_sidecar",
+    "machine_us_softirq_sampled",
+    "ctx_switches_per_request_per_sidecar",
+    "pss_bytes_per_sidecar",
+    "anonymous_bytes_per_sidecar",
+    "bytes_per_idle_connection",
+    "cpu_us_per_request_load",
+    "cpu_us_per_request_server",
+    "cpu_us_per_request_control",
+    "gigabits_per_second",
 ];
 
 /// Draws the table.
@@ -47,7 +61,7 @@ pub fn render(record: &Record) -> String {
     text
 }
 
-fn line(record: &Record, summary: &Summary) -> [String; 26] {
+fn line(record: &Record, summary: &Summary) -> [String; 40] {
     let figure = |name: &str| summary.figures.get(name).map(|estimate| estimate.median);
     let whole = |name: &str| figure(name).map_or_else(String::new, |value| format!("{value:.0}"));
     let scaled = |name: &str, by: f64, digits: usize| {
@@ -84,6 +98,20 @@ fn line(record: &Record, summary: &Summary) -> [String; 26] {
         scaled("sidecar.cpu_us_per_request", 1.0, 2),
         scaled("machine_cpu_us_per_request", 1.0, 2),
         whole("sidecar.rss_bytes"),
+        format!("{:?}", summary.kind).to_lowercase(),
+        summary.protocol.clone(),
+        summary.shape.to_string(),
+        scaled("sidecar.user_us_per_request_sampled", 1.0, 2),
+        scaled("sidecar.system_us_per_request_sampled", 1.0, 2),
+        scaled("machine_softirq_us_per_request_sampled", 1.0, 2),
+        scaled("sidecar.ctx_switches_per_request", 1.0, 3),
+        whole("sidecar.pss_bytes"),
+        whole("sidecar.anonymous_bytes"),
+        whole("sidecar.bytes_per_connection"),
+        scaled("load.cpu_us_per_request", 1.0, 2),
+        scaled("server.cpu_us_per_request", 1.0, 2),
+        scaled("control.cpu_us_per_request", 1.0, 2),
+        scaled("gigabits_per_second", 1.0, 3),
     ]
 }
 

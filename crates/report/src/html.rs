@@ -2,6 +2,7 @@
 //! plots, then everything needed to doubt them.
 
 mod evidence;
+mod profile;
 
 use std::fmt::Write as _;
 
@@ -67,6 +68,7 @@ pub fn render(record: &Record) -> String {
     table(&mut page, record);
     ratios(&mut page, record);
     plots(&mut page, record);
+    profile::write(&mut page, record);
     evidence::write(&mut page, record);
     page.push_str("</body></html>\n");
     page

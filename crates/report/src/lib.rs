@@ -20,6 +20,7 @@ pub mod history;
 pub mod html;
 pub mod picture;
 pub mod plots;
+pub mod profile;
 pub mod ranks;
 pub mod record;
 pub mod shape;

@@ -35,6 +35,9 @@ pub struct Record {
     pub verdicts: Vec<crate::targets::Verdict>,
     /// What each cell's path was shown to be.
     pub proofs: Vec<Proof>,
+    /// Cells whose paths were looked at more closely, in slices of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<crate::profile::Profile>,
     /// Merged latency histograms per cell, for display: HdrHistogram V2 (deflated, base64) in microseconds.
     pub histograms: Vec<Merged>,
     /// What the reader must know: interruptions, missing contestants, unequal terms.
@@ -259,6 +262,9 @@ pub struct Run {
     /// The same less what generator and server used by their own clocks: what the path cost, whoever was charged for it.
     #[serde(default)]
     pub machine_cpu_less_load_server_us_per_request: Option<f64>,
+    /// What the machine's cores did, by the kernel's own columns; none in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_split_sampled: Option<MachineSplit>,
     /// Payload carried per second, both ways, for bulk.
     #[serde(default)]
     pub gigabits_per_second: Option<f64>,
@@ -276,6 +282,21 @@ pub struct Run {
     /// What the lab did meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<crate::events::Event>,
+}
+
+/// What the machine's cores did, from clock ticks: sampled, so that the sum is less than `machine_cpu_us_per_request` where work
+/// wakes between ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineSplit {
+    /// In user mode.
+    pub user_us_per_request: f64,
+    /// In the kernel, for processes.
+    pub system_us_per_request: f64,
+    /// In the kernel, for interrupts and what they left to be done: the receiving side of the network.
+    pub softirq_us_per_request: f64,
+    /// Taken by the hypervisor.
+    pub steal_us_per_request: f64,
 }
 
 /// Percentiles in microseconds; one with fewer than ten samples beyond it is left out.

@@ -1,6 +1,7 @@
 //! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set. A cell that says
 //! nothing of these is as the whole experiment, so that records of before there were several mean the same.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,12 @@ pub struct Shape {
     /// The name of a CPU set: which process may run on which cores. Empty: all may run on all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpus: String,
+    /// The name of a hook: commands before and after each slice. Empty: none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hook: String,
+    /// What the mesh holds by number beside what the requests need: `services`, `policies`, `routes`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub generated: BTreeMap<String, u32>,
 }
 
 impl Shape {
@@ -34,7 +41,7 @@ impl Shape {
     #[must_use]
     pub fn same_load(&self, other: &Self) -> bool {
         let load = |shape: &Self| (shape.request_bytes, shape.response_bytes);
-        load(self) == load(other) && self.cpus == other.cpus
+        load(self) == load(other) && self.cpus == other.cpus && self.hook == other.hook
     }
 }
 
@@ -49,8 +56,10 @@ impl fmt::Display for Shape {
                 n => format!("{n} workers"),
             }),
             (!self.cpus.is_empty()).then(|| format!("CPU set {}", self.cpus)),
+            (!self.hook.is_empty()).then(|| format!("hook {}", self.hook)),
         ];
-        let words: Vec<String> = words.into_iter().flatten().collect();
+        let mesh = self.generated.iter().map(|(kind, n)| format!("{n} {kind}"));
+        let words: Vec<String> = words.into_iter().flatten().chain(mesh).collect();
         f.write_str(&words.join(", "))
     }
 }
@@ -75,8 +84,11 @@ mod tests {
             response_bytes: Some(16 << 10),
             workers: Some(1),
             cpus: "split".to_owned(),
+            hook: "cold".to_owned(),
+            generated: BTreeMap::from([("services".to_owned(), 1000)]),
         };
-        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split";
+        let words =
+            "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 services";
         assert_eq!(shape.to_string(), words);
         assert_eq!(Shape::default().to_string(), "");
         assert_eq!(

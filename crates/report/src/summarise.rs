@@ -134,11 +134,27 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
             cpu,
         );
     }
+    if let Some(split) = run.machine_split_sampled.filter(|_| counted) {
+        for (name, value) in [
+            ("user", split.user_us_per_request),
+            ("system", split.system_us_per_request),
+            ("softirq", split.softirq_us_per_request),
+            ("steal", split.steal_us_per_request),
+        ] {
+            figures.insert(format!("machine_{name}_us_per_request_sampled"), value);
+        }
+    }
     idle(&mut figures, run);
     bulk(&mut figures, run);
     for (number, event) in run.events.iter().enumerate() {
         figures.extend(event.figures(number + 1));
     }
+    processes(&mut figures, run);
+    figures
+}
+
+/// What each process says, and per sidecar the mean of those on the path.
+fn processes(figures: &mut Figures, run: &Run) {
     for process in &run.processes {
         let limited = [
             (
@@ -156,10 +172,22 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
             ("rss_bytes", process.rss_bytes as f64),
             ("pss_bytes", process.pss_bytes as f64),
             ("anonymous_bytes", process.anonymous_bytes as f64),
+            (
+                "user_us_per_request_sampled",
+                process.user_us_per_request_sampled,
+            ),
+            (
+                "system_us_per_request_sampled",
+                process.system_us_per_request_sampled,
+            ),
             ("ctx_switches_per_request", process.ctx_switches_per_request),
+            (
+                "voluntary_ctx_switches_per_request",
+                process.voluntary_ctx_switches_per_request,
+            ),
         ] {
             // Bytes in bulk are no requests.
-            if run.kind == Kind::Bulk && name.ends_with("_per_request") {
+            if run.kind == Kind::Bulk && name.contains("_per_request") {
                 continue;
             }
             figures.insert(format!("{}.{name}", process.role), value);
@@ -174,7 +202,6 @@ pub fn figures(run: &Run) -> BTreeMap<String, f64> {
             }
         }
     }
-    figures
 }
 
 /// What the machine used beside generator and server; in older records it follows from what they say.

@@ -167,6 +167,10 @@ struct Choices {
     /// Run all of it N times, processes started anew, into one record; counts in how many runs the A/A halves agree.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
     repeat: u32,
+    /// After all rounds look at each cell more closely, in three slices of their own: what each hop takes of a request's time and
+    /// what travels on it (needs CAP_NET_RAW), system calls and flame graphs of every process on the path (need perf).
+    #[arg(long)]
+    profile: bool,
     /// A few seconds that show that everything works; the figures mean nothing.
     #[arg(long)]
     smoke: bool,
@@ -321,6 +325,10 @@ fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record
             definition.title,
             plan.describe()
         );
+        if run.profile {
+            let seconds = Plan::looking(&definition).as_secs();
+            println!("  and about {seconds} s to look at each cell more closely");
+        }
         if run.repeat > 1 {
             let all = plan.duration() * run.repeat;
             println!("  {} times, about {} s in all", run.repeat, all.as_secs());
@@ -339,6 +347,7 @@ fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record
         voile,
         found,
         repeats: run.repeat,
+        profile: run.profile,
         command: command(),
         keeping,
     };

@@ -388,18 +388,19 @@ fn changed_under_load() -> (String, serde_json::Value) {
     let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
     let mut text = changed(&[
         ("rounds = 3", "rounds = 1"),
-        ("slice = \"150ms\"", "slice = \"8s\""),
+        ("slice = \"150ms\"", "slice = \"9500ms\""),
         ("\"baseline\", \"relay\"", "\"voile\", \"relay\""),
         ("\"baseline\", \"both\"", "\"both\""),
         ("response_sizes = [64, 4096]", "tls = false"),
     ]);
     for (at, action) in [
         ("500ms", "push-policy"),
-        ("2s", "move-endpoints"),
-        ("3500ms", "upgrade-proxy"),
-        ("5s", "restart-proxy"),
-        ("6500ms", "hook\"\ncommand = [\"true\"]#"),
-        ("7s", "kill-control-plane"),
+        ("2s", "rotate-certificates"),
+        ("3500ms", "move-endpoints"),
+        ("5s", "upgrade-proxy"),
+        ("6500ms", "restart-proxy"),
+        ("8s", "hook\"\ncommand = [\"true\"]#"),
+        ("8500ms", "kill-control-plane"),
     ] {
         text += &format!("[[events]]\nat = \"{at}\"\naction = \"{action}\"\n");
     }
@@ -446,7 +447,7 @@ fn changes_under_load_are_timed_and_what_they_cost_is_counted() {
     assert!(
         run["series"]
             .as_array()
-            .is_some_and(|series| series.len() >= 75),
+            .is_some_and(|series| series.len() >= 90),
         "{said}"
     );
     for event in run["events"].as_array().expect("events") {

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::mesh::Process;
 
-const DEFINITION: &str = r#"name = "truth"
+pub(crate) const DEFINITION: &str = r#"name = "truth"
 rounds = 1
 slice = "1500ms"
 warmup = "30ms"
@@ -26,7 +26,7 @@ modes = ["both"]
 const ATTEMPTS: usize = 5;
 
 /// Measures a program that runs this shell text, with `$VOILE` the real one, beside the real one, until that one's counts.
-fn measured(script: &str, definition: &str) -> (Output, serde_json::Value) {
+pub(crate) fn measured(script: &str, definition: &str) -> (Output, serde_json::Value) {
     let mut found = measured_once(script, definition);
     for _ in 1..ATTEMPTS {
         if reasons(&found.1, "voile") == "[]" {
@@ -62,7 +62,7 @@ fn measured_once(script: &str, definition: &str) -> (Output, serde_json::Value) 
 }
 
 /// Why the runs of that contestant do not count.
-fn reasons(record: &serde_json::Value, contestant: &str) -> String {
+pub(crate) fn reasons(record: &serde_json::Value, contestant: &str) -> String {
     let runs = record["runs"].as_array().expect("runs").iter();
     let its = runs.filter(|run| run["contestant"] == contestant);
     its.map(|run| run["invalid_reasons"].to_string()).collect()

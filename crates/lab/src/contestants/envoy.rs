@@ -147,7 +147,7 @@ impl Peer for Envoy {
             "tcp" => (|name| name.starts_with("tcp."), ".downstream_cx_total"),
             _ => (
                 |name| name.starts_with("http.outbound_") || name.starts_with("http.inbound_"),
-                ".downstream_rq_completed",
+                ".downstream_rq_2xx",
             ),
         };
         let statistics = statistics(*admin)?;

@@ -96,7 +96,7 @@ impl Peer for Haproxy {
     fn count(socket: &PathBuf, protocol: &str) -> Result<u64, String> {
         match protocol {
             "tcp" => statistic(socket, "stot", true),
-            _ => statistic(socket, "req_tot", false),
+            _ => statistic(socket, "hrsp_2xx", false),
         }
     }
 

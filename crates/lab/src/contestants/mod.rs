@@ -143,7 +143,8 @@ pub(crate) trait Contestant {
         None
     }
 
-    /// Requests (connections, where the protocol is TCP) that each proxy says it has carried since it started, by role.
+    /// Requests (connections, where the protocol is TCP) that each proxy says it has carried since it started, by role; only
+    /// those that were answered well, where it tells them apart.
     /// None when it keeps no count.
     fn counts(&self, protocol: &str) -> Counts;
 

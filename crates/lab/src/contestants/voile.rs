@@ -18,7 +18,7 @@ use super::{
     CLIENT, CONTROL, Contestant, Counts, Hop, IMPOSTOR, Instance, Route, SERVER, Stage,
     certificates, listeners, peers_folder,
 };
-use crate::definition::{Action, Variant};
+use crate::definition::{Action, Variant, generated_resources};
 use crate::events::Sign;
 use crate::find;
 use crate::network::GATEWAY;
@@ -95,6 +95,7 @@ struct Running {
 struct Sidecar {
     process: Supervised,
     role: &'static str,
+    admin: SocketAddr,
     metrics: SocketAddr,
     readiness: SocketAddr,
 }
@@ -364,6 +365,7 @@ impl Voile {
         Ok(Sidecar {
             process: spec.start().map_err(|e| e.to_string())?,
             role,
+            admin,
             metrics,
             readiness,
         })
@@ -405,6 +407,10 @@ impl Contestant for Voile {
             ports.resources(&lab.echo, &self.variant, &folder)?,
         )
         .map_err(|e| format!("mesh.yaml: {e}"))?;
+        let generated = generated_resources(&lab.generated);
+        if !generated.is_empty() {
+            crate::folder::write(&config.join("generated.yaml"), &generated)?;
+        }
         let control = self.start_control(lab, &config, &state, &ports)?;
         // What is in here is ended with it, also when something below fails.
         let mut running = Running {
@@ -559,7 +565,7 @@ impl Contestant for Voile {
             }
             counts.insert(
                 sidecar.role,
-                counted(&String::from_utf8_lossy(&body), counter),
+                counted(&String::from_utf8_lossy(&body), counter, protocol),
             );
         }
         Ok(Some(counts))
@@ -657,14 +663,21 @@ impl Contestant for Voile {
     }
 }
 
-/// All series of a counter, added up.
-fn counted(exposition: &str, counter: &str) -> u64 {
+/// All series of a counter, added up; of requests those that were answered well, so that nobody takes what was refused for
+/// what was served.
+fn counted(exposition: &str, counter: &str, protocol: &str) -> u64 {
+    let good = |line: &&str| match protocol {
+        "tcp" => true,
+        "grpc" => line.contains("grpc_response_status=\"0\""),
+        _ => line.contains("response_code=\"2"),
+    };
     exposition
         .lines()
         .filter(|line| {
             line.strip_prefix(counter)
                 .is_some_and(|rest| rest.starts_with(['{', ' ']))
         })
+        .filter(good)
         .filter_map(|line| {
             let after_labels = line.rfind('}').map_or(line, |at| &line[at + 1..]);
             after_labels
@@ -708,11 +721,16 @@ mod tests {
     }
 
     #[test]
-    fn the_request_counter_is_added_up_over_its_series_and_no_other() {
+    fn good_requests_are_added_up_over_their_series_and_no_others() {
         let text = "# TYPE istio_requests_total counter\n\
-            istio_requests_total{response_code=\"200\",path=\"a b\"} 5\n\
-            istio_requests_total{response_code=\"503\"} 2 1700000000\n\
+            istio_requests_total{response_code=\"200\",grpc_response_status=\"0\",path=\"a b\"} 5\n\
+            istio_requests_total{response_code=\"204\"} 3 1700000000\n\
+            istio_requests_total{response_code=\"200\",grpc_response_status=\"7\"} 30\n\
+            istio_requests_total{response_code=\"403\"} 2 1700000000\n\
             istio_requests_totally{x=\"y\"} 100\nistio_request_bytes_count{} 9\n";
-        assert_eq!(counted(text, REQUESTS), 7);
+        assert_eq!(counted(text, REQUESTS, "http1"), 38);
+        assert_eq!(counted(text, REQUESTS, "grpc"), 5);
+        let text = "istio_tcp_connections_opened_total{response_flags=\"-\"} 4\n";
+        assert_eq!(counted(text, CONNECTIONS, "tcp"), 4);
     }
 }

@@ -1,5 +1,5 @@
 //! The cells of a definition: each group is a cross product of contestants, feature sets, modes, TLS, protocols, arrivals,
-//! rates, connections, sizes, workers and CPU sets. A combination that cannot be (the baseline behind a proxy) is left
+//! rates, connections, sizes, workers, CPU sets and hooks. A combination that cannot be (the baseline behind a proxy) is left
 //! out of a group that has others of that contestant, and a mistake in one that has none.
 
 use std::ops::Range;
@@ -8,6 +8,8 @@ use toml::Spanned;
 use voile_report::record::{CellKey, Kind};
 
 use super::features::{self, FEATURES};
+use super::generated::{Generated, KINDS, MOST};
+use super::hooks::NONE;
 use super::near::meant;
 use super::written::{Place, Written, WrittenCells, WrittenControl};
 use super::{
@@ -79,6 +81,7 @@ fn expand(
     missing: &mut Vec<String>,
 ) -> Result<Vec<CellKey>, DefinitionError> {
     let loads = loads(place, written, group)?;
+    let meshes = meshes(place, group, missing)?;
     let modes = modes(place, group, missing)?;
     let features = features(place, group)?;
     let known: Vec<String> = CONTESTANTS
@@ -113,6 +116,19 @@ fn expand(
             if cell.is_baseline() {
                 cell.shape.workers = None;
             }
+        });
+        let configured =
+            variants.iter().any(|variant| names.contains(&variant.name)) || name == "voile";
+        if !configured && meshes.iter().any(|mesh| !mesh.is_empty()) && name != "baseline" {
+            let words = "configuration by number is made for voile only";
+            note(missing, format!("{name}: {words}"));
+        }
+        let meshes: Vec<Generated> = match configured {
+            true => meshes.clone(),
+            false => vec![Generated::new()],
+        };
+        let all = cross(&all, &meshes, |cell, mesh| {
+            cell.shape.generated.clone_from(mesh);
         });
         let mut possible: Vec<CellKey> = Vec::new();
         for cell in all {
@@ -298,10 +314,61 @@ fn loads(
     let cells = cross(&cells, &workers(place, group)?, |cell, n| {
         cell.shape.workers = *n;
     });
-    let sets = cpu_sets(place, written, group)?;
-    Ok(cross(&cells, &sets, |cell, set| {
+    let sets: Vec<&Spanned<String>> = written.cpus.keys().collect();
+    let sets = tables(
+        place,
+        "CPU set",
+        "all",
+        ("cpus", &sets),
+        group.cpus.as_ref(),
+    )?;
+    let cells = cross(&cells, &sets, |cell, set| {
         cell.shape.cpus.clone_from(set);
+    });
+    let hooks: Vec<&Spanned<String>> = written.hooks.keys().collect();
+    let hooks = tables(place, "hook", NONE, ("hooks", &hooks), group.hooks.as_ref())?;
+    Ok(cross(&cells, &hooks, |cell, hook| {
+        cell.shape.hook.clone_from(hook);
     }))
+}
+
+/// What each of the group's meshes holds by number; empty is nothing. What cannot be made is named.
+fn meshes(
+    place: &Place<'_>,
+    group: &WrittenCells,
+    missing: &mut Vec<String>,
+) -> Result<Vec<Generated>, DefinitionError> {
+    let mut meshes = vec![Generated::new()];
+    for (kind, write) in KINDS {
+        let numbers = match kind {
+            "services" => &group.services,
+            "policies" => &group.policies,
+            _ => &group.routes,
+        };
+        let Some(numbers) = numbers else { continue };
+        let mut wanted = Vec::new();
+        for number in numbers {
+            let number = place.number(kind, number, 0..=MOST)?;
+            match write {
+                Err(why) if number > 0 => note(missing, format!("{number} {kind}: {why}")),
+                _ => wanted.push(number),
+            }
+        }
+        let with = |mesh: &Generated, number: u32| {
+            let mut mesh = mesh.clone();
+            if number > 0 {
+                mesh.insert(kind.to_owned(), number);
+            }
+            mesh
+        };
+        if !wanted.is_empty() {
+            let all = meshes
+                .iter()
+                .flat_map(|mesh| wanted.iter().map(move |n| with(mesh, *n)));
+            meshes = all.collect();
+        }
+    }
+    Ok(meshes)
 }
 
 fn protocols(
@@ -345,32 +412,31 @@ fn workers(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<Option<u32>>, 
     workers.iter().map(one).collect()
 }
 
-fn cpu_sets(
+/// Names of a group's list that are tables of the definition; `plain` is to have none of them, and empty.
+fn tables(
     place: &Place<'_>,
-    written: &Written,
-    group: &WrittenCells,
+    what: &str,
+    plain: &str,
+    (table, defined): (&str, &[&Spanned<String>]),
+    wanted: Option<&Vec<Spanned<String>>>,
 ) -> Result<Vec<String>, DefinitionError> {
-    let Some(sets) = &group.cpus else {
+    let Some(wanted) = wanted else {
         return Ok(vec![String::new()]);
     };
-    let named: Vec<&str> = written
-        .cpus
-        .keys()
-        .map(|name| name.get_ref().as_str())
-        .collect();
-    let known: Vec<&str> = ["all"].into_iter().chain(named).collect();
+    let defined = defined.iter().map(|name| name.get_ref().as_str());
+    let known: Vec<&str> = [plain].into_iter().chain(defined).collect();
     let mut names = Vec::new();
-    for set in sets {
-        let name = set.get_ref();
+    for one in wanted {
+        let name = one.get_ref();
         if !known.contains(&name.as_str()) {
             let near = meant(name, known.iter().copied());
             let why = format!(
-                "CPU set \"{name}\" is unknown; known: {}; others are tables [cpus.NAME]{near}",
+                "{what} \"{name}\" is unknown; known: {}; others are tables [{table}.NAME]{near}",
                 known.join(", ")
             );
-            return Err(place.error(set.span(), why));
+            return Err(place.error(one.span(), why));
         }
-        names.push(if name == "all" {
+        names.push(if name == plain {
             String::new()
         } else {
             name.clone()

@@ -35,6 +35,8 @@ pub(super) struct Written {
     pub(super) targets: Vec<WrittenTarget>,
     #[serde(default)]
     pub(super) events: Vec<WrittenEvent>,
+    #[serde(default)]
+    pub(super) hooks: BTreeMap<Spanned<String>, Spanned<WrittenHook>>,
     pub(super) isolation: Option<Spanned<String>>,
     /// CPU sets by name: of each role the cores.
     #[serde(default)]
@@ -49,6 +51,14 @@ pub(super) struct WrittenEvent {
     pub(super) action: Spanned<String>,
     pub(super) command: Option<Vec<String>>,
     pub(super) slow_factor: Option<Spanned<f64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenHook {
+    pub(super) before: Option<Spanned<Vec<String>>>,
+    pub(super) after: Option<Spanned<Vec<String>>>,
+    pub(super) bound: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -80,6 +90,8 @@ pub(super) struct WrittenValidity {
     pub(super) max_rate_error: Option<Spanned<f64>>,
     pub(super) max_error_share: Option<Spanned<f64>>,
     pub(super) max_drift: Option<Spanned<f64>>,
+    pub(super) max_machine_busy: Option<Spanned<f64>>,
+    pub(super) max_generator_busy: Option<Spanned<f64>>,
 }
 
 #[derive(Deserialize)]
@@ -120,6 +132,10 @@ pub(super) struct WrittenCells {
     pub(super) response_sizes: Option<Vec<Spanned<u64>>>,
     pub(super) workers: Option<Vec<Spanned<u32>>>,
     pub(super) cpus: Option<Vec<Spanned<String>>>,
+    pub(super) hooks: Option<Vec<Spanned<String>>>,
+    pub(super) services: Option<Vec<Spanned<u32>>>,
+    pub(super) policies: Option<Vec<Spanned<u32>>>,
+    pub(super) routes: Option<Vec<Spanned<u32>>>,
 }
 
 /// `true`, `false`, or a list of them.

@@ -1,7 +1,5 @@
 //! Peer authentication as tables: which mode holds, and which connection may come in.
 
-mod agreement;
-
 use voile_model::{Identity, Port, SourceFile, TrustDomain, check};
 use voile_policy::{ConnectionFacts, DenialReason, Mode, Trust, effective, inbound};
 

@@ -1,7 +1,7 @@
 //! Figures against connections and against rate, as in the articles whose claims are tested: one line for each contestant on
 //! each path, where a record has that path at two loads or more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Plot, Section, who};
 use crate::record::{CellKey, Kind, Record, Summary};
@@ -45,16 +45,27 @@ const MEMORY: [Drawn; 2] = [
     ),
 ];
 
+const CONTROL: [Drawn; 1] = [("RSS of the control plane", "control.rss_bytes", bytes)];
+
 /// What a sweep is along.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Along {
     Connections,
     Rate,
+    /// Of what the mesh holds by number.
+    Generated(String),
 }
 
 pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
     let mut sections = Vec::new();
-    for along in [Along::Connections, Along::Rate] {
+    let kinds: BTreeSet<&String> = record
+        .summary
+        .iter()
+        .flat_map(|summary| summary.shape.generated.keys())
+        .collect();
+    let meshes = kinds.into_iter().map(|kind| Along::Generated(kind.clone()));
+    for along in [Along::Connections, Along::Rate].into_iter().chain(meshes) {
+        let along = &along;
         let sweeps = sweeps(record, along);
         let (latency, costs) = match along {
             Along::Connections => (
@@ -62,6 +73,10 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
                 "CPU and memory against connections",
             ),
             Along::Rate => ("Latency against rate", "CPU and memory against rate"),
+            Along::Generated(_) => (
+                "Latency against the size of the configuration",
+                "CPU and memory against the size of the configuration",
+            ),
         };
         let draw = |drawn: &[Drawn]| -> Vec<Plot> {
             let each = sweeps.iter().flat_map(|(load, cells)| {
@@ -79,7 +94,10 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
         sections.push(Section {
             title: costs,
             words: "Of each sidecar by itself: cores from its processes' CPU clocks, resident memory at the end of a slice.",
-            plots: draw(&[&CPU[..], &MEMORY[..]].concat()),
+            plots: draw(&match along {
+                Along::Generated(_) => [&CPU[..], &MEMORY[..], &CONTROL[..]].concat(),
+                _ => [&CPU[..], &MEMORY[..]].concat(),
+            }),
             folded: false,
         });
     }
@@ -88,7 +106,7 @@ pub(super) fn sections(record: &Record, colours: &Colours) -> Vec<Section> {
 }
 
 /// Cells that differ in nothing but path and what is swept, by what they have in common, in words.
-fn sweeps(record: &Record, along: Along) -> BTreeMap<String, Vec<&Summary>> {
+fn sweeps<'a>(record: &'a Record, along: &Along) -> BTreeMap<String, Vec<&'a Summary>> {
     let mut groups: BTreeMap<String, Vec<&Summary>> = BTreeMap::new();
     let cells = record.summary.iter();
     for summary in cells.filter(|s| s.kind == Kind::Latency && s.runs_valid > 0) {
@@ -96,6 +114,7 @@ fn sweeps(record: &Record, along: Along) -> BTreeMap<String, Vec<&Summary>> {
         let fixed = match along {
             Along::Connections => format!("{}/s", key.rate),
             Along::Rate => format!("{} connections", key.connections),
+            Along::Generated(_) => format!("{}/s, {} connections", key.rate, key.connections),
         };
         let load = format!(
             "{}, {fixed}, {} arrival",
@@ -110,7 +129,7 @@ fn sweeps(record: &Record, along: Along) -> BTreeMap<String, Vec<&Summary>> {
 /// One figure of one sweep; none where no path has it at two places.
 fn plot(
     (word, figure, show): &Drawn,
-    along: Along,
+    along: &Along,
     load: &str,
     cells: &[&Summary],
     colours: &Colours,
@@ -124,12 +143,21 @@ fn plot(
         let x = match along {
             Along::Connections => f64::from(key.connections),
             Along::Rate => f64::from(key.rate),
+            Along::Generated(kind) => {
+                f64::from(key.shape.generated.get(kind).copied().unwrap_or(0))
+            }
         };
-        let path = CellKey {
-            rate: 0,
-            connections: 0,
-            ..key
+        let mut path = match along {
+            Along::Connections | Along::Rate => CellKey {
+                rate: 0,
+                connections: 0,
+                ..key
+            },
+            Along::Generated(_) => key,
         };
+        if let Along::Generated(kind) = along {
+            path.shape.generated.remove(kind);
+        }
         let point = Point {
             x,
             y: *estimate,
@@ -162,6 +190,7 @@ fn plot(
     let (across, x) = match along {
         Along::Connections => ("connections", Scale::Log),
         Along::Rate => ("requests per second", Scale::Linear),
+        Along::Generated(kind) => (kind.as_str(), Scale::Linear),
     };
     let title = format!("{word}: {load}");
     let frame = Frame {

@@ -9,6 +9,7 @@
 mod axis;
 mod bars;
 mod curves;
+mod flame;
 mod lines;
 
 use std::fmt::Write as _;
@@ -17,6 +18,7 @@ use crate::words::escape;
 
 pub(crate) use bars::{Bar, bars, dots};
 pub(crate) use curves::{Curve, curves, shapes};
+pub(crate) use flame::flame;
 pub(crate) use lines::{Frame, Mark, Point, Scale, Series, lines};
 
 /// As [`crate::picture`] expects it.

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 use voile_host::child::Supervised;
-use voile_host::ready::Probe;
+use voile_host::ready::{Probe, http_post};
 
-use super::{Running, SERVER, Voile};
+use super::{CLIENT, Running, SERVER, Voile};
 use crate::definition::Action;
-use crate::events::Sign;
+use crate::events::{Renewal, Sign};
 use crate::plan::Way;
 use crate::target::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
@@ -68,10 +68,7 @@ impl Voile {
             Action::RestartProxy => self.restart(lab),
             Action::UpgradeProxy => self.upgrade(lab),
             Action::KillControlPlane => self.kill_control(),
-            Action::RotateCertificates => Err(
-                "voile renews certificates at half of their life, and has no order to do it now"
-                    .to_owned(),
-            ),
+            Action::RotateCertificates => self.rotate(way),
             Action::Hook(_) => Err("a hook is the lab's own".to_owned()),
         }
     }
@@ -85,6 +82,28 @@ impl Voile {
         let address = (running.ports.server, running.ports.services["MUTUAL_PORT"]).into();
         self.write_mesh(lab)?;
         Ok(Sign::Plaintext(address, open))
+    }
+
+    /// Every sidecar on the way fetches another certificate for another key.
+    fn rotate(&mut self, way: &Way) -> Result<Sign, String> {
+        let running = self.running()?;
+        let shows = (running.ports.server, running.ports.services["MUTUAL_PORT"]).into();
+        let on_path = running.sidecars.iter().filter(|sidecar| {
+            !(way.mode == "clientonly" && sidecar.role == SERVER
+                || way.mode == "serveronly" && sidecar.role == CLIENT)
+        });
+        let sidecars: Vec<_> = on_path.map(|one| (one.admin, one.role)).collect();
+        let mut renewals = Vec::new();
+        for (admin, role) in &sidecars {
+            renewals.push(Renewal::now(*admin, (*role == SERVER).then_some(shows))?);
+        }
+        for (admin, role) in sidecars {
+            let told = http_post(admin, "/certs/renew").map_err(|e| format!("the {role}: {e}"))?;
+            if told.0 != 202 {
+                return Err(format!("the {role} answers its order with {}", told.0));
+            }
+        }
+        Ok(Sign::Renewed(renewals))
     }
 
     fn move_endpoints(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {

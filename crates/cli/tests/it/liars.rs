@@ -1,0 +1,195 @@
+//! Contestants and generators that lie: each is measured by the real `voile bench run`, beside an honest one that is believed,
+//! and the record says by name what the liar did.
+
+use std::io::{BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::mesh::Process;
+use crate::mesh::application::{read_request, serve};
+use crate::truth::{DEFINITION, measured, reasons};
+
+/// The size of the answers that are asked for.
+const SIZE: usize = 64;
+
+/// Stands before the real server, passes every request on so that it is seen to arrive, and gives an answer of its own. Where
+/// the real server is, is read from that file when the first request comes.
+fn false_server(real: PathBuf, answer: fn() -> String) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let real = Arc::new(real);
+    serve(listener, move |stream| {
+        let Ok(text) = std::fs::read_to_string(real.as_path()) else {
+            return;
+        };
+        let Ok(server) = TcpStream::connect(text.trim()) else {
+            return;
+        };
+        let mut server = BufReader::new(server);
+        let mut client = BufReader::new(stream);
+        while let Some((head, body)) = read_request(&mut client) {
+            let passed = server
+                .get_mut()
+                .write_all(format!("{head}{body}").as_bytes())
+                .is_ok()
+                && read_request(&mut server).is_some();
+            if !passed || client.get_mut().write_all(answer().as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    address
+}
+
+/// A build whose control plane is told another endpoint: that of a false server, which learns the true one.
+fn leads_to(answer: fn() -> String, folder: &Path) -> String {
+    let real = folder.join("real");
+    let address = false_server(real.clone(), answer);
+    format!(
+        r#"if [ "$1" = control ]; then
+  sed -n '/http-plain/,$ s/.*defaultEndpoint: //p' "$3/mesh.yaml" | head -n 1 >'{}'
+  sed -i "s/defaultEndpoint: .*/defaultEndpoint: {address}/" "$3/mesh.yaml"
+fi
+exec "$VOILE" "$@""#,
+        real.display()
+    )
+}
+
+#[test]
+fn who_answers_with_another_size_is_caught() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let short = || {
+        let body = "x".repeat(SIZE - 1);
+        format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+            SIZE - 1
+        )
+    };
+    let (ran, record) = measured(&leads_to(short, folder.path()), DEFINITION);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(reasons(&record, "voile"), "[]", "{said}");
+    let why = reasons(&record, "cheat");
+    for words in [
+        "requests failed (",
+        " size)",
+        "every answer is good and carries 64 bytes: 0 of",
+    ] {
+        assert!(why.contains(words), "{words}: {why}");
+    }
+    // It passed everything on, so nothing but the answers gives it away.
+    assert!(!why.contains("captured before the server"), "{why}");
+}
+
+#[test]
+fn who_refuses_what_is_to_be_allowed_is_caught() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let denied = || {
+        let body = "x".repeat(SIZE);
+        format!("HTTP/1.1 403 Forbidden\r\nContent-Length: {SIZE}\r\n\r\n{body}")
+    };
+    let (ran, record) = measured(&leads_to(denied, folder.path()), DEFINITION);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(reasons(&record, "voile"), "[]", "{said}");
+    let why = reasons(&record, "cheat");
+    for words in [
+        "requests failed (",
+        " status)",
+        "counter of good answers grew by the requests sent: sent 300; client-sidecar 0, server-sidecar 0",
+    ] {
+        assert!(why.contains(words), "{words}: {why}");
+    }
+    assert!(!why.contains("captured before the server"), "{why}");
+}
+
+/// Measures with a program of ours in every place, the generator's too.
+fn measured_by(script: &str, definition: &str) -> (Option<i32>, String, serde_json::Value) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let text = format!(
+        "#!/bin/sh\nVOILE='{}'\n{script}\n",
+        env!("CARGO_BIN_EXE_voile")
+    );
+    std::fs::write(at("liar"), text).expect("written");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(at("liar"), mode).expect("ours");
+    std::fs::write(at("liars.toml"), definition).expect("written");
+    let ran = Process::output(|voile| {
+        voile
+            .args(["bench", "run", "--rounds", "1", "--voile"])
+            .arg(at("liar"))
+            .arg(at("liars.toml"))
+            .arg("--out")
+            .arg(at("out"));
+    });
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    let mut record = String::new();
+    let opened = std::fs::File::open(at("out/record.json"));
+    opened
+        .and_then(|mut file| file.read_to_string(&mut record))
+        .unwrap_or_else(|why| panic!("{why}: {said}"));
+    let record = serde_json::from_str(&record).expect("JSON");
+    (ran.status.code(), said, record)
+}
+
+#[test]
+fn a_generator_that_takes_refusals_for_successes_is_caught() {
+    // Its requests are refused by the server, and what it writes of them is flawless.
+    let script = r#"if [ "$1" = load ]; then
+  for word; do
+    shift
+    case "$word" in http://*) word="$word&status=403" ;; esac
+    set -- "$@" "$word"
+  done
+  exec "$VOILE" "$@" --expect-status 403
+fi
+exec "$VOILE" "$@""#;
+    let (code, said, record) = measured_by(script, DEFINITION);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no slice is valid"), "{said}");
+    let runs = record["runs"].as_array().expect("runs");
+    assert!(
+        runs.iter()
+            .all(|run| run["errors"] == 0 && run["requests"].as_u64() > Some(0)),
+        "by its own word all went well: {runs:?}"
+    );
+    let why = reasons(&record, "voile");
+    assert!(
+        why.contains("counted 0 good answers, the generator")
+            && why.contains("some went another way or were refused"),
+        "{why}"
+    );
+    assert!(
+        why.contains("each proxy's own counter of good answers grew by the requests sent: sent")
+            && why.contains("client-sidecar 0, server-sidecar 0"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_generator_that_is_asked_for_more_than_it_can_is_caught() {
+    let definition = DEFINITION
+        .replace("rate = 400", "rate = 1000000")
+        .replace("connections = 2", "connections = 16")
+        .replace(
+            "contestants = [\"voile\"]\nmodes = [\"both\"]",
+            "contestants = [\"baseline\"]\nmodes = [\"baseline\"]",
+        );
+    let (code, said, record) = measured_by("exec \"$VOILE\" \"$@\"", &definition);
+    assert_eq!(code, Some(1), "{said}");
+    let runs = record["runs"].as_array().expect("runs");
+    assert!(runs.iter().all(|run| run["valid"] == false), "{runs:?}");
+    let why = reasons(&record, "baseline");
+    assert!(why.contains("rate missed by"), "{why}");
+    assert!(
+        [
+            "generator saturated: ",
+            "machine saturated: ",
+            "generator late: "
+        ]
+        .iter()
+        .any(|words| why.contains(words)),
+        "{why}"
+    );
+}

@@ -1,0 +1,125 @@
+//! Runs the commands of hooks, before and after slices and as events of one: bounded in time, ended with the lab, told what they
+//! stand beside by their environment. One that fails is named with the end of what it said.
+
+use std::path::Path;
+use std::time::Duration;
+
+use voile_host::child::Spec;
+
+use crate::contestants::Instance;
+use crate::definition::Definition;
+use crate::generator::{Broken, wait_until};
+use crate::plan::Planned;
+use crate::target::Lab;
+
+/// Which of a hook's commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    Before,
+    After,
+}
+
+impl When {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+        }
+    }
+}
+
+/// Whether all programs are there, before anything is started.
+pub(crate) fn possible(definition: &Definition) -> Result<(), String> {
+    let used = definition.hooks.iter().filter(|(name, _)| {
+        let mut cells = definition.cells.iter();
+        cells.any(|cell| cell.shape.hook == **name)
+    });
+    for (name, hook) in used {
+        for (when, command) in [("before", &hook.before), ("after", &hook.after)] {
+            let Some(program) = command.first() else {
+                continue;
+            };
+            if !there(program) {
+                return Err(format!(
+                    "hook {name}, {when}: no program {program} is found"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a program can be found as the kernel or a shell would.
+pub(crate) fn there(program: &str) -> bool {
+    if program.contains('/') {
+        return Path::new(program).is_file();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Does what a slice's hook says for that moment; nothing where it has none.
+pub(crate) fn around(
+    lab: &Lab<'_>,
+    definition: &Definition,
+    planned: &Planned,
+    when: When,
+    instances: &[Instance],
+) -> Result<(), Broken> {
+    let cell = &planned.cell;
+    let Some(hook) = definition.hooks.get(&cell.shape.hook) else {
+        return Ok(());
+    };
+    let command = match when {
+        When::Before => &hook.before,
+        When::After => &hook.after,
+    };
+    if command.is_empty() {
+        return Ok(());
+    }
+    let name = format!("hook-{}-{}", cell.shape.hook, when.word());
+    let pids: Vec<String> = instances
+        .iter()
+        .map(|instance| {
+            let pids: Vec<String> = instance.pids.iter().map(ToString::to_string).collect();
+            format!("{}={}", instance.role, pids.join(","))
+        })
+        .collect();
+    let spec = spec(lab, &name, &cell.contestant, command)
+        .env("VOILE_LAB_HOOK", &cell.shape.hook)
+        .env("VOILE_LAB_WHEN", when.word())
+        .env("VOILE_LAB_MODE", &cell.mode)
+        .env("VOILE_LAB_ROUND", planned.round.to_string())
+        .env("VOILE_LAB_PIDS", pids.join(" "));
+    run(lab, &name, spec, hook.bound).map_err(|broken| match broken {
+        Broken::Failed(why) => {
+            Broken::Failed(format!("hook {}, {}: {why}", cell.shape.hook, when.word()))
+        }
+        Broken::Stopped => Broken::Stopped,
+    })
+}
+
+/// A command of that name; what it says goes to a log.
+pub(crate) fn spec(lab: &Lab<'_>, name: &str, contestant: &str, command: &[String]) -> Spec {
+    lab.free_process(name, command[0].as_ref())
+        .args(&command[1..])
+        .env("VOILE_LAB_CONTESTANT", contestant)
+        .env("VOILE_LAB_FOLDER", lab.folder)
+}
+
+/// Runs it to its end, within its bound; it and what it started are ended when it takes longer, or the user asks to end.
+pub(crate) fn run(lab: &Lab<'_>, name: &str, spec: Spec, bound: Duration) -> Result<(), Broken> {
+    let mut child = spec.start().map_err(|e| Broken::Failed(e.to_string()))?;
+    let until = std::time::Instant::now() + bound;
+    if !wait_until(&mut child, until, lab)? {
+        return Err(Broken::Failed(format!(
+            "it did not end within {bound:?}{}",
+            lab.log_end(name)
+        )));
+    }
+    match child.try_exit() {
+        Some(exit) if exit.is_success() => Ok(()),
+        Some(exit) => Err(Broken::Failed(format!("it {exit}{}", lab.log_end(name)))),
+        None => Err(Broken::Failed("its end was lost".to_owned())),
+    }
+}

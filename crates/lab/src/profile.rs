@@ -1,0 +1,164 @@
+//! Looks at a cell's path more closely, in slices of their own after all rounds: a capture times each hop and counts what
+//! travels, perf counts system calls and samples stacks. Looking costs, so nothing of it becomes a figure; each tool has a
+//! slice to itself, so that it sees the path and not the other tool.
+
+mod perf;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use voile_host::child::Supervised;
+use voile_report::profile::{HopSeen, Profile};
+use voile_report::record::{Kind, Run};
+
+use crate::contestants::{Hop, Instance, Route};
+use crate::generator::{Broken, Order, wait_until};
+use crate::plan::Cell;
+use crate::slice::measure;
+use crate::target::Lab;
+use crate::wire::{Capture, Seen, Window};
+
+/// The most cells of one experiment that are looked at.
+pub(crate) const MAX_CELLS: usize = 24;
+/// Nothing is counted so shortly after the measured part began, or before it ends.
+const MARGIN: Duration = Duration::from_millis(50);
+
+/// A cell and all that stands on its path.
+pub(crate) struct Scene<'a> {
+    pub(crate) lab: &'a Lab<'a>,
+    pub(crate) cell: &'a Cell,
+    pub(crate) route: &'a Route,
+    pub(crate) order: &'a Order,
+    pub(crate) instances: &'a [Instance],
+    pub(crate) host: &'a str,
+}
+
+/// What is done with the generator and its process while it measures, until that moment.
+type Look<'a> = dyn FnMut(&mut Supervised, Instant) -> Result<(), Broken> + 'a;
+
+impl Scene<'_> {
+    /// One slice under the cell's load.
+    fn under_load(&self, look: &mut Look<'_>) -> Result<Run, Broken> {
+        let mut meanwhile = |load: &mut Supervised, (_, ends): (Instant, Instant)| {
+            look(load, ends - MARGIN)?;
+            Ok(Vec::new())
+        };
+        let (run, _) = measure(
+            self.lab,
+            self.cell,
+            self.route,
+            self.order,
+            self.instances,
+            self.host,
+            &mut meanwhile,
+        )?;
+        Ok(run)
+    }
+
+    /// Each instance on the path, the generator included.
+    fn all(&self, load: &Supervised) -> Vec<Instance> {
+        let mut all = self.instances.to_vec();
+        all.push(Instance {
+            name: "load".to_owned(),
+            role: "load",
+            pids: vec![load.pid()],
+        });
+        all
+    }
+}
+
+/// What a capture saw of each hop, packets that it lost, and when it looked.
+type Watched = (Vec<Seen>, u64, Window);
+
+/// Looks at one cell with every tool that is here; what is not is named.
+pub(crate) fn look(scene: &Scene<'_>) -> Result<Profile, Broken> {
+    let mut profile = Profile {
+        cell: scene.cell.clone(),
+        ..Profile::default()
+    };
+    hops(scene, &mut profile)?;
+    if perf::is_here() {
+        perf::syscalls(scene, &mut profile)?;
+        perf::flames(scene, &mut profile)?;
+    } else {
+        profile.missing.push(
+            "perf is not found (Debian: linux-perf): system calls are not counted, and there are no flame graphs"
+                .to_owned(),
+        );
+    }
+    Ok(profile)
+}
+
+/// Times each hop and counts what travels.
+fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
+    let mut seen: Option<Result<Watched, String>> = None;
+    let run = scene.under_load(&mut |load: &mut Supervised, until: Instant| {
+        let from = SystemTime::now() + MARGIN;
+        let left = until.saturating_duration_since(Instant::now());
+        let window = (unix_ns(from), unix_ns(SystemTime::now() + left));
+        let capture = match Capture::timed(&scene.route.hops, window) {
+            Ok(capture) => capture,
+            Err(why) => {
+                seen = Some(Err(format!("a capture needs CAP_NET_RAW: {why}")));
+                return Ok(());
+            }
+        };
+        wait_until(load, until, scene.lab)?;
+        seen = Some(capture.finish().map(|(seen, lost)| (seen, lost, window)));
+        Ok(())
+    })?;
+    match seen {
+        Some(Ok((seen, lost, window))) => {
+            if lost > 0 {
+                let words =
+                    format!("the capture lost {lost} packets: bytes and packets are too few");
+                profile.missing.push(words);
+            }
+            let seconds = window.1.saturating_sub(window.0) as f64 / 1e9;
+            let requests = (run.achieved_rps * seconds).max(1.0);
+            // Answers of several requests on one connection cannot be told apart from outside.
+            let alone = ["http1", "tcp"].contains(&scene.cell.protocol.as_str())
+                && scene.cell.kind != Kind::Bulk;
+            if alone {
+                profile.service_p50_us = run.service_us.p50;
+            } else {
+                profile.missing.push(format!(
+                    "hops are not timed: over {} requests share connections",
+                    scene.cell.protocol
+                ));
+            }
+            let hops = scene.route.hops.iter().zip(&seen);
+            profile.hops = hops
+                .map(|(hop, seen)| hop_seen(hop, seen, requests, alone))
+                .collect();
+        }
+        Some(Err(why)) => profile.missing.push(format!("hops are not seen: {why}")),
+        None => profile.missing.push("hops are not seen".to_owned()),
+    }
+    Ok(())
+}
+
+fn unix_ns(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn hop_seen(hop: &Hop, seen: &Seen, requests: f64, alone: bool) -> HopSeen {
+    let timed = &seen.timed;
+    let mut times = timed.answers_ns.clone();
+    times.sort_unstable();
+    let quantile = |quantile: f64| {
+        let at = (times.len() as f64 * quantile) as usize;
+        let time = times.get(at.min(times.len().saturating_sub(1)));
+        time.filter(|_| alone).map(|ns| *ns as f64 / 1000.0)
+    };
+    HopSeen {
+        to: hop.to.to_owned(),
+        tls: hop.tls,
+        answers: if alone { times.len() as u64 } else { 0 },
+        p50_us: quantile(0.5),
+        p90_us: quantile(0.9),
+        p99_us: quantile(0.99),
+        wire_bytes_per_request: timed.wire_bytes as f64 / requests,
+        packets_per_request: timed.packets as f64 / requests,
+    }
+}

@@ -1,0 +1,253 @@
+//! Where a request's time and CPU go: what was looked at in slices of their own, after all rounds, because looking costs. Nothing
+//! of it is in a figure; it explains figures.
+//!
+//! ```text
+//! generator ─▶ client's sidecar ─▶ server's sidecar ─▶ server
+//!           hop 1             hop 2                hop 3        a capture times each hop's answers:
+//! generator's share = its latency − hop 1, client's sidecar's = hop 1 − hop 2, …, server's = hop 3
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::CellKey;
+
+/// One cell looked at.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Profile {
+    /// Which.
+    pub cell: CellKey,
+    /// Median latency of the generator's requests while hops were watched, in µs from when they were sent.
+    pub service_p50_us: Option<f64>,
+    /// Each hop, in the order of the path.
+    pub hops: Vec<HopSeen>,
+    /// System calls by role.
+    pub syscalls: BTreeMap<String, Syscalls>,
+    /// Where CPU time went.
+    pub flames: Vec<Flame>,
+    /// What could not be looked at, and why.
+    pub missing: Vec<String>,
+}
+
+/// What a capture saw on one hop.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HopSeen {
+    /// Who listens there.
+    pub to: String,
+    /// Whether what travels is mutual TLS.
+    pub tls: bool,
+    /// Answers that were timed: none where several requests share a connection.
+    pub answers: u64,
+    /// From a request's last segment to its answer's first: median, 90th and 99th percentile.
+    pub p50_us: Option<f64>,
+    /// See `p50_us`.
+    pub p90_us: Option<f64>,
+    /// See `p50_us`.
+    pub p99_us: Option<f64>,
+    /// Both ways, from the IP header on, acknowledgements included.
+    pub wire_bytes_per_request: f64,
+    /// Both ways, as the device carried them.
+    pub packets_per_request: f64,
+}
+
+/// System calls of one role.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Syscalls {
+    /// All of them.
+    pub per_request: f64,
+    /// The commonest by name.
+    pub by_name: BTreeMap<String, f64>,
+}
+
+/// Sampled stacks of one role.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Flame {
+    /// Whose.
+    pub role: String,
+    /// Samples of CPU time.
+    pub samples: u64,
+    /// Names of functions; those of the kernel end with `_[k]`.
+    pub frames: Vec<String>,
+    /// Those of the same functions as one.
+    pub stacks: Vec<Stack>,
+}
+
+/// A stack, in a record written `0;4;17 12`: places of functions from the outermost inwards, then the samples.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Stack {
+    /// Places in [`Flame::frames`].
+    pub functions: Vec<u32>,
+    /// How often it was seen.
+    pub samples: u64,
+}
+
+impl From<Stack> for String {
+    fn from(stack: Stack) -> Self {
+        let places: Vec<Self> = stack.functions.iter().map(ToString::to_string).collect();
+        format!("{} {}", places.join(";"), stack.samples)
+    }
+}
+
+impl TryFrom<String> for Stack {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let wrong = |_| format!("\"{text}\" is no stack: expected PLACE;PLACE SAMPLES");
+        let (places, samples) = text.rsplit_once(' ').unwrap_or(("", &text));
+        let places = places.split(';').filter(|place| !place.is_empty());
+        let functions: Result<Vec<u32>, _> = places.map(str::parse).collect();
+        Ok(Self {
+            functions: functions.map_err(wrong)?,
+            samples: samples.parse().map_err(wrong)?,
+        })
+    }
+}
+
+/// A part of a request's time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Share {
+    /// Whose.
+    pub of: String,
+    /// Median, in µs.
+    pub us: f64,
+}
+
+impl Profile {
+    /// How the median latency divides; empty where hops could not be timed. The parts add up to the whole.
+    #[must_use]
+    pub fn shares(&self) -> Vec<Share> {
+        let times: Option<Vec<f64>> = self.hops.iter().map(|hop| hop.p50_us).collect();
+        let (Some(times), Some(whole)) = (times, self.service_p50_us) else {
+            return Vec::new();
+        };
+        let Some(first) = times.first() else {
+            return Vec::new();
+        };
+        let mut shares = vec![Share {
+            of: "generator and its kernel".to_owned(),
+            us: whole - first,
+        }];
+        for (at, hop) in self.hops.iter().enumerate() {
+            shares.push(Share {
+                of: hop.to.clone(),
+                us: times[at] - times.get(at + 1).copied().unwrap_or(0.0),
+            });
+        }
+        shares
+    }
+}
+
+impl Flame {
+    /// Of stacks as text, outermost function first, those of the same functions added up; the deepest and the rarest are
+    /// cut so that a record stays small: what is cut from a stack's inner end is charged to the function that remains.
+    #[must_use]
+    pub fn of(role: &str, stacks: impl IntoIterator<Item = Vec<String>>) -> Self {
+        let mut names: BTreeMap<String, u32> = BTreeMap::new();
+        let mut counts: BTreeMap<Vec<u32>, u64> = BTreeMap::new();
+        let mut frames = Vec::new();
+        let mut samples = 0;
+        for stack in stacks {
+            samples += 1;
+            let places = stack.into_iter().take(MAX_DEPTH).map(|name| {
+                let name: String = name.chars().take(MAX_NAME).collect();
+                *names.entry(name).or_insert_with_key(|name| {
+                    frames.push(name.clone());
+                    frames.len() as u32 - 1
+                })
+            });
+            *counts.entry(places.collect()).or_default() += 1;
+        }
+        Self {
+            role: role.to_owned(),
+            samples,
+            frames,
+            stacks: counts
+                .into_iter()
+                .map(|(functions, samples)| Stack { functions, samples })
+                .collect(),
+        }
+    }
+
+    /// As other tools take them: `outer;inner;innermost COUNT`, one stack a line.
+    #[must_use]
+    pub fn folded(&self) -> String {
+        let mut text = String::new();
+        for Stack { functions, samples } in &self.stacks {
+            let names: Vec<&str> = functions
+                .iter()
+                .filter_map(|at| self.frames.get(*at as usize))
+                .map(String::as_str)
+                .collect();
+            text += &format!("{} {samples}\n", names.join(";"));
+        }
+        text
+    }
+}
+
+/// A flame graph as a file of its own.
+#[must_use]
+pub fn svg(flame: &Flame) -> String {
+    let title = format!("{}: {} samples of CPU time", flame.role, flame.samples);
+    crate::svg::flame(&title, flame)
+}
+
+/// Functions of a stack that are kept.
+const MAX_DEPTH: usize = 96;
+/// Letters of a name that are kept.
+const MAX_NAME: usize = 160;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(to: &str, p50: Option<f64>) -> HopSeen {
+        HopSeen {
+            to: to.to_owned(),
+            p50_us: p50,
+            ..HopSeen::default()
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_latency_add_up_to_it() {
+        let mut profile = Profile {
+            service_p50_us: Some(200.0),
+            hops: vec![
+                hop("client-sidecar", Some(180.0)),
+                hop("server-sidecar", Some(100.0)),
+                hop("server", Some(30.0)),
+            ],
+            ..Profile::default()
+        };
+        let shares = profile.shares();
+        let parts: Vec<f64> = shares.iter().map(|share| share.us).collect();
+        assert_eq!(parts, [20.0, 80.0, 70.0, 30.0]);
+        assert_eq!(parts.iter().sum::<f64>(), 200.0);
+        profile.hops[1].p50_us = None;
+        assert!(profile.shares().is_empty(), "a hop was not timed");
+        assert!(Profile::default().shares().is_empty());
+    }
+
+    #[test]
+    fn equal_stacks_are_one_and_folded_text_has_each_once() {
+        let stack = |text: &str| text.split(';').map(str::to_owned).collect::<Vec<_>>();
+        let flame = Flame::of("server", [stack("a;b"), stack("a;c"), stack("a;b")]);
+        assert_eq!((flame.samples, flame.frames.len()), (3, 3));
+        assert_eq!(flame.folded(), "a;b 2\na;c 1\n");
+        let text = serde_json::to_string(&flame).expect("JSON");
+        assert!(text.contains("\"0;1 2\""), "{text}");
+        assert_eq!(
+            serde_json::from_str::<Flame>(&text).expect("a flame"),
+            flame
+        );
+        for wrong in ["\"0;x 2\"", "\"0;1\"", "\"\""] {
+            assert!(serde_json::from_str::<Stack>(wrong).is_err(), "{wrong}");
+        }
+    }
+}
