@@ -85,8 +85,12 @@ impl Cgroup {
     }
 
     fn v2(base: &Path, name: &str, limits: Limits) -> io::Result<Self> {
-        // Where it is on already, or we may not, the files below tell.
-        let _ = fs::write(base.join("cgroup.subtree_control"), "+cpu +memory");
+        if limits.cpu.is_some() {
+            enable(base, "cpu")?;
+        }
+        if limits.memory_bytes.is_some() {
+            enable(base, "memory")?;
+        }
         let folder = base.join(name);
         make(&folder)?;
         let group = Self {
@@ -238,6 +242,40 @@ fn remove(folder: &Path, bound: Duration) {
     }
 }
 
+/// Lets groups below this one have a controller, in version 2.
+fn enable(base: &Path, controller: &str) -> io::Result<()> {
+    let has = |file: &str| {
+        let words = fs::read_to_string(base.join(file)).unwrap_or_default();
+        words.split_whitespace().any(|word| word == controller)
+    };
+    if has("cgroup.subtree_control") {
+        return Ok(());
+    }
+    let shown = base.display();
+    if !has("cgroup.controllers") {
+        let there = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
+        return Err(io::Error::other(format!(
+            "{shown} has no controller {controller} to give to groups below it; it has: {}",
+            if there.trim().is_empty() {
+                "none"
+            } else {
+                there.trim()
+            }
+        )));
+    }
+    let path = base.join("cgroup.subtree_control");
+    set(&path, &format!("+{controller}")).map_err(|error| {
+        if error.kind() == io::ErrorKind::ResourceBusy {
+            // What version 2 calls the rule of no internal processes; the machine's own root is exempt, a container's is not.
+            return io::Error::other(format!(
+                "{shown} holds processes itself, so that groups below it can have no controllers; let a group of its own \
+                 hold them (in a container: move them from its root to a group below)"
+            ));
+        }
+        error
+    })
+}
+
 fn quota(cores: f64) -> u64 {
     (cores * PERIOD.as_micros() as f64).round().max(1000.0) as u64
 }
@@ -352,6 +390,65 @@ mod tests {
         child.stop(Duration::from_secs(1));
         drop(group);
         assert!(!folders.iter().any(|folder| folder.exists()), "{folders:?}");
+    }
+
+    /// Where version 2 is mounted, whatever controllers it has: here often beside version 1, which has them all.
+    fn mounted_v2() -> Option<PathBuf> {
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        let line = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+        line.split(' ').nth(1).map(PathBuf::from)
+    }
+
+    #[test]
+    fn a_group_of_version_2_takes_a_process_and_goes_with_it() {
+        let Some(base) = mounted_v2() else {
+            eprintln!("skipped: version 2 is not mounted here");
+            return;
+        };
+        let name = format!("{PREFIX}{}-real", std::process::id());
+        let group = match Cgroup::v2(&base, &name, Limits::default()) {
+            Ok(group) => group,
+            Err(why) => {
+                eprintln!("skipped: {why}");
+                return;
+            }
+        };
+        let spec = Spec::new("waits", "sleep").arg("1000");
+        let mut child = spec
+            .cgroup(&group)
+            .expect("its doors open")
+            .start()
+            .expect("sleep starts");
+        let members = fs::read_to_string(group.folders()[0].join("cgroup.procs")).expect("told");
+        assert_eq!(members.trim(), child.pid().to_string());
+        assert_eq!(group.throttling().expect("told"), Throttling::default());
+        child.stop(Duration::from_secs(1));
+        let folder = group.folders()[0].clone();
+        drop(group);
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_hierarchy_of_version_2_without_a_controller_is_refused_by_name_and_leaves_nothing() {
+        let Some(base) = mounted_v2() else {
+            eprintln!("skipped: version 2 is not mounted here");
+            return;
+        };
+        let controllers = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
+        if controllers.split_whitespace().any(|word| word == "cpu") {
+            eprintln!("skipped: version 2 has the controllers here, and the other tests use it");
+            return;
+        }
+        let limits = Limits {
+            cpu: Some(1.0),
+            memory_bytes: None,
+        };
+        let name = format!("{PREFIX}{}-refused", std::process::id());
+        let why = Cgroup::v2(&base, &name, limits).expect_err("it has none");
+        assert!(why.to_string().contains("has no controller cpu"), "{why}");
+        assert!(!base.join(name).exists());
     }
 
     #[test]

@@ -51,6 +51,12 @@ impl Place {
         }
     }
 
+    /// Its network.
+    #[must_use]
+    pub fn network(&self) -> &Namespace {
+        &self.network
+    }
+
     /// Shows `content` where the host has `target`; both must exist.
     ///
     /// # Errors

@@ -515,10 +515,10 @@ impl<'a> Court<'a> {
         }
         let after = contestant.counts(&way.protocol);
         let machine = gate::reasons(self.definition, &run, &generated);
-        let carried = if way.protocol == "tcp" {
-            cell.connections.into()
-        } else {
+        let carried = if contestant.counts_requests(&way.protocol) {
             generated.ok
+        } else {
+            cell.connections.into()
         };
         let mut contestant = if events.is_empty() {
             uncounted(&route, before, after, carried)

@@ -6,6 +6,7 @@ mod features;
 mod generated;
 mod hooks;
 mod near;
+mod peers;
 mod place;
 mod targets;
 mod written;
@@ -24,6 +25,7 @@ pub use events::{Action, Event};
 pub use generated::Generated;
 pub(crate) use generated::resources as generated_resources;
 pub use hooks::Hook;
+pub(crate) use peers::{AccessLog, PeerFeatures};
 pub use place::{CpuSet, Isolation, Limits};
 use written::{Place, Written, WrittenValidity};
 
@@ -226,16 +228,6 @@ impl Definition {
         let hooks = hooks::hooks(&place, &written)?;
         let Asked { cells, missing } = cells::cells(&place, &written, &mut variants)?;
         let isolation = place::isolation(&place, written.isolation.as_ref())?;
-        let idle = cells.iter().any(|cell| cell.kind == Kind::Idle);
-        let only = [
-            (idle, "kind \"idle\" is measured"),
-            (!events.is_empty(), "events are made"),
-        ];
-        if let (Isolation::Netns, Some(at)) = (isolation, &written.isolation)
-            && let Some((_, what)) = only.iter().find(|(there, _)| *there)
-        {
-            return Err(place.error(at.span(), format!("{what} on loopback only")));
-        }
         Ok(Self {
             name: name.clone(),
             title: written.title.clone(),

@@ -130,7 +130,22 @@ impl Sign {
         }
     }
 
+    /// Looked for from where the load is.
     fn seen(&self, route: &Route) -> bool {
+        match route
+            .from
+            .as_ref()
+            .filter(|_| matches!(self, Self::From(_)))
+        {
+            Some(place) => place
+                .network()
+                .run(|| self.seen_here(route))
+                .unwrap_or(false),
+            None => self.seen_here(route),
+        }
+    }
+
+    fn seen_here(&self, route: &Route) -> bool {
         match self {
             Self::AtOnce(_) => true,
             Self::Plaintext(address, open) => {

@@ -14,19 +14,26 @@ const GET_NGINX: &str =
     "nginx not found: `apt-get install nginx-light libnginx-mod-stream`, or --peer nginx=PATH";
 /// How one gets HAProxy.
 const GET_HAPROXY: &str = "haproxy not found: `apt-get install haproxy`, or --peer haproxy=PATH";
-/// Those that are listed when their program is given, and how one gets them.
-const OTHERS: [(&str, &str); 3] = [
+/// Tells a program's version.
+type Version = fn(&Path) -> Result<String, String>;
+/// Those that are there only when their program is given, and how one gets them.
+const OTHERS: [(&str, Version, &str); 3] = [
     (
         "ztunnel",
-        "ztunnel not given: `cargo build --release` in github.com/istio/ztunnel, then --peer ztunnel=PATH",
+        ztunnel_version,
+        "ztunnel not given: `cargo build --release` in github.com/istio/ztunnel (needs protoc), then --peer ztunnel=PATH; \
+         measured in isolation \"netns\" only",
     ),
     (
         "linkerd2-proxy",
-        "linkerd2-proxy not given: a release of github.com/linkerd/linkerd2-proxy, then --peer linkerd2-proxy=PATH",
+        linkerd_version,
+        "linkerd2-proxy not given, and not measured when it is: it takes its configuration from Linkerd's control plane \
+         only",
     ),
     (
         "pipy",
-        "pipy not given: a release of github.com/flomesh-io/pipy, then --peer pipy=PATH",
+        pipy_version,
+        "pipy not given: a release of github.com/flomesh-io/pipy, then --peer pipy=PATH; its scripts were not tried here",
     ),
 ];
 /// Where distributions put servers, beside PATH: not everybody has it there.
@@ -36,6 +43,8 @@ const NGINX_MODULES: &str = "/usr/lib/nginx/modules";
 /// How one gets Fortio.
 const GET_FORTIO: &str = "fortio not found: `go install fortio.org/fortio@v1.66.5` (it is looked for on PATH and where \
                           go installs programs), or --peer fortio=PATH";
+/// So much of a revision tells it from others.
+const REVISION_CHARS: usize = 12;
 /// How long a program may take to say its version.
 const VERSION_BOUND: Duration = Duration::from_secs(10);
 
@@ -96,9 +105,19 @@ impl Found {
         known.into_iter().chain(others).collect()
     }
 
+    /// One of those that are there only where the user says.
+    pub(crate) fn other(&self, name: &str) -> Result<Peer, String> {
+        let found = self.others.iter().find(|(peer, _)| *peer == name);
+        match found {
+            Some((_, found)) => found.clone(),
+            None => Err(format!("the lab does not know contestant {name}")),
+        }
+    }
+
     /// Whether that contestant's program is here; those that are part of `voile` are.
     #[must_use]
     pub fn has(&self, contestant: &str) -> bool {
+        let contestant = contestant.split('+').next().unwrap_or(contestant);
         !self
             .all()
             .iter()
@@ -113,7 +132,7 @@ impl Found {
 pub fn peers(given: &[String]) -> Result<Found, String> {
     for peer in given {
         let name = peer.split_once('=').map(|(name, _)| name);
-        let others = OTHERS.map(|(name, _)| name);
+        let others = OTHERS.map(|(name, ..)| name);
         if !name.is_some_and(|n| ["envoy", "nginx", "haproxy"].contains(&n) || others.contains(&n))
         {
             return Err(format!(
@@ -122,10 +141,7 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
             ));
         }
     }
-    let look = |name: &str,
-                candidates: &dyn Fn() -> Vec<PathBuf>,
-                version: fn(&Path) -> Result<String, String>,
-                how: &str| {
+    let look = |name: &str, candidates: &dyn Fn() -> Vec<PathBuf>, version: Version, how: &str| {
         let own = given
             .iter()
             .rev()
@@ -144,8 +160,8 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
         Ok::<_, String>(found.ok_or_else(|| how.to_owned()))
     };
     let mut others = Vec::new();
-    for (name, how) in OTHERS {
-        others.push((name, look(name, &Vec::new, any_version, how)?));
+    for (name, version, how) in OTHERS {
+        others.push((name, look(name, &Vec::new, version, how)?));
     }
     let nginx = look("nginx", &|| servers("nginx"), nginx_version, GET_NGINX)?;
     Ok(Found {
@@ -184,17 +200,52 @@ pub(crate) fn servers(name: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first thing that looks like a version in what a program says of it.
-fn any_version(path: &Path) -> Result<String, String> {
-    let lines = answer(path, "--version")?;
-    let mut words = lines
-        .iter()
-        .flat_map(|line| line.split([' ', ':', ',', '"']));
-    let number = |word: &&str| {
-        let word = word.trim_start_matches('v');
-        word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit())
+/// `1.27.0`, from `version.BuildInfo{Version:"1.27.0", GitRevision:"…", …}`; of a build from a working tree its revision.
+fn ztunnel_version(path: &Path) -> Result<String, String> {
+    let said = answer(path, "version")?.join(" ");
+    parse_ztunnel_version(&said).ok_or_else(|| "it does not call itself ztunnel".to_owned())
+}
+
+fn parse_ztunnel_version(said: &str) -> Option<String> {
+    let build = said.split_once("version.BuildInfo{")?.1;
+    let field = |name: &str| {
+        let value = build.split_once(&format!("{name}:\""))?.1;
+        Some(value.split('"').next().unwrap_or_default().to_owned())
     };
-    Ok(words.find(number).unwrap_or("unknown").to_owned())
+    let version =
+        field("Version").filter(|version| version.starts_with(|c: char| c.is_ascii_digit()));
+    version.or_else(|| {
+        let revision: String = field("GitRevision")?.chars().take(REVISION_CHARS).collect();
+        Some(format!("of revision {revision}"))
+    })
+}
+
+/// `2.0.2`, from `Version          : 2.0.2`.
+fn pipy_version(path: &Path) -> Result<String, String> {
+    answer(path, "--version")?
+        .iter()
+        .find_map(|line| {
+            let (name, version) = line.split_once(':')?;
+            (name.trim() == "Version").then(|| version.trim().to_owned())
+        })
+        .ok_or_else(|| "it does not tell its version as Pipy does".to_owned())
+}
+
+/// It has no question for its version: it starts, says who it is, and ends for want of a configuration.
+fn linkerd_version(path: &Path) -> Result<String, String> {
+    let lines = said(path, "--version")?.1;
+    parse_linkerd_version(&lines.join("\n"))
+        .ok_or_else(|| "it does not tell its version as linkerd2-proxy does".to_owned())
+}
+
+/// From `… release 2.300.0 (0123abc) by linkerd on 2026-08-21T…`.
+fn parse_linkerd_version(said: &str) -> Option<String> {
+    let line = said
+        .lines()
+        .find(|line| line.contains(") by ") && line.contains(" on "))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let sha = words.iter().position(|word| word.starts_with('('))?;
+    Some((*words.get(sha.checked_sub(1)?)?).to_owned())
 }
 
 /// `1.22.1`, from `nginx version: nginx/1.22.1`.
@@ -338,6 +389,14 @@ fn envoy_version(path: &Path) -> Result<String, String> {
 
 /// The lines that a program prints when asked for its version.
 fn answer(path: &Path, question: &str) -> Result<Vec<String>, String> {
+    match said(path, question)? {
+        (true, lines) => Ok(lines),
+        (false, _) => Err("it does not tell its version".to_owned()),
+    }
+}
+
+/// Whether a program ends well when asked this, and the lines that it prints.
+fn said(path: &Path, question: &str) -> Result<(bool, Vec<String>), String> {
     if !path.is_file() {
         return Err("there is no such file".to_owned());
     }
@@ -356,11 +415,9 @@ fn answer(path: &Path, question: &str) -> Result<Vec<String>, String> {
         .stdout(into(std::sync::Arc::clone(&sink)))
         .stderr(into(sink));
     let exit = spec.start().map_err(|e| e.to_string())?.wait(VERSION_BOUND);
-    if !exit.is_some_and(voile_host::child::Exit::is_success) {
-        return Err("it does not tell its version".to_owned());
-    }
+    let well = exit.is_some_and(voile_host::child::Exit::is_success);
     let lines = lines.lock().map_err(|_| "its answer was lost".to_owned())?;
-    Ok(lines.clone())
+    Ok((well, lines.clone()))
 }
 
 fn parse_envoy_version(line: &str) -> Option<String> {
@@ -378,6 +435,26 @@ mod tests {
         let line = "/x/envoy  version: 0123abc/1.40.0/Clean/RELEASE/BoringSSL";
         assert_eq!(parse_envoy_version(line).as_deref(), Some("1.40.0"));
         assert_eq!(parse_envoy_version("Python 3"), None);
+    }
+
+    #[test]
+    fn how_ztunnel_and_linkerds_proxy_tell_their_versions_is_understood() {
+        let line = |version: &str| {
+            format!(
+                "version.BuildInfo{{Version:\"{version}\", GitRevision:\"62d826530e5ce857\", RustVersion:\"1.95\"}}"
+            )
+        };
+        let parsed = |version: &str| parse_ztunnel_version(&line(version));
+        assert_eq!(parsed("1.27.0").as_deref(), Some("1.27.0"));
+        assert_eq!(
+            parsed("unknown").as_deref(),
+            Some("of revision 62d826530e5c")
+        );
+        assert_eq!(parse_ztunnel_version("unknown command"), None);
+        let said = "[     0.001s]  INFO ThreadId(01) linkerd2_proxy: release 2.300.0 (0123abc) by linkerd on 2026-08-21T15:03:02Z\n\
+                    Invalid configuration: invalid environment";
+        assert_eq!(parse_linkerd_version(said).as_deref(), Some("2.300.0"));
+        assert_eq!(parse_linkerd_version("Invalid configuration"), None);
     }
 
     #[test]

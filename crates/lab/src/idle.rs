@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use voile_host::machine::descriptor_limit;
+use voile_host::place::Place;
 use voile_host::sampler::{Holdings, Usage};
 use voile_report::record::Run;
 
@@ -194,7 +195,12 @@ fn connect(route: &Route, cell: &Cell, number: u32) -> Result<Vec<TcpStream>, St
         let openers: Vec<_> = (0..OPENERS)
             .map(|opener| {
                 let share = number / OPENERS + u32::from(opener < number % OPENERS);
+                let inside = route.from.as_ref().map(Place::network);
                 scope.spawn(move || {
+                    if let Some(network) = inside {
+                        let failed = |e| format!("entering a pod's network: {e}");
+                        network.enter().map_err(failed)?;
+                    }
                     (0..share)
                         .map(|_| exchange(entry, request, answer))
                         .collect::<Result<Vec<_>, String>>()

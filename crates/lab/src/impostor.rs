@@ -72,9 +72,21 @@ fn judge(right: &Told, wrong: &Told, marker: &str) -> (Verdict, String) {
 }
 
 fn attempt(stage: &Stage, leaf: &Leaf, folder: &Path, marker: &str) -> Result<Told, String> {
-    let mut server = Server::start(stage.server, leaf, folder)?;
-    let client = ask(stage, marker, &|| server.got().contains(marker))
-        .unwrap_or_else(|e| format!("connection ended: {e}"));
+    let networks = stage.networks.as_ref();
+    let failed = |e: io::Error| format!("entering a pod's network: {e}");
+    let start = || Server::start(stage.server, leaf, folder);
+    let mut server = match networks {
+        Some((_, inside)) => inside.run(start).map_err(failed)??,
+        None => start()?,
+    };
+    let call = || {
+        ask(stage, marker, &|| server.got().contains(marker))
+            .unwrap_or_else(|e| format!("connection ended: {e}"))
+    };
+    let client = match networks {
+        Some((inside, _)) => inside.run(call).map_err(failed)?,
+        None => call(),
+    };
     let server_said = server.last_words();
     server.end();
     Ok(Told {
@@ -94,7 +106,7 @@ fn last_words(line: &str) -> String {
 }
 
 /// Sends one request through the sidecar, until it is answered or arrived.
-fn ask(stage: &Stage, marker: &str, arrived: &dyn Fn() -> bool) -> io::Result<String> {
+fn ask(stage: &Stage, marker: &str, arrived: &(dyn Fn() -> bool + Sync)) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&stage.entry, BOUND)?;
     stream.set_read_timeout(Some(LOOK_EVERY))?;
     let host = stage.host.as_deref().unwrap_or("server");

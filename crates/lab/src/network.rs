@@ -10,17 +10,15 @@
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::{Duration, Instant};
 
 use voile_host::child::Supervised;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
-use voile_host::netns::rules::{Capture, Rules, Scope, Tool, apply};
+use voile_host::netns::rules::{Rules, Tool, apply};
 use voile_host::place::{Place, Privileges};
 
 use crate::contestants::Instance;
-use crate::proof::listener_owner;
-use crate::target::{Echo, HTTP, Lab, READY_BOUND};
+use crate::target::{Echo, HTTP, Lab};
 
 const PREFIX: u8 = 16;
 /// The bridge: where control planes and the lab itself are.
@@ -31,10 +29,9 @@ pub(crate) const TCP_PORT: u16 = 9080;
 /// Where sidecars take what is captured: Istio's ports.
 pub(crate) const OUTBOUND: u16 = 15001;
 pub(crate) const INBOUND: u16 = 15006;
-/// How often we look whether a server listens.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// More pods than any experiment has: a third octet each.
-const MAX_PODS: u8 = 250;
+/// Pods have the addresses 10.210.1.2 to 10.210.250.251, each once: what is left of an earlier one must not answer for it.
+const PODS_PER_RANK: u16 = 250;
+const MAX_PODS: u16 = PODS_PER_RANK * 250;
 
 /// A pod: a namespace, and its address in the fabric.
 #[derive(Debug, Clone)]
@@ -60,7 +57,7 @@ pub(crate) struct Network {
     bridge: Bridge,
     tool: Tool,
     fabric: Namespace,
-    pods: Cell<u8>,
+    pods: Cell<u16>,
     /// What the server's TCP port does: the option of `voile echo`.
     tcp: &'static str,
     /// Where the generator is when no sidecar stands beside it.
@@ -132,24 +129,10 @@ impl Network {
         Place::new(self.fabric.clone(), Privileges::Application)
     }
 
-    /// Another pod, whose sidecar is given what is called from inside, and what calls these ports from outside.
-    pub(crate) fn add_captured(
-        &self,
-        control: Option<SocketAddr>,
-        inbound_ports: Vec<u16>,
-    ) -> Result<Pod, String> {
+    /// Another pod, whose sidecar is given what the rules say.
+    pub(crate) fn add_pod(&self, rules: &Rules) -> Result<Pod, String> {
         let pod = add(&self.bridge, &self.pods)?;
-        let rules = Rules {
-            capture: Some(Capture {
-                outbound: OUTBOUND,
-                inbound: INBOUND,
-                control,
-                inbound_ports: Scope::Only(inbound_ports),
-                ..Capture::default()
-            }),
-            ..Rules::default()
-        };
-        apply(&self.tool, &pod.namespace, &rules, self.bridge.has_v6())
+        apply(&self.tool, &pod.namespace, rules, self.bridge.has_v6())
             .map_err(|e| format!("redirect rules: {e}"))?;
         Ok(pod)
     }
@@ -176,30 +159,22 @@ impl Network {
             .args(addresses(self.tcp, tcp))
             .place(pod.for_application());
         let mut child = spec.start().map_err(|e| e.to_string())?;
-        let deadline = Instant::now() + READY_BOUND;
         for port in http.iter().chain(tcp) {
-            let address = SocketAddr::new(pod.address, *port);
-            while !matches!(listener_owner(address, None, &[child.pid()]), Ok(Some(_))) {
-                if child.wait(LOOK_EVERY).is_some() || Instant::now() >= deadline || (lab.stopped)()
-                {
-                    return Err(format!(
-                        "{name} does not listen on {address}{}",
-                        lab.log_end(name)
-                    ));
-                }
-            }
+            lab.wait_listening(&mut child, SocketAddr::new(pod.address, *port))?;
         }
         Ok(child)
     }
 }
 
-fn add(bridge: &Bridge, pods: &Cell<u8>) -> Result<Pod, String> {
-    let number = pods.get() + 1;
-    if number > MAX_PODS {
+fn add(bridge: &Bridge, pods: &Cell<u16>) -> Result<Pod, String> {
+    let number = pods.get();
+    if number >= MAX_PODS {
         return Err(format!("an experiment has no more than {MAX_PODS} pods"));
     }
-    pods.set(number);
-    let address = Ipv4Addr::new(10, 210, number, 2);
+    pods.set(number + 1);
+    let octet = |number: u16| u8::try_from(number).unwrap_or(u8::MAX);
+    let (within, rank) = (1 + number % PODS_PER_RANK, 2 + number / PODS_PER_RANK);
+    let address = Ipv4Addr::new(10, 210, octet(within), octet(rank));
     let namespace = bridge
         .add_pod(&[Prefixed::v4(address, PREFIX)], &[GATEWAY.into()])
         .map_err(|e| format!("a pod's network: {e}"))?;

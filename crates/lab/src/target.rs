@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::bounds::Bounds;
 use crate::contestants::{Hop, Spot};
 use crate::definition::Generated;
 use crate::network::Network;
+use crate::proof::listener_owner;
 
 use voile_host::child::{Output, Spec, Supervised};
 use voile_host::place::Place;
@@ -18,6 +19,8 @@ use voile_host::ready::{Probe, wait_ready};
 pub(crate) const READY_BOUND: Duration = Duration::from_secs(20);
 /// How long it may take to end by itself when told.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(3);
+/// How often we look whether a process listens.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Lines of a failed process's log that are shown.
 const LOG_LINES: usize = 6;
 /// Of each of them; some programs print their whole configuration.
@@ -136,6 +139,29 @@ impl Lab<'_> {
     pub(crate) fn wait_ready(&self, child: &mut Supervised, probe: &Probe) -> Result<(), String> {
         wait_ready(child, probe, READY_BOUND, self.stopped)
             .map_err(|e| format!("{e}{}", self.log_end(child.name())))
+    }
+
+    /// Waits until a process listens there, by what the kernel says: a call from outside might be given to another.
+    pub(crate) fn wait_listening(
+        &self,
+        child: &mut Supervised,
+        address: SocketAddr,
+    ) -> Result<(), String> {
+        let deadline = Instant::now() + READY_BOUND;
+        let listens = |child: &Supervised| {
+            matches!(
+                listener_owner(address, None, &child.group_pids()),
+                Ok(Some(_))
+            )
+        };
+        while !listens(child) {
+            if child.wait(LOOK_EVERY).is_some() || Instant::now() >= deadline || (self.stopped)() {
+                let name = child.name();
+                let log = self.log_end(name);
+                return Err(format!("{name} does not listen on {address}{log}"));
+            }
+        }
+        Ok(())
     }
 
     /// The end of a process's log, as a clause of an error message.

@@ -163,7 +163,13 @@ impl Capture {
 
 #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
 fn packet_socket(device: &CStr) -> io::Result<OwnedFd> {
-    let protocol = (libc::ETH_P_IP as u16).to_be();
+    // What leaves by a device is shown to those alone who want all protocols; loopback shows it again as it comes in.
+    let wanted = if device == Spot::LOOPBACK {
+        libc::ETH_P_IP
+    } else {
+        libc::ETH_P_ALL
+    };
+    let protocol = (wanted as u16).to_be();
     // SAFETY: plain system calls; each result is checked, and the descriptor is owned from the moment it exists.
     unsafe {
         let fd = libc::socket(

@@ -74,7 +74,7 @@ pub fn check() -> Result<(), String> {
     let rules = Rules {
         capture: Some(Capture::default()),
         services: Vec::new(),
-        way_out: None,
+        ..Rules::default()
     };
     apply(&tool, &namespace, &rules, false).map_err(|error| error.to_string())
 }
@@ -175,7 +175,7 @@ impl MeshNetwork {
                     ..capture(&plan.template.capture)
                 }),
                 services: Vec::new(),
-                way_out: None,
+                ..Rules::default()
             };
             apply(&network.tool, &network.namespace, &rules, network.v6)
                 .map_err(io::Error::other)?;
@@ -223,7 +223,7 @@ impl PodNetwork {
         let rules = Rules {
             capture: None,
             services,
-            way_out: None,
+            ..Rules::default()
         };
         apply(&self.tool, &self.namespace, &rules, self.v6).map_err(io::Error::other)?;
         self.services = rules.services;

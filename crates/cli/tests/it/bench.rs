@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::mesh::Process;
 
-fn record(folder: &Path) -> serde_json::Value {
+pub(crate) fn record(folder: &Path) -> serde_json::Value {
     let text = std::fs::read_to_string(folder.join("record.json")).expect("a record was written");
     serde_json::from_str(&text).expect("JSON")
 }
@@ -210,176 +210,11 @@ fn a_run_that_was_killed_goes_on_after_its_last_whole_round() {
 }
 
 /// The definition with other words in it.
-fn changed(words: &[(&str, &str)]) -> String {
+pub(crate) fn changed(words: &[(&str, &str)]) -> String {
     words.iter().fold(SMALL.to_owned(), |text, (from, to)| {
         assert!(text.contains(from), "{from}");
         text.replace(from, to)
     })
-}
-
-const IN_NAMESPACES: [(&str, &str); 4] = [
-    ("rounds = 3", "rounds = 1\nisolation = \"netns\""),
-    (
-        "\"baseline\", \"relay\"",
-        "\"baseline\", \"voile\", \"relay\"",
-    ),
-    ("response_sizes = [64, 4096]", "tls = [false, true]"),
-    (
-        "[validity]",
-        "[limits]\ncpu = 1.0\nmemory = \"512MiB\"\n[validity]",
-    ),
-];
-
-#[test]
-fn sidecars_capture_between_namespaces_within_their_limits_and_nothing_is_left() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
-    std::fs::write(&file, changed(&IN_NAMESPACES)).expect("written");
-    let ran = Process::output(|voile| {
-        voile
-            .args(["bench", "run", "--smoke", "--rounds", "1"])
-            .arg(&file)
-            .arg("--out")
-            .arg(&out)
-            .env("TMPDIR", folder.path());
-    });
-    let said = String::from_utf8_lossy(&ran.stderr);
-    let refused = ["needs root", "control groups", "nftables"];
-    if refused.iter().any(|words| said.contains(words)) {
-        assert_eq!(ran.status.code(), Some(1), "{said}");
-        assert!(!out.exists(), "nothing is measured in its place");
-        eprintln!("skipped: {said}");
-        return;
-    }
-    assert!(ran.status.success(), "{said}");
-    assert!(said.contains("relay is not transparent"), "{said}");
-    let record = record(&out);
-    assert_eq!(record["experiment"]["isolation"], "netns");
-    assert_eq!(record["experiment"]["limits"], "1 CPU, 512 MiB");
-    let proofs = record["proofs"].as_array().expect("proofs");
-    let of = |name: &str| -> Vec<&serde_json::Value> {
-        let its = proofs.iter().filter(|proof| proof["contestant"] == name);
-        its.collect()
-    };
-    assert_eq!((of("baseline").len(), of("voile").len()), (1, 2));
-    for proof in of("voile") {
-        let checks = proof["checks"].as_array().expect("checks");
-        assert!(
-            checks.iter().all(|check| check["verdict"] != "failed"),
-            "{proof}"
-        );
-        let redirected = |claim: &str| claim.contains("is redirected to port 15006");
-        let shown = |check: &&serde_json::Value| {
-            check["verdict"] == "proven" && check["claim"].as_str().is_some_and(redirected)
-        };
-        assert_eq!(checks.iter().filter(shown).count(), 1, "{proof}");
-    }
-    let sidecars = |run: &serde_json::Value| {
-        let processes = run["processes"].as_array().expect("processes").iter();
-        let throttled = processes.filter(|p| p["nr_throttled"].is_u64());
-        throttled.map(|p| p["role"].to_string()).collect::<Vec<_>>()
-    };
-    let runs = record["runs"].as_array().expect("runs");
-    let through = runs
-        .iter()
-        .find(|run| run["contestant"] == "voile")
-        .expect("a slice");
-    assert_eq!(
-        sidecars(through),
-        ["\"client-sidecar\"", "\"server-sidecar\""]
-    );
-    let left: Vec<_> = std::fs::read_dir(folder.path())
-        .expect("the folder")
-        .flatten()
-        .collect();
-    assert_eq!(
-        left.len(),
-        2,
-        "only definition and record are left: {left:?}"
-    );
-    assert_eq!(
-        groups_of(&["/sys/fs/cgroup", "/sys/fs/cgroup/cpu"]),
-        Vec::<String>::new()
-    );
-}
-
-/// Control groups of labs whose process is gone.
-fn groups_of(folders: &[&str]) -> Vec<String> {
-    let entries = folders
-        .iter()
-        .flat_map(std::fs::read_dir)
-        .flatten()
-        .flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    names
-        .filter(|name| {
-            let pid = name
-                .strip_prefix("voile-lab-")
-                .and_then(|rest| rest.split('-').next());
-            pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
-        })
-        .collect()
-}
-
-#[test]
-fn what_a_killed_lab_started_in_namespaces_ends_with_it() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
-    let text = changed(&IN_NAMESPACES[..3]);
-    std::fs::write(&file, text.replace("rounds = 1", "rounds = 500")).expect("written");
-    let log = tempfile::NamedTempFile::new().expect("a log file");
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_voile"))
-        .args(["bench", "run"])
-        .arg(&file)
-        .arg("--out")
-        .arg(&out)
-        .env("TMPDIR", folder.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log.reopen().expect("the log file"))
-        .spawn()
-        .expect("voile starts");
-    let deadline = Instant::now() + Duration::from_secs(180);
-    while !std::fs::read_to_string(log.path())
-        .unwrap_or_default()
-        .contains("slice 2/")
-    {
-        assert!(Instant::now() < deadline, "the second slice never began");
-        if bench.try_wait().expect("asked").is_some() {
-            eprintln!(
-                "skipped: {}",
-                std::fs::read_to_string(log.path()).unwrap_or_default()
-            );
-            return;
-        }
-        std::thread::yield_now();
-    }
-    assert!(
-        !running_with(folder.path()).is_empty(),
-        "its children name its folder"
-    );
-    bench.kill().expect("it runs");
-    bench.wait().expect("it ends");
-    while !running_with(folder.path()).is_empty() {
-        assert!(
-            Instant::now() < deadline,
-            "left: {:?}",
-            running_with(folder.path())
-        );
-        std::thread::yield_now();
-    }
-}
-
-/// Processes whose command line names this folder.
-fn running_with(folder: &Path) -> Vec<u32> {
-    let wanted = folder.display().to_string();
-    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(&wanted)
-    })
-    .collect()
 }
 
 /// One slice each of Voile and the relay, with something done to them all along: what was said, and the record.

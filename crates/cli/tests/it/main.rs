@@ -3,6 +3,7 @@
 mod access_log;
 mod analyze;
 mod bench;
+mod bench_netns;
 mod captured;
 mod credentials;
 mod destination_rules;

@@ -116,6 +116,15 @@ pub struct VirtualAddress {
     pub targets: Vec<SocketAddr>,
 }
 
+/// A port that is turned to another of the same pod: for proxies that have a listener for each destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// The port that is called.
+    pub port: u16,
+    /// Who takes it.
+    pub to: u16,
+}
+
 /// All rules of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rules {
@@ -123,6 +132,10 @@ pub struct Rules {
     pub capture: Option<Capture>,
     /// Without one: the part that kube-proxy has elsewhere.
     pub services: Vec<VirtualAddress>,
+    /// Ports that are turned when they are called from inside the pod, wherever that call was to lead.
+    pub turned_out: Vec<Turn>,
+    /// Ports that are turned when the pod is called from outside.
+    pub turned_in: Vec<Turn>,
     /// In the mesh's own namespace: where what leaves the mesh is turned to.
     pub way_out: Option<WayOut>,
 }
@@ -203,6 +216,11 @@ fn output(rules: &Rules, family: Family) -> Vec<Rule> {
     let mut list = Vec::new();
     if let Some(capture) = &rules.capture {
         captured_output(capture, family, &mut list);
+    }
+    let outside = || If::NotTo(family.loopback());
+    for turn in &rules.turned_out {
+        let conditions = [outside(), If::TcpPort(turn.port)];
+        list.push(rule(conditions, Then::Redirect(turn.to)));
     }
     for service in rules
         .services
@@ -301,11 +319,18 @@ fn prerouting(rules: &Rules, family: Family) -> Vec<Rule> {
         list.push(rule([If::Tcp], Then::Redirect(way_out.port)));
         return list;
     }
+    let mut list = vec![rule([If::FromLoopbackDevice], Then::Leave)];
+    for turn in &rules.turned_in {
+        list.push(rule([If::TcpPort(turn.port)], Then::Redirect(turn.to)));
+    }
     let Some(capture) = &rules.capture else {
-        return Vec::new();
+        return if rules.turned_in.is_empty() {
+            Vec::new()
+        } else {
+            list
+        };
     };
     let leave = |port: &u16| rule([If::TcpPort(*port)], Then::Leave);
-    let mut list = vec![rule([If::FromLoopbackDevice], Then::Leave)];
     list.extend(OWN_PORTS.iter().map(leave));
     match &capture.inbound_ports {
         Scope::AllBut(ports) => {

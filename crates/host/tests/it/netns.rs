@@ -128,7 +128,7 @@ fn captured_pod(tool: &Tool, bridge: &Bridge) {
     let rules = Rules {
         capture: Some(capture),
         services: vec![],
-        way_out: None,
+        ..Rules::default()
     };
     apply(tool, &one, &rules, bridge.has_v6()).expect("rules");
     // Twice, since they are replaced as a whole.
@@ -185,7 +185,7 @@ fn pod_without_sidecar(tool: &Tool, bridge: &Bridge) {
     let rules = Rules {
         capture: None,
         services: vec![service],
-        way_out: None,
+        ..Rules::default()
     };
     apply(tool, &client, &rules, bridge.has_v6()).expect("rules");
     let mut heard = std::collections::BTreeSet::new();

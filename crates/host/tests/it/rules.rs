@@ -1,6 +1,8 @@
 //! The redirect rules as text: every kind of rule, for both tools and both families.
 
-use voile_host::netns::rules::{Capture, Range, Rules, Scope, VirtualAddress, restore, script};
+use voile_host::netns::rules::{
+    Capture, Range, Rules, Scope, Turn, VirtualAddress, restore, script,
+};
 
 fn range(text: &str) -> Range {
     let (address, prefix) = text.split_once('/').expect("ADDRESS/BITS");
@@ -26,7 +28,7 @@ fn captured(capture: Capture) -> Rules {
     Rules {
         capture: Some(capture),
         services: vec![],
-        way_out: None,
+        ..Rules::default()
     }
 }
 
@@ -185,7 +187,7 @@ fn a_virtual_address_is_shared_by_its_targets_of_the_same_family() {
     let rules = Rules {
         capture: None,
         services: vec![service],
-        way_out: None,
+        ..Rules::default()
     };
     assert_eq!(
         rules_of(&script(&rules, true)),
@@ -199,4 +201,32 @@ fn a_virtual_address_is_shared_by_its_targets_of_the_same_family() {
         rules_of(&restore(&rules, false))[0],
         "-A OUTPUT -d 10.96.0.7/32 -p tcp --dport 80 -m statistic --mode random --probability 0.33333333 -j DNAT --to-destination 10.244.0.2:8080"
     );
+}
+
+#[test]
+fn ports_are_turned_to_listeners_of_their_own_on_either_side() {
+    let turn = |port| Turn {
+        port,
+        to: port + 1000,
+    };
+    let out = Rules {
+        turned_out: vec![turn(8100), turn(8101)],
+        ..Rules::default()
+    };
+    assert_eq!(
+        rules_of(&script(&out, false)),
+        [
+            "ip daddr != 127.0.0.0/8 tcp dport 8100 redirect to :9100",
+            "ip daddr != 127.0.0.0/8 tcp dport 8101 redirect to :9101",
+        ]
+    );
+    let inward = Rules {
+        turned_in: vec![turn(8102)],
+        ..Rules::default()
+    };
+    assert_eq!(
+        rules_of(&script(&inward, false)),
+        ["iifname \"lo\" return", "tcp dport 8102 redirect to :9102"]
+    );
+    assert_eq!(rules_of(&script(&Rules::default(), false)), [""; 0]);
 }

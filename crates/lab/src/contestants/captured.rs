@@ -4,6 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_host::child::{Supervised, stop_all};
+use voile_host::netns::Namespace;
+use voile_host::netns::rules::{Capture, Rules, Scope, Turn};
 use voile_host::place::Place;
 
 use super::{CLIENT, CONTROL, Hop, Instance, Route, SERVER, Spot};
@@ -23,6 +25,49 @@ pub(super) struct Captured {
     plain_server: Pod,
 }
 
+/// How a pair of sidecars is given what is called.
+pub(super) enum Redirection {
+    /// All of it at Istio's ports, with the address that was called: the sidecar asks the kernel for it. The server's is
+    /// given what calls these ports; what the sidecars ask of the control plane is left alone.
+    Original {
+        control: Option<SocketAddr>,
+        inbound: Vec<u16>,
+    },
+    /// Each port at a listener of its own: of the client's sidecar, and of the server's.
+    Turned { out: Vec<Turn>, inward: Vec<Turn> },
+}
+
+impl Redirection {
+    /// The rules of the client's pod and of the server's.
+    fn rules(self) -> [Rules; 2] {
+        let captured = |control, ports| Rules {
+            capture: Some(Capture {
+                outbound: OUTBOUND,
+                inbound: INBOUND,
+                control,
+                inbound_ports: Scope::Only(ports),
+                ..Capture::default()
+            }),
+            ..Rules::default()
+        };
+        match self {
+            Self::Original { control, inbound } => {
+                [captured(control, Vec::new()), captured(control, inbound)]
+            }
+            Self::Turned { out, inward } => [
+                Rules {
+                    turned_out: out,
+                    ..Rules::default()
+                },
+                Rules {
+                    turned_in: inward,
+                    ..Rules::default()
+                },
+            ],
+        }
+    }
+}
+
 /// What is called on a captured path.
 pub(super) struct Calls {
     /// What the load calls to get to the server by its own sidecar, and to one that has none.
@@ -33,21 +78,22 @@ pub(super) struct Calls {
     pub(super) echo_port: u16,
     /// The port of the server without a sidecar.
     pub(super) direct_port: u16,
+    /// Where the sidecars listen.
+    pub(super) client_listener: u16,
+    pub(super) server_listener: u16,
 }
 
 impl Captured {
-    /// Makes the pods, and starts the server's server on these ports. The sidecar of the server is given what calls
-    /// `inbound`.
+    /// Makes the pods, and starts the server's server on these ports.
     pub(super) fn prepare(
         lab: &Lab<'_>,
         network: &Network,
         name: &str,
-        control: Option<SocketAddr>,
-        inbound: &[u16],
+        redirection: Redirection,
         (http, tcp): (&[u16], &[u16]),
     ) -> Result<Self, String> {
-        let client = network.add_captured(control, Vec::new())?;
-        let server = network.add_captured(control, inbound.to_vec())?;
+        let [client, server] = redirection.rules();
+        let (client, server) = (network.add_pod(&client)?, network.add_pod(&server)?);
         let echo = network.start_echo(lab, &server, &format!("{name}-echo"), http, tcp)?;
         Ok(Self {
             client,
@@ -65,6 +111,11 @@ impl Captured {
 
     pub(super) fn server(&self) -> IpAddr {
         self.server.address
+    }
+
+    /// Where what calls and is called is: the networks of client and server.
+    pub(super) fn networks(&self) -> (Namespace, Namespace) {
+        (self.client.namespace.clone(), self.server.namespace.clone())
     }
 
     /// The lab with places for what is started next.
@@ -88,15 +139,15 @@ impl Captured {
         // Redirected to the sidecar before it is a packet, so that is where packets go.
         let client = Hop {
             to: CLIENT,
-            address: (Ipv4Addr::LOCALHOST, OUTBOUND).into(),
+            address: (Ipv4Addr::LOCALHOST, calls.client_listener).into(),
             tls: false,
-            spot: on(&self.client, Spot::LOOPBACK, Some(OUTBOUND)),
+            spot: on(&self.client, Spot::LOOPBACK, Some(calls.client_listener)),
         };
         let server = |tls| Hop {
             to: SERVER,
             address: (self.server.address, calls.pod_port).into(),
             tls,
-            spot: on(&self.server, Spot::ETHERNET, Some(INBOUND)),
+            spot: on(&self.server, Spot::ETHERNET, Some(calls.server_listener)),
         };
         let echo = Hop {
             to: "server",

@@ -1,16 +1,19 @@
 //! Envoy as two sidecars, from the committed templates in `benchmarks/peers/envoy/`.
 
+mod features;
+
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use voile_host::child::Supervised;
 use voile_host::netns::rules::{MARK_INWARD, MARK_OUTWARD};
-use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
-use super::listeners::fill;
-use super::pair::{BASE_ID, Peer, Side, Values, write};
+use super::Recorded;
+use super::listeners::{Takes, fill};
+use super::pair::{BASE_ID, Peer, Side, Values, status_address, write};
+use crate::definition::PeerFeatures;
 use crate::find;
 use crate::network::{INBOUND, OUTBOUND};
 use crate::target::Lab;
@@ -18,11 +21,20 @@ use crate::target::Lab;
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/client.yaml");
 const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/server.yaml");
 
-/// Envoy as it was found.
-pub(super) struct Envoy(pub(super) find::Peer);
+/// Envoy as it was found, and what is switched on in it.
+pub(super) struct Envoy {
+    found: find::Peer,
+    features: PeerFeatures,
+}
 
-/// Where its admin page is in a network of its own; the redirection leaves it alone.
-const ADMIN: u16 = 15090;
+impl Envoy {
+    pub(super) fn new(found: find::Peer, features: PeerFeatures) -> Self {
+        Self { found, features }
+    }
+}
+
+/// How long lines of access logs are gathered, as Istio starts Envoy; Envoy's own default is ten seconds.
+const LOG_FLUSH_MS: u32 = 1000;
 
 /// The same listeners behind one that takes what the kernel redirects and hands it to the one for the port that was
 /// called; what it sends itself is marked, and not redirected.
@@ -84,12 +96,15 @@ fn statistics(admin: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
 }
 
 impl Peer for Envoy {
-    const NAME: &'static str = "envoy";
     const NET: u8 = 11;
-    const CAPTURES: bool = true;
+    const TAKES: Takes = Takes::Original;
     const UPGRADES: bool = true;
     /// Its admin page.
     type Page = SocketAddr;
+
+    fn name(&self) -> &str {
+        &self.features.contestant
+    }
 
     fn launch(
         &self,
@@ -103,25 +118,23 @@ impl Peer for Envoy {
             Side::Client => CLIENT_TEMPLATE,
             Side::Server => SERVER_TEMPLATE,
         };
+        let name = format!("{}-{}", self.name(), side.word());
+        let template = features::with(template, &self.features, &name)?;
         let mut values = values.clone();
-        let (template, admin) = if lab.network.is_some() {
-            let address = values.iter().find(|(name, _)| *name == side.address());
-            let address = address.and_then(|(_, address)| address.parse::<IpAddr>().ok());
-            let address = address.ok_or("Envoy's sidecar has no address")?;
-            (captured(template, side), SocketAddr::new(address, ADMIN))
+        let admin = status_address(lab, &values)?;
+        let template = if lab.network.is_some() {
+            captured(&template, side)
         } else {
-            let admin = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST));
-            let admin = admin.map_err(|e| format!("a port for Envoy: {e}"))?;
-            (template.to_owned(), admin)
+            template
         };
         values.push(("ADMIN_PORT".to_owned(), admin.port().to_string()));
-        let name = format!("envoy-{}", side.word());
         let path = write(folder, &format!("{name}.yaml"), &fill(&template, &values)?)?;
         let spec = lab
-            .process(side.role(), &name, &self.0.path)?
+            .process(side.role(), &name, &self.found.path)?
             .arg("-c")
             .arg(&path)
             .args(["--concurrency", &lab.workers.to_string()])
+            .args(["--file-flush-interval-msec", &LOG_FLUSH_MS.to_string()])
             .args(["--log-level", "warning"]);
         let base = values.iter().find(|(name, _)| name == BASE_ID);
         let spec = match base.filter(|_| lab.upgradable) {
@@ -141,7 +154,10 @@ impl Peer for Envoy {
         true
     }
 
-    fn count(admin: &SocketAddr, protocol: &str) -> Result<u64, String> {
+    fn count(&self, admin: &SocketAddr, protocol: &str) -> Result<Option<u64>, String> {
+        if self.features.quiet {
+            return Ok(None);
+        }
         // The admin page is an HTTP connection manager too, so only our listeners are counted.
         let (ours, ends): (fn(&str) -> bool, &str) = match protocol {
             "tcp" => (|name| name.starts_with("tcp."), ".downstream_cx_total"),
@@ -154,18 +170,38 @@ impl Peer for Envoy {
         let counted = statistics
             .iter()
             .filter(|(name, _)| ours(name) && name.ends_with(ends));
-        Ok(counted.map(|(_, count)| count).sum())
+        Ok(Some(counted.map(|(_, count)| count).sum()))
+    }
+
+    fn collects_there(&self) -> bool {
+        self.features.collects()
+    }
+
+    fn recorded(
+        &self,
+        folder: &Path,
+        side: Side,
+        admin: &SocketAddr,
+        protocol: &str,
+    ) -> Vec<Recorded> {
+        let name = format!("{}-{}", self.name(), side.word());
+        let who = (side.role(), name.as_str());
+        features::recorded(&self.features, folder, who, protocol, &|| {
+            statistics(*admin).unwrap_or_default()
+        })
     }
 
     fn version(&self) -> String {
-        self.0.version.clone()
+        self.found.version.clone()
     }
 
     fn terms(&self) -> Vec<String> {
-        vec![
+        let mut terms = vec![
             "static configuration: no control plane, no on-demand discovery, certificates from files".to_owned(),
             "tuned: keep-alive upstream, access log off, request ids off, no Istio filters (no Istio metrics)".to_owned(),
-        ]
+        ];
+        terms.extend(self.features.title());
+        terms
     }
 
     fn tidy(values: &Values) {

@@ -11,6 +11,8 @@ use voile_host::ready::Probe;
 
 use super::listeners::fill;
 use super::pair::{Peer, Side, Values, write};
+use super::{Expected, Recorded, lines};
+use crate::definition::PeerFeatures;
 use crate::find;
 use crate::target::Lab;
 
@@ -19,8 +21,23 @@ const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/haproxy
 /// How long it may take to answer on its socket.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
 
-/// HAProxy as it was found.
-pub(super) struct Haproxy(pub(super) find::Peer);
+/// HAProxy as it was found, and what is switched on in it. It writes no files by itself: its access log goes to its
+/// standard output, which is one.
+pub(super) struct Haproxy {
+    found: find::Peer,
+    features: PeerFeatures,
+}
+
+impl Haproxy {
+    pub(super) fn new(found: find::Peer, features: PeerFeatures) -> Self {
+        Self { found, features }
+    }
+}
+
+/// Lines of its sections `global` and `defaults`, and of those for TCP, that switch its access log on.
+const LOG_GLOBAL: &str = "log stdout format raw local0 info";
+const LOG_HTTP: &str = "log global\n    option httplog";
+const LOG_TCP: &str = "option tcplog";
 
 /// One column of its frontends, added up over those of one kind of traffic.
 fn statistic(socket: &Path, column: &str, tcp: bool) -> Result<u64, String> {
@@ -52,10 +69,13 @@ fn sum(csv: &str, column: &str, tcp: bool) -> Option<u64> {
 }
 
 impl Peer for Haproxy {
-    const NAME: &'static str = "haproxy";
     const NET: u8 = 14;
     /// Its socket.
     type Page = PathBuf;
+
+    fn name(&self) -> &str {
+        &self.features.contestant
+    }
 
     fn launch(
         &self,
@@ -74,10 +94,18 @@ impl Peer for Haproxy {
         // Each connection has two sockets, one to either side.
         let most = descriptors.map_or(1000, |(_, most)| most.parse::<u64>().unwrap_or(2000) / 2);
         values.push(("MAXCONN".to_owned(), most.to_string()));
-        let name = format!("haproxy-{}", side.word());
+        for (name, line) in [
+            ("LOG_GLOBAL", LOG_GLOBAL),
+            ("LOG_HTTP", LOG_HTTP),
+            ("LOG_TCP", LOG_TCP),
+        ] {
+            let line = self.features.log.map_or("", |_| line);
+            values.push((name.to_owned(), line.to_owned()));
+        }
+        let name = format!("{}-{}", self.name(), side.word());
         let path = write(folder, &format!("{name}.cfg"), &fill(template, &values)?)?;
         let spec = lab
-            .process(side.role(), &name, &self.0.path)?
+            .process(side.role(), &name, &self.found.path)?
             .args(["-db", "-f"])
             .arg(&path);
         let socket = folder.join(format!("{}.sock", side.word()));
@@ -93,19 +121,37 @@ impl Peer for Haproxy {
         ["http1", "tcp"].contains(&protocol)
     }
 
-    fn count(socket: &PathBuf, protocol: &str) -> Result<u64, String> {
-        match protocol {
+    fn count(&self, socket: &PathBuf, protocol: &str) -> Result<Option<u64>, String> {
+        let counted = match protocol {
             "tcp" => statistic(socket, "stot", true),
             _ => statistic(socket, "hrsp_2xx", false),
-        }
+        };
+        counted.map(Some)
+    }
+
+    fn recorded(
+        &self,
+        folder: &Path,
+        side: Side,
+        _socket: &PathBuf,
+        _protocol: &str,
+    ) -> Vec<Recorded> {
+        let log = format!("{}-{}.log", self.name(), side.word());
+        let count = || folder.parent().map_or(0, |lab| lines(&lab.join(&log)));
+        let log = self.features.log.map(|_| Recorded {
+            what: format!("lines in the {}'s access log", side.role()),
+            count: count(),
+            expected: Expected::OneOf(1),
+        });
+        log.into_iter().collect()
     }
 
     fn version(&self) -> String {
-        self.0.version.clone()
+        self.found.version.clone()
     }
 
     fn terms(&self) -> Vec<String> {
-        vec![
+        let mut terms = vec![
             "does less: static configuration, no control plane, certificates from files, no metrics by source and \
              destination"
                 .to_owned(),
@@ -113,7 +159,9 @@ impl Peer for Haproxy {
                 .to_owned(),
             "tuned: keep-alive upstream, idle connections shared, logs off, no health checks"
                 .to_owned(),
-        ]
+        ];
+        terms.extend(self.features.title());
+        terms
     }
 }
 

@@ -6,12 +6,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
+use voile_host::netns::rules::Turn;
 use voile_host::ports::free_port;
 
-use super::captured::{Calls, Captured};
+use super::captured::{Calls, Captured, Redirection};
 use super::certificates::{self, Leaf};
+use super::pair::{POD_ADDRESS, Side, Values};
 use super::{CLIENT, Hop, IMPOSTOR, Instance, Route, SERVER, Stage};
-use crate::network::{HTTP_PORT, Network, TCP_PORT};
+use crate::network::{HTTP_PORT, INBOUND, Network, OUTBOUND, TCP_PORT};
 use crate::plan::Way;
 use crate::target::Lab;
 
@@ -25,6 +27,17 @@ const MAX_CONNECTIONS: u64 = 40_000;
 
 /// Of listeners in networks of their own.
 const FIRST_CAPTURED_PORT: u16 = 8100;
+/// So far above the port that is called is the listener that takes it, where the sidecar has one for each.
+const LISTENERS_ABOVE: u16 = 1000;
+
+/// How a sidecar takes what is redirected to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// All of it at one listener, asking the kernel where it was to go.
+    Original,
+    /// Each port at a listener of its own.
+    Turned,
+}
 
 /// Names of the ports in templates, before them the protocol's prefix.
 const OUT_PLAIN: &str = "PLAIN_PORT";
@@ -42,7 +55,7 @@ const PROTOCOLS: [(&str, &str); 3] = [("http1", ""), ("tcp", "TCP_"), ("grpc", "
 /// The listeners of a pair of sidecars.
 pub(super) struct Listeners {
     /// Networks of their own, when not on loopback.
-    captured: Option<Captured>,
+    captured: Option<(Captured, Takes)>,
     client: IpAddr,
     server: IpAddr,
     ports: BTreeMap<String, u16>,
@@ -51,59 +64,119 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// In networks of their own nobody else has ports.
-    pub(super) fn captured(lab: &Lab<'_>, network: &Network, name: &str) -> Result<Self, String> {
+    /// In networks of their own nobody else has ports. Who is not told where a call was to lead has a listener for each
+    /// port that is called, so many above it.
+    pub(super) fn captured(
+        lab: &Lab<'_>,
+        network: &Network,
+        name: &str,
+        takes: Takes,
+    ) -> Result<Self, String> {
         let mut ports = BTreeMap::new();
-        let mut inbound = Vec::new();
+        let (mut out, mut inbound) = (Vec::new(), Vec::new());
         for (_, prefix) in PROTOCOLS {
             for name in [
                 OUT_PLAIN, OUT_TLS, OUT_DIRECT, IN_PLAIN, IN_TLS, OUT_STAGE, IN_STAGE,
             ] {
                 let port = FIRST_CAPTURED_PORT + ports.len() as u16;
                 ports.insert(format!("{prefix}{name}"), port);
-                if [IN_PLAIN, IN_TLS].contains(&name) {
-                    inbound.push(port);
+                match name {
+                    IN_PLAIN | IN_TLS => inbound.push(port),
+                    IN_STAGE => {}
+                    _ => out.push(port),
                 }
             }
         }
+        let turn = |ports: Vec<u16>| {
+            let ports = ports.into_iter();
+            ports.map(|port| Turn {
+                port,
+                to: port + LISTENERS_ABOVE,
+            })
+        };
+        let redirection = match takes {
+            Takes::Original => Redirection::Original {
+                control: None,
+                inbound,
+            },
+            Takes::Turned => Redirection::Turned {
+                out: turn(out).collect(),
+                inward: turn(inbound).collect(),
+            },
+        };
         let echo = (&[HTTP_PORT][..], &[TCP_PORT][..]);
-        let captured = Captured::prepare(lab, network, name, None, &inbound, echo)?;
+        let captured = Captured::prepare(lab, network, name, redirection, echo)?;
         Ok(Self {
             client: captured.client(),
             server: captured.server(),
-            captured: Some(captured),
+            captured: Some((captured, takes)),
             ports,
             leaves: None,
         })
     }
 
+    /// A port in a network of its own by its name with its protocol's prefix: where it is called, and where it is taken.
+    pub(super) fn called_and_taken(&self, name: &str) -> Option<(u16, u16)> {
+        let port = *self.ports.get(name)?;
+        Some((port, port + LISTENERS_ABOVE))
+    }
+
     pub(super) fn pods(&mut self) -> Option<&mut Captured> {
-        self.captured.as_mut()
+        self.captured.as_mut().map(|(captured, _)| captured)
+    }
+
+    /// Where the server's sidecar is.
+    pub(super) fn server(&self) -> IpAddr {
+        self.server
     }
 
     /// The server at the end of that way, where it is ours.
     pub(super) fn server_instance(&self, way: &Way) -> Option<Instance> {
-        self.captured.as_ref()?.instance(way)
+        self.captured.as_ref()?.0.instance(way)
     }
 
     /// Where contestants are started.
     pub(super) fn lab<'a>(&self, lab: &Lab<'a>) -> Option<Lab<'a>> {
-        Some(self.captured.as_ref()?.lab(lab))
+        Some(self.captured.as_ref()?.0.lab(lab))
     }
 
-    /// Values of the server's sidecar: its server is the one beside it.
-    pub(super) fn beside(&self, values: &mut [(String, String)]) {
-        let Some(captured) = &self.captured else {
+    /// What is another value for one side in networks of their own: its server is the one beside the server's sidecar,
+    /// and who has a listener for each port has it elsewhere than where it is called.
+    pub(super) fn beside(&self, side: Side, values: &mut Values) {
+        let Some((captured, takes)) = &self.captured else {
             return;
         };
-        for (name, value) in values {
-            match name.as_str() {
-                "ECHO_ADDRESS" => *value = captured.server().to_string(),
-                "ECHO_PORT" => *value = HTTP_PORT.to_string(),
-                "TCP_ECHO_PORT" => *value = TCP_PORT.to_string(),
+        let (pod, own_ports) = match side {
+            Side::Client => (
+                captured.client(),
+                [OUT_PLAIN, OUT_TLS, OUT_DIRECT, OUT_STAGE],
+            ),
+            Side::Server => (captured.server(), [IN_PLAIN, IN_TLS, IN_PLAIN, IN_TLS]),
+        };
+        let listens = |name: &str| {
+            let bare = PROTOCOLS
+                .iter()
+                .rev()
+                .find_map(|(_, prefix)| name.strip_prefix(prefix));
+            *takes == Takes::Turned && bare.is_some_and(|bare| own_ports.contains(&bare))
+        };
+        for (name, value) in values.iter_mut() {
+            match (name.as_str(), side) {
+                ("ECHO_ADDRESS", Side::Server) => *value = pod.to_string(),
+                ("ECHO_PORT", Side::Server) => *value = HTTP_PORT.to_string(),
+                ("TCP_ECHO_PORT", Side::Server) => *value = TCP_PORT.to_string(),
+                // What is called from inside is turned before it has left.
+                ("CLIENT_ADDRESS", Side::Client) if *takes == Takes::Turned => {
+                    *value = Ipv4Addr::LOCALHOST.to_string();
+                }
+                (name, _) if listens(name) => {
+                    let port = value.parse::<u16>().unwrap_or_default();
+                    *value = (port + LISTENERS_ABOVE).to_string();
+                }
                 _ => {}
             }
         }
+        values.push((POD_ADDRESS.to_owned(), pod.to_string()));
     }
 
     /// Free ports on 127.NET.0.1 for the client's sidecar and 127.NET.0.2 for the server's.
@@ -193,23 +266,28 @@ impl Listeners {
             let port = self.ports.get(&format!("{prefix}{name}"))?;
             Some(SocketAddr::new(on, *port))
         };
-        if self.captured.is_some() {
-            return None;
-        }
         let (right, wrong) = self.leaves.clone()?;
+        let networks = self.captured.as_ref().map(|(pods, _)| pods.networks());
+        // Inside, the client calls the server, and the kernel its sidecar.
+        let called = if networks.is_some() {
+            self.server
+        } else {
+            self.client
+        };
         Some(Stage {
-            entry: at(self.client, OUT_STAGE)?,
+            entry: at(called, OUT_STAGE)?,
             host: None,
             server: at(self.server, IN_STAGE)?,
             right,
             wrong,
+            networks,
         })
     }
 
     /// How requests of that kind go through listeners that all are there.
     pub(super) fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
         let (_, prefix) = PROTOCOLS.iter().find(|(name, _)| *name == way.ports())?;
-        if let Some(captured) = &self.captured {
+        if let Some((captured, takes)) = &self.captured {
             let port = |name: &str| self.ports.get(&format!("{prefix}{name}")).copied();
             let (outer, inner) = if way.tls {
                 (OUT_TLS, IN_TLS)
@@ -217,12 +295,26 @@ impl Listeners {
                 (OUT_PLAIN, IN_PLAIN)
             };
             let tcp = way.protocol == "tcp";
+            let first = if way.mode == "clientonly" {
+                OUT_DIRECT
+            } else {
+                outer
+            };
+            let (client_listener, server_listener) = match takes {
+                Takes::Original => (OUTBOUND, INBOUND),
+                Takes::Turned => (
+                    port(first)? + LISTENERS_ABOVE,
+                    port(inner)? + LISTENERS_ABOVE,
+                ),
+            };
             let calls = Calls {
                 service: (self.server, port(outer)?).into(),
                 direct: (self.server, port(OUT_DIRECT)?).into(),
                 pod_port: port(inner)?,
                 echo_port: if tcp { TCP_PORT } else { HTTP_PORT },
                 direct_port: lab.server_hop(&way.protocol).address.port(),
+                client_listener,
+                server_listener,
             };
             return captured.route(way, &calls);
         }

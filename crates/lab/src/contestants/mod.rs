@@ -8,8 +8,10 @@ mod haproxy;
 mod listeners;
 mod nginx;
 mod pair;
+mod pipy;
 mod relay;
 mod voile;
+mod ztunnel;
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -21,7 +23,7 @@ use voile_host::place::Place;
 
 use self::certificates::Leaf;
 use self::pair::Pair;
-use crate::definition::{Action, Variant};
+use crate::definition::{Action, PeerFeatures, Variant};
 use crate::events::Sign;
 use crate::find::Found;
 use crate::plan::Way;
@@ -30,6 +32,9 @@ use crate::target::Lab;
 pub(crate) const CLIENT: &str = "client-sidecar";
 pub(crate) const SERVER: &str = "server-sidecar";
 pub(crate) const CONTROL: &str = "control";
+
+/// Where ztunnel and its kind take tunnels.
+pub(crate) const HBONE: u16 = 15008;
 
 /// One instance of a program in the experiment; its processes count as one (a master and its workers, say).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +66,13 @@ pub(crate) struct Hop {
     pub(crate) address: SocketAddr,
     pub(crate) tls: bool,
     pub(crate) spot: Option<Spot>,
+}
+
+impl Hop {
+    /// Whether many connections share one here.
+    pub(crate) fn is_tunnel(&self) -> bool {
+        self.tls && self.address.port() == HBONE
+    }
 }
 
 /// How a cell's requests travel.
@@ -113,6 +125,8 @@ pub(crate) struct Stage {
     pub(crate) right: Leaf,
     /// One of the same root with another identity.
     pub(crate) wrong: Leaf,
+    /// Where the client calls from and where the server is, in networks of their own.
+    pub(crate) networks: Option<(Namespace, Namespace)>,
 }
 
 /// The identity that nobody expects, and the name in its certificate.
@@ -120,6 +134,26 @@ const IMPOSTOR: (&str, &str) = ("impostor", "spiffe://cluster.local/ns/lab/sa/im
 
 /// What proxies say they have carried, by role.
 pub(crate) type Counts = Result<Option<BTreeMap<&'static str, u64>>, String>;
+
+/// What a set of features makes a proxy write about each request, and how much of it there is by now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    /// Where it is counted: `lines of the server-sidecar's access log`.
+    pub(crate) what: String,
+    /// How many there are since its process started.
+    pub(crate) count: u64,
+    /// How much there should be.
+    pub(crate) expected: Expected,
+}
+
+/// How much of something a feature writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// Of so many requests (connections, where the protocol is TCP) one.
+    OneOf(u64),
+    /// Some.
+    Some,
+}
 
 /// Who stands between client and server.
 pub(crate) trait Contestant {
@@ -143,10 +177,25 @@ pub(crate) trait Contestant {
         None
     }
 
-    /// Requests (connections, where the protocol is TCP) that each proxy says it has carried since it started, by role; only
+    /// Whether its counts are requests; who does not look into bytes can only count connections.
+    fn counts_requests(&self, protocol: &str) -> bool {
+        protocol != "tcp"
+    }
+
+    /// Requests (or connections, see above) that each proxy says it has carried since it started, by role; of requests only
     /// those that were answered well, where it tells them apart.
     /// None when it keeps no count.
     fn counts(&self, protocol: &str) -> Counts;
+
+    /// Whether log entries or spans go to the server that the requests go to.
+    fn collects_there(&self) -> bool {
+        false
+    }
+
+    /// What its features have made it write about requests on that way.
+    fn recorded(&self, _lab: &Lab<'_>, _way: &Way) -> Result<Vec<Recorded>, String> {
+        Ok(Vec::new())
+    }
 
     /// Where a server of the right root and the wrong identity can be put in its way over mutual TLS.
     fn stage(&self, _lab: &Lab<'_>, _protocol: &str) -> Result<Option<Stage>, String> {
@@ -199,29 +248,48 @@ pub(crate) fn named(
     if let Some(variant) = variants.iter().find(|variant| variant.name == name) {
         return Ok(Box::new(voile::Voile::variant(variant.clone())));
     }
-    match name {
+    let (program, features) = PeerFeatures::of(name)?;
+    match program {
         "baseline" => Ok(Box::new(baseline::Baseline)),
         "relay" => Ok(Box::new(relay::Relay::default())),
         "voile" => Ok(Box::new(voile::Voile::variant(Variant::plain("voile")))),
-        "envoy" => Ok(Box::new(Pair::new(envoy::Envoy(found.envoy.clone()?)))),
-        "nginx" => Ok(Box::new(Pair::new(nginx::Nginx(found.nginx.clone()?)))),
-        "haproxy" => Ok(Box::new(Pair::new(haproxy::Haproxy(
-            found.haproxy.clone()?,
+        "envoy" => Ok(Box::new(Pair::new(envoy::Envoy::new(
+            found.envoy.clone()?,
+            features,
         )))),
-        other => Err(match found.others.iter().find(|(peer, _)| *peer == other) {
-            Some((_, Err(how))) => how.clone(),
-            Some((_, Ok(peer))) => format!(
-                "{other} {} was found, and the lab cannot configure it yet: it is listed, not measured",
+        "nginx" => Ok(Box::new(Pair::new(nginx::Nginx::new(
+            found.nginx.clone()?,
+            features,
+        )))),
+        "haproxy" => Ok(Box::new(Pair::new(haproxy::Haproxy::new(
+            found.haproxy.clone()?,
+            features,
+        )))),
+        "ztunnel" => Ok(Box::new(ztunnel::Ztunnel::new(found.other("ztunnel")?))),
+        "pipy" => Ok(Box::new(Pair::new(pipy::Pipy::new(found.other("pipy")?)))),
+        other => match found.other(other) {
+            Ok(peer) => Err(format!(
+                "{other} {} was found, and the lab cannot measure it: {LINKERD}",
                 peer.version
-            ),
-            None => format!("the lab does not know contestant {other}"),
-        }),
+            )),
+            Err(how) => Err(how),
+        },
     }
 }
+
+/// Why a linkerd2-proxy that is given is not measured.
+const LINKERD: &str = "it takes no configuration but over three gRPC services of Linkerd's control plane \
+                       (identity, destination, policy), and the lab has none; see docs/decisions/0016-peers.md";
 
 /// A folder for a contestant's configuration.
 fn peers_folder(lab: &Lab<'_>, name: &str) -> Result<PathBuf, String> {
     let folder = lab.folder.join(name);
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     Ok(folder)
+}
+
+/// Whole lines in a file by now; none where there is no file yet.
+fn lines(path: &std::path::Path) -> u64 {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }

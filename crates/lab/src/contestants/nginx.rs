@@ -1,16 +1,17 @@
 //! nginx as two sidecars, from the committed templates in `benchmarks/peers/nginx/`. A master and its workers are one
 //! instance. TCP needs its stream module, which distributions often package by itself.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use voile_host::child::Supervised;
-use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
 use super::listeners::fill;
-use super::pair::{Peer, Side, Values, write};
+use super::pair::{Peer, Side, Values, status_address, write};
+use super::{Expected, Recorded, lines};
+use crate::definition::{AccessLog, PeerFeatures};
 use crate::find::{Nginx as Found, Stream};
 use crate::target::Lab;
 
@@ -19,8 +20,37 @@ const CLIENT_STREAM: &str = include_str!("../../../../benchmarks/peers/nginx/cli
 const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/nginx/server.conf");
 const SERVER_STREAM: &str = include_str!("../../../../benchmarks/peers/nginx/server-stream.conf");
 
-/// nginx as it was found.
-pub(super) struct Nginx(pub(super) Found);
+/// What a line of the access log says: the fields of Istio's that nginx knows, of HTTP and of TCP.
+const HTTP_FIELDS: [(&str, &str); 13] = [
+    ("start_time", "$time_iso8601"),
+    ("method", "$request_method"),
+    ("path", "$request_uri"),
+    ("protocol", "$server_protocol"),
+    ("response_code", "$status"),
+    ("bytes_received", "$request_length"),
+    ("bytes_sent", "$body_bytes_sent"),
+    ("duration", "$request_time"),
+    ("upstream_service_time", "$upstream_response_time"),
+    ("user_agent", "$http_user_agent"),
+    ("authority", "$http_host"),
+    ("upstream_host", "$upstream_addr"),
+    ("downstream_remote_address", "$remote_addr:$remote_port"),
+];
+const TCP_FIELDS: [(&str, &str); 7] = [
+    ("start_time", "$time_iso8601"),
+    ("response_code", "$status"),
+    ("bytes_received", "$bytes_received"),
+    ("bytes_sent", "$bytes_sent"),
+    ("duration", "$session_time"),
+    ("upstream_host", "$upstream_addr"),
+    ("downstream_remote_address", "$remote_addr:$remote_port"),
+];
+
+/// nginx as it was found, and what is switched on in it.
+pub(super) struct Nginx {
+    found: Found,
+    features: PeerFeatures,
+}
 
 /// A status page, and how often we looked at it: it counts those requests too.
 pub(super) struct Page {
@@ -36,11 +66,39 @@ struct Status {
 }
 
 impl Nginx {
+    pub(super) fn new(found: Found, features: PeerFeatures) -> Self {
+        Self { found, features }
+    }
+
+    /// Its access log, gathered for a second as the others' are; or none.
+    fn access_log(&self, fields: &[(&str, &str)], side: Side) -> String {
+        let Some(log) = self.features.log else {
+            return "access_log off;".to_owned();
+        };
+        let (escape, format) = if log == AccessLog::Json {
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|(name, value)| format!("\"{name}\":\"{value}\""))
+                .collect();
+            ("json", format!("{{{}}}", fields.join(",")))
+        } else {
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|(_, value)| format!("\"{value}\""))
+                .collect();
+            ("default", fields.join(" "))
+        };
+        format!(
+            "log_format lab escape={escape} '{format}';\n    access_log ${{FOLDER}}/{}-access.log lab buffer=64k flush=1s;",
+            side.word()
+        )
+    }
+
     /// The lines that only this installation and this user need.
     fn own_values(&self) -> [(String, String); 2] {
         let root = rustix::process::geteuid().is_root();
         let user = if root { "user root;" } else { "" };
-        let module = match &self.0.stream {
+        let module = match &self.found.stream {
             Stream::Module(path) => format!("load_module {};", path.display()),
             Stream::BuiltIn | Stream::Missing => String::new(),
         };
@@ -55,11 +113,17 @@ impl Nginx {
             Side::Client => (CLIENT_TEMPLATE, CLIENT_STREAM),
             Side::Server => (SERVER_TEMPLATE, SERVER_STREAM),
         };
-        let stream = match self.0.stream {
-            Stream::Missing => String::new(),
-            _ => fill(stream, values)?,
+        let with_log = |fields| {
+            let log = fill(&self.access_log(fields, side), values)?;
+            let mut values = values.clone();
+            values.push(("ACCESS_LOG".to_owned(), log.trim_end().to_owned()));
+            Ok::<_, String>(values)
         };
-        let mut values = values.clone();
+        let stream = match self.found.stream {
+            Stream::Missing => String::new(),
+            _ => fill(stream, &with_log(&TCP_FIELDS)?)?,
+        };
+        let mut values = with_log(&HTTP_FIELDS)?;
         values.push(("STREAM".to_owned(), stream));
         fill(template, &values)
     }
@@ -85,9 +149,12 @@ fn parse_status(text: &str) -> Option<Status> {
 }
 
 impl Peer for Nginx {
-    const NAME: &'static str = "nginx";
     const NET: u8 = 13;
     type Page = Page;
+
+    fn name(&self) -> &str {
+        &self.features.contestant
+    }
 
     fn launch(
         &self,
@@ -97,16 +164,16 @@ impl Peer for Nginx {
         values: &Values,
         _epoch: u32,
     ) -> Result<(Supervised, Page), String> {
-        let address = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
-            .map_err(|e| format!("a port for nginx: {e}"))?;
+        let address = status_address(lab, values)?;
         let mut values = values.clone();
         values.extend(self.own_values());
+        values.push(("ADMIN_ADDRESS".to_owned(), address.ip().to_string()));
         values.push(("ADMIN_PORT".to_owned(), address.port().to_string()));
-        let name = format!("nginx-{}", side.word());
+        let name = format!("{}-{}", self.name(), side.word());
         let configuration = self.configuration(side, &values)?;
         let path = write(folder, &format!("{name}.conf"), &configuration)?;
         let spec = lab
-            .process(side.role(), &name, &self.0.peer.path)?
+            .process(side.role(), &name, &self.found.peer.path)?
             .args(["-e", "stderr"])
             .arg("-p")
             .arg(folder)
@@ -126,23 +193,33 @@ impl Peer for Nginx {
     fn carries(&self, protocol: &str) -> bool {
         match protocol {
             "http1" => true,
-            "tcp" => !matches!(self.0.stream, Stream::Missing),
+            "tcp" => !matches!(self.found.stream, Stream::Missing),
             _ => false,
         }
     }
 
-    fn count(page: &Page, protocol: &str) -> Result<u64, String> {
+    fn count(&self, page: &Page, protocol: &str) -> Result<Option<u64>, String> {
         let looks = page.looked.fetch_add(1, Ordering::Relaxed) + 1;
         let status = status(page.address)?;
         let all = match protocol {
             "tcp" => status.accepted,
             _ => status.requests,
         };
-        Ok(all.saturating_sub(looks))
+        Ok(Some(all.saturating_sub(looks)))
+    }
+
+    fn recorded(&self, folder: &Path, side: Side, _page: &Page, _protocol: &str) -> Vec<Recorded> {
+        let count = || lines(&folder.join(format!("{}-access.log", side.word())));
+        let log = self.features.log.map(|_| Recorded {
+            what: format!("lines in the {}'s access log", side.role()),
+            count: count(),
+            expected: Expected::OneOf(1),
+        });
+        log.into_iter().collect()
     }
 
     fn version(&self) -> String {
-        self.0.peer.version.clone()
+        self.found.peer.version.clone()
     }
 
     fn terms(&self) -> Vec<String> {
@@ -156,7 +233,8 @@ impl Peer for Nginx {
             "tuned: keep-alive upstream, logs off, SO_REUSEPORT listeners; memory and CPU of master and workers added up"
                 .to_owned(),
         ];
-        if matches!(self.0.stream, Stream::Missing) {
+        terms.extend(self.features.title());
+        if matches!(self.found.stream, Stream::Missing) {
             terms.push(
                 "no TCP: its stream module is not here (Debian: apt-get install libnginx-mod-stream)"
                     .to_owned(),

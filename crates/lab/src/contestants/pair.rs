@@ -2,14 +2,15 @@
 //! peers. What differs is a [`Peer`]: how one is started, where it tells that it is there, and what it has counted.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use voile_host::child::{Supervised, stop_all};
+use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
-use super::listeners::Listeners;
-use super::{CLIENT, Contestant, Counts, Instance, Route, SERVER, Stage, peers_folder};
+use super::listeners::{Listeners, Takes};
+use super::{CLIENT, Contestant, Counts, Instance, Recorded, Route, SERVER, Stage, peers_folder};
 use crate::definition::Action;
 use crate::events::Sign;
 use crate::plan::{Outfit, Way};
@@ -47,6 +48,15 @@ impl Side {
         }
     }
 
+    /// Whether it is on that way.
+    pub(super) fn is_on(self, way: &Way) -> bool {
+        match way.mode.as_str() {
+            "clientonly" => self == Self::Client,
+            "serveronly" => self == Self::Server,
+            _ => true,
+        }
+    }
+
     /// A way on which this side's first listener is, and that no experiment measures where it takes part alone.
     fn quiet_mode(self) -> &'static str {
         match self {
@@ -65,16 +75,17 @@ pub(super) type Values = Vec<(String, String)>;
 
 /// A program that can be a sidecar.
 pub(super) trait Peer {
-    /// Its name in records.
-    const NAME: &'static str;
     /// Its sidecars live on 127.NET.0.1 and 127.NET.0.2.
     const NET: u8;
-    /// Whether it can take what is redirected to it.
-    const CAPTURES: bool = false;
+    /// How it takes what is redirected to it.
+    const TAKES: Takes = Takes::Turned;
     /// Whether a new process can take over from a running one, where the lab is upgradable.
     const UPGRADES: bool = false;
     /// Where one tells what it has counted.
     type Page;
+
+    /// Its name in records: the program's, and behind a plus the set of features that is on.
+    fn name(&self) -> &str;
 
     /// Starts one from its template in the folder; of one that takes over from another, it is the process number `epoch`.
     fn launch(
@@ -92,8 +103,24 @@ pub(super) trait Peer {
     /// Whether it carries such requests.
     fn carries(&self, protocol: &str) -> bool;
 
-    /// Requests, or connections where the protocol is TCP, that one has carried by its own word.
-    fn count(page: &Self::Page, protocol: &str) -> Result<u64, String>;
+    /// Requests, or connections where the protocol is TCP, that one has carried by its own word; none when it keeps no count.
+    fn count(&self, page: &Self::Page, protocol: &str) -> Result<Option<u64>, String>;
+
+    /// See [`Contestant::recorded`], of that side.
+    fn recorded(
+        &self,
+        _folder: &Path,
+        _side: Side,
+        _page: &Self::Page,
+        _protocol: &str,
+    ) -> Vec<Recorded> {
+        Vec::new()
+    }
+
+    /// See [`Contestant::collects_there`].
+    fn collects_there(&self) -> bool {
+        false
+    }
 
     /// See [`Contestant::version`].
     fn version(&self) -> String;
@@ -142,19 +169,19 @@ impl<P: Peer> Pair<P> {
 
     fn running(&self) -> Result<&Running<P::Page>, String> {
         let running = self.running.as_ref();
-        running.ok_or_else(|| format!("{} does not run", P::NAME))
+        running.ok_or_else(|| format!("{} does not run", self.peer.name()))
     }
 }
 
 impl<P: Peer> Contestant for Pair<P> {
     fn name(&self) -> &str {
-        P::NAME
+        self.peer.name()
     }
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        let folder = peers_folder(lab, P::NAME)?;
+        let folder = peers_folder(lab, self.peer.name())?;
         let mut listeners = match lab.network {
-            Some(network) => Listeners::captured(lab, network, P::NAME)?,
+            Some(network) => Listeners::captured(lab, network, self.peer.name(), P::TAKES)?,
             None => Listeners::choose(P::NET)?,
         };
         let values = listeners.values(lab, &folder)?;
@@ -165,7 +192,8 @@ impl<P: Peer> Contestant for Pair<P> {
             let number = fastrand::u32(1..BASE_IDS).to_string();
             values.push((BASE_ID.to_owned(), number));
         }
-        listeners.beside(&mut values[1]);
+        listeners.beside(Side::Client, &mut values[0]);
+        listeners.beside(Side::Server, &mut values[1]);
         let launch = |side, values: &Values| {
             let (process, page) = self.peer.launch(lab, &folder, side, values, 0)?;
             Ok::<_, String>(Sidecar {
@@ -189,21 +217,29 @@ impl<P: Peer> Contestant for Pair<P> {
     }
 
     fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        let name = self.peer.name();
         let Some(running) = &mut self.running else {
-            return Err(format!("{} was not started", P::NAME));
+            return Err(format!("{name} was not started"));
         };
         for sidecar in &mut running.sidecars {
             let way = Way {
-                contestant: P::NAME.to_owned(),
+                contestant: name.to_owned(),
                 mode: sidecar.side.quiet_mode().to_owned(),
                 tls: false,
                 protocol: "http1".to_owned(),
                 outfit: Outfit::default(),
             };
             let route = running.listeners.route(lab, &way);
-            let route = route.ok_or_else(|| format!("{} has no listener for HTTP", P::NAME))?;
-            let probe = P::probe(&sidecar.page, route.entry);
-            lab.wait_ready(&mut sidecar.process, &probe)?;
+            let route = route.ok_or_else(|| format!("{name} has no listener for HTTP"))?;
+            let taken = route.hops[0].spot.as_ref().and_then(|spot| spot.listener);
+            match (P::probe(&sidecar.page, route.entry), taken) {
+                // Nobody but the pod itself is turned to it.
+                (Probe::Tcp(_), Some(port)) => {
+                    let address = SocketAddr::new(route.hops[0].address.ip(), port);
+                    lab.wait_listening(&mut sidecar.process, address)?;
+                }
+                (probe, _) => lab.wait_ready(&mut sidecar.process, &probe)?,
+            }
         }
         Ok(())
     }
@@ -220,14 +256,14 @@ impl<P: Peer> Contestant for Pair<P> {
             let word = action.word();
             return Err(format!(
                 "the lab cannot do {word} to {}, which is configured by files",
-                P::NAME
+                self.peer.name()
             ));
         }
         if way.mode == "clientonly" {
             return Err("there is no server's sidecar on this way".to_owned());
         }
-        let folder = peers_folder(lab, P::NAME)?;
-        let not = || format!("{} does not run", P::NAME);
+        let folder = peers_folder(lab, self.peer.name())?;
+        let not = || format!("{} does not run", self.peer.name());
         let running = self.running.as_mut().ok_or_else(not)?;
         running.epoch += 1;
         if !upgrade {
@@ -240,9 +276,11 @@ impl<P: Peer> Contestant for Pair<P> {
             running.epoch = 0;
         }
         let values = &running.values[1];
+        let placed = running.listeners.lab(lab);
+        let inside = placed.as_ref().unwrap_or(lab);
         let (process, page) =
             self.peer
-                .launch(lab, &folder, Side::Server, values, running.epoch)?;
+                .launch(inside, &folder, Side::Server, values, running.epoch)?;
         let entry = running.listeners.route(
             lab,
             &Way {
@@ -252,7 +290,7 @@ impl<P: Peer> Contestant for Pair<P> {
             },
         );
         let entry = entry
-            .ok_or_else(|| format!("{} has no listener for it", P::NAME))?
+            .ok_or_else(|| format!("{} has no listener for it", self.peer.name()))?
             .entry;
         let sign = match P::probe(&page, entry) {
             Probe::Http(address, path) => Sign::Ready(address, path),
@@ -279,7 +317,7 @@ impl<P: Peer> Contestant for Pair<P> {
     }
 
     fn captures(&self) -> bool {
-        P::CAPTURES
+        true
     }
 
     fn server(&self, way: &Way) -> Option<Instance> {
@@ -287,14 +325,9 @@ impl<P: Peer> Contestant for Pair<P> {
     }
 
     fn instances(&self, way: &Way) -> Vec<Instance> {
-        let on_path = |side: Side| match way.mode.as_str() {
-            "clientonly" => side == Side::Client,
-            "serveronly" => side == Side::Server,
-            _ => true,
-        };
         let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
         sidecars
-            .filter(|sidecar| on_path(sidecar.side))
+            .filter(|sidecar| sidecar.side.is_on(way))
             .map(|sidecar| Instance {
                 name: sidecar.process.name().to_owned(),
                 role: sidecar.side.role(),
@@ -306,10 +339,27 @@ impl<P: Peer> Contestant for Pair<P> {
     fn counts(&self, protocol: &str) -> Counts {
         let mut counts = BTreeMap::new();
         for sidecar in &self.running()?.sidecars {
-            let count = P::count(&sidecar.page, protocol)?;
+            let Some(count) = self.peer.count(&sidecar.page, protocol)? else {
+                return Ok(None);
+            };
             counts.insert(sidecar.side.role(), count);
         }
         Ok(Some(counts))
+    }
+
+    fn collects_there(&self) -> bool {
+        self.peer.collects_there()
+    }
+
+    fn recorded(&self, lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
+        let folder = peers_folder(lab, self.peer.name())?;
+        let sidecars = self.running()?.sidecars.iter();
+        let on_path = sidecars.filter(|sidecar| sidecar.side.is_on(way));
+        let one = |sidecar: &Sidecar<P::Page>| {
+            self.peer
+                .recorded(&folder, sidecar.side, &sidecar.page, &way.protocol)
+        };
+        Ok(on_path.flat_map(one).collect())
     }
 
     fn stage(&self, _lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
@@ -319,7 +369,7 @@ impl<P: Peer> Contestant for Pair<P> {
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let Some(running) = &mut self.running else {
-            return Err(format!("{} does not run", P::NAME));
+            return Err(format!("{} does not run", self.peer.name()));
         };
         if let Some(pods) = running.listeners.pods() {
             pods.alive(lab)?;
@@ -364,6 +414,23 @@ impl<P: Peer> Contestant for Pair<P> {
             }
         }
     }
+}
+
+/// Where its statistics are in a network of its own; the redirection leaves it alone.
+const STATUS_PORT: u16 = 15090;
+/// The name of the value that says where a side's own pod is.
+pub(super) const POD_ADDRESS: &str = "POD_ADDRESS";
+
+/// Where a sidecar's own page can be: a free port of loopback, or a port of its pod that the lab reaches.
+pub(super) fn status_address(lab: &Lab<'_>, values: &Values) -> Result<SocketAddr, String> {
+    if lab.network.is_none() {
+        let free = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        return free.map_err(|e| format!("a port for a peer's statistics: {e}"));
+    }
+    let pod = values.iter().find(|(name, _)| name == POD_ADDRESS);
+    let pod = pod.and_then(|(_, address)| address.parse::<IpAddr>().ok());
+    let pod = pod.ok_or("a sidecar in a network of its own has no address")?;
+    Ok(SocketAddr::new(pod, STATUS_PORT))
 }
 
 /// Writes a peer's configuration and says where it is.

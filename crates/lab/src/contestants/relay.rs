@@ -6,20 +6,32 @@ use voile_host::child::{Supervised, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
+use super::listeners::{Listeners, Takes};
 use super::{CLIENT, Contestant, Counts, Hop, Instance, Route, SERVER};
+use crate::network::{HTTP_PORT, Network, TCP_PORT};
 use crate::plan::Way;
 use crate::target::{Lab, STOP_GRACE};
 
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The client's relays live here, the server's there.
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 12, 0, 1));
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 12, 0, 2));
 
 /// Three relays for each of the two servers: one before the server, one that leads to it, one that leads straight to the
 /// server. Only those on a cell's path are charged to it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Relay {
     running: Vec<(Supervised, &'static str, SocketAddr)>,
+    /// Networks of their own, when not on loopback.
+    pods: Option<Listeners>,
 }
+
+/// Of each relay in networks of their own: which of a sidecar's ports it takes.
+const TAKEN: [(&str, &str); 3] = [
+    ("server", "SERVER_PLAIN_PORT"),
+    ("client", "PLAIN_PORT"),
+    ("client-only", "DIRECT_PORT"),
+];
 
 impl Relay {
     fn launch(
@@ -27,10 +39,9 @@ impl Relay {
         lab: &Lab<'_>,
         name: &str,
         role: &'static str,
-        on: IpAddr,
+        listen: SocketAddr,
         to: SocketAddr,
-    ) -> Result<SocketAddr, String> {
-        let listen = free_port(on).map_err(|e| format!("a port for {name}: {e}"))?;
+    ) -> Result<(), String> {
         let spec = lab.process(role, name, &lab.voile)?.args([
             "relay",
             "--listen",
@@ -42,7 +53,40 @@ impl Relay {
         ]);
         self.running
             .push((spec.start().map_err(|e| e.to_string())?, role, listen));
-        Ok(listen)
+        Ok(())
+    }
+
+    /// In networks of their own: each port that is called is turned to a relay, and nobody's calls are turned twice.
+    fn start_captured(&mut self, lab: &Lab<'_>, network: &Network) -> Result<(), String> {
+        let listeners = Listeners::captured(lab, network, "relay", Takes::Turned)?;
+        let placed = listeners.lab(lab);
+        let inside = placed.as_ref().unwrap_or(lab);
+        let (echo, server) = (lab.echo, listeners.server());
+        for (kind, prefix, beside, shared) in [
+            ("", "", HTTP_PORT, echo.http),
+            ("tcp-", "TCP_", TCP_PORT, echo.tcp),
+        ] {
+            let ports = |name: &str| {
+                let ports = listeners.called_and_taken(&format!("{prefix}{name}"));
+                ports.ok_or_else(|| format!("no port of a relay is called {name}"))
+            };
+            for (name, taken) in TAKEN {
+                let (_, taken) = ports(taken)?;
+                let (role, on, to) = match name {
+                    "server" => (SERVER, server, SocketAddr::new(server, beside)),
+                    // What is called from inside is turned before it has left.
+                    "client" => {
+                        let (called, _) = ports("SERVER_PLAIN_PORT")?;
+                        (CLIENT, LOCALHOST, SocketAddr::new(server, called))
+                    }
+                    _ => (CLIENT, LOCALHOST, shared),
+                };
+                let listen = SocketAddr::new(on, taken);
+                self.launch(inside, &format!("relay-{kind}{name}"), role, listen, to)?;
+            }
+        }
+        self.pods = Some(listeners);
+        Ok(())
     }
 
     fn address(&self, name: &str) -> Option<SocketAddr> {
@@ -74,23 +118,49 @@ impl Contestant for Relay {
     }
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        if let Some(network) = lab.network {
+            return self.start_captured(lab, network);
+        }
+        let free = |on| free_port(on).map_err(|e| format!("a port for a relay: {e}"));
         for (kind, echo) in [("", lab.echo.http), ("tcp-", lab.echo.tcp)] {
             let name = |name: &str| format!("relay-{kind}{name}");
-            let server = self.launch(lab, &name("server"), SERVER, SERVER_ADDRESS, echo)?;
-            self.launch(lab, &name("client"), CLIENT, CLIENT_ADDRESS, server)?;
-            self.launch(lab, &name("client-only"), CLIENT, CLIENT_ADDRESS, echo)?;
+            let server = free(SERVER_ADDRESS)?;
+            self.launch(lab, &name("server"), SERVER, server, echo)?;
+            self.launch(lab, &name("client"), CLIENT, free(CLIENT_ADDRESS)?, server)?;
+            self.launch(
+                lab,
+                &name("client-only"),
+                CLIENT,
+                free(CLIENT_ADDRESS)?,
+                echo,
+            )?;
         }
         Ok(())
     }
 
     fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         for (child, _, address) in &mut self.running {
-            lab.wait_ready(child, &Probe::Tcp(*address))?;
+            if self.pods.is_some() {
+                lab.wait_listening(child, *address)?;
+            } else {
+                lab.wait_ready(child, &Probe::Tcp(*address))?;
+            }
         }
         Ok(())
     }
 
+    fn captures(&self) -> bool {
+        true
+    }
+
+    fn server(&self, way: &Way) -> Option<Instance> {
+        self.pods.as_ref()?.server_instance(way)
+    }
+
     fn route(&self, lab: &Lab<'_>, way: &Way) -> Option<Route> {
+        if let Some(pods) = &self.pods {
+            return pods.route(lab, way).filter(|_| !way.tls);
+        }
         let relays = on_path(way);
         if relays.is_empty() {
             return None;
@@ -131,6 +201,9 @@ impl Contestant for Relay {
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        if let Some(pods) = self.pods.as_mut().and_then(Listeners::pods) {
+            pods.alive(lab)?;
+        }
         for (child, ..) in &mut self.running {
             if let Some(exit) = child.try_exit() {
                 return Err(format!(
@@ -161,5 +234,9 @@ impl Contestant for Relay {
     fn stop(&mut self) {
         stop_all(self.running.iter_mut().map(|(child, ..)| child), STOP_GRACE);
         self.running.clear();
+        if let Some(pods) = self.pods.as_mut().and_then(Listeners::pods) {
+            pods.stop();
+        }
+        self.pods = None;
     }
 }

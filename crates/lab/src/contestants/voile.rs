@@ -12,16 +12,16 @@ use voile_host::child::{Exit, Output, Spec, Supervised, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::{Probe, http_get};
 
-use super::captured::{Calls, Captured};
+use super::captured::{Calls, Captured, Redirection};
 use super::listeners::fill;
 use super::{
-    CLIENT, CONTROL, Contestant, Counts, Hop, IMPOSTOR, Instance, Route, SERVER, Stage,
-    certificates, listeners, peers_folder,
+    CLIENT, CONTROL, Contestant, Counts, Expected, Hop, IMPOSTOR, Instance, Recorded, Route,
+    SERVER, Stage, certificates, lines, listeners, peers_folder,
 };
 use crate::definition::{Action, Variant, generated_resources};
 use crate::events::Sign;
 use crate::find;
-use crate::network::GATEWAY;
+use crate::network::{GATEWAY, INBOUND, OUTBOUND};
 use crate::plan::Way;
 use crate::target::{Echo, Lab, STOP_GRACE};
 use changes::Changes;
@@ -31,11 +31,14 @@ const CAPTURED_TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh-
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 1));
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 10, 0, 2));
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// In a variant's resources: where log entries and spans go, and the file of an access log.
+const COLLECTOR: &str = "collector.lab.internal";
+const ACCESS_LOG: &str = "accessLogFile: ${FOLDER}/access.log";
 /// How long `voile token create` may take.
 const TOKEN_BOUND: Duration = Duration::from_secs(10);
 /// The counters of Istio's standard metrics.
 const REQUESTS: &str = "istio_requests_total";
-const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
+pub(super) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 /// Names of the services' ports in the mesh's template, and what they carry.
 const PORTS: [(&str, &str); 11] = [
     ("MUTUAL_PORT", "http1"),
@@ -101,7 +104,7 @@ struct Sidecar {
 }
 
 #[derive(Debug, Clone)]
-struct Ports {
+pub(super) struct Ports {
     control: SocketAddr,
     monitoring: SocketAddr,
     /// By their names in the template.
@@ -143,8 +146,16 @@ impl Ports {
         })
     }
 
+    pub(super) fn control(&self) -> SocketAddr {
+        self.control
+    }
+
+    pub(super) fn monitoring(&self) -> SocketAddr {
+        self.monitoring
+    }
+
     /// In networks of their own nobody else has ports: only control planes share an address.
-    fn captured() -> Result<Self, String> {
+    pub(super) fn captured() -> Result<Self, String> {
         let control =
             || free_port(GATEWAY.into()).map_err(|e| format!("a port for a control plane: {e}"));
         Ok(Self {
@@ -239,6 +250,12 @@ impl Voile {
         }
     }
 
+    /// The lab with the places of its pods, in networks of their own.
+    fn placed<'a>(&self, lab: &Lab<'a>) -> Option<Lab<'a>> {
+        let captured = self.running.as_ref()?.captured.as_ref()?;
+        Some(captured.lab(lab))
+    }
+
     /// The build that is measured.
     fn program<'a>(&'a self, lab: &'a Lab<'_>) -> &'a Path {
         self.variant.program.as_deref().unwrap_or(&lab.voile)
@@ -249,7 +266,7 @@ impl Voile {
         format!("{}-{what}", self.variant.name)
     }
 
-    fn start_control(
+    pub(super) fn start_control(
         &self,
         lab: &Lab<'_>,
         config: &Path,
@@ -270,7 +287,7 @@ impl Voile {
     }
 
     /// A service-account token in a file.
-    fn token(
+    pub(super) fn token(
         &self,
         lab: &Lab<'_>,
         state: &Path,
@@ -385,14 +402,12 @@ impl Contestant for Voile {
         if let Some(network) = lab.network {
             let mut chosen = Ports::captured()?;
             let inbound: Vec<u16> = HTTP_PORTS.into_iter().chain(TCP_PORTS).collect();
-            let pods = Captured::prepare(
-                lab,
-                network,
-                &self.variant.name,
-                Some(chosen.control),
-                &inbound,
-                (&HTTP_PORTS, &TCP_PORTS),
-            )?;
+            let redirection = Redirection::Original {
+                control: Some(chosen.control),
+                inbound,
+            };
+            let echo = (&HTTP_PORTS[..], &TCP_PORTS[..]);
+            let pods = Captured::prepare(lab, network, &self.variant.name, redirection, echo)?;
             (chosen.client, chosen.server) = (pods.client(), pods.server());
             (ports, captured) = (Some(chosen), Some(pods));
         }
@@ -462,6 +477,8 @@ impl Contestant for Voile {
                 pod_port: mutual,
                 echo_port: mutual,
                 direct_port: lab.server_hop(&way.protocol).address.port(),
+                client_listener: OUTBOUND,
+                server_listener: INBOUND,
             };
             let mut route = captured.route(way, &calls)?;
             route.host = Some(match way.mode.as_str() {
@@ -504,11 +521,13 @@ impl Contestant for Voile {
     }
 
     fn act(&mut self, lab: &Lab<'_>, action: &Action, way: &Way) -> Result<Sign, String> {
-        self.change(lab, action, way)
+        let placed = self.placed(lab);
+        self.change(placed.as_ref().unwrap_or(lab), action, way)
     }
 
     fn settle(&mut self, lab: &Lab<'_>) -> Result<(), String> {
-        self.make_good(lab)
+        let placed = self.placed(lab);
+        self.make_good(placed.as_ref().unwrap_or(lab))
     }
 
     fn captures(&self) -> bool {
@@ -571,8 +590,26 @@ impl Contestant for Voile {
         Ok(Some(counts))
     }
 
+    fn collects_there(&self) -> bool {
+        self.variant.append.contains(COLLECTOR)
+    }
+
+    /// Both sidecars write into one file; each line is a whole one.
+    fn recorded(&self, lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
+        if !self.variant.append.contains(ACCESS_LOG) {
+            return Ok(Vec::new());
+        }
+        let sidecars = self.instances(way).len().saturating_sub(1).max(1) as u64;
+        let written = lines(&peers_folder(lab, &self.variant.name)?.join("access.log"));
+        Ok(vec![Recorded {
+            what: format!("lines of each of {sidecars} sidecars in their access log"),
+            count: written / sidecars,
+            expected: Expected::OneOf(1),
+        }])
+    }
+
     fn stage(&self, lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
-        let Some(running) = self.running.as_ref().filter(|r| r.captured.is_none()) else {
+        let Some(running) = &self.running else {
             return Ok(None);
         };
         let name = if protocol == "tcp" {
@@ -590,12 +627,19 @@ impl Contestant for Voile {
             &[("server", listeners::SERVER_ID), IMPOSTOR],
         )?;
         let (wrong, right) = (leaves.pop(), leaves.pop());
+        let networks = running.captured.as_ref().map(Captured::networks);
+        let called = if networks.is_some() {
+            SERVER_VIRTUAL
+        } else {
+            CLIENT_ADDRESS
+        };
         Ok(right.zip(wrong).map(|(right, wrong)| Stage {
-            entry: SocketAddr::new(CLIENT_ADDRESS, port),
+            entry: SocketAddr::new(called, port),
             host: Some(format!("server.lab.svc.cluster.local:{port}")),
-            server: SocketAddr::new(SERVER_ADDRESS, port),
+            server: SocketAddr::new(running.ports.server, port),
             right,
             wrong,
+            networks,
         }))
     }
 
@@ -665,7 +709,7 @@ impl Contestant for Voile {
 
 /// All series of a counter, added up; of requests those that were answered well, so that nobody takes what was refused for
 /// what was served.
-fn counted(exposition: &str, counter: &str, protocol: &str) -> u64 {
+pub(super) fn counted(exposition: &str, counter: &str, protocol: &str) -> u64 {
     let good = |line: &&str| match protocol {
         "tcp" => true,
         "grpc" => line.contains("grpc_response_status=\"0\""),

@@ -11,6 +11,7 @@ use super::features::{self, FEATURES};
 use super::generated::{Generated, KINDS, MOST};
 use super::hooks::NONE;
 use super::near::meant;
+use super::peers;
 use super::written::{Place, Written, WrittenCells, WrittenControl};
 use super::{
     ARRIVALS, CONTESTANTS, DefinitionError, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES, MAX_WORKERS,
@@ -152,7 +153,7 @@ fn expand(
     Ok(cells)
 }
 
-/// Contestants of that name with each of these sets; only Voile has them.
+/// Contestants of that name with each of these sets: Voile's become variants, peers know theirs by name.
 fn with_features(
     name: &str,
     features: &[String],
@@ -175,6 +176,7 @@ fn with_features(
                     names.push(name.to_owned());
                 }
             }
+            (None, set) if peers::has(name, set) => names.push(format!("{name}+{set}")),
             (None, _) => note(missing, no("the lab has no such configuration of it")),
             (Some(base), _) => match features::with(base, feature) {
                 Ok(variant) => {
@@ -237,6 +239,9 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
         return Some(format!(
             "tls needs a sidecar on both sides that speaks it: not {name} in mode {mode}"
         ));
+    }
+    if name == "ztunnel" && mode == "both" && !cell.tls {
+        return Some("two ztunnels always speak mutual TLS to each other: tls = true".to_owned());
     }
     if cell.kind == Kind::Bulk && cell.protocol != "tcp" {
         return Some("kind \"bulk\" needs protocol \"tcp\"".to_owned());

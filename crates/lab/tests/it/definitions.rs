@@ -356,14 +356,26 @@ fn what_is_not_built_is_named_and_the_rest_is_measured() {
             "mode gateway is not built yet"
         ]
     );
-    let text = text.replace("\"relay\"", "\"envoy\"");
+    let text = text.replace("\"relay\"", "\"envoy\", \"haproxy\"");
     let text = text.replace(
         "[\"poisson\"]",
         "[\"poisson\"]\nfeatures = [\"default\", \"demo\"]",
     );
     let definition = Definition::parse("mine.toml", &text).expect("good");
+    let names: BTreeSet<&str> = definition
+        .cells
+        .iter()
+        .map(|cell| cell.contestant.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        BTreeSet::from(["baseline", "envoy", "envoy+demo", "haproxy"])
+    );
     let missing = definition.missing.join("; ");
-    assert!(missing.contains("envoy with feature set demo"), "{missing}");
+    assert!(
+        missing.contains("haproxy with feature set demo") && !missing.contains("envoy"),
+        "{missing}"
+    );
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Captured {
                     ..Capture::default()
                 }),
                 services: Vec::new(),
-                way_out: None,
+                ..Rules::default()
             };
             apply(&tool, &made, &rules, bridge.has_v6()).expect("rules");
             made

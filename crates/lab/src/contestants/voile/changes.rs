@@ -64,6 +64,10 @@ impl Voile {
                 Err("there is no server's sidecar on this way".to_owned())
             }
             Action::PushPolicy => self.push_policy(lab),
+            // Inside, the server is in the sidecar's own pod, as in Kubernetes: there is no other to lead to.
+            Action::MoveEndpoints if lab.network.is_some() => {
+                Err("the sidecar's server is moved in isolation \"loopback\" only".to_owned())
+            }
             Action::MoveEndpoints => self.move_endpoints(lab),
             Action::RestartProxy => self.restart(lab),
             Action::UpgradeProxy => self.upgrade(lab),

@@ -1,0 +1,140 @@
+//! Feature sets of peers: what `envoy+demo` means, and which sets the lab can switch on in which program. The words are
+//! Voile's, so that the price of a feature stands beside the same feature's price elsewhere.
+
+/// Sets that each program has beside `default`.
+const SETS: [(&str, &[&str]); 3] = [
+    (
+        "envoy",
+        &[
+            "no-metrics",
+            "detection",
+            "access-log",
+            "access-log-json",
+            "access-log-grpc",
+            "tracing",
+            "tracing-1",
+            "demo",
+        ],
+    ),
+    ("nginx", &["access-log", "access-log-json"]),
+    ("haproxy", &["access-log"]),
+];
+
+/// Where an access log goes, and how it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AccessLog {
+    /// Istio's text, into a file.
+    Text,
+    /// Istio's fields as JSON, into a file.
+    Json,
+    /// To a gRPC access log service.
+    Service,
+}
+
+/// What is switched on in a peer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct PeerFeatures {
+    /// The contestant's name: `envoy`, or `envoy+demo`.
+    pub(crate) contestant: String,
+    pub(crate) log: Option<AccessLog>,
+    /// Percent of requests whose spans are sent.
+    pub(crate) sampling: Option<u8>,
+    /// Ports say nothing of their protocol.
+    pub(crate) detection: bool,
+    /// Statistics are off.
+    pub(crate) quiet: bool,
+}
+
+impl PeerFeatures {
+    /// The program of a contestant, and what is switched on in it.
+    pub(crate) fn of(contestant: &str) -> Result<(&str, Self), String> {
+        let (program, set) = contestant
+            .split_once('+')
+            .unwrap_or((contestant, "default"));
+        if set != "default" && !has(program, set) {
+            return Err(format!(
+                "the lab has no configuration of {program} for feature set {set}"
+            ));
+        }
+        let mut features = Self {
+            contestant: contestant.to_owned(),
+            ..Self::default()
+        };
+        match set {
+            "no-metrics" => features.quiet = true,
+            "detection" => features.detection = true,
+            "access-log" => features.log = Some(AccessLog::Text),
+            "access-log-json" => features.log = Some(AccessLog::Json),
+            "access-log-grpc" => features.log = Some(AccessLog::Service),
+            "tracing" => features.sampling = Some(100),
+            "tracing-1" => features.sampling = Some(1),
+            "demo" => {
+                features.log = Some(AccessLog::Text);
+                features.sampling = Some(100);
+            }
+            _ => {}
+        }
+        Ok((program, features))
+    }
+
+    /// Whether log entries or spans go to a collector.
+    pub(crate) fn collects(&self) -> bool {
+        self.sampling.is_some() || self.log == Some(AccessLog::Service)
+    }
+
+    /// What is on beside the defaults, in words; none where nothing is.
+    pub(crate) fn title(&self) -> Option<String> {
+        let mut words = Vec::new();
+        if self.quiet {
+            words.push("statistics off".to_owned());
+        }
+        if self.detection {
+            words.push("ports without a protocol: detection on".to_owned());
+        }
+        words.extend(self.log.map(|log| {
+            let how = match log {
+                AccessLog::Text => "as text, into a file",
+                AccessLog::Json => "as JSON, into a file",
+                AccessLog::Service => "to a gRPC access log service",
+            };
+            format!("an access log of both sidecars, {how}")
+        }));
+        words.extend(self.sampling.map(|percent| match percent {
+            100 => "spans of every request, over OTLP".to_owned(),
+            percent => format!("spans of {percent} % of requests, over OTLP"),
+        }));
+        (!words.is_empty()).then(|| words.join("; "))
+    }
+}
+
+/// Whether the lab can switch that set on in that program.
+pub(super) fn has(program: &str, set: &str) -> bool {
+    SETS.iter()
+        .any(|(name, sets)| *name == program && sets.contains(&set))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::features::FEATURES;
+    use super::*;
+
+    #[test]
+    fn each_set_of_a_peer_is_one_of_voiles_and_changes_something() {
+        for (program, sets) in SETS {
+            for set in sets {
+                assert!(FEATURES.contains(set), "{set}");
+                let name = format!("{program}+{set}");
+                let (base, features) = PeerFeatures::of(&name).expect("built");
+                assert_eq!(
+                    (base, features.contestant.as_str()),
+                    (program, name.as_str())
+                );
+                assert!(features.title().is_some(), "{name}");
+            }
+            let (_, plain) = PeerFeatures::of(program).expect("itself");
+            assert_eq!(plain.title(), None);
+        }
+        let no = PeerFeatures::of("haproxy+tracing").expect_err("none");
+        assert!(no.contains("haproxy for feature set tracing"), "{no}");
+    }
+}
