@@ -202,80 +202,115 @@ fn new_record(settings: &GeneratorSettings) -> Generators {
 }
 
 /// What is compared with whom.
+struct Plan {
+    name: &'static str,
+    title: &'static str,
+    figure: &'static str,
+    /// Of whom, at least how much.
+    of: &'static [(&'static str, Option<f64>)],
+}
+
+/// Of one core of the generator's own.
+const EACH: &str = "requests_per_core";
+/// The other way to read "per core": what goes through a machine whose cores both sides share.
+const TOGETHER: &str = "requests_per_second";
+
+const PLANS: [Plan; 10] = [
+    Plan {
+        name: "http1-most",
+        title: "HTTP/1.1, as many as go",
+        figure: EACH,
+        of: &[("fortio", Some(2.0)), ("wrk", Some(0.8))],
+    },
+    Plan {
+        name: "http2-most",
+        title: "HTTP/2, as many as go, 10 streams a connection",
+        figure: EACH,
+        of: &[("h2load", None)],
+    },
+    Plan {
+        name: "grpc-most",
+        title: "gRPC unary, as many as go",
+        figure: EACH,
+        of: &[("fortio", Some(2.0))],
+    },
+    Plan {
+        name: "tcp-most",
+        title: "TCP, as many round trips as go",
+        figure: EACH,
+        of: &[("fortio", Some(2.0))],
+    },
+    Plan {
+        name: "http1-shared",
+        title: "HTTP/1.1, as many as go, all cores shared with the server",
+        figure: TOGETHER,
+        of: &[("fortio", None), ("wrk", None)],
+    },
+    Plan {
+        name: "http2-shared",
+        title: "HTTP/2, as many as go, 10 streams a connection, all cores shared with the server",
+        figure: TOGETHER,
+        of: &[("h2load", None)],
+    },
+    Plan {
+        name: "grpc-shared",
+        title: "gRPC unary, as many as go, all cores shared with the server",
+        figure: TOGETHER,
+        of: &[("fortio", None)],
+    },
+    Plan {
+        name: "tcp-shared",
+        title: "TCP, as many round trips as go, all cores shared with the server",
+        figure: TOGETHER,
+        of: &[("fortio", None)],
+    },
+    Plan {
+        name: "http2-fixed",
+        title: "HTTP/2, 1000/s, the server waits 2 ms",
+        figure: "mean_us",
+        of: &[("h2load", None)],
+    },
+    Plan {
+        name: "grpc-fixed",
+        title: "gRPC unary, 1000/s, the server waits 2 ms",
+        figure: "p50_us",
+        of: &[("fortio", None)],
+    },
+];
+
 fn scenes() -> Vec<Scene> {
-    let scene = |name: &str, title: &str, figure: &str, bounds: &[(&str, Option<f64>)]| Scene {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        figure: figure.to_owned(),
-        bounds: bounds
-            .iter()
-            .map(|(of, at_least)| Bound {
-                of: (*of).to_owned(),
-                at_least: *at_least,
-            })
-            .collect(),
+    let bound = |(of, at_least): &(&str, Option<f64>)| Bound {
+        of: (*of).to_owned(),
+        at_least: *at_least,
     };
-    let most = "requests_per_core";
-    vec![
-        scene(
-            "http1-most",
-            "HTTP/1.1, as many as go",
-            most,
-            &[("fortio", Some(2.0)), ("wrk", Some(0.8))],
-        ),
-        scene(
-            "http2-most",
-            "HTTP/2, as many as go, 10 streams a connection",
-            most,
-            &[("h2load", None)],
-        ),
-        scene(
-            "grpc-most",
-            "gRPC unary, as many as go",
-            most,
-            &[("fortio", Some(2.0))],
-        ),
-        scene(
-            "tcp-most",
-            "TCP, as many round trips as go",
-            most,
-            &[("fortio", Some(2.0))],
-        ),
-        scene(
-            "http2-fixed",
-            "HTTP/2, 1000/s, the server waits 2 ms",
-            "mean_us",
-            &[("h2load", None)],
-        ),
-        scene(
-            "grpc-fixed",
-            "gRPC unary, 1000/s, the server waits 2 ms",
-            "p50_us",
-            &[("fortio", None)],
-        ),
-    ]
+    let scene = |plan: &Plan| Scene {
+        name: plan.name.to_owned(),
+        title: plan.title.to_owned(),
+        figure: plan.figure.to_owned(),
+        bounds: plan.of.iter().map(bound).collect(),
+    };
+    PLANS.iter().map(scene).collect()
 }
 
 /// The command of a generator in a scene.
 fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &str) -> Option<Spec> {
     let (http, tcp) = (lab.echo.http, lab.echo.tcp);
-    let most = scene.ends_with("-most");
+    let most = !scene.ends_with("-fixed");
+    let threads = threads(scene);
     let program = match generator {
         "voile" => &settings.voile,
         other => &settings.others.get(other)?.as_ref().ok()?.path,
     };
     let words: Vec<String> = match generator {
-        "voile" => ours(scene, most, http, tcp),
+        "voile" => ours(scene, most, threads, http, tcp),
         "fortio" => fortio(lab.folder, scene, most),
-        "wrk" => ["-t1", &format!("-c{CONNECTIONS}")]
-            .map(str::to_owned)
-            .to_vec(),
+        "wrk" => vec![format!("-t{threads}"), format!("-c{CONNECTIONS}")],
         _ => {
             let streams = if most { STREAMS } else { 1 };
             let mut words = vec![
                 format!("-c{CONNECTIONS}"),
                 format!("-m{streams}"),
-                "-t1".to_owned(),
+                format!("-t{threads}"),
             ];
             if !most {
                 let each = f64::from(RATE) / f64::from(CONNECTIONS);
@@ -314,7 +349,16 @@ fn told_at(folder: &Path) -> PathBuf {
     folder.join("generator.out")
 }
 
-fn ours(scene: &str, most: bool, http: SocketAddr, tcp: SocketAddr) -> Vec<String> {
+/// Threads of generators that do not take all cores by themselves, as Fortio does.
+fn threads(scene: &str) -> usize {
+    if scene.ends_with("-shared") {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    } else {
+        1
+    }
+}
+
+fn ours(scene: &str, most: bool, threads: usize, http: SocketAddr, tcp: SocketAddr) -> Vec<String> {
     let delay = if most {
         String::new()
     } else {
@@ -331,7 +375,8 @@ fn ours(scene: &str, most: bool, http: SocketAddr, tcp: SocketAddr) -> Vec<Strin
     words.push(CONNECTIONS.to_string());
     words.push("--rate".to_owned());
     words.push(if most { 0 } else { RATE }.to_string());
-    if scene == "http2-most" {
+    words.push(format!("--threads={threads}"));
+    if most && scene.starts_with("http2") {
         words.extend(["--streams".to_owned(), STREAMS.to_string()]);
     }
     if scene.starts_with("grpc") || scene.starts_with("tcp") {

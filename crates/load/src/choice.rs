@@ -1,9 +1,13 @@
 //! Which of several requests is the next one: by weight, from its number and a seed, so that a run can be repeated and threads
 //! agree without speaking.
 
-/// Requests with weights.
+use std::sync::Arc;
+
+/// Requests with weights, or in a recorded order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Choice {
+    /// Which one each number is, as recorded; then nothing is drawn.
+    order: Option<Arc<[u32]>>,
     /// The upper edge of each one's share of 0…1, ascending, and what it stands for.
     edges: Vec<(f64, usize)>,
     seed: u64,
@@ -23,11 +27,26 @@ impl Choice {
         for (edge, _) in &mut edges {
             *edge /= sum;
         }
-        Self { edges, seed }
+        Self {
+            order: None,
+            edges,
+            seed,
+        }
+    }
+
+    /// As recorded, by number.
+    pub(crate) fn recorded(order: Arc<[u32]>) -> Self {
+        Self {
+            order: Some(order),
+            ..Self::default()
+        }
     }
 
     /// The choice for request number `k`.
     pub(crate) fn pick(&self, k: u64) -> usize {
+        if let Some(order) = &self.order {
+            return order.get(k as usize).map_or(0, |which| *which as usize);
+        }
         match self.edges.as_slice() {
             [] => 0,
             [(_, which)] => *which,

@@ -1,4 +1,4 @@
-//! Starting a TCP connection without waiting for it.
+//! Starting a TCP connection without waiting for it, and making a socket for datagrams that go to one address.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -22,6 +22,17 @@ pub(crate) fn start_connect(to: SocketAddr, bind: Option<IpAddr>) -> io::Result<
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket.into()),
         Err(error) => Err(error),
     }
+}
+
+/// A UDP socket that sends to `to` and hears nobody else.
+pub(crate) fn start_datagrams(to: SocketAddr, bind: Option<IpAddr>) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    if let Some(source) = bind {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    socket.connect(&to.into())?;
+    Ok(socket)
 }
 
 #[expect(unsafe_code, reason = "no safe wrapper of IP_BIND_ADDRESS_NO_PORT")]

@@ -11,7 +11,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MethodDescriptor};
 use crate::grpc;
 use crate::http2::{Caller, Trouble};
 use crate::options::Target;
-use crate::reflection::{Answer, Asked, Files, Question, Told};
+use crate::reflection::{Answer, Asked, Files, Question, SERVED, Told};
 use crate::tls::Tls;
 
 /// The most files that a service may need: more is a server that plays with us.
@@ -48,7 +48,8 @@ impl Method {
                 DescriptorPool::decode(bytes.as_slice())
                     .map_err(|error| told(&format!("no FileDescriptorSet with all its imports (protoc --include_imports): {error}")))?
             }
-            None => ask(target, tls, service).map_err(|why| {
+            // What everybody's is alike need not be asked for: many servers have no reflection.
+            None => known(service).map_or_else(|| ask(target, tls, service), Ok).map_err(|why| {
                 format!(
                     "{}: asking what {service} is: {why}; a file of descriptors would do as well",
                     target.url
@@ -95,6 +96,14 @@ impl Method {
         }
         Ok(messages)
     }
+}
+
+/// The services whose messages are the same everywhere.
+fn known(service: &str) -> Option<DescriptorPool> {
+    let common = ["grpc.health.v1.Health", "fgrpc.PingServer"].contains(&service);
+    common
+        .then(|| DescriptorPool::decode(SERVED).ok())
+        .flatten()
 }
 
 /// Asks a server for the file of a service, and for all that it needs.

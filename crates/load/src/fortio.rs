@@ -38,10 +38,37 @@ pub fn edges() -> Vec<u64> {
     edges
 }
 
+/// What Fortio's flags say of its file.
+#[derive(Debug, Clone)]
+pub struct Form {
+    /// `-labels`.
+    pub labels: String,
+    /// `-runid`.
+    pub run_id: i64,
+    /// `-p`, in percent.
+    pub percentiles: Vec<f64>,
+    /// `-r`, in µs.
+    pub resolution_us: u64,
+    /// `-offset`, in µs.
+    pub offset_us: u64,
+}
+
+impl Default for Form {
+    fn default() -> Self {
+        Self {
+            labels: String::new(),
+            run_id: 0,
+            percentiles: vec![50.0, 75.0, 90.0, 99.0, 99.9],
+            resolution_us: RESOLUTION_US,
+            offset_us: 0,
+        }
+    }
+}
+
 impl LoadResult {
     /// The JSON text.
     #[must_use]
-    pub fn to_fortio(&self, labels: &str) -> String {
+    pub fn to_fortio(&self, form: &Form) -> String {
         let options = &self.options;
         let mut codes = Map::new();
         for (status, count) in &self.status {
@@ -60,11 +87,12 @@ impl LoadResult {
         let run_type = match options.protocol {
             "grpc" => "GRPC",
             "tcp-rr" => "TCP",
+            "udp" => "UDP",
             _ => "HTTP",
         };
         let value = json!({
             "RunType": run_type,
-            "Labels": labels,
+            "Labels": form.labels,
             "StartTime": self.start_time,
             "RequestedQPS": requested,
             "RequestedDuration": go_duration(options.duration_s),
@@ -72,15 +100,15 @@ impl LoadResult {
             "ActualDuration": (self.duration_s * SECOND_NS) as u64,
             "NumThreads": options.connections,
             "Version": concat!("voile ", env!("CARGO_PKG_VERSION")),
-            "DurationHistogram": histogram(&self.latency),
-            "ErrorsDurationHistogram": histogram(&self.error_latency),
-            "Exactly": 0,
+            "DurationHistogram": histogram(&self.latency, form),
+            "ErrorsDurationHistogram": histogram(&self.error_latency, form),
+            "Exactly": options.requests.unwrap_or(0),
             "Jitter": false,
             "Uniform": options.arrival == "uniform",
             "NoCatchUp": false,
-            "RunID": 0,
+            "RunID": form.run_id,
             "AccessLoggerInfo": "",
-            "ID": id(&self.start_time, labels),
+            "ID": id(&self.start_time, &form.labels),
             "RetCodes": codes,
             "URL": options.url,
             "NumConnections": 1,
@@ -96,21 +124,15 @@ impl LoadResult {
     }
 }
 
-fn histogram(samples: &Samples) -> Value {
+fn histogram(samples: &Samples, form: &Form) -> Value {
     let seconds = |us: u64| us as f64 / SECOND_US;
     let summary = samples.summary();
     let minimum = samples.buckets().next().map_or(0, |(lowest, _, _)| lowest);
-    let percentiles = [
-        (50.0, summary.p50),
-        (75.0, summary.p75),
-        (90.0, summary.p90),
-        (99.0, summary.p99),
-    ];
-    let mut percentiles: Vec<_> = percentiles
-        .iter()
-        .map(|(at, us)| json!({"Percentile": at, "Value": seconds(*us)}))
-        .collect();
-    percentiles.push(json!({"Percentile": 99.9, "Value": seconds(summary.p999)}));
+    let percentiles = form.percentiles.iter().map(|at| {
+        let us = samples.quantile_us(at / 100.0);
+        json!({"Percentile": at, "Value": seconds(us)})
+    });
+    let percentiles: Vec<_> = percentiles.collect();
     json!({
         "Count": summary.count,
         "Min": seconds(minimum),
@@ -118,15 +140,17 @@ fn histogram(samples: &Samples) -> Value {
         "Sum": summary.mean * summary.count as f64 / SECOND_US,
         "Avg": summary.mean / SECOND_US,
         "StdDev": samples.deviation_us() / SECOND_US,
-        "Data": buckets(samples, minimum, summary.max),
+        "Data": buckets(samples, minimum, summary.max, form),
         "Percentiles": percentiles,
     })
 }
 
 /// The non-empty buckets, each from exclusive `Start` to inclusive `End`; the first starts at the minimum and the
 /// last ends at the maximum, as Fortio's do.
-fn buckets(samples: &Samples, minimum: u64, maximum: u64) -> Vec<Value> {
-    let edges: Vec<u64> = edges().iter().map(|edge| edge * RESOLUTION_US).collect();
+fn buckets(samples: &Samples, minimum: u64, maximum: u64, form: &Form) -> Vec<Value> {
+    let edges = edges().into_iter();
+    let edges = edges.map(|edge| form.offset_us + edge * form.resolution_us);
+    let edges: Vec<u64> = edges.collect();
     let mut counts = vec![0u64; edges.len() + 1];
     for (_, highest, count) in samples.buckets() {
         let value = highest.min(maximum);

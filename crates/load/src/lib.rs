@@ -34,13 +34,14 @@ mod tally;
 mod target;
 mod threads;
 mod tls;
+pub mod trace;
 mod view;
 mod wire;
 mod worker;
 
 pub use condition::Condition;
 pub use duration::parse_duration;
-pub use options::{Bulk, LoadOptions, Protocol, Scheme, Target};
+pub use options::{Bulk, LoadOptions, Protocol, Resolve, Scheme, Target};
 pub use outcome::LoadResult;
 pub use profile::Part;
 pub use run::run;

@@ -9,8 +9,9 @@ use crate::grpc;
 use crate::http2::Shape;
 use crate::profile::{Part, Profile};
 use crate::schedule::Arrival;
-pub use crate::target::{Bulk, Protocol, Scheme, Target};
+pub use crate::target::{Bulk, Protocol, Resolve, Scheme, Target};
 use crate::tls::Tls;
+use crate::trace::Recorded;
 use crate::wire::{Request, websocket};
 
 /// The most connections of one run: the descriptors that a Linux process may usually have, with room to spare.
@@ -31,6 +32,10 @@ pub const MAX_TARGETS: usize = 1000;
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 /// Bytes of a TCP request where none is asked for: a small command, as to a key-value store.
 pub const DEFAULT_TCP_BYTES: usize = 64;
+/// The duration of a run that lasts until somebody ends it: ten years.
+pub const UNTIL_STOPPED: Duration = Duration::from_secs(10 * 366 * 86_400);
+/// The most bytes of a UDP datagram over IPv4.
+pub const MAX_DATAGRAM_BYTES: usize = 65_507;
 /// A range of sizes is so many sizes, evenly spread.
 const RANGE_SIZES: usize = 16;
 
@@ -97,6 +102,15 @@ pub(crate) struct Place {
     pub(crate) first: usize,
 }
 
+/// The requests of a recorded trace.
+#[derive(Debug, Clone)]
+pub struct Replayed {
+    /// Each once.
+    pub requests: Arc<[Recorded]>,
+    /// Which of them each instant's is.
+    pub which: Arc<[u32]>,
+}
+
 /// A load run.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
@@ -138,6 +152,8 @@ pub struct LoadOptions {
     pub burst: u64,
     /// Recorded instants to send at, in nanoseconds from the start, instead of a rate.
     pub replay: Option<Arc<[u64]>>,
+    /// What is sent at these instants, instead of always the same.
+    pub recorded: Option<Replayed>,
     /// The arrival pattern.
     pub arrival: Arrival,
     /// Seed of random arrivals.
@@ -160,6 +176,12 @@ pub struct LoadOptions {
     pub interval: Duration,
     /// End the run when one of these is true of a second.
     pub abort: Vec<Condition>,
+    /// End the run at the first answer with one of these statuses; none is a request that got no answer.
+    pub abort_on: Vec<Option<u16>>,
+    /// In a closed loop: end the run once so many requests have been sent and answered.
+    pub requests: Option<u64>,
+    /// Speak HTTP/1.0: a connection for each request, which the server ends.
+    pub http10: bool,
     /// Length that every body must have.
     pub expect_size: Option<u64>,
     /// The one status that counts as good, instead of any 2xx.
@@ -190,6 +212,7 @@ impl LoadOptions {
             parts: Vec::new(),
             burst: 1,
             replay: None,
+            recorded: None,
             arrival: Arrival::Uniform,
             seed: 1,
             timeout: Duration::from_secs(3),
@@ -201,6 +224,9 @@ impl LoadOptions {
             body: Vec::new(),
             interval: Duration::ZERO,
             abort: Vec::new(),
+            abort_on: Vec::new(),
+            requests: None,
+            http10: false,
             expect_size: None,
             expect_status: None,
         }
@@ -228,6 +254,20 @@ impl LoadOptions {
             return Err(format!(
                 "threads {threads}: expected 1 to the number of connections ({connections})"
             ));
+        }
+        if self
+            .requests
+            .is_some_and(|requests| requests == 0 || self.rate > 0.0)
+        {
+            return Err("requests: a number of them ends a closed loop (rate 0)".to_owned());
+        }
+        if self.http10 && (self.protocol != Protocol::Http1 || self.keepalive) {
+            return Err("HTTP/1.0 has a connection for each request".to_owned());
+        }
+        if self.protocol == Protocol::TcpBulk && self.duration >= UNTIL_STOPPED {
+            return Err(
+                "tcp-bulk: needs a duration, after which the sink may take the rest".to_owned(),
+            );
         }
         if self.duration.is_zero() || self.timeout.is_zero() {
             return Err("duration and timeout must be longer than 0".to_owned());
@@ -312,6 +352,9 @@ impl LoadOptions {
         if !self.parts.is_empty() && self.rate <= 0.0 {
             return Err("rate: a profile that never sends anything".to_owned());
         }
+        if !self.parts.is_empty() && self.duration >= UNTIL_STOPPED {
+            return Err("rate: what changes over time needs a duration, or lengths".to_owned());
+        }
         if let Some(part) = self
             .parts
             .iter()
@@ -333,6 +376,15 @@ impl LoadOptions {
         }
         if self.replay.is_some() && (!self.parts.is_empty() || self.burst > 1) {
             return Err("a replayed trace has its own rate and bursts".to_owned());
+        }
+        if self.recorded.is_some() {
+            let plain = matches!(self.protocol, Protocol::Http1 | Protocol::Http2);
+            if !plain || !self.more.is_empty() || !self.sizes.is_empty() {
+                return Err(
+                    "replay: recorded requests go to one HTTP target, with one payload at most"
+                        .to_owned(),
+                );
+            }
         }
         if self.replay.is_some() && !self.warmup.is_zero() {
             return Err("warmup: a replayed trace is measured from its first request".to_owned());
@@ -365,19 +417,7 @@ impl LoadOptions {
         {
             return Err(format!("no-keepalive: {name} keeps its connections"));
         }
-        if matches!(scheme, Scheme::Tcp | Scheme::Tls) && self.target.path != "/" {
-            return Err(format!("{}: expected tcp://HOST:PORT", self.target.url));
-        }
-        let silent = if self.sizes.is_empty() {
-            self.body.is_empty()
-        } else {
-            self.sizes.iter().any(|(size, _)| *size == 0)
-        };
-        if self.protocol == Protocol::TcpRr && (silent || self.expect_size == Some(0)) {
-            return Err(format!(
-                "payload: {name} sends and expects at least one byte"
-            ));
-        }
+        self.check_bytes()?;
         let (sent, wanted) = self.messages;
         if (sent, wanted) != (1, 1)
             && (self.protocol != Protocol::Grpc || sent.max(wanted) > MAX_MESSAGES)
@@ -399,6 +439,38 @@ impl LoadOptions {
             return Err(format!(
                 "{}: a health check carries no payload; name a method, such as {echo}",
                 self.target.url
+            ));
+        }
+        Ok(())
+    }
+
+    /// What is nothing but bytes has no path, and a payload that fits.
+    fn check_bytes(&self) -> Result<(), String> {
+        let (name, scheme) = (self.protocol.name(), self.target.scheme);
+        if scheme.bare() && self.target.path != "/" {
+            return Err(format!(
+                "{}: a path has no meaning there; expected HOST:PORT",
+                self.target.url
+            ));
+        }
+        let silent = if self.sizes.is_empty() {
+            self.body.is_empty()
+        } else {
+            self.sizes.iter().any(|(size, _)| *size == 0)
+        };
+        if self.protocol == Protocol::Udp {
+            let sizes = self.sizes.iter().map(|(size, _)| *size);
+            let most = sizes.max().unwrap_or(self.body.len());
+            if most > MAX_DATAGRAM_BYTES {
+                return Err(format!(
+                    "payload of {most} bytes: a datagram carries at most {MAX_DATAGRAM_BYTES}"
+                ));
+            }
+        }
+        let answered = self.protocol == Protocol::TcpRr && self.expect_size == Some(0);
+        if self.protocol.bare() && self.protocol != Protocol::TcpBulk && (silent || answered) {
+            return Err(format!(
+                "payload: {name} sends and expects at least one byte"
             ));
         }
         Ok(())
@@ -467,6 +539,7 @@ impl LoadOptions {
             more_tls: Vec::new(),
             sizes: Vec::new(),
             replay: None,
+            recorded: None,
             ready: self.ready.get(number).cloned().into_iter().collect(),
             ..self.clone()
         }
@@ -496,7 +569,8 @@ impl LoadOptions {
             let name = target.scheme.secure().then(|| target.host().to_owned());
             let key = (target.address, one.protocol, name);
             let place = places.iter().position(|place| place.key == key);
-            if one.protocol == Protocol::TcpRr && one.body.is_empty() && self.sizes.is_empty() {
+            let silent = one.body.is_empty() && self.sizes.is_empty();
+            if one.protocol.bare() && silent {
                 one.body = pattern(DEFAULT_TCP_BYTES);
             }
             let as_it_is = [(one.body.len(), 1.0)];
@@ -518,11 +592,32 @@ impl LoadOptions {
                 });
             }
         }
+        if let Some(recorded) = &self.recorded {
+            return self.as_recorded(&recorded.requests);
+        }
         requests.into()
+    }
+
+    /// The requests of a trace: its methods and paths, at the one place there is. A body goes with those that have one.
+    fn as_recorded(&self, recorded: &[Recorded]) -> Arc<[Request]> {
+        let one = |asked: &Recorded| {
+            let mut one = self.only(0);
+            one.method.clone_from(&asked.method);
+            one.target.path.clone_from(&asked.path);
+            if !["POST", "PUT", "PATCH"].contains(&asked.method.as_str()) {
+                one.body.clear();
+            }
+            Request {
+                weight: 1.0,
+                ..one.one_request()
+            }
+        };
+        recorded.iter().map(one).collect()
     }
 
     fn one_request(&self) -> Request {
         Request {
+            head: self.method == "HEAD",
             bytes: self.request(),
             shape: if self.protocol.multiplexed() {
                 self.shape()
@@ -548,7 +643,7 @@ impl LoadOptions {
         }
         for number in 1..=self.more.len() {
             let mut one = self.only(number);
-            if one.protocol == Protocol::TcpRr && one.body.is_empty() {
+            if one.protocol.bare() && one.body.is_empty() {
                 one.body = pattern(DEFAULT_TCP_BYTES);
             }
             one.check_protocol()?;
@@ -643,9 +738,10 @@ impl LoadOptions {
             Protocol::Http1 => {}
             Protocol::Http2 | Protocol::Grpc => return Vec::new(),
             Protocol::WebSocket => return websocket::message(&self.body),
-            Protocol::TcpRr | Protocol::TcpBulk => return self.body.clone(),
+            Protocol::TcpRr | Protocol::TcpBulk | Protocol::Udp => return self.body.clone(),
         }
-        let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target.path);
+        let version = if self.http10 { "1.0" } else { "1.1" };
+        let mut head = format!("{} {} HTTP/{version}\r\n", self.method, self.target.path);
         let given = |name: &str| {
             self.headers
                 .iter()
@@ -663,7 +759,7 @@ impl LoadOptions {
         if !self.body.is_empty() || ["POST", "PUT", "PATCH"].contains(&self.method.as_str()) {
             head += &format!("Content-Length: {}\r\n", self.body.len());
         }
-        if !self.keepalive {
+        if !self.keepalive && !self.http10 {
             head += "Connection: close\r\n";
         }
         head += "\r\n";

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::clock::{MILLISECOND, SECOND};
-use crate::options::LoadOptions;
+use crate::options::{LoadOptions, UNTIL_STOPPED};
 use crate::profile::Part;
 use crate::samples::{Samples, Summary};
 use crate::schedule::Arrival;
@@ -183,6 +183,9 @@ pub struct EchoedOptions {
     pub expect_size: Option<u64>,
     /// Expected status.
     pub expect_status: Option<u16>,
+    /// Requests after which a closed loop ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
 }
 
 /// The generator's own lateness in µs.
@@ -375,7 +378,12 @@ impl EchoedOptions {
                 None => arrival_name(options.rate, options.arrival),
             },
             seed: options.seed,
-            duration_s: options.duration.as_secs_f64(),
+            // 0 is "until it was stopped", or until `requests` were answered.
+            duration_s: if options.duration < UNTIL_STOPPED {
+                options.duration.as_secs_f64()
+            } else {
+                0.0
+            },
             warmup_s: options.warmup.as_secs_f64(),
             timeout_s: options.timeout.as_secs_f64(),
             keepalive: options.keepalive,
@@ -393,6 +401,7 @@ impl EchoedOptions {
             connection_reuse: options.reuse,
             expect_size: options.expect_size,
             expect_status: options.expect_status,
+            requests: options.requests,
         }
     }
 }

@@ -3,6 +3,10 @@
 
 use prost::Message;
 
+/// Descriptions of what `voile echo` serves, the common services among it, as a `FileDescriptorSet`.
+/// `VOILE_BLESS=1 cargo test -p voile-load --test it descriptions` writes it again.
+pub(crate) static SERVED: &[u8] = include_bytes!("../proto/served.binpb");
+
 /// A question.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Question {

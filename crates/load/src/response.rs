@@ -65,6 +65,11 @@ impl Reader {
         }
     }
 
+    /// The next response is to a HEAD request, or not.
+    pub fn set_head_request(&mut self, head: bool) {
+        self.head_request = head;
+    }
+
     /// Forgets a response begun: for a new connection.
     pub fn reset(&mut self) {
         self.partial.clear();

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::options::LoadOptions;
+use crate::options::{LoadOptions, UNTIL_STOPPED};
 use crate::outcome::LoadResult;
 use crate::stop::Stop;
 use crate::tally::Tally;
@@ -52,7 +52,10 @@ pub fn run(
         total.merge(tally);
     }
     total.settle();
-    let interrupted = total.end < ran.timeline.end;
+    // A number of requests ends a run as planned; and one that has no end is ended by the user.
+    let early = total.end < ran.timeline.end && stop.raised();
+    let interrupted = early && options.duration < UNTIL_STOPPED;
+    let aborted = aborted.or_else(|| total.aborted.map(unwanted));
     let mut result = LoadResult::new(
         &options,
         &total,
@@ -75,6 +78,14 @@ fn room() -> (usize, usize) {
         USUAL_ROOM
     } else {
         told
+    }
+}
+
+/// Why a request ended the run.
+fn unwanted(status: Option<u16>) -> String {
+    match status {
+        Some(status) => format!("aborted: an answer had status {status}"),
+        None => "aborted: a request got no answer".to_owned(),
     }
 }
 

@@ -3,11 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::clock::SECOND;
 use crate::profile::Profile;
-
-/// The most requests of a recorded trace: 400 MB of instants.
-const MAX_TRACE: usize = 50_000_000;
 
 /// How requests are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,33 +210,6 @@ impl Schedule {
         };
         after.map_or(u64::MAX, |after| self.start.saturating_add(after))
     }
-}
-
-/// Reads a recorded trace: a line a request, its time in seconds first, whatever follows; `#` begins a comment. Instants are
-/// counted from the first, in nanoseconds, divided by `speed`, ascending.
-///
-/// # Errors
-/// Says which line is no time, or that there is none.
-pub fn parse_trace(text: &str, speed: f64) -> Result<Vec<u64>, String> {
-    let mut times = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        let first = line.split('#').next().unwrap_or_default();
-        let first = first
-            .split([' ', '\t', ',', ';'])
-            .find(|word| !word.is_empty());
-        let Some(word) = first else { continue };
-        let time = word.parse::<f64>().ok().filter(|time| time.is_finite());
-        let time =
-            time.ok_or_else(|| format!("line {}: `{word}` is no time in seconds", number + 1))?;
-        if times.len() == MAX_TRACE {
-            return Err(format!("more than {MAX_TRACE} requests"));
-        }
-        times.push(time);
-    }
-    times.sort_by(f64::total_cmp);
-    let first = *times.first().ok_or("there is no request in it")?;
-    let nanoseconds = |time: &f64| ((time - first) / speed * SECOND as f64).round() as u64;
-    Ok(times.iter().map(nanoseconds).collect())
 }
 
 impl Iterator for Schedule {

@@ -131,6 +131,8 @@ pub(crate) struct Tally {
     /// Responses, or other bytes, that no request asked for.
     pub(crate) unsolicited: u64,
     pub(crate) cpu_ns: u64,
+    /// A request that ended the run: with that status, or without any answer.
+    pub(crate) aborted: Option<Option<u16>>,
     /// When the schedule really ended.
     pub(crate) end: u64,
 }
@@ -243,6 +245,7 @@ impl Tally {
         self.bytes_received += other.bytes_received;
         self.connects += other.connects;
         self.cpu_ns += other.cpu_ns;
+        self.aborted = self.aborted.or(other.aborted);
         self.unsolicited += other.unsolicited;
         self.end = self.end.max(other.end);
         self.last_done = self.last_done.max(other.last_done);

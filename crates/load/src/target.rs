@@ -1,6 +1,6 @@
 //! Where a run goes and what is spoken there: URLs, schemes and protocols.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 /// How a URL begins: what is spoken there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub enum Scheme {
     Grpc,
     /// `tcp://`: bytes.
     Tcp,
+    /// `udp://`: datagrams.
+    Udp,
     /// `https://`: the first of these over TLS.
     Https,
     /// `h2://`: HTTP/2 over TLS.
@@ -42,6 +44,8 @@ pub enum Protocol {
     TcpRr,
     /// TCP: as many bytes as go through.
     TcpBulk,
+    /// UDP: a datagram there, one back.
+    Udp,
 }
 
 /// Which way a bulk run moves its bytes.
@@ -75,7 +79,14 @@ impl Protocol {
             Self::WebSocket => "websocket",
             Self::TcpRr => "tcp-rr",
             Self::TcpBulk => "tcp-bulk",
+            Self::Udp => "udp",
         }
+    }
+
+    /// Whether requests and answers are nothing but bytes, with no head around them.
+    #[must_use]
+    pub fn bare(self) -> bool {
+        matches!(self, Self::TcpRr | Self::TcpBulk | Self::Udp)
     }
 
     /// Whether one connection carries several requests at once.
@@ -91,10 +102,14 @@ impl Protocol {
                 scheme,
                 Scheme::Http | Scheme::H2c | Scheme::Https | Scheme::H2
             ),
-            Self::Grpc => !matches!(scheme, Scheme::Tcp | Scheme::Tls | Scheme::Ws | Scheme::Wss),
+            Self::Grpc => !matches!(
+                scheme,
+                Scheme::Tcp | Scheme::Udp | Scheme::Tls | Scheme::Ws | Scheme::Wss
+            ),
             Self::WebSocket => matches!(scheme, Scheme::Ws | Scheme::Wss),
             Self::TcpRr => matches!(scheme, Scheme::Tcp | Scheme::Tls),
             Self::TcpBulk => scheme == Scheme::Tcp,
+            Self::Udp => scheme == Scheme::Udp,
         }
     }
 }
@@ -108,8 +123,15 @@ impl Scheme {
             Self::H2c | Self::H2 => Protocol::Http2,
             Self::Grpc | Self::Grpcs => Protocol::Grpc,
             Self::Tcp | Self::Tls => Protocol::TcpRr,
+            Self::Udp => Protocol::Udp,
             Self::Ws | Self::Wss => Protocol::WebSocket,
         }
+    }
+
+    /// Whether there is nothing but bytes: a port must be named, and there is no path.
+    #[must_use]
+    pub fn bare(self) -> bool {
+        matches!(self, Self::Tcp | Self::Udp | Self::Tls)
     }
 
     /// Whether it goes over TLS.
@@ -128,6 +150,7 @@ impl Scheme {
             "h2c" => Self::H2c,
             "grpc" => Self::Grpc,
             "tcp" => Self::Tcp,
+            "udp" => Self::Udp,
             "https" => Self::Https,
             "h2" => Self::H2,
             "grpcs" => Self::Grpcs,
@@ -136,6 +159,59 @@ impl Scheme {
             "wss" => Self::Wss,
             _ => return None,
         })
+    }
+}
+
+/// Which address of a name is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resolve {
+    /// The first of IPv4, and of IPv6 if there is none: servers that listen on only one commonly do so on IPv4.
+    #[default]
+    Usual,
+    /// The first of IPv4.
+    V4,
+    /// The first of IPv6.
+    V6,
+    /// This one, whatever the name says.
+    To(IpAddr),
+}
+
+impl Resolve {
+    /// Reads `ip4`, `ip6`, `ip` or an address.
+    ///
+    /// # Errors
+    /// Says what was expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "ip" => Self::Usual,
+            "ip4" => Self::V4,
+            "ip6" => Self::V6,
+            _ => Self::To(text.parse().map_err(|_| {
+                format!("`{text}`: expected an IP address, or ip4 or ip6 to say of which kind")
+            })?),
+        })
+    }
+
+    /// The address of `HOST:PORT`.
+    fn choose(self, url: &str, named: &str) -> Result<SocketAddr, String> {
+        if let Self::To(ip) = self {
+            let port = named
+                .rsplit_once(':')
+                .and_then(|(_, port)| port.parse().ok());
+            let port = port.ok_or_else(|| format!("{url}: `{named}` does not end in a port"))?;
+            return Ok(SocketAddr::new(ip, port));
+        }
+        let all: Vec<SocketAddr> = named
+            .to_socket_addrs()
+            .map_err(|error| format!("{url}: cannot resolve {named}: {error}"))?
+            .collect();
+        let first = |v4: bool| all.iter().find(|address| address.is_ipv4() == v4).copied();
+        let (found, what) = match self {
+            Self::V4 => (first(true), "no IPv4 address"),
+            Self::V6 => (first(false), "no IPv6 address"),
+            _ => (first(true).or_else(|| first(false)), "no address"),
+        };
+        found.ok_or_else(|| format!("{url}: {named} has {what}"))
     }
 }
 
@@ -155,14 +231,25 @@ pub struct Target {
 }
 
 impl Target {
-    /// Parses and resolves; the first address of a name is taken for the whole run.
+    /// Parses and resolves; one address of a name is taken for the whole run, the first of IPv4 if there is one.
+    ///
+    /// # Errors
+    /// Says which part of the URL is wrong, or that the name has no address.
     pub fn parse(url: &str) -> Result<Self, String> {
+        Self::resolved(url, Resolve::default())
+    }
+
+    /// As [`Target::parse`], with the address chosen as told.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn resolved(url: &str, resolve: Resolve) -> Result<Self, String> {
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme, rest)) => match Scheme::named(scheme) {
                 Some(scheme) => (scheme, rest),
                 None => {
                     return Err(format!(
-                        "{url}: scheme `{scheme}` is not supported, only http, h2c, grpc, ws, tcp, and over TLS https, h2, grpcs, wss, tls"
+                        "{url}: scheme `{scheme}` is not supported, only http, h2c, grpc, ws, tcp, udp, and over TLS https, h2, grpcs, wss, tls"
                     ));
                 }
             },
@@ -187,18 +274,14 @@ impl Target {
             .is_some_and(|(_, port)| !port.contains(']'));
         let named = if has_port {
             authority.to_owned()
-        } else if matches!(scheme, Scheme::Tcp | Scheme::Tls) {
-            return Err(format!("{url}: expected tcp://HOST:PORT"));
+        } else if scheme.bare() {
+            return Err(format!("{url}: a port is missing; expected HOST:PORT"));
         } else if scheme.secure() {
             format!("{authority}:443")
         } else {
             format!("{authority}:80")
         };
-        let address = named
-            .to_socket_addrs()
-            .map_err(|error| format!("{url}: cannot resolve {named}: {error}"))?
-            .next()
-            .ok_or_else(|| format!("{url}: {named} has no address"))?;
+        let address = resolve.choose(url, &named)?;
         Ok(Self {
             url: url.to_owned(),
             scheme,

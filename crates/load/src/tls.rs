@@ -81,7 +81,7 @@ impl TlsOptions {
         config.alpn_protocols = match protocol {
             Protocol::Http1 | Protocol::WebSocket => vec![b"http/1.1".to_vec()],
             Protocol::Http2 | Protocol::Grpc => vec![b"h2".to_vec()],
-            Protocol::TcpRr | Protocol::TcpBulk => Vec::new(),
+            Protocol::TcpRr | Protocol::TcpBulk | Protocol::Udp => Vec::new(),
         };
         if !self.resume {
             config.resumption = Resumption::disabled();

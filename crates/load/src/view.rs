@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::options::UNTIL_STOPPED;
 use crate::samples::Samples;
 use crate::worker::Live;
 
@@ -103,10 +104,13 @@ impl View {
     }
 
     fn head(&self, second: &Live, elapsed: Duration, planned: Duration) -> String {
+        let of = match planned.as_secs() {
+            _ if planned >= UNTIL_STOPPED => String::new(),
+            planned => format!(" of {planned}"),
+        };
         format!(
-            "{:>4} s of {}   {} answers/s   {} answers, {} errors",
+            "{:>4} s{of}   {} answers/s   {} answers, {} errors",
             elapsed.as_secs(),
-            planned.as_secs(),
             second.ok + second.errors,
             self.answers,
             self.errors

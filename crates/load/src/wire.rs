@@ -8,6 +8,7 @@
 mod http1;
 mod http2;
 mod tcp;
+mod udp;
 pub(crate) mod websocket;
 
 use std::fmt::Debug;
@@ -25,8 +26,10 @@ pub(crate) struct Request {
     pub(crate) bytes: Vec<u8>,
     /// What it looks like in HTTP/2.
     pub(crate) shape: Shape,
-    /// Over TCP: bytes of its answer.
+    /// Over TCP and UDP: bytes of its answer.
     pub(crate) answer_bytes: u64,
+    /// Its answer has no body, whatever it says.
+    pub(crate) head: bool,
     /// How often it is sent, beside others.
     pub(crate) weight: f64,
     /// The target it belongs to, and where connections for it go.
@@ -106,9 +109,10 @@ pub(crate) trait Wire: Debug + Send {
 pub(crate) fn wire(options: &LoadOptions, requests: &Arc<[Request]>) -> Box<dyn Wire> {
     let requests = Arc::clone(requests);
     match options.protocol {
-        Protocol::Http1 => Box::new(http1::Http1::new(requests, options.method == "HEAD")),
+        Protocol::Http1 => Box::new(http1::Http1::new(requests)),
         Protocol::Http2 | Protocol::Grpc => Box::new(http2::Http2::new(requests, options.streams)),
         Protocol::WebSocket => Box::new(websocket::WebSocket::new(requests, options)),
         Protocol::TcpRr | Protocol::TcpBulk => Box::new(tcp::Tcp::new(requests)),
+        Protocol::Udp => Box::new(udp::Udp::new(requests)),
     }
 }

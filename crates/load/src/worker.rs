@@ -13,14 +13,15 @@ mod group;
 mod sockets;
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use group::{Group, Pacing};
 use rustls::ClientConnection;
+use socket2::Socket;
 
 use crate::clock::{MILLISECOND, SECOND, Timer, now, sharpen_timers, thread_cpu};
-use crate::options::LoadOptions;
+use crate::options::{LoadOptions, Protocol};
 use crate::poll::Poll;
 use crate::samples::Samples;
 use crate::schedule::{Arrival, Schedule, Spread};
@@ -87,7 +88,9 @@ struct InFlight {
 
 #[derive(Debug)]
 struct Connection {
-    stream: Option<TcpStream>,
+    stream: Option<Socket>,
+    /// Each read and each write is a datagram.
+    datagrams: bool,
     state: State,
     /// Tells events of this socket from those of its predecessors.
     generation: u32,
@@ -147,6 +150,8 @@ pub(crate) struct Worker {
     timeout: u64,
     timeline: Timeline,
     tally: Tally,
+    /// Requests that may still be sent, where their number ends the run.
+    remaining: u64,
     cpu_from: Option<u64>,
     live: Option<Arc<Mutex<Live>>>,
     buffer: Box<[u8]>,
@@ -186,6 +191,7 @@ impl Worker {
             left: u64::MAX,
             retiring: false,
             stream: None,
+            datagrams: places[place].protocol == Protocol::Udp,
             state: State::Down,
             generation: 0,
             wire: wire(&places[place], &requests),
@@ -221,6 +227,7 @@ impl Worker {
                 end: 0,
             },
             tally: Tally::new(0, 0, false),
+            remaining: u64::MAX,
             cpu_from: None,
             live,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -294,8 +301,15 @@ impl Generator for Worker {
             let targets = self.options.more.len() + 1;
             self.tally.targets.resize_with(targets, OfTarget::default);
         }
+        if let Some(requests) = self.options.requests {
+            let (threads, index) = (self.options.threads as u64, self.index as u64);
+            self.remaining = requests / threads + u64::from(index < requests % threads);
+        }
         let pacing = self.pacing_of(timeline);
         for group in &mut self.groups {
+            if let Some(recorded) = &self.options.recorded {
+                group.follow(Arc::clone(&recorded.which));
+            }
             group.pace(pacing.clone());
         }
         loop {
@@ -311,6 +325,10 @@ impl Generator for Worker {
             }
             if self.finished(at) {
                 break;
+            }
+            if self.tally.aborted.is_some() && !stop.raised() {
+                stop.raise();
+                continue;
             }
             let wake = self.wake_at(at);
             self.timer.set(Some(wake))?;
@@ -410,7 +428,9 @@ impl Worker {
             if !open && matches!(self.groups[place].pacing, Pacing::Closed) {
                 continue;
             }
-            while let Some((lane, intended, which)) = self.groups[place].next(at) {
+            while self.remaining > 0
+                && let Some((lane, intended, which)) = self.groups[place].next(at)
+            {
                 self.lanes[lane].which = which;
                 at = at.max(self.start(lane, intended));
                 if intended.is_none() && at >= self.timeline.end {
@@ -436,6 +456,9 @@ impl Worker {
             sent,
             first: None,
         });
+        if self.options.requests.is_some() && intended >= self.timeline.measure {
+            self.remaining -= 1;
+        }
         self.in_flight += 1;
         self.next_scan = self.next_scan.min(sent + self.timeout);
         let index = lane / self.streams;
@@ -478,6 +501,13 @@ impl Worker {
             } else {
                 live.errors += 1;
             }
+        }
+        let unwanted = self.options.abort_on.iter().find(|on| match on {
+            Some(status) => answer.and_then(|answer| answer.status) == Some(*status),
+            None => answer.is_none(),
+        });
+        if let (Some(status), None) = (unwanted, &self.tally.aborted) {
+            self.tally.aborted = Some(*status);
         }
         let index = lane / self.streams;
         if self.connections[index].retiring {
@@ -559,7 +589,10 @@ impl Worker {
         self.groups.iter().any(Group::backlog)
     }
 
-    fn finished(&self, at: u64) -> bool {
+    fn finished(&mut self, at: u64) -> bool {
+        if self.remaining == 0 && self.in_flight == 0 {
+            self.timeline.end = self.timeline.end.min(at);
+        }
         at >= self.timeline.end
             && ((self.in_flight == 0 && !self.backlog()) || at >= self.timeline.end + DRAIN_NS)
     }

@@ -34,7 +34,7 @@ pub struct Scene {
     pub name: String,
     /// In words.
     pub title: String,
-    /// What is compared: `requests_per_core`, `p50_us` or `mean_us`.
+    /// What is compared: `requests_per_core`, `requests_per_second`, `p50_us` or `mean_us`.
     pub figure: String,
     /// With whom, and what is asked.
     pub bounds: Vec<Bound>,
@@ -119,7 +119,7 @@ impl Generators {
         let over =
             |rounds: &BTreeMap<u32, f64>| estimate(&rounds.values().copied().collect::<Vec<_>>());
         let ratio = paired_ratio(&pairs);
-        let rates = scene.figure == "requests_per_core";
+        let rates = scene.figure.starts_with("requests_per_");
         let (low, high) = match bound.at_least {
             Some(least) => (least, f64::INFINITY),
             None => (1.0 - BOUND, 1.0 + BOUND),
@@ -147,6 +147,7 @@ impl Generators {
         let figure = |slice: &Measured| match scene.figure.as_str() {
             "p50_us" => slice.p50_us,
             "mean_us" => slice.mean_us,
+            "requests_per_second" => Some(slice.requests_per_second),
             _ => Some(slice.requests_per_core),
         };
         let slices = self.slices.iter().filter(of_it);
@@ -165,6 +166,7 @@ impl Generators {
             let (show, what): (fn(f64) -> String, &str) = match scene.figure.as_str() {
                 "p50_us" => (duration, "p50"),
                 "mean_us" => (duration, "mean"),
+                "requests_per_second" => (per_second, "requests, whoever's core"),
                 _ => (per_second, "requests per core of the generator"),
             };
             let told = |found: &Option<Estimate>, show| {
@@ -286,6 +288,7 @@ mod tests {
                     generator: generator.to_owned(),
                     round,
                     requests_per_core: value,
+                    requests_per_second: value,
                     p50_us: Some(value),
                     ..Measured::default()
                 });
@@ -313,6 +316,7 @@ mod tests {
                 Some(Reached::Missed),
             ),
             ("requests_per_core", None, 50.0, 100.0, None),
+            ("requests_per_second", None, 50.0, 100.0, None),
             ("p50_us", None, 2100.0, 2000.0, Some(Reached::Reached)),
             ("p50_us", None, 2300.0, 2000.0, Some(Reached::Missed)),
         ] {

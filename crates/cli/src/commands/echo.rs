@@ -36,35 +36,25 @@ use voile_load::{Scheme, Stop, Target, parse_duration};
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
     /// Address to serve HTTP on; port 0 takes a free one. May be repeated, as the other addresses.
-    #[arg(long, required_unless_present_any = ["listen_tls", "tcp", "tcp_sink", "tcp_source"], num_args = 1.., value_name = "ADDR")]
+    #[arg(long, required_unless_present_any = ["listen_tls", "tcp", "tcp_tls", "tcp_sink", "tcp_source", "udp"], num_args = 1.., value_name = "ADDR")]
     listen: Vec<SocketAddr>,
     /// Address to serve the same on over TLS (1.3 or 1.2; ALPN h2 or http/1.1). May be repeated.
     #[arg(long, value_name = "ADDR")]
     listen_tls: Vec<SocketAddr>,
     /// TLS: the certificate and its chain, in PEM. Without it one is made that signs itself.
-    #[arg(long, value_name = "FILE", requires_all = ["key", "listen_tls"])]
+    #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// TLS: the key of --cert, in PEM.
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
     /// TLS: write the certificate that is made here, for clients that shall trust it (--cacert).
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "cert",
-        requires = "listen_tls"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "cert")]
     write_cert: Option<PathBuf>,
     /// TLS: names and addresses of the certificate that is made [default: localhost, 127.0.0.1, ::1]. May be repeated.
-    #[arg(
-        long,
-        value_name = "NAME",
-        conflicts_with = "cert",
-        requires = "listen_tls"
-    )]
+    #[arg(long, value_name = "NAME", conflicts_with = "cert")]
     tls_name: Vec<String>,
     /// TLS: clients must show a certificate of these authorities, in PEM.
-    #[arg(long, value_name = "FILE", requires = "listen_tls")]
+    #[arg(long, value_name = "FILE")]
     client_ca: Option<PathBuf>,
     /// Worker threads; connections are balanced over them.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -75,6 +65,14 @@ pub(crate) struct Args {
     /// Delay of answers whose query has no `delay`.
     #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION")]
     delay: Duration,
+    /// Answer requests without a query as if they had this one: status=503:10&delay=2ms.
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "QUERY"
+    )]
+    query: String,
     /// Answer nothing for a while, again and again: 5s:200ms stops for 200 ms every 5 s.
     #[arg(long, value_parser = Stall::parse, value_name = "EVERY:FOR")]
     stall: Option<Stall>,
@@ -87,6 +85,12 @@ pub(crate) struct Args {
     /// Address to serve raw TCP on: what comes goes back, half-close included.
     #[arg(long, value_name = "ADDR")]
     tcp: Vec<SocketAddr>,
+    /// Address to serve the same on over TLS: `tls://` of `voile load`.
+    #[arg(long, value_name = "ADDR")]
+    tcp_tls: Vec<SocketAddr>,
+    /// Address to serve UDP on: each datagram goes back to where it came from.
+    #[arg(long, value_name = "ADDR")]
+    udp: Vec<SocketAddr>,
     /// Address of a sink: it takes what comes and says every 256 KiB, as eight bytes, how many it has taken.
     #[arg(long, value_name = "ADDR")]
     tcp_sink: Vec<SocketAddr>,
@@ -112,8 +116,16 @@ fn parse_name(text: &str) -> Result<String, String> {
 
 /// Reads or makes the server's certificate, if it serves TLS.
 fn secure(args: &Args) -> Result<Option<ServerTls>, String> {
-    if args.listen_tls.is_empty() {
-        return Ok(None);
+    if args.listen_tls.is_empty() && args.tcp_tls.is_empty() {
+        let given = args.cert.is_some()
+            || args.write_cert.is_some()
+            || args.client_ca.is_some()
+            || !args.tls_name.is_empty();
+        return if given {
+            Err("--cert, --write-cert, --tls-name and --client-ca go with --listen-tls or --tcp-tls".to_owned())
+        } else {
+            Ok(None)
+        };
     }
     let usual = ["localhost", "127.0.0.1", "::1"]
         .map(str::to_owned)
@@ -156,10 +168,13 @@ pub(crate) fn run(args: Args) -> ExitCode {
         threads: args.threads,
         size: args.size,
         delay: args.delay,
+        query: args.query,
         stall: args.stall,
         name: args.name,
         calls: args.calls,
         tcp: args.tcp,
+        tcp_tls: args.tcp_tls,
+        udp: args.udp,
         sink: args.tcp_sink,
         source: args.tcp_source,
         log: None,

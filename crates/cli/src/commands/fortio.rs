@@ -1,11 +1,16 @@
 //! `voile fortio load …`: Fortio's words, so that a script changes by one word. They are put into ours and run as `voile load`;
 //! what has another meaning here is refused or said, never taken in silence.
 
+mod flags;
+
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use voile_load::fortio::Form;
+use voile_load::options::pattern;
 
 use super::load;
+use flags::{FLAGS, Taken};
 
 /// Send load as `fortio load` is told to, by its flags where they mean the same.
 ///
@@ -30,70 +35,6 @@ struct Ours {
     load: load::Args,
 }
 
-/// How a flag of Fortio's is taken.
-#[derive(Debug, Clone, Copy)]
-enum Taken {
-    /// It has a value, and is this option of ours.
-    As(&'static str),
-    /// It has a value, and is dealt with below.
-    Value,
-    /// It has none (or `=true`, `=false`), and is dealt with below.
-    Switch,
-    /// It changes nothing here: with a value, and without.
-    Nothing,
-    NoSwitch,
-}
-
-/// Fortio's flags, as version 1.66 has them. What is missing is refused.
-const FLAGS: &[(&str, Taken)] = &[
-    ("qps", Taken::Value),
-    ("t", Taken::Value),
-    ("n", Taken::Value),
-    ("c", Taken::As("--connections")),
-    ("s", Taken::As("--streams")),
-    ("H", Taken::As("--header")),
-    ("X", Taken::As("--method")),
-    ("payload", Taken::As("--data")),
-    ("payload-size", Taken::As("--payload-size")),
-    ("payload-file", Taken::Value),
-    ("content-type", Taken::Value),
-    ("user", Taken::Value),
-    ("timeout", Taken::As("--timeout")),
-    ("connection-reuse", Taken::As("--connection-reuse")),
-    ("cacert", Taken::As("--cacert")),
-    ("cert", Taken::As("--cert")),
-    ("key", Taken::As("--key")),
-    ("labels", Taken::As("--labels")),
-    ("json", Taken::Value),
-    ("data-dir", Taken::Value),
-    ("uniform", Taken::Switch),
-    ("nocatchup", Taken::Switch),
-    ("keepalive", Taken::Switch),
-    ("k", Taken::Switch),
-    ("https-insecure", Taken::Switch),
-    ("h2", Taken::Switch),
-    ("grpc", Taken::Switch),
-    ("ping", Taken::Switch),
-    ("compression", Taken::Switch),
-    ("calc-qps", Taken::Switch),
-    ("a", Taken::Switch),
-    // Our histogram is finer than any of these, and our percentiles are fixed.
-    ("r", Taken::Nothing),
-    ("offset", Taken::Nothing),
-    ("p", Taken::Nothing),
-    ("loglevel", Taken::Nothing),
-    ("httpbufferkb", Taken::Nothing),
-    ("gomaxprocs", Taken::Nothing),
-    ("runid", Taken::Nothing),
-    ("quiet", Taken::NoSwitch),
-    ("stdclient", Taken::NoSwitch),
-    ("log-errors", Taken::NoSwitch),
-    ("allow-initial-errors", Taken::NoSwitch),
-    ("sequential-warmup", Taken::NoSwitch),
-    ("httpccch", Taken::NoSwitch),
-    ("no-reresolve", Taken::NoSwitch),
-];
-
 /// What was said of the flags that need more than another name.
 #[derive(Debug, Default)]
 struct Said {
@@ -112,6 +53,15 @@ impl Said {
     fn on(&self, name: &str) -> bool {
         let found = self.switches.iter().rev().find(|(known, _)| *known == name);
         found.is_some_and(|(_, on)| *on)
+    }
+
+    /// As many as Fortio has unless told.
+    fn connections(&self) -> f64 {
+        let told = self.words.iter().rev();
+        let mut told = told.filter_map(|word| word.strip_prefix("--connections="));
+        told.next()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(4.0)
     }
 
     fn number(&self, name: &str) -> Result<Option<f64>, String> {
@@ -142,16 +92,24 @@ fn read(words: &[String]) -> Result<Said, String> {
         let known = FLAGS.iter().find(|(known, _)| *known == name);
         let Some((name, taken)) = known.copied() else {
             return Err(format!(
-                "-{name}: not taken from Fortio; see `voile load --help` for what there is"
+                "-{name}: no flag of `fortio load` that we know; `voile load --help` says what there is"
             ));
         };
-        if let Taken::Switch | Taken::NoSwitch = taken {
+        if let Taken::Refused(instead) = taken {
+            return Err(format!("-{name}: {instead}"));
+        }
+        if let Taken::Switch | Taken::NoSwitch | Taken::RefusedSwitch(_) = taken {
             let on = given.as_deref().map_or(Ok(true), |text| match text {
                 "true" | "1" | "t" => Ok(true),
                 "false" | "0" | "f" => Ok(false),
                 _ => Err(format!("-{name}={text}: expected true or false")),
             })?;
-            said.switches.push((name, on));
+            match taken {
+                Taken::RefusedSwitch(instead) if on => {
+                    return Err(format!("-{name}: {instead}"));
+                }
+                _ => said.switches.push((name, on)),
+            }
             continue;
         }
         let value = given.or_else(|| words.next().cloned());
@@ -165,46 +123,37 @@ fn read(words: &[String]) -> Result<Said, String> {
     Ok(said)
 }
 
-/// The words of `voile load`, and whether to say something.
-fn ours(words: &[String], stem: &str) -> Result<(Vec<String>, Vec<String>), String> {
+/// What Fortio's words come to.
+#[derive(Debug)]
+struct Meant {
+    /// The words of `voile load`.
+    words: Vec<String>,
+    /// How its file is written.
+    form: Form,
+    /// What to say of flags that mean less here.
+    notes: Vec<String>,
+}
+
+fn ours(words: &[String], stem: &str) -> Result<Meant, String> {
     let said = read(words)?;
     let mut notes = Vec::new();
     let mut out = said.words.clone();
     let mut say = |word: &str| out.push(word.to_owned());
-    say("--arrival");
-    say(if said.on("uniform") {
+    let arrival = if said.on("uniform") {
         "uniform"
     } else {
         "fortio"
-    });
+    };
+    say(&format!("--arrival={arrival}"));
     if said.on("nocatchup") {
         notes.push("-nocatchup: requests that are due are always sent here; their latency counts from when they were due".to_owned());
     }
-    let (rate, duration) = pace(&said)?;
-    say(&format!("--rate={rate}"));
-    say(&format!("--duration={duration}"));
-    if said
-        .switches
-        .iter()
-        .any(|(name, on)| *name == "keepalive" && !on)
-    {
-        say("--no-keepalive");
+    for word in pace(&said)? {
+        say(&word);
     }
-    if said.on("k") || said.on("https-insecure") {
-        say("--insecure");
-    }
-    if said.on("compression") {
-        say("--header=Accept-Encoding: gzip");
-    }
-    if let Some(path) = said.value("payload-file") {
-        say(&format!("--data=@{path}"));
-    }
-    if let Some(kind) = said.value("content-type") {
-        say(&format!("--header=Content-Type: {kind}"));
-        say("--method=POST");
-    }
-    if let Some(user) = said.value("user") {
-        say(&format!("--header={}", voile_load::options::basic(user)));
+    let url = url(&said)?;
+    for word in manner(&said, &url)?.into_iter().chain(payload(&said)?) {
+        say(&word);
     }
     let file = said.value("json").map(str::to_owned).or_else(|| {
         let folder = said.value("data-dir").unwrap_or(".");
@@ -216,29 +165,158 @@ fn ours(words: &[String], stem: &str) -> Result<(Vec<String>, Vec<String>), Stri
             say(&format!("--out={file}"));
         }
     }
-    say(&url(&said)?);
-    Ok((out, notes))
+    say(&url);
+    Ok(Meant {
+        words: out,
+        form: form(&said)?,
+        notes,
+    })
 }
 
-/// Rate and duration, as our options have them. Fortio's are 8 a second for 5 s.
-fn pace(said: &Said) -> Result<(String, String), String> {
-    let rate = said.number("qps")?.unwrap_or(8.0).max(0.0);
-    let duration = said.value("t").unwrap_or("5s");
-    let Some(count) = said.number("n")?.filter(|count| *count > 0.0) else {
-        if matches!(duration, "0" | "0s") {
-            return Err("-t 0: say how long; Ctrl-C ends a run before that".to_owned());
-        }
-        return Ok((rate.to_string(), duration.to_owned()));
+/// How connections are made and kept, and what ends the run.
+fn manner(said: &Said, url: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut say = |word: String| words.push(word);
+    let off = |name: &str| {
+        said.switches
+            .iter()
+            .any(|(known, on)| *known == name && !on)
     };
-    if said.on("calc-qps") {
-        let span = voile_load::parse_duration(duration)?.as_secs_f64();
-        return Ok(((count / span).to_string(), duration.to_owned()));
+    let http10 = said.on("http1.0");
+    if http10 {
+        say("--protocol=http1.0".to_owned());
+    } else if off("keepalive") {
+        say("--no-keepalive".to_owned());
     }
-    if rate <= 0.0 {
-        return Err("-n: needs a rate (-qps) or a time (-calc-qps with -t): here a run is so many requests a second for so long".to_owned());
+    if said.on("k") || said.on("https-insecure") {
+        say("--insecure".to_owned());
     }
-    let nanoseconds = (count / rate * 1e9).ceil();
-    Ok((rate.to_string(), format!("{nanoseconds}ns")))
+    if said.on("compression") {
+        say("--header=Accept-Encoding: gzip".to_owned());
+    }
+    if let Some(user) = said.value("user") {
+        say(format!("--header={}", voile_load::options::basic(user)));
+    }
+    let patience = if url.starts_with("udp://") {
+        "udp-timeout"
+    } else {
+        "timeout"
+    };
+    if let Some(timeout) = said.value(patience) {
+        say(format!("--timeout={timeout}"));
+    }
+    if let Some(status) = said.value("abort-on") {
+        let status = if status == "-1" { "none" } else { status };
+        say(format!("--abort=status={status}"));
+    }
+    if let Some(threads) = said.number("gomaxprocs")?.filter(|threads| *threads >= 1.0) {
+        let connections = said.connections();
+        say(format!("--threads={}", threads.min(connections)));
+    }
+    if let Some(method) = said.value("dns-method").filter(|method| *method != "first") {
+        return Err(format!(
+            "-dns-method {method}: a name is resolved once, and one address is taken; `voile load --target` takes several"
+        ));
+    }
+    Ok(words)
+}
+
+/// What is sent with each request.
+fn payload(said: &Said) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut say = |word: String| words.push(word);
+    if let Some(kind) = said.value("content-type") {
+        say(format!("--header=Content-Type: {kind}"));
+        if !said.words.iter().any(|word| word.starts_with("--method=")) {
+            say("--method=POST".to_owned());
+        }
+    }
+    let size = said.number("payload-size")?.filter(|size| *size > 0.0);
+    let delay = said.value("grpc-ping-delay");
+    if let Some(service) = said.value("healthservice").filter(|name| !name.is_empty()) {
+        if !said.on("grpc") || said.on("ping") {
+            return Err("-healthservice: goes with -grpc, without -ping".to_owned());
+        }
+        say(format!(
+            "--data={}",
+            serde_json::json!({"service": service})
+        ));
+    } else if let Some(delay) = delay {
+        if !said.on("ping") {
+            return Err("-grpc-ping-delay: goes with -grpc -ping".to_owned());
+        }
+        let nanoseconds = voile_load::parse_duration(delay)?.as_nanos().to_string();
+        let text = match (size, said.value("payload-file"), said.value("payload")) {
+            (Some(size), ..) => String::from_utf8(pattern(size as usize)).unwrap_or_default(),
+            (_, Some(path), _) => std::fs::read_to_string(path)
+                .map_err(|error| format!("-payload-file {path}: {error}"))?,
+            (.., text) => text.unwrap_or_default().to_owned(),
+        };
+        let message = serde_json::json!({"payload": text, "delayNanos": nanoseconds});
+        say(format!("--data={message}"));
+    } else if let Some(size) = size {
+        say(format!("--payload-size={size}"));
+    } else if let Some(path) = said.value("payload-file") {
+        say(format!("--data=@{path}"));
+    } else if let Some(text) = said.value("payload") {
+        if text.starts_with('@') {
+            return Err(
+                "-payload: what begins with @ would be taken for a file; -payload-file reads one"
+                    .to_owned(),
+            );
+        }
+        say(format!("--data={text}"));
+    }
+    Ok(words)
+}
+
+/// How Fortio's file is written.
+fn form(said: &Said) -> Result<Form, String> {
+    let mut form = Form {
+        labels: said.value("labels").unwrap_or_default().to_owned(),
+        run_id: said.number("runid")?.unwrap_or_default() as i64,
+        ..Form::default()
+    };
+    if let Some(list) = said.value("p") {
+        let each = list.split(',').map(|text| {
+            let percent = text.trim().parse::<f64>().ok();
+            percent
+                .filter(|percent| (0.0..=100.0).contains(percent))
+                .ok_or_else(|| format!("-p {text}: expected percentiles such as 50,99.9"))
+        });
+        form.percentiles = each.collect::<Result<_, _>>()?;
+    }
+    if let Some(seconds) = said.number("r")? {
+        if seconds <= 0.0 {
+            return Err(format!("-r {seconds}: expected more than 0 seconds"));
+        }
+        // What our histogram keeps apart is not finer.
+        form.resolution_us = ((seconds * 1e6).round() as u64).max(1);
+    }
+    if let Some(offset) = said.value("offset") {
+        form.offset_us = voile_load::parse_duration(offset)?.as_micros() as u64;
+    }
+    Ok(form)
+}
+
+/// Rate and length of the run, as our options have them. Fortio's are 8 a second for 5 s, and 0 is "until Ctrl-C".
+fn pace(said: &Said) -> Result<Vec<String>, String> {
+    let mut rate = said.number("qps")?.unwrap_or(8.0).max(0.0);
+    let duration = said.value("t").unwrap_or("5s");
+    let count = said.number("n")?.filter(|count| *count > 0.0);
+    let length = match count {
+        None => format!("--duration={duration}"),
+        Some(count) if said.on("calc-qps") => {
+            let span = voile_load::parse_duration(duration)?.as_secs_f64();
+            if span <= 0.0 {
+                return Err("-calc-qps: needs a time (-t) above 0".to_owned());
+            }
+            rate = count / span;
+            format!("--duration={duration}")
+        }
+        Some(count) => format!("--requests={count}"),
+    };
+    Ok(vec![format!("--rate={rate}"), length])
 }
 
 /// The URL with the scheme that the flags ask for.
@@ -250,6 +328,8 @@ fn url(said: &Said) -> Result<String, String> {
         let bare = bare.unwrap_or_else(|| format!("grpc://{url}"));
         let method = if said.on("ping") {
             "/fgrpc.PingServer/Ping"
+        } else if said.value("healthservice").is_some() {
+            "/grpc.health.v1.Health/Check"
         } else {
             ""
         };
@@ -257,9 +337,6 @@ fn url(said: &Said) -> Result<String, String> {
     }
     if said.on("ping") {
         return Err("-ping: goes with -grpc".to_owned());
-    }
-    if url.starts_with("udp://") {
-        return Err(format!("{url}: UDP is not spoken"));
     }
     if said.on("h2") {
         let other = swapped("https://", "h2://").or_else(|| swapped("http://", "h2c://"));
@@ -279,15 +356,17 @@ pub(crate) fn run(args: Args) -> ExitCode {
         }
     };
     let stem = file_stem();
-    let parsed = ours(words, &stem).and_then(|(words, notes)| {
-        for note in notes {
+    let parsed = ours(words, &stem).and_then(|meant| {
+        for note in &meant.notes {
             eprintln!("voile fortio: {note}");
         }
         let name = "voile fortio load".to_owned();
-        Ours::try_parse_from(std::iter::once(name).chain(words)).map_err(|error| error.to_string())
+        let words = std::iter::once(name).chain(meant.words);
+        let parsed = Ours::try_parse_from(words).map_err(|error| error.to_string())?;
+        Ok((parsed.load, meant.form))
     });
     match parsed {
-        Ok(ours) => load::run(ours.load),
+        Ok((args, form)) => load::run_in(&args, &form),
         Err(why) => {
             eprintln!("voile fortio: {why}");
             ExitCode::from(2)
@@ -308,49 +387,84 @@ fn file_stem() -> String {
 mod tests {
     use super::*;
 
+    /// Fortio's words and ours, or a word of why not.
+    const WORDS: &[(&str, Result<&str, &str>)] = &[
+        (
+            "http://a:1/",
+            Ok("--arrival=fortio --rate=8 --duration=5s http://a:1/"),
+        ),
+        (
+            "-qps 100 -c 16 -t 1m30s -uniform -H k:v http://a:1/",
+            Ok(
+                "--connections=16 --header=k:v --arrival=uniform --rate=100 --duration=1m30s http://a:1/",
+            ),
+        ),
+        (
+            "--qps=0 -keepalive=false -k -h2 -json - https://a/",
+            Ok(
+                "--arrival=fortio --rate=0 --duration=5s --no-keepalive --insecure --format=fortio h2://a/",
+            ),
+        ),
+        (
+            "-n 50 -qps 100 -grpc -ping -s 2 -quiet -p 50,99 a:8079",
+            Ok(
+                "--streams=2 --arrival=fortio --rate=100 --requests=50 grpc://a:8079/fgrpc.PingServer/Ping",
+            ),
+        ),
+        (
+            "-calc-qps -n 50 -t 5s -user u:p tcp://a:1",
+            Ok(
+                "--arrival=fortio --rate=10 --duration=5s --header=Authorization: Basic dTpw tcp://a:1",
+            ),
+        ),
+        (
+            "-abort-on 503 -n 5 -qps 0 -gomaxprocs 9 http://a/",
+            Ok("--arrival=fortio --rate=0 --requests=5 --abort=status=503 --threads=4 http://a/"),
+        ),
+        (
+            "-t 0 -abort-on -1 -http1.0 -resolve 127.0.0.1 http://a/",
+            Ok(
+                "--resolve=127.0.0.1 --arrival=fortio --rate=8 --duration=0 --protocol=http1.0 --abort=status=none http://a/",
+            ),
+        ),
+        (
+            "-payload-size 10 -timeout 9s -udp-timeout 1s udp://a:1",
+            Ok("--arrival=fortio --rate=8 --duration=5s --timeout=1s --payload-size=10 udp://a:1"),
+        ),
+        (
+            "-grpc -ping -grpc-ping-delay 2ms -payload hi a:1",
+            Ok(
+                "--arrival=fortio --rate=8 --duration=5s --data={\"delayNanos\":\"2000000\",\"payload\":\"hi\"} grpc://a:1/fgrpc.PingServer/Ping",
+            ),
+        ),
+        (
+            "-grpc -healthservice x a:1",
+            Ok(
+                "--arrival=fortio --rate=8 --duration=5s --data={\"service\":\"x\"} grpc://a:1/grpc.health.v1.Health/Check",
+            ),
+        ),
+        (
+            "-jitter=false -L=false http://a/",
+            Ok("--arrival=fortio --rate=8 --duration=5s http://a/"),
+        ),
+        ("-jitter http://a/", Err("--arrival poisson")),
+        ("-unix-socket /x http://a/", Err("-unix-socket")),
+        ("-http-port 1 http://a/", Err("voile echo")),
+        ("-dns-method rr http://a/", Err("-dns-method rr")),
+        ("-p 101 http://a/", Err("-p 101")),
+        ("-wat http://a/", Err("-wat")),
+        ("-qps many http://a/", Err("not a number")),
+        ("-uniform=maybe http://a/", Err("true or false")),
+        ("-c", Err("a value is missing")),
+        ("http://a/ http://b/", Err("one URL")),
+        ("-c 4", Err("a URL is missing")),
+    ];
+
     #[test]
     fn fortios_words_are_put_into_ours() {
-        for (theirs, wanted) in [
-            (
-                "http://a:1/",
-                Ok("--arrival fortio --rate=8 --duration=5s http://a:1/"),
-            ),
-            (
-                "-qps 100 -c 16 -t 1m30s -uniform -H k:v http://a:1/",
-                Ok(
-                    "--connections=16 --header=k:v --arrival uniform --rate=100 --duration=1m30s http://a:1/",
-                ),
-            ),
-            (
-                "--qps=0 -keepalive=false -k -h2 -json - https://a/",
-                Ok(
-                    "--arrival fortio --rate=0 --duration=5s --no-keepalive --insecure --format=fortio h2://a/",
-                ),
-            ),
-            (
-                "-n 50 -qps 100 -grpc -ping -s 2 -quiet -p 50,99 a:8079",
-                Ok(
-                    "--streams=2 --arrival fortio --rate=100 --duration=500000000ns grpc://a:8079/fgrpc.PingServer/Ping",
-                ),
-            ),
-            (
-                "-calc-qps -n 50 -t 5s -user u:p tcp://a:1",
-                Ok(
-                    "--arrival fortio --rate=10 --duration=5s --header=Authorization: Basic dTpw tcp://a:1",
-                ),
-            ),
-            ("-abort-on 503 http://a/", Err("-abort-on")),
-            ("-n 5 -qps 0 http://a/", Err("-n")),
-            ("-t 0 http://a/", Err("-t 0")),
-            ("-qps many http://a/", Err("not a number")),
-            ("-uniform=maybe http://a/", Err("true or false")),
-            ("-c", Err("a value is missing")),
-            ("http://a/ http://b/", Err("one URL")),
-            ("-c 4", Err("a URL is missing")),
-            ("udp://a:1", Err("UDP")),
-        ] {
+        for (theirs, wanted) in WORDS {
             let words: Vec<String> = theirs.split(' ').map(str::to_owned).collect();
-            let found = ours(&words, "now").map(|(words, _)| words.join(" "));
+            let found = ours(&words, "now").map(|meant| meant.words.join(" "));
             match (&found, wanted) {
                 (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{theirs}"),
                 (Err(why), Err(word)) => assert!(why.contains(word), "{theirs}: {why}"),

@@ -7,12 +7,28 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use voile_load::options::{DEFAULT_TCP_BYTES, parse_sizes, pattern};
-use voile_load::schedule::parse_trace;
+use voile_load::fortio::Form;
+use voile_load::options::{DEFAULT_TCP_BYTES, Replayed, UNTIL_STOPPED, parse_sizes, pattern};
+use voile_load::trace::{MAX_RECORDED, Trace};
 use voile_load::{
-    Arrival, Bulk, Condition, LoadOptions, Part, Progress, Protocol, Stop, Target, TlsOptions,
-    bulk, capacity, describe::Method, parse_duration, read,
+    Arrival, Bulk, Condition, LoadOptions, Part, Progress, Protocol, Resolve, Stop, Target,
+    TlsOptions, bulk, capacity, describe::Method, parse_duration, read,
 };
+
+/// What most people come for.
+const EXAMPLES: &str = "Examples:
+  1000 a second for 30 s over 16 connections, and what came of each second as JSON:
+      voile load http://127.0.0.1:8080/ -r 1000 -c 16 -d 30s --warmup 5s --json
+  Users who come at random, more and more of them:
+      voile load http://127.0.0.1:8080/ -r 100..2000 -d 2m --arrival poisson -c 64
+  As many as go, from 16 connections:
+      voile load http://127.0.0.1:8080/ -r 0 -c 16
+  How much the service carries before one in a hundred waits 5 ms:
+      voile load http://127.0.0.1:8080/ -c 64 --find-capacity 'p99<5ms,errors<0.1%'
+  A gRPC method, described by the server itself:
+      voile load grpc://127.0.0.1:9000/shop.Cart/Add --data '{\"item\":\"tea\"}' -r 500
+  What an access log recorded, ten times as fast:
+      voile load http://127.0.0.1:8080/ --replay access.log --replay-requests --replay-speed 10";
 
 /// Send load to a URL on a schedule and measure latency from the instant each request was due.
 ///
@@ -25,25 +41,36 @@ use voile_load::{
 ///
 /// Exit codes: 0 valid, 1 invalid or failed, 2 wrong usage. JSON fields: docs/reference/load.md.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where requests go; names are resolved once.
     /// http://HOST[:PORT][/PATH][?QUERY]  HTTP/1.1, or HTTP/2 with --protocol http2
     /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2 without TLS, by prior knowledge
     /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC unary calls; without a method the standard health check
     /// tcp://HOST:PORT                    request and response of --payload-size bytes, or --protocol tcp-bulk
+    /// udp://HOST:PORT                    the same in datagrams; one that is lost is a timeout
     /// ws://HOST[:PORT][/PATH]            WebSocket: messages of --payload-size bytes, and as many back
     /// https://, h2://, grpcs://, wss://, tls://  the same over TLS
     #[arg(verbatim_doc_comment, required_unless_present = "read")]
     url: Option<String>,
     /// Send nothing; show results that were written before, ours (--json) or Fortio's, beside each other. May be repeated.
-    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "url",
+        help_heading = "Output"
+    )]
     read: Vec<PathBuf>,
     /// Send requests there too: WEIGHT times as often as to the first URL (1), as 3=http://HOST/PATH. May be repeated. URLs may begin
     /// differently (http, grpc, tcp, ...); each address and protocol has connections of its own, by weight.
-    #[arg(long = "target", value_name = "[WEIGHT=]URL", value_parser = parse_target)]
-    targets: Vec<(f64, Target)>,
+    #[arg(long = "target", value_name = "[WEIGHT=]URL", help_heading = "What")]
+    targets: Vec<String>,
+    /// Connect there instead of to what names resolve to; or ip4 or ip6: to an address of that kind. Usually the first
+    /// IPv4 address of a name is taken, and IPv6 if it has none; once, for the whole run.
+    #[arg(long, value_name = "IP|KIND", value_parser = Resolve::parse, default_value = "ip", hide_default_value = true, help_heading = "What")]
+    resolve: Resolve,
     /// What is spoken, where the URL's scheme leaves a choice.
-    #[arg(long, value_enum, value_name = "PROTOCOL")]
+    #[arg(long, value_enum, value_name = "PROTOCOL", help_heading = "What")]
     protocol: Option<ProtocolName>,
     /// Requests per second over all connections; 0 = maximum, each connection sending as soon as it is answered.
     /// Over time: 100..2000 is a ramp, 100,500,1000 are steps that share the duration; with lengths (which then are the
@@ -53,126 +80,166 @@ pub(crate) struct Args {
         short = 'r',
         default_value = "100",
         value_name = "N|PROFILE",
-        verbatim_doc_comment
+        verbatim_doc_comment,
+        help_heading = "When"
     )]
     rate: String,
     /// So many requests are due at once, at a rate of bursts that keeps the rate of requests.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "When")]
     burst: u64,
-    /// Send at recorded times instead: a line a request, its time in seconds first (what follows is not read). Lasts as
-    /// long as the trace.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "warmup", "burst", "arrival"])]
+    /// Send at recorded times instead, a line a request: seconds first, or an access log (common and combined format,
+    /// Envoy's and Istio's, or JSON with a time). Lasts as long as the trace.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "duration", "warmup", "burst", "arrival"], help_heading = "When")]
     replay: Option<PathBuf>,
+    /// Send what was recorded, too: the method and path of each line (`1.25 GET /a?b`, or as the log has them), to the host
+    /// of the URL.
+    #[arg(long, requires = "replay", conflicts_with_all = ["targets", "method"], help_heading = "When")]
+    replay_requests: bool,
     /// How much faster than recorded.
     #[arg(
         long,
         default_value_t = 1.0,
         value_name = "FACTOR",
-        requires = "replay"
+        requires = "replay",
+        help_heading = "When"
     )]
     replay_speed: f64,
     /// Connections, each with at most one request in flight (HTTP/2 and gRPC: --streams).
-    #[arg(long, short = 'c', default_value_t = 4, value_name = "N")]
+    #[arg(
+        long,
+        short = 'c',
+        default_value_t = 4,
+        value_name = "N",
+        help_heading = "Over what"
+    )]
     connections: usize,
     /// HTTP/2 and gRPC: requests in flight on each connection, at most.
-    #[arg(long, short = 's', default_value_t = 1, value_name = "N")]
+    #[arg(
+        long,
+        short = 's',
+        default_value_t = 1,
+        value_name = "N",
+        help_heading = "Over what"
+    )]
     streams: usize,
-    /// How long to measure [default: 10s].
-    #[arg(long, short = 'd', value_parser = parse_duration, value_name = "DURATION")]
+    /// How long to measure [default: 10s]; 0: until Ctrl-C.
+    #[arg(long, short = 'd', value_parser = parse_duration, value_name = "DURATION", help_heading = "When")]
     duration: Option<Duration>,
+    /// End after so many requests instead: with a rate, when so many have been due; without (--rate 0), when so many
+    /// have been answered.
+    #[arg(long, short = 'n', value_name = "N", conflicts_with_all = ["duration", "replay", "find_capacity"], help_heading = "When")]
+    requests: Option<u64>,
     /// How long to send the same load first, without counting it.
-    #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION")]
+    #[arg(long, default_value = "0", value_parser = parse_duration, value_name = "DURATION", help_heading = "When")]
     warmup: Duration,
     /// Generator threads; connections and schedule are divided among them.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "N",
+        help_heading = "Over what"
+    )]
     threads: usize,
     /// How requests are spread over time.
-    #[arg(long, value_enum, default_value_t = ArrivalName::Uniform)]
+    #[arg(long, value_enum, default_value_t = ArrivalName::Uniform, help_heading = "When")]
     arrival: ArrivalName,
     /// Seed of `--arrival poisson`.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "When")]
     seed: u64,
     /// Longest wait for a response after it was sent; then the connection is closed and an error counted.
-    #[arg(long, default_value = "3s", value_parser = parse_duration, value_name = "DURATION")]
+    #[arg(long, default_value = "3s", value_parser = parse_duration, value_name = "DURATION", help_heading = "Judged by")]
     timeout: Duration,
     /// Request method.
-    #[arg(long, short = 'X', default_value = "GET", value_name = "METHOD")]
+    #[arg(
+        long,
+        short = 'X',
+        default_value = "GET",
+        value_name = "METHOD",
+        help_heading = "What"
+    )]
     method: String,
     /// Request header; `Host` replaces the URL's. May be repeated.
-    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = parse_header)]
+    #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = parse_header, help_heading = "What")]
     headers: Vec<(String, String)>,
     /// Send a body of that many bytes. gRPC: a message whose payload field has that many. TCP: that many bytes are a
     /// request (default 64). Several: 100..2000 (16 sizes, evenly spread), or with weights 1024:90,65536:10.
-    #[arg(long, value_name = "BYTES|SIZES", conflicts_with = "data")]
+    #[arg(
+        long,
+        value_name = "BYTES|SIZES",
+        conflicts_with = "data",
+        help_heading = "What"
+    )]
     payload_size: Option<String>,
     /// Send this body; @FILE reads it from a file. gRPC: what begins with `{` is the request message in JSON, or several after
     /// each other to be sent in turn; what it looks like is asked of the server (reflection) or read from --descriptors.
-    #[arg(long, value_name = "TEXT|@FILE")]
+    #[arg(long, value_name = "TEXT|@FILE", help_heading = "What")]
     data: Option<String>,
     /// gRPC: descriptions of the messages, as `protoc --include_imports -o FILE` writes them, for servers without reflection.
-    #[arg(long, value_name = "FILE", requires = "data")]
+    #[arg(long, value_name = "FILE", requires = "data", help_heading = "What")]
     descriptors: Option<PathBuf>,
     /// tcp-bulk: take bytes from a server that sends without end, instead of sending them.
-    #[arg(long)]
+    #[arg(long, help_heading = "What")]
     pull: bool,
     /// Open a connection for each request.
-    #[arg(long)]
+    #[arg(long, help_heading = "Over what")]
     no_keepalive: bool,
     /// Close each connection after a number of answers between these, drawn anew for each, as Fortio's -connection-reuse.
-    #[arg(long, value_name = "MIN:MAX", value_parser = parse_reuse, conflicts_with = "no_keepalive")]
+    #[arg(long, value_name = "MIN:MAX", value_parser = parse_reuse, conflicts_with = "no_keepalive", help_heading = "Over what")]
     connection_reuse: Option<(u64, u64)>,
     /// gRPC: messages that a call sends and that its answer must bring, for streaming methods: 100:100, 100:1, 1:100.
-    #[arg(long, value_name = "OUT:IN", value_parser = parse_messages)]
+    #[arg(long, value_name = "OUT:IN", value_parser = parse_messages, help_heading = "What")]
     messages: Option<(u32, u32)>,
     /// gRPC, a method with streams both ways: each lane keeps a call open, and a request is a message of it, sent when the last
     /// one was answered. Latency is that of a message. With N a call ends after so many, and another begins.
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["messages", "targets"])]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["messages", "targets"], help_heading = "What")]
     interleave: Option<u32>,
     /// Source address of the connections.
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", help_heading = "Over what")]
     bind: Option<IpAddr>,
     /// Count a response with a body (gRPC: message) of another length as an error (kind `size`). TCP: that many bytes
     /// are an answer (default: as many as were sent).
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", help_heading = "Judged by")]
     expect_size: Option<u64>,
     /// Count a response with another status as an error (kind `status`); without it, any but 2xx is. gRPC: its status,
     /// of which any but 0 is.
-    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(0..=599))]
+    #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(0..=599), help_heading = "Judged by")]
     expect_status: Option<u16>,
     #[command(flatten)]
     tls: TlsArgs,
     /// Find the highest rate at which these bounds hold, such as 'p99<5ms,errors<0.1%' (p50, p99, p99.9, mean, max, errors),
     /// beginning at --rate, with probes of --duration (3s): the whole curve of latency against load, and its knee.
-    #[arg(long, value_name = "BOUNDS", conflicts_with_all = ["replay", "abort"])]
+    #[arg(long, value_name = "BOUNDS", conflicts_with_all = ["replay", "abort"], help_heading = "Judged by")]
     find_capacity: Option<String>,
     /// How near the capacity must be found, in percent.
     #[arg(
         long,
         default_value_t = 5.0,
         value_name = "PERCENT",
-        requires = "find_capacity"
+        requires = "find_capacity",
+        help_heading = "Judged by"
     )]
     precision: f64,
     /// JSON: count in intervals of this length as well (at least 10ms), each with its histogram.
-    #[arg(long, default_value = "0", value_parser = interval, value_name = "DURATION")]
+    #[arg(long, default_value = "0", value_parser = interval, value_name = "DURATION", help_heading = "Output")]
     interval: Duration,
-    /// End the run when one of these is true of a second of it, such as 'errors>5%,p99>1s'.
-    #[arg(long, value_name = "CONDITIONS")]
+    /// End the run when one of these is true of a second of it, such as 'errors>5%,p99>1s'; or at the first answer with
+    /// a status, as 'status=503', or request without an answer, 'status=none'.
+    #[arg(long, value_name = "CONDITIONS", help_heading = "Judged by")]
     abort: Option<String>,
     /// Print JSON; the same as --format json.
-    #[arg(long, conflicts_with = "format")]
+    #[arg(long, conflicts_with = "format", help_heading = "Output")]
     json: bool,
     /// What to print.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
     format: Format,
     /// Write the result there instead of stdout.
-    #[arg(long, short = 'o', value_name = "FILE")]
+    #[arg(long, short = 'o', value_name = "FILE", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Labels, carried into Fortio's JSON.
-    #[arg(long, default_value = "", value_name = "TEXT")]
+    #[arg(long, default_value = "", value_name = "TEXT", help_heading = "Output")]
     labels: String,
     /// Print a line each second to stderr, even if that is not a terminal (on one, a picture is drawn otherwise).
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     progress: bool,
 }
 
@@ -180,22 +247,22 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 struct TlsArgs {
     /// TLS: authorities to trust, in PEM; the system's otherwise.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
     cacert: Option<PathBuf>,
     /// TLS: our certificate and its chain, in PEM, for servers that want one (mutual TLS).
-    #[arg(long, value_name = "FILE", requires = "key")]
+    #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
     cert: Option<PathBuf>,
     /// TLS: the key of --cert, in PEM.
-    #[arg(long, value_name = "FILE", requires = "cert")]
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
     key: Option<PathBuf>,
     /// TLS: trust any certificate.
-    #[arg(long, short = 'k', conflicts_with = "cacert")]
+    #[arg(long, short = 'k', conflicts_with = "cacert", help_heading = "TLS")]
     insecure: bool,
     /// TLS: the name to ask for (SNI) and to find in the certificate, instead of the URL's host.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "TLS")]
     tls_name: Option<String>,
     /// TLS: resume earlier sessions; each connection shakes hands wholly otherwise.
-    #[arg(long)]
+    #[arg(long, help_heading = "TLS")]
     tls_resume: bool,
 }
 
@@ -203,6 +270,9 @@ struct TlsArgs {
 enum ProtocolName {
     /// HTTP/1.1.
     Http1,
+    /// HTTP/1.0: a connection for each request.
+    #[value(name = "http1.0")]
+    Http10,
     /// HTTP/2 without TLS, by prior knowledge.
     Http2,
     /// gRPC unary calls over it.
@@ -213,6 +283,18 @@ enum ProtocolName {
     TcpCrr,
     /// TCP: as many bytes as go through.
     TcpBulk,
+}
+
+impl ProtocolName {
+    fn spoken(self) -> Protocol {
+        match self {
+            Self::Http1 | Self::Http10 => Protocol::Http1,
+            Self::Http2 => Protocol::Http2,
+            Self::Grpc => Protocol::Grpc,
+            Self::TcpRr | Self::TcpCrr => Protocol::TcpRr,
+            Self::TcpBulk => Protocol::TcpBulk,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -235,13 +317,13 @@ enum Format {
     Fortio,
 }
 
-fn parse_target(text: &str) -> Result<(f64, Target), String> {
+fn parse_target(text: &str, resolve: Resolve) -> Result<(f64, Target), String> {
     let weight = text.split_once('=').and_then(|(weight, url)| {
         let weight = weight.parse::<f64>().ok()?;
         Some((weight, url))
     });
     let (weight, url) = weight.unwrap_or((1.0, text));
-    Ok((weight, Target::parse(url)?))
+    Ok((weight, Target::resolved(url, resolve)?))
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -281,9 +363,18 @@ fn read(args: &Args) -> Result<(), String> {
     print(args, &read::table(&results))
 }
 
-pub(crate) fn run(args: Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let form = Form {
+        labels: args.labels.clone(),
+        ..Form::default()
+    };
+    run_in(args, &form)
+}
+
+/// Runs, and writes Fortio's JSON, if that is asked for, in such a form.
+pub(crate) fn run_in(args: &Args, form: &Form) -> ExitCode {
     if !args.read.is_empty() {
-        return match read(&args) {
+        return match read(args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
                 eprintln!("voile load: {why}");
@@ -291,23 +382,23 @@ pub(crate) fn run(args: Args) -> ExitCode {
             }
         };
     }
-    let options = match options(&args) {
+    let options = match options(args) {
         Ok(options) => options,
         Err(why) => {
             eprintln!("voile load: {why}");
             return ExitCode::from(2);
         }
     };
-    let progress = progress(&args);
+    let progress = progress(args);
     let ended = Stop::new()
         .and_then(|stop| stop.on_signals().map(|()| stop))
         .map_err(|error| error.to_string())
         .and_then(|stop| match options.protocol {
             _ if args.find_capacity.is_some() => {
-                find_capacity(&args, &options, &stop, progress != Progress::Quiet)
+                find_capacity(args, &options, &stop, progress != Progress::Quiet)
             }
-            Protocol::TcpBulk => run_bulk(&args, &options, &stop, progress != Progress::Quiet),
-            _ => run_requests(&args, &options, &stop, progress),
+            Protocol::TcpBulk => run_bulk(args, &options, &stop, progress != Progress::Quiet),
+            _ => run_requests(args, form, &options, &stop, progress),
         });
     let reasons = match ended {
         Ok(reasons) => reasons,
@@ -340,6 +431,7 @@ fn progress(args: &Args) -> Progress {
 /// Runs, prints, and returns why the figures may not be believed.
 fn run_requests(
     args: &Args,
+    form: &Form,
     options: &LoadOptions,
     stop: &Stop,
     progress: Progress,
@@ -348,7 +440,7 @@ fn run_requests(
     let text = match format(args) {
         Format::Table => result.to_table(),
         Format::Json => result.to_json() + "\n",
-        Format::Fortio => result.to_fortio(&args.labels) + "\n",
+        Format::Fortio => result.to_fortio(form) + "\n",
     };
     print(args, &text)?;
     Ok(result.invalid_reasons)
@@ -417,15 +509,10 @@ fn format(args: &Args) -> Format {
 }
 
 fn options(args: &Args) -> Result<LoadOptions, String> {
-    let mut options = LoadOptions::new(Target::parse(args.url.as_deref().unwrap_or_default())?);
+    let url = args.url.as_deref().unwrap_or_default();
+    let mut options = LoadOptions::new(Target::resolved(url, args.resolve)?);
     if let Some(protocol) = args.protocol {
-        options.protocol = match protocol {
-            ProtocolName::Http1 => Protocol::Http1,
-            ProtocolName::Http2 => Protocol::Http2,
-            ProtocolName::Grpc => Protocol::Grpc,
-            ProtocolName::TcpRr | ProtocolName::TcpCrr => Protocol::TcpRr,
-            ProtocolName::TcpBulk => Protocol::TcpBulk,
-        };
+        options.protocol = protocol.spoken();
     }
     options.streams = args.streams;
     options.connections = args.connections;
@@ -433,8 +520,12 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
         Some(_) => capacity::PROBE,
         None => options.duration,
     };
-    options.duration = args.duration.unwrap_or(usual);
+    options.duration = match args.duration.unwrap_or(usual) {
+        Duration::ZERO => UNTIL_STOPPED,
+        duration => duration,
+    };
     arrive(args, &mut options)?;
+    count(args, &mut options)?;
     judge(args, &mut options)?;
     options.warmup = args.warmup;
     options.threads = args.threads;
@@ -449,7 +540,9 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
         return Err("--pull belongs to --protocol tcp-bulk".to_owned());
     }
     options.bulk = if args.pull { Bulk::Pull } else { Bulk::Push };
-    options.keepalive = !args.no_keepalive && args.protocol != Some(ProtocolName::TcpCrr);
+    options.http10 = args.protocol == Some(ProtocolName::Http10);
+    let once = options.http10 || args.protocol == Some(ProtocolName::TcpCrr);
+    options.keepalive = !(args.no_keepalive || once);
     options.bind = args.bind;
     options.method.clone_from(&args.method);
     options.headers.clone_from(&args.headers);
@@ -461,12 +554,14 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
         options.body = pattern(size);
         options.sizes.clear();
     }
-    options.more.clone_from(&args.targets);
+    let more = args.targets.iter();
+    let more = more.map(|text| parse_target(text, args.resolve));
+    options.more = more.collect::<Result<_, _>>()?;
     options.reuse = args.connection_reuse;
     options.interval = args.interval;
     options.messages = args.messages.unwrap_or(options.messages);
     let empty = options.body.is_empty() && options.sizes.is_empty();
-    if options.protocol == Protocol::TcpRr && empty {
+    if matches!(options.protocol, Protocol::TcpRr | Protocol::Udp) && empty {
         options.body = pattern(DEFAULT_TCP_BYTES);
     }
     if !empty && options.method == "GET" {
@@ -557,10 +652,34 @@ fn secure(tls: &TlsArgs, options: &mut LoadOptions) -> Result<(), String> {
 /// What ends a run, and what a search asks, read early so that wrong words cost no time.
 fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
     if let Some(text) = &args.abort {
-        options.abort = Condition::parse(text, '>').map_err(|why| format!("abort {why}"))?;
+        let (statuses, others): (Vec<_>, Vec<_>) = text
+            .split(',')
+            .map(str::trim)
+            .partition(|part| part.starts_with("status"));
+        let status = |text: &str| {
+            let code = text.strip_prefix("status=");
+            match code {
+                Some("none") => Ok(None),
+                _ => code
+                    .and_then(|code| code.parse().ok())
+                    .map(Some)
+                    .ok_or_else(|| {
+                        format!("abort `{text}`: expected such as status=503 or status=none")
+                    }),
+            }
+        };
+        let statuses = statuses.into_iter().map(status);
+        options.abort_on = statuses.collect::<Result<_, _>>()?;
+        if !others.is_empty() {
+            let others = Condition::parse(&others.join(","), '>');
+            options.abort = others.map_err(|why| format!("abort {why}"))?;
+        }
     }
     if let Some(text) = &args.find_capacity {
         Condition::parse(text, '<').map_err(|why| format!("find-capacity {why}"))?;
+        if options.duration >= UNTIL_STOPPED {
+            return Err("find-capacity: a probe must end; its duration is more than 0".to_owned());
+        }
         if !options.parts.is_empty() || options.rate <= 0.0 {
             return Err("find-capacity begins at one rate above 0".to_owned());
         }
@@ -568,6 +687,30 @@ fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
             return Err(format!("precision {}: expected 0.5 to 50", args.precision));
         }
     }
+    Ok(())
+}
+
+/// How many requests end the run.
+fn count(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
+    let Some(requests) = args.requests else {
+        return Ok(());
+    };
+    if options.rate <= 0.0 {
+        options.duration = UNTIL_STOPPED;
+        options.requests = Some(requests);
+        return Ok(());
+    }
+    if !options.parts.is_empty() || matches!(args.arrival, ArrivalName::Poisson) {
+        return Err(
+            "requests: how many are due follows from the rates, or from chance; give a duration"
+                .to_owned(),
+        );
+    }
+    let seconds = requests as f64 / options.rate;
+    options.duration = Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero() && *duration < UNTIL_STOPPED)
+        .ok_or_else(|| format!("requests {requests}: that many take {seconds:.1} s"))?;
     Ok(())
 }
 
@@ -583,8 +726,21 @@ fn arrive(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
         }
         let told = |why: &dyn std::fmt::Display| format!("replay {}: {why}", path.display());
         let text = std::fs::read_to_string(path).map_err(|error| told(&error))?;
-        let instants = parse_trace(&text, args.replay_speed).map_err(|why| told(&why))?;
-        options.set_replay(instants);
+        let trace = Trace::parse(&text, args.replay_speed).map_err(|why| told(&why))?;
+        if args.replay_requests {
+            if let Some(line) = trace.nameless {
+                return Err(told(&format!("line {line}: no method and path in it")));
+            }
+            if trace.which.is_empty() {
+                let most = format!("more than {MAX_RECORDED} different requests");
+                return Err(told(&most));
+            }
+            options.recorded = Some(Replayed {
+                requests: trace.requests.into(),
+                which: trace.which.into(),
+            });
+        }
+        options.set_replay(trace.instants);
         return Ok(());
     }
     let parts = Part::parse(&args.rate).map_err(|why| format!("rate {why}"))?;

@@ -40,8 +40,8 @@ enum Command {
     Token(token::Args),
     #[command(about = "Measure what a mesh costs on this machine")]
     Bench(bench::Args),
-    #[command(about = "Send load over HTTP, gRPC or TCP and measure latency")]
-    Load(load::Args),
+    #[command(about = "Send load over HTTP, gRPC, WebSocket, TCP or UDP and measure latency")]
+    Load(Box<load::Args>),
     #[command(about = "Send load as `fortio load` is told to, by Fortio's flags")]
     Fortio(fortio::Args),
     #[command(about = "Check, make, draw and run graphs of synthetic services")]
@@ -61,7 +61,7 @@ impl Voile {
             Command::Proxy(args) => proxy::run(args),
             Command::Token(args) => token::run(args),
             Command::Bench(args) => bench::run(args),
-            Command::Load(args) => load::run(args),
+            Command::Load(args) => load::run(&args),
             Command::Fortio(args) => fortio::run(args),
             Command::Graph(args) => graph::run(args),
             Command::Echo(args) => echo::run(args),

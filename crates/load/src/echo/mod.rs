@@ -8,6 +8,7 @@
 
 mod calls;
 mod connection;
+mod datagrams;
 mod http2;
 mod pipe;
 mod plan;
@@ -18,7 +19,7 @@ mod websocket;
 mod worker;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -49,6 +50,10 @@ pub struct EchoOptions {
     pub tls: Option<ServerTls>,
     /// Where to send bytes back as they come.
     pub tcp: Vec<SocketAddr>,
+    /// The same over TLS, which `tls` is for.
+    pub tcp_tls: Vec<SocketAddr>,
+    /// Where to send datagrams back.
+    pub udp: Vec<SocketAddr>,
     /// Where to take bytes and acknowledge them.
     pub sink: Vec<SocketAddr>,
     /// Where to send bytes without end.
@@ -59,6 +64,8 @@ pub struct EchoOptions {
     pub size: Option<usize>,
     /// Delay of answers that ask for none with `delay=`.
     pub delay: Duration,
+    /// The query of requests that have none.
+    pub query: String,
     /// Answer nothing for a while, again and again.
     pub stall: Option<Stall>,
     /// The `x-voile-echo` field of answers, and `service` in the answers of a calling server.
@@ -120,17 +127,23 @@ pub struct Echo {
     http: Vec<TcpListener>,
     raw: Vec<TcpListener>,
     kinds: Vec<Kind>,
+    datagrams: Vec<UdpSocket>,
 }
 
 impl Echo {
     /// Binds all addresses.
     pub fn bind(options: EchoOptions) -> io::Result<Self> {
         raise_descriptor_limit();
+        let target = format!("/?{}", options.query);
+        if let Err(why) = Plan::of(target.as_bytes(), &plan::Defaults::default()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         let bind = |addresses: &[SocketAddr]| -> io::Result<Vec<TcpListener>> {
             addresses.iter().map(|address| listen(*address)).collect()
         };
         let mut http = bind(&options.listen)?;
-        if options.tls.is_none() && !options.listen_tls.is_empty() {
+        let sealed = !(options.listen_tls.is_empty() && options.tcp_tls.is_empty());
+        if options.tls.is_none() && sealed {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "to serve TLS a certificate is needed",
@@ -142,22 +155,29 @@ impl Echo {
             (&options.tcp, Kind::Echo),
             (&options.sink, Kind::Sink),
             (&options.source, Kind::Source),
+            (&options.tcp_tls, Kind::Sealed),
         ] {
             raw.append(&mut bind(addresses)?);
             kinds.resize(raw.len(), kind);
         }
+        let datagrams = options.udp.iter().map(|address| datagrams::bind(*address));
+        let datagrams = datagrams.collect::<io::Result<_>>()?;
         Ok(Self {
             options,
             http,
             raw,
             kinds,
+            datagrams,
         })
     }
 
-    /// The addresses really listened on, in the order of the options: HTTP, HTTP over TLS, echo, sink, source.
+    /// The addresses really listened on, in this order: HTTP, HTTP over TLS, echo, sink, source, echo over TLS, UDP.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        let all = self.http.iter().chain(&self.raw);
-        all.map(TcpListener::local_addr).collect()
+        let streams = self.http.iter().chain(&self.raw);
+        let streams = streams.map(TcpListener::local_addr);
+        streams
+            .chain(self.datagrams.iter().map(UdpSocket::local_addr))
+            .collect()
     }
 
     /// Serves until stopped; then requests begun are answered, for a moment, and all is closed.
@@ -170,10 +190,17 @@ impl Echo {
         let mut groups = Vec::new();
         if !self.raw.is_empty() {
             let raw = group("tcp", self.raw, threads, stop, |inbox, stop| {
-                let kinds = kinds.clone();
-                Ok(move || raw::serve(&inbox, &kinds, &stop))
+                let (kinds, tls) = (kinds.clone(), options.tls.as_ref().map(ServerTls::bare));
+                Ok(move || raw::serve(&inbox, &kinds, tls.as_ref(), &stop))
             })?;
             groups.push(raw);
+        }
+        if !self.datagrams.is_empty() {
+            let (sockets, stop) = (self.datagrams, stop.clone());
+            let thread = thread::Builder::new().name("udp".to_owned());
+            groups.push(vec![
+                thread.spawn(move || datagrams::serve(&sockets, &stop))?,
+            ]);
         }
         if !http.is_empty() {
             let http = group("echo", http, threads, stop, |inbox, stop| {

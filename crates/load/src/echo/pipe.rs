@@ -27,6 +27,11 @@ impl Pipe {
         })
     }
 
+    /// The socket itself: what is read and written there is sealed, where there is TLS.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
     /// Whether a read of `count` bytes into a buffer of `room` says that nothing more has come.
     pub(crate) fn drained(&self, count: usize, room: usize) -> bool {
         self.tls.is_none() && count < room

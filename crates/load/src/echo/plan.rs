@@ -105,6 +105,8 @@ pub struct Plan {
 pub(crate) struct Defaults {
     pub(crate) size: Option<usize>,
     pub(crate) delay: u64,
+    /// The query of targets that have none.
+    pub(crate) query: String,
     /// Header lines of every answer.
     pub(crate) headers: String,
 }
@@ -127,6 +129,11 @@ impl Plan {
             headers: defaults.headers.clone(),
             debug: path.trim_end_matches('/').ends_with("/debug"),
             fixed: None,
+        };
+        let query = if query.is_empty() {
+            &defaults.query
+        } else {
+            query
         };
         for argument in query.split('&').filter(|argument| !argument.is_empty()) {
             let (name, value) = argument.split_once('=').unwrap_or((argument, ""));

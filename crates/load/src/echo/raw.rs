@@ -1,4 +1,4 @@
-//! TCP without HTTP: echo (what comes goes back, half-close included), a sink that says how much it has taken, and a
+//! TCP without HTTP: echo (what comes goes back, half-close included; over TLS, too), a sink that says how much it has taken, and a
 //! source that never ends.
 
 use std::io::{self, Read, Write};
@@ -6,8 +6,10 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use rustix::net::{RecvFlags, recv};
+use rustls::ServerConfig;
 
 use crate::accept::Inbox;
+use crate::echo::pipe::Pipe;
 use crate::poll::{Poll, Ready};
 use crate::shovel::{BUFFER_BYTES, Direction};
 use crate::stop::Stop;
@@ -34,6 +36,8 @@ pub(crate) enum Kind {
     Echo,
     Sink,
     Source,
+    /// Echo over TLS.
+    Sealed,
 }
 
 #[derive(Debug)]
@@ -41,6 +45,16 @@ enum Peer {
     Echo(Direction),
     Sink(Sink),
     Source,
+    Sealed(Sealed),
+}
+
+/// Echo over TLS.
+#[derive(Debug, Default)]
+struct Sealed {
+    /// Opened, and not yet taken to be sent back.
+    pending: Vec<u8>,
+    readable: bool,
+    ended: bool,
 }
 
 #[derive(Debug, Default)]
@@ -63,13 +77,18 @@ enum Turn {
 }
 
 struct Connection {
-    stream: TcpStream,
+    pipe: Pipe,
     peer: Peer,
     queued: bool,
 }
 
 /// Serves what the inbox is given until stopped; `kinds` by listener.
-pub(crate) fn serve(inbox: &Arc<Inbox>, kinds: &[Kind], stop: &Stop) -> io::Result<()> {
+pub(crate) fn serve(
+    inbox: &Arc<Inbox>,
+    kinds: &[Kind],
+    tls: Option<&Arc<ServerConfig>>,
+    stop: &Stop,
+) -> io::Result<()> {
     let mut poll = Poll::new()?;
     poll.add_level(inbox.waker.fd(), INBOX)?;
     poll.add_level(stop.fd(), STOP)?;
@@ -82,7 +101,14 @@ pub(crate) fn serve(inbox: &Arc<Inbox>, kinds: &[Kind], stop: &Stop) -> io::Resu
             let ready = poll.event(index);
             match ready.token {
                 STOP => return Ok(()),
-                INBOX => accept(inbox, kinds, &poll, &mut connections, &mut free),
+                INBOX => {
+                    for (stream, listener) in inbox.take() {
+                        let peer = Connection::new(stream, kinds[listener], tls);
+                        if !peer.is_ok_and(|peer| keep(peer, &poll, &mut connections, &mut free)) {
+                            inbox.closed();
+                        }
+                    }
+                }
                 token => {
                     let slot = token as usize;
                     if let Some(connection) = &mut connections[slot] {
@@ -113,37 +139,47 @@ pub(crate) fn serve(inbox: &Arc<Inbox>, kinds: &[Kind], stop: &Stop) -> io::Resu
     }
 }
 
-fn accept(
-    inbox: &Inbox,
-    kinds: &[Kind],
+/// Watches a connection from now on; false when it cannot be.
+fn keep(
+    connection: Connection,
     poll: &Poll,
     connections: &mut Vec<Option<Connection>>,
     free: &mut Vec<usize>,
-) {
-    for (stream, listener) in inbox.take() {
-        let slot: usize = free.pop().unwrap_or(connections.len());
-        if slot == connections.len() {
-            connections.push(None);
-        }
-        if poll.add_stream(&stream, slot as u64).is_err() {
-            free.push(slot);
-            inbox.closed();
-            continue;
-        }
-        let peer = match kinds[listener] {
-            Kind::Echo => Peer::Echo(Direction::default()),
-            Kind::Sink => Peer::Sink(Sink::default()),
-            Kind::Source => Peer::Source,
-        };
-        connections[slot] = Some(Connection {
-            stream,
-            peer,
-            queued: false,
-        });
+) -> bool {
+    let slot: usize = free.pop().unwrap_or(connections.len());
+    if slot == connections.len() {
+        connections.push(None);
     }
+    if poll
+        .add_stream(connection.pipe.socket(), slot as u64)
+        .is_err()
+    {
+        free.push(slot);
+        return false;
+    }
+    connections[slot] = Some(connection);
+    true
 }
 
 impl Connection {
+    fn new(stream: TcpStream, kind: Kind, tls: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
+        let pipe = match (kind, tls) {
+            (Kind::Sealed, Some(tls)) => Pipe::sealed(stream, tls)?,
+            _ => Pipe::plain(stream),
+        };
+        let peer = match kind {
+            Kind::Echo => Peer::Echo(Direction::default()),
+            Kind::Sink => Peer::Sink(Sink::default()),
+            Kind::Source => Peer::Source,
+            Kind::Sealed => Peer::Sealed(Sealed::default()),
+        };
+        Ok(Self {
+            pipe,
+            peer,
+            queued: false,
+        })
+    }
+
     fn note(&mut self, ready: Ready) {
         match &mut self.peer {
             Peer::Echo(direction) => {
@@ -151,12 +187,13 @@ impl Connection {
                 direction.hangup |= ready.hangup();
             }
             Peer::Sink(sink) => sink.readable |= ready.readable(),
+            Peer::Sealed(sealed) => sealed.readable |= ready.readable(),
             Peer::Source => {}
         }
     }
 
     fn turn(&mut self, buffer: &mut [u8]) -> Turn {
-        let stream = &self.stream;
+        let stream = self.pipe.socket();
         let turn = match &mut self.peer {
             Peer::Echo(direction) => {
                 let moved = direction.shovel(stream, stream, &mut buffer[..BUFFER_BYTES]);
@@ -170,8 +207,44 @@ impl Connection {
             }
             Peer::Sink(sink) => sink.turn(stream, buffer),
             Peer::Source => pour(stream, buffer),
+            Peer::Sealed(sealed) => sealed.turn(&mut self.pipe, &mut buffer[..BUFFER_BYTES]),
         };
         turn.unwrap_or(Turn::Over)
+    }
+}
+
+impl Sealed {
+    fn turn(&mut self, pipe: &mut Pipe, buffer: &mut [u8]) -> io::Result<Turn> {
+        for _ in 0..CALLS_PER_TURN {
+            while !self.pending.is_empty() {
+                match pipe.write(&self.pending) {
+                    Ok(count) => drop(self.pending.drain(..count)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return Ok(Turn::Wait);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            // Sealed, and perhaps not all written: nothing more is taken before that.
+            if !pipe.flush()? {
+                return Ok(Turn::Wait);
+            }
+            if self.ended {
+                pipe.end();
+                return Ok(Turn::Over);
+            }
+            if !self.readable {
+                return Ok(Turn::Wait);
+            }
+            match pipe.read(buffer) {
+                Ok(0) => self.ended = true,
+                Ok(count) => self.pending.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Turn::More)
     }
 }
 

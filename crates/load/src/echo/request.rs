@@ -100,7 +100,8 @@ pub(crate) fn parse(bytes: &[u8], trace: bool) -> Result<Option<Head<'_>>, Refus
         http11,
         framing,
         expects_continue,
-        gzip: target.contains("gzip")
+        // Or the query that stands for none asks for it.
+        gzip: (target.contains("gzip") || !target.contains('?'))
             && fields.iter().any(|field| {
                 field.name.eq_ignore_ascii_case("accept-encoding") && takes_gzip(field.value)
             }),

@@ -30,6 +30,15 @@ pub struct ServerTlsOptions {
 #[derive(Debug, Clone)]
 pub struct ServerTls(pub(crate) Arc<ServerConfig>);
 
+impl ServerTls {
+    /// The same for bytes that are no protocol of ours: whatever the client offers by ALPN is not looked at.
+    pub(crate) fn bare(&self) -> Arc<ServerConfig> {
+        let mut config = (*self.0).clone();
+        config.alpn_protocols.clear();
+        Arc::new(config)
+    }
+}
+
 impl ServerTlsOptions {
     /// Reads or makes the certificate.
     ///

@@ -82,6 +82,7 @@ impl Worker {
             defaults: Defaults {
                 size: options.size,
                 delay,
+                query: options.query.clone(),
                 headers,
             },
             options,

@@ -16,12 +16,12 @@ pub(super) struct Http1 {
 }
 
 impl Http1 {
-    pub(super) fn new(requests: Arc<[Request]>, head: bool) -> Self {
+    pub(super) fn new(requests: Arc<[Request]>) -> Self {
         Self {
             requests,
             current: None,
             written: 0,
-            reader: Reader::new(head),
+            reader: Reader::new(false),
         }
     }
 
@@ -49,6 +49,7 @@ impl Wire for Http1 {
 
     fn send(&mut self, _lane: usize, which: usize) {
         (self.current, self.written) = (Some(which), 0);
+        self.reader.set_head_request(self.requests[which].head);
     }
 
     fn unsent(&self) -> &[u8] {

@@ -86,6 +86,7 @@ impl Worker {
                 Ok(count) => self.tally.bytes_sent += count as u64,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) if connection.datagrams => return self.fail(index, Outcome::Connect),
                 Err(_) => {
                     // The server may have answered (say, 413) before it closed: reading tells.
                     connection.hangup = true;
@@ -100,12 +101,14 @@ impl Worker {
 
     /// One read of the socket into the buffer.
     pub(super) fn read_socket(&mut self, index: usize) -> Taken {
-        let Some(stream) = self.connections[index].stream.as_mut() else {
+        let connection = &mut self.connections[index];
+        let datagrams = connection.datagrams;
+        let Some(stream) = connection.stream.as_mut() else {
             return Taken::Blocked;
         };
         loop {
             return match stream.read(&mut self.buffer) {
-                Ok(0) => Taken::End,
+                Ok(0) if !datagrams => Taken::End,
                 Ok(count) => Taken::Some(count),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => Taken::Blocked,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,

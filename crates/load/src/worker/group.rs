@@ -2,6 +2,7 @@
 //! passes over what belongs to others, so that a place that is slow keeps nobody waiting but its own.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::choice::Choice;
 use crate::schedule::Schedule;
@@ -46,6 +47,11 @@ impl Group {
             ours,
             count: 0,
         }
+    }
+
+    /// Takes requests in the order in which they were recorded.
+    pub(super) fn follow(&mut self, order: Arc<[u32]>) {
+        self.all = Choice::recorded(order);
     }
 
     /// Takes a pacing, and goes to the first request that is ours.

@@ -5,7 +5,7 @@ use std::io;
 use super::channel::Taken;
 use super::{State, Worker};
 use crate::clock::{MILLISECOND, now};
-use crate::connect::start_connect;
+use crate::connect::{start_connect, start_datagrams};
 use crate::options::Protocol;
 use crate::poll::Ready;
 use crate::tally::Outcome;
@@ -20,7 +20,12 @@ impl Worker {
     pub(super) fn connect(&mut self, index: usize) -> io::Result<()> {
         let since = now();
         let connection = &mut self.connections[index];
-        let stream = start_connect(connection.to, self.options.bind)?;
+        let (to, bind) = (connection.to, self.options.bind);
+        let stream = if connection.datagrams {
+            start_datagrams(to, bind)?
+        } else {
+            start_connect(to, bind)?.into()
+        };
         connection.left = match self.options.reuse {
             Some((least, most)) => self.random.u64(least..=most),
             None => u64::MAX,
@@ -115,6 +120,10 @@ impl Worker {
         for _ in 0..READS_PER_TURN {
             match self.read_socket(index) {
                 Taken::Blocked => return,
+                // Of datagrams: nobody listens there, as the network tells afterwards.
+                Taken::Broken if self.connections[index].datagrams => {
+                    return self.fail(index, Outcome::Connect);
+                }
                 Taken::Broken => return self.fail(index, Outcome::Reset),
                 Taken::End => {
                     // Over TLS an end without its alert may be anybody's: it ends no answer.
@@ -135,9 +144,9 @@ impl Worker {
                         self.buffer = buffer;
                     }
                     let connection = &self.connections[index];
-                    if connection.generation != generation
-                        || (count < self.buffer.len() && !connection.hangup)
-                    {
+                    // A short read of a stream has emptied it; of datagrams another may wait, and its edge is spent.
+                    let drained = count < self.buffer.len() && !connection.datagrams;
+                    if connection.generation != generation || (drained && !connection.hangup) {
                         return;
                     }
                 }
@@ -304,10 +313,10 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpStream;
     use std::sync::Arc;
 
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    use socket2::Socket;
 
     use super::*;
     use crate::clock::SECOND;
@@ -329,7 +338,7 @@ mod tests {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (ours, theirs) = pair.expect("a pair of sockets");
-        worker.connections[0].stream = Some(TcpStream::from(ours));
+        worker.connections[0].stream = Some(Socket::from(ours));
         worker.connections[0].state = State::Open;
         // A second that does not end while the test runs.
         let at = now();
@@ -373,7 +382,7 @@ mod tests {
             let packet = if number == 0 { head } else { &piece };
             send(&theirs, packet, SendFlags::empty()).expect("room in the buffer");
         }
-        worker.connections[0].stream = Some(TcpStream::from(ours));
+        worker.connections[0].stream = Some(Socket::from(ours));
         worker.connections[0].state = State::Open;
         // The peer is gone: its bytes are read until there are none, however few come at once.
         worker.connections[0].hangup = true;

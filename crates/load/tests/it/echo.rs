@@ -403,3 +403,41 @@ fn a_delay_for_each_waiting_request_grows_with_them() {
     // Of sixteen that wait together, half have eight before them.
     assert!(least(16) >= 35_000);
 }
+
+#[test]
+fn requests_without_a_query_are_answered_by_the_usual_one() {
+    let server = Served::echo(EchoOptions {
+        query: "status=503&size=7&header=X-A:b&gzip=true".to_owned(),
+        ..EchoOptions::default()
+    });
+    let usual = exchange(server.connect(), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(usual.starts_with("HTTP/1.1 503 "), "{usual}");
+    assert!(
+        usual.contains("\r\nX-A: b\r\n") && usual.ends_with("\r\n\r\nvvvvvvv"),
+        "{usual}"
+    );
+    let own = exchange(
+        server.connect(),
+        b"GET /?size=3 HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+    assert!(
+        own.starts_with("HTTP/1.1 200 ") && own.ends_with("\r\n\r\nvvv"),
+        "{own}"
+    );
+    let packed = b"GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n";
+    let packed = exchange(server.connect(), packed);
+    assert!(
+        packed.to_lowercase().contains("content-encoding: gzip"),
+        "{packed}"
+    );
+    let wrong = voile_load::echo::Echo::bind(EchoOptions {
+        query: "status=much".to_owned(),
+        ..EchoOptions::default()
+    });
+    assert!(
+        wrong
+            .unwrap_err()
+            .to_string()
+            .contains("query argument status")
+    );
+}

@@ -8,7 +8,7 @@ use voile_load::echo::{EchoOptions, Stall};
 use voile_load::samples::Samples;
 use voile_load::{Arrival, Condition, LoadOptions, LoadResult, Stop, parse_duration};
 
-use crate::server::Served;
+use crate::server::{PATIENCE, Served, Then, load, scripted};
 
 fn run(options: &LoadOptions) -> LoadResult {
     voile_load::run(options, &Stop::new().unwrap(), false).unwrap()
@@ -220,7 +220,11 @@ fn the_json_holds_together() {
 fn the_fortio_json_has_fortios_shape() {
     let server = Served::echo(EchoOptions::default());
     let result = run(&server.load("/?delay=1ms"));
-    let json: Value = serde_json::from_str(&result.to_fortio("a label/1")).unwrap();
+    let json: Value = serde_json::from_str(&result.to_fortio(&voile_load::fortio::Form {
+        labels: "a label/1".to_owned(),
+        ..Default::default()
+    }))
+    .unwrap();
     assert_eq!(json["RunType"], "HTTP");
     assert_eq!(json["RequestedQPS"], "500");
     assert_eq!(json["RetCodes"]["200"], 100);
@@ -457,6 +461,94 @@ fn connections_are_closed_after_their_number_of_answers() {
             (least..=20).contains(&result.connects),
             "{scheme} {streams}: {}",
             result.connects
+        );
+    }
+}
+
+#[test]
+fn recorded_requests_are_sent_as_they_were() {
+    let server = Served::echo(EchoOptions::default());
+    let log = "0 GET /?size=10\n0.01 HEAD /?size=500\n0.02 GET /?size=30\n0.03 POST /\n0.04 GET /?size=10\n";
+    let trace = voile_load::trace::Trace::parse(log, 1.0).unwrap();
+    for (scheme, threads) in [("http", 1), ("http", 2), ("h2c", 2)] {
+        let mut options = server.load("/");
+        options.target =
+            voile_load::Target::parse(&format!("{scheme}://{}/", server.address)).unwrap();
+        options.protocol = options.target.scheme.protocol();
+        (options.threads, options.connections) = (threads, 2);
+        options.body = vec![b'x'; 7];
+        options.set_replay(trace.instants.clone());
+        options.recorded = Some(voile_load::options::Replayed {
+            requests: trace.requests.clone().into(),
+            which: trace.which.clone().into(),
+        });
+        let result = run(&options);
+        assert_eq!((result.ok, result.errors_total), (5, 0), "{scheme}");
+        assert_eq!(result.bytes.body, 10 + 30 + 7 + 10, "{scheme}");
+    }
+}
+
+#[test]
+fn a_number_of_requests_ends_a_closed_loop() {
+    let server = Served::echo(EchoOptions::default());
+    for (threads, requests) in [(1, 1), (1, 250), (3, 251)] {
+        let mut options = server.load("/?size=10&delay=1ms");
+        (options.rate, options.requests, options.threads) = (0.0, Some(requests), threads);
+        options.duration = voile_load::options::UNTIL_STOPPED;
+        let result = run(&options);
+        assert_eq!(
+            (result.ok, result.sent, result.scheduled),
+            (requests, requests, requests)
+        );
+        assert!(
+            result.valid && !result.interrupted,
+            "{:?}",
+            result.invalid_reasons
+        );
+        // The answers are within the time that is told, at a rate that can be.
+        assert!(result.duration_s >= 0.001, "{}", result.duration_s);
+        assert!(result.achieved_rps <= 4_000.0, "{}", result.achieved_rps);
+    }
+}
+
+#[test]
+fn a_status_ends_the_run_at_once() {
+    let server = Served::echo(EchoOptions::default());
+    for (path, on, threads) in [
+        ("/?status=503", Some(503), 2),
+        ("/?status=503:10", Some(503), 1),
+        ("/?delay=60s", None, 2),
+    ] {
+        let mut options = server.load(path);
+        (options.threads, options.connections) = (threads, 4);
+        options.duration = Duration::from_secs(60);
+        options.timeout = Duration::from_millis(100);
+        options.abort_on = vec![on];
+        let began = std::time::Instant::now();
+        let result = run(&options);
+        assert!(began.elapsed() < PATIENCE, "{path} ends early");
+        assert!(!result.valid && result.aborted.is_some(), "{path}");
+    }
+    let mut options = server.load("/?status=503");
+    options.abort_on = vec![Some(404), None];
+    assert_eq!(run(&options).aborted, None);
+}
+
+#[test]
+fn http_1_0_is_spoken_with_a_connection_for_each_request() {
+    for answer in [
+        &b"HTTP/1.0 200 OK\r\n\r\nuntil the end"[..],
+        b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    ] {
+        let mut options = load(scripted(answer, Then::Close), "/");
+        (options.http10, options.keepalive) = (true, false);
+        let request = options.request();
+        assert!(request.starts_with(b"GET / HTTP/1.0\r\nHost: "));
+        let result = run(&options);
+        assert_eq!(
+            (result.ok, result.errors_total, result.connects),
+            (100, 0, 100)
         );
     }
 }

@@ -7,6 +7,7 @@
 
 mod bulk;
 mod cost;
+mod datagrams;
 mod described;
 mod descriptions;
 mod echo;

@@ -44,7 +44,11 @@ fn a_result_of_fortios_stands_beside_ours() {
         ]
     );
     let ours = parse("ours.json", &result.to_json()).unwrap();
-    let form = parse("form.json", &result.to_fortio("")).unwrap();
+    let form = parse(
+        "form.json",
+        &result.to_fortio(&voile_load::fortio::Form::default()),
+    )
+    .unwrap();
     assert_eq!(
         (ours.requests, ours.errors, ours.by.as_str()),
         (100, 0, "voile load")

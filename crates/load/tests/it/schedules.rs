@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use voile_load::Part;
 use voile_load::profile::Profile;
-use voile_load::schedule::{Schedule, Spread, parse_trace};
+use voile_load::schedule::{Schedule, Spread};
+use voile_load::trace::Trace;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -166,9 +167,9 @@ fn bursts_are_due_at_once_and_keep_the_rate() {
 #[test]
 fn a_recorded_trace_is_sent_as_it_was() {
     let text = "# time,path\n10.5,/a\n10.25\t/b\n\n  11.75  # last\n10.25;x\n";
-    let instants = parse_trace(text, 1.0).unwrap();
+    let instants = Trace::parse(text, 1.0).unwrap().instants;
     assert_eq!(instants, [0, 0, 250_000_000, 1_500_000_000]);
-    assert_eq!(parse_trace(text, 2.0).unwrap()[3], 750_000_000);
+    assert_eq!(Trace::parse(text, 2.0).unwrap().instants[3], 750_000_000);
     let share = |offset| Schedule::trace(9, 9 + 2 * SECOND, instants.clone().into(), offset, 2);
     assert_eq!(share(0).collect::<Vec<_>>(), [9, 250_000_009]);
     assert_eq!(share(1).collect::<Vec<_>>(), [9, 1_500_000_009]);
@@ -180,10 +181,88 @@ fn a_recorded_trace_is_sent_as_it_was() {
         ("inf", "line 1"),
     ] {
         assert!(
-            parse_trace(text, 1.0).unwrap_err().contains(word),
+            Trace::parse(text, 1.0).unwrap_err().contains(word),
             "{text:?}"
         );
     }
+}
+
+#[test]
+fn access_logs_are_traces_too() {
+    let asked = |text: &str| {
+        let trace = Trace::parse(text, 1.0)
+            .map_err(|why| panic!("{text}: {why}"))
+            .unwrap();
+        let which = trace.which.iter().map(|which| {
+            let asked = &trace.requests[*which as usize];
+            format!("{} {}", asked.method, asked.path)
+        });
+        (trace.instants.clone(), which.collect::<Vec<_>>().join(", "))
+    };
+    let (half, second) = (SECOND / 2, SECOND);
+    for (text, instants, wanted) in [
+        // Our own: the method may be left out.
+        ("1.5 POST /a\n1 /b x\n", vec![0, half], "GET /b, POST /a"),
+        ("7;GET;/a\n", vec![0], "GET /a"),
+        ("7 nothing\n", vec![0], ""),
+        // nginx and Apache, across a day and a zone; two of one second share it.
+        (
+            "1.2.3.4 - - [28/Feb/2024:23:59:59 +0000] \"GET /a?b=1 HTTP/1.1\" 200 5 \"-\" \"curl\"\n\
+             ::1 - me [29/Feb/2024:00:59:59 +0100] \"HEAD / HTTP/1.0\" 200 5\n\
+             1.2.3.4 - - [29/Feb/2024:00:00:00 +0000] \"GET /a?b=1 HTTP/1.1\" 200 5\n",
+            vec![0, half, second],
+            "GET /a?b=1, HEAD /, GET /a?b=1",
+        ),
+        // Envoy's and Istio's.
+        (
+            "[2026-11-21T20:00:00.500Z] \"GET /x HTTP/1.1\" 200 - via_upstream\n\
+             [2026-11-21T19:59:59.000Z] \"- - -\" 0 -\n",
+            vec![0, second + half],
+            "",
+        ),
+        // JSON of several makers.
+        (
+            "{\"start_time\":\"2026-11-21T20:00:00.5Z\",\"method\":\"PUT\",\"path\":\"/p\"}\n\
+             {\"start_time\":\"2026-11-21T20:00:01.000Z\",\"path\":\"/q\"}\n",
+            vec![0, half],
+            "PUT /p, GET /q",
+        ),
+        (
+            "{\"time\":\"21/Nov/2026:20:00:00 +0000\",\"request\":\"GET /n HTTP/1.1\"}\n",
+            vec![0],
+            "GET /n",
+        ),
+        (
+            "{\"ts\":1700000000.25}\n{\"ts\":\"1700000000.75\"}\n",
+            vec![0, half],
+            "",
+        ),
+        (
+            "2026-11-21T20:00:00Z GET /x\n2026-11-21T21:00:00+01:00 GET /x\n",
+            vec![0, half],
+            "GET /x, GET /x",
+        ),
+    ] {
+        assert_eq!(asked(text), (instants, wanted.to_owned()), "{text}");
+    }
+    for (text, word) in [
+        (
+            "1.2.3.4 - - [32/Feb/2024:23:59:59 +0000] \"GET / HTTP/1.1\" 200",
+            "line 1",
+        ),
+        ("1.2.3.4 - - [yesterday] \"GET / HTTP/1.1\" 200", "line 1"),
+        ("{\"path\":\"/\"}", "no time in it"),
+        ("{\"time\":true}", "no time"),
+        ("{\"time\":", "not JSON"),
+        ("1\n99999999999999", "line 2"),
+        ("2026-11-21T20:00:00+ü", "line 1"),
+    ] {
+        let why = Trace::parse(text, 1.0).unwrap_err();
+        assert!(why.contains(word), "{text}: {why}");
+    }
+    // The first line without a request is named, and the times are good all the same.
+    let trace = Trace::parse("1 GET /\n\n2\n", 1.0).unwrap();
+    assert_eq!((trace.nameless, trace.instants.len()), (Some(3), 2));
 }
 
 #[test]

@@ -7,11 +7,9 @@ use prost::Message as _;
 use prost_reflect::DescriptorPool;
 
 use crate::reflection::{
-    Answer, Asked, Extensions, Files, Question, Refusal, Service, Services, Told,
+    Answer, Asked, Extensions, Files, Question, Refusal, SERVED, Service, Services, Told,
 };
 
-/// A `FileDescriptorSet`. `VOILE_BLESS=1 cargo test -p voile-load --test it descriptions` writes it again.
-static SERVED: &[u8] = include_bytes!("../../../proto/served.binpb");
 /// gRPC's status for what is not there.
 const NOT_FOUND: i32 = 5;
 
