@@ -36,6 +36,9 @@ pub enum Shape {
     Chain,
     /// The first calls all others, at the same time.
     Star,
+    /// Every service calls every other: the first all of them in every request, each other so seldom that a request to it makes
+    /// half a request more.
+    Mesh,
     /// Tiers from front to store; each service calls some of the next tier.
     Multitier,
     /// What traces of real systems show: few services that many call, most calls near the leaves, calls in turn and at once,
@@ -59,6 +62,7 @@ pub fn generate(plan: &Plan) -> Result<Graph, String> {
         Shape::Tree(branches) => tree(plan, branches)?,
         Shape::Chain => chain(plan),
         Shape::Star => tree(plan, &[plan.services.max(2) - 1])?,
+        Shape::Mesh => mesh::full(plan)?,
         Shape::Multitier => mesh::multitier(plan),
         Shape::Realistic => mesh::realistic(plan),
     };

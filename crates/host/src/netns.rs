@@ -48,6 +48,17 @@ impl Namespace {
         Ok(Self(Arc::new(file)))
     }
 
+    /// The one that a process is in.
+    ///
+    /// # Errors
+    /// When it has ended, or is somebody's whose processes we may not look into.
+    pub fn of_process(pid: u32) -> io::Result<Self> {
+        let path = format!("/proc/{pid}/ns/net");
+        let file = File::open(&path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
+        Ok(Self(Arc::new(file)))
+    }
+
     /// Runs `task` on a thread of its own inside; sockets that it makes stay inside wherever they are used later.
     ///
     /// # Errors

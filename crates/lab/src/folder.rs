@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use voile_report::agreement::Agreement;
 use voile_report::generators::Generators;
 use voile_report::graph::GraphRecord;
+use voile_report::plots::Section;
 use voile_report::record::{CellKey, Merged, Record, Run};
 use voile_report::summarise::summarise;
 
@@ -145,18 +146,19 @@ pub enum Format {
     Png,
 }
 
-/// Writes each plot of a record into `plots/` of that folder; returns how many.
+/// Writes each plot into `plots/` of that folder; returns how many.
 ///
 /// # Errors
 /// When one cannot be drawn or written.
-pub fn write_plots(record: &Record, folder: &Path, formats: &[Format]) -> Result<usize, String> {
+pub fn write_plots(
+    sections: &[Section],
+    folder: &Path,
+    formats: &[Format],
+) -> Result<usize, String> {
     let folder = folder.join("plots");
     make(&folder)?;
     let mut count = 0;
-    for plot in voile_report::plots::sections(record)
-        .iter()
-        .flat_map(|section| &section.plots)
-    {
+    for plot in sections.iter().flat_map(|section| &section.plots) {
         for format in formats {
             match format {
                 Format::Svg => {
@@ -180,8 +182,8 @@ pub fn write_plots(record: &Record, folder: &Path, formats: &[Format]) -> Result
 pub enum Redrawn {
     /// An experiment: `report.html`, `results.csv`.
     Experiment(Box<Record>),
-    /// A comparison of generators, or a graph's record: `report.md`, and what it says first.
-    Comparison(String),
+    /// A comparison of generators, or a graph's record: `report.html` and `report.md`, what it says first, and its plots.
+    Comparison(String, Vec<Section>),
 }
 
 /// Reads a record folder, sums it up anew from its runs and draws report and table again. Older records told more of the
@@ -192,16 +194,19 @@ pub enum Redrawn {
 pub fn redraw(folder: &Path) -> Result<Redrawn, String> {
     if let Some(mut record) = other::<Generators>(folder, "generators.json")? {
         record.conclude();
+        write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(Redrawn::Comparison(record.in_words()));
+        return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
     }
     if let Some(record) = other::<GraphRecord>(folder, "graph.json")? {
-        write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(Redrawn::Comparison(record.in_words()));
+        crate::graph::draw_graph(&record, folder)?;
+        return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
     }
-    if let Some(record) = other::<Agreement>(folder, "agreement.json")? {
+    if let Some(mut record) = other::<Agreement>(folder, "agreement.json")? {
+        record.conclude();
+        write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;
-        return Ok(Redrawn::Comparison(record.in_words()));
+        return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
     }
     let mut record = read(folder)?;
     summarise(&mut record);

@@ -215,7 +215,7 @@ const EACH: &str = "requests_per_core";
 /// The other way to read "per core": what goes through a machine whose cores both sides share.
 const TOGETHER: &str = "requests_per_second";
 
-const PLANS: [Plan; 10] = [
+const PLANS: [Plan; 11] = [
     Plan {
         name: "http1-most",
         title: "HTTP/1.1, as many as go",
@@ -265,6 +265,12 @@ const PLANS: [Plan; 10] = [
         of: &[("fortio", None)],
     },
     Plan {
+        name: "http1-closed",
+        title: "HTTP/1.1, as many as go over 16 connections, the server waits 2 ms",
+        figure: "p50_us",
+        of: &[("fortio", None), ("wrk", None), ("h2load", None)],
+    },
+    Plan {
         name: "http2-fixed",
         title: "HTTP/2, 1000/s, the server waits 2 ms",
         figure: "mean_us",
@@ -279,15 +285,17 @@ const PLANS: [Plan; 10] = [
 ];
 
 fn scenes() -> Vec<Scene> {
-    let bound = |(of, at_least): &(&str, Option<f64>)| Bound {
+    let bound = |plan: &Plan, (of, at_least): &(&str, Option<f64>)| Bound {
         of: (*of).to_owned(),
         at_least: *at_least,
+        // h2load tells no median: means are compared.
+        figure: (*of == "h2load" && plan.figure == "p50_us").then(|| "mean_us".to_owned()),
     };
     let scene = |plan: &Plan| Scene {
         name: plan.name.to_owned(),
         title: plan.title.to_owned(),
         figure: plan.figure.to_owned(),
-        bounds: plan.of.iter().map(bound).collect(),
+        bounds: plan.of.iter().map(|one| bound(plan, one)).collect(),
     };
     PLANS.iter().map(scene).collect()
 }
@@ -295,23 +303,31 @@ fn scenes() -> Vec<Scene> {
 /// The command of a generator in a scene.
 fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &str) -> Option<Spec> {
     let (http, tcp) = (lab.echo.http, lab.echo.tcp);
-    let most = !scene.ends_with("-fixed");
+    let pace = Pace::of(scene);
+    let most = pace != Pace::Fixed;
     let threads = threads(scene);
     let program = match generator {
         "voile" => &settings.voile,
         other => &settings.others.get(other)?.as_ref().ok()?.path,
     };
     let words: Vec<String> = match generator {
-        "voile" => ours(scene, most, threads, http, tcp),
-        "fortio" => fortio(lab.folder, scene, most),
-        "wrk" => vec![format!("-t{threads}"), format!("-c{CONNECTIONS}")],
+        "voile" => ours(scene, pace, threads, http, tcp),
+        "fortio" => fortio(lab.folder, scene, pace),
+        "wrk" => vec![
+            format!("-t{threads}"),
+            format!("-c{CONNECTIONS}"),
+            "--latency".to_owned(),
+        ],
         _ => {
-            let streams = if most { STREAMS } else { 1 };
+            let streams = if pace == Pace::Most { STREAMS } else { 1 };
             let mut words = vec![
                 format!("-c{CONNECTIONS}"),
                 format!("-m{streams}"),
                 format!("-t{threads}"),
             ];
+            if scene.starts_with("http1") {
+                words.push("--h1".to_owned());
+            }
             if !most {
                 let each = f64::from(RATE) / f64::from(CONNECTIONS);
                 words.push(format!("--rps={each}"));
@@ -321,7 +337,7 @@ fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &st
     };
     let spec = lab.free_process(generator, program).args(words);
     let seconds = settings.slice.as_secs().max(1);
-    let delay = if most {
+    let delay = if pace == Pace::Most {
         String::new()
     } else {
         format!("&delay={DELAY}")
@@ -339,7 +355,10 @@ fn spec(lab: &Lab<'_>, settings: &GeneratorSettings, scene: &str, generator: &st
         "fortio" => spec.args([
             "-t".to_owned(),
             format!("{seconds}s"),
-            fortio_url(scene, http, tcp),
+            match pace {
+                Pace::Closed => url,
+                Pace::Most | Pace::Fixed => fortio_url(scene, http, tcp),
+            },
         ]),
         _ => spec.stdout(Output::File(out)),
     })
@@ -358,8 +377,34 @@ fn threads(scene: &str) -> usize {
     }
 }
 
-fn ours(scene: &str, most: bool, threads: usize, http: SocketAddr, tcp: SocketAddr) -> Vec<String> {
-    let delay = if most {
+/// How requests follow each other in a scene, by the end of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// As many as go.
+    Most,
+    /// As many as go from a server that waits: each connection's next request follows its last answer.
+    Closed,
+    /// So many a second, from a server that waits.
+    Fixed,
+}
+
+impl Pace {
+    fn of(scene: &str) -> Self {
+        match scene.rsplit('-').next() {
+            Some("fixed") => Self::Fixed,
+            Some("closed") => Self::Closed,
+            _ => Self::Most,
+        }
+    }
+
+    /// As `--rate` and `-qps` have it: none is as many as go.
+    fn rate(self) -> u32 {
+        if self == Self::Fixed { RATE } else { 0 }
+    }
+}
+
+fn ours(scene: &str, pace: Pace, threads: usize, http: SocketAddr, tcp: SocketAddr) -> Vec<String> {
+    let delay = if pace == Pace::Most {
         String::new()
     } else {
         format!("delay={DELAY}")
@@ -374,9 +419,9 @@ fn ours(scene: &str, most: bool, threads: usize, http: SocketAddr, tcp: SocketAd
     let mut words = vec!["load".to_owned(), url, "--connections".to_owned()];
     words.push(CONNECTIONS.to_string());
     words.push("--rate".to_owned());
-    words.push(if most { 0 } else { RATE }.to_string());
+    words.push(pace.rate().to_string());
     words.push(format!("--threads={threads}"));
-    if most && scene.starts_with("http2") {
+    if pace == Pace::Most && scene.starts_with("http2") {
         words.extend(["--streams".to_owned(), STREAMS.to_string()]);
     }
     if scene.starts_with("grpc") || scene.starts_with("tcp") {
@@ -385,8 +430,8 @@ fn ours(scene: &str, most: bool, threads: usize, http: SocketAddr, tcp: SocketAd
     words
 }
 
-fn fortio(folder: &Path, scene: &str, most: bool) -> Vec<String> {
-    let rate = if most { 0 } else { RATE };
+fn fortio(folder: &Path, scene: &str, pace: Pace) -> Vec<String> {
+    let rate = pace.rate();
     let mut words: Vec<String> = [
         "load",
         "-quiet",
@@ -403,7 +448,7 @@ fn fortio(folder: &Path, scene: &str, most: bool) -> Vec<String> {
     if scene.starts_with("grpc") {
         let size = SIZE.to_string();
         words.extend(["-grpc", "-ping", "-payload-size", &size].map(str::to_owned));
-        if !most {
+        if pace == Pace::Fixed {
             let fine = [
                 "-grpc-ping-delay",
                 DELAY,
@@ -417,6 +462,9 @@ fn fortio(folder: &Path, scene: &str, most: bool) -> Vec<String> {
         }
     } else if scene.starts_with("tcp") {
         words.extend(["-payload-size".to_owned(), SIZE.to_string()]);
+    } else if pace == Pace::Closed {
+        // Buckets of 10 µs from the delay on: with its own of 1 ms its median would be a guess.
+        words.extend(["-offset", DELAY, "-r", "0.00001"].map(str::to_owned));
     }
     words
 }
@@ -506,7 +554,11 @@ fn told(generator: &str, text: &str) -> Option<(f64, Option<f64>, Option<f64>)> 
             let line = text
                 .lines()
                 .find_map(|line| line.strip_prefix("Requests/sec:"))?;
-            Some((line.trim().parse().ok()?, None, None))
+            let median = text
+                .lines()
+                .find_map(|line| line.trim().strip_prefix("50%"));
+            let p50 = median.and_then(|at| span(at.trim()));
+            Some((line.trim().parse().ok()?, p50, None))
         }
         _ => {
             let line = text.lines().find(|line| line.starts_with("finished in "))?;
@@ -534,7 +586,7 @@ fn span(text: &str) -> Option<f64> {
     }
 }
 
-/// Writes the record folder: `generators.json`, `report.md`.
+/// Writes the record folder: `generators.json`, `report.html`, `report.md`.
 ///
 /// # Errors
 /// When something cannot be written; says what.
@@ -543,6 +595,7 @@ pub fn write_generators(record: &Generators, folder: &Path) -> Result<(), String
     for (name, text) in [
         ("generators.json", json(record)),
         ("report.md", record.to_markdown()),
+        ("report.html", record.to_html()),
     ] {
         let path = folder.join(name);
         std::fs::write(&path, text).map_err(|e| format!("writing {}: {e}", path.display()))?;
@@ -562,6 +615,8 @@ mod tests {
     fn what_other_generators_print_is_understood() {
         let wrk = "Running 2s test\n  1 threads and 16 connections\nRequests/sec:  71234.56\nTransfer/sec:     80MB\n";
         assert_eq!(told("wrk", wrk), Some((71234.56, None, None)));
+        let wrk = format!("  Latency Distribution\n     50%    2.06ms\n     99%    2.40ms\n{wrk}");
+        assert_eq!(told("wrk", &wrk), Some((71234.56, Some(2060.0), None)));
         let h2load = "finished in 2.00s, 998.50 req/s, 1.02MB/s\nrequests: 2000 total\n                     min         max         mean         sd        +/- sd\ntime for request:     2.05ms      4.40ms      2.31ms       120us    83.70%\n";
         assert_eq!(told("h2load", h2load), Some((998.5, None, Some(2310.0))));
         let fortio = r#"{"ActualQPS":999.5,"DurationHistogram":{"Avg":0.0022,"Percentiles":[{"Percentile":50,"Value":0.0021}]}}"#;

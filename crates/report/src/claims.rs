@@ -2,6 +2,7 @@
 //! within what it says, does not hold here where none of it does, and otherwise this record cannot tell. What needs
 //! something that is not built is named, with what it needs.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ pub struct Claim {
     pub cell: Where,
     /// Judged is the ratio to the same figure there, paired within rounds.
     pub ratio_to: Option<Where>,
+    /// Judged is that ratio divided by the same ratio at this number of connections, within rounds: how it changes with them.
+    pub than_at: Option<u32>,
     /// Judged is the difference to the same figure there, paired within rounds.
     pub more_than: Option<Where>,
     /// Judged is how much steeper the figure rises over the upper half of these connections than over the lower: three.
@@ -131,6 +134,9 @@ pub struct Measured {
     pub verdict: Verdict,
 }
 
+/// Said where a cell was measured and lacks the figure.
+const TOO_FEW: &str = "too few samples in a slice: a percentile needs ten beyond it, so --slice 12s for p99.9 at 1000/s";
+
 /// Each claim of a record with what was measured; without a cell that fits there is one that says what it lacks.
 #[must_use]
 pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
@@ -154,10 +160,10 @@ pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
                     measured.push(Measured {
                         contestant: contestant.clone(),
                         load: String::new(),
-                        seen: if claim.needs.is_empty() {
-                            "no valid slice of such a cell".to_owned()
-                        } else {
-                            claim.needs.clone()
+                        seen: match record.summary.iter().filter(fits).any(|s| s.runs_valid > 0) {
+                            _ if !claim.needs.is_empty() => claim.needs.clone(),
+                            true => TOO_FEW.to_owned(),
+                            false => "no valid slice of such a cell".to_owned(),
                         },
                         verdict: Verdict::NotMeasured,
                     });
@@ -169,7 +175,15 @@ pub fn judge(record: &Record) -> Vec<(&Claim, Vec<Measured>)> {
         .collect()
 }
 
-type Cells = std::collections::BTreeMap<CellKey, Rounds>;
+type Cells = BTreeMap<CellKey, Rounds>;
+
+/// The same over another number of connections.
+fn over(cell: &CellKey, connections: u32) -> CellKey {
+    CellKey {
+        connections,
+        ..cell.clone()
+    }
+}
 
 impl Claim {
     /// Whether this cell is judged, and what it is judged beside is among these.
@@ -180,12 +194,14 @@ impl Claim {
             && beside
                 .into_iter()
                 .all(|other| all.contains(&other.beside(cell)))
-            && self.steeper_over.iter().all(|connections| {
-                let cell = CellKey {
-                    connections: *connections,
-                    ..cell.clone()
-                };
-                all.contains(&cell)
+            && self
+                .steeper_over
+                .iter()
+                .all(|connections| all.contains(&over(cell, *connections)))
+            && self.than_at.is_none_or(|connections| {
+                let there = over(cell, connections);
+                let other = self.ratio_to.as_ref().map(|other| other.beside(&there));
+                all.contains(&there) && other.is_some_and(|other| all.contains(&other))
             })
     }
 
@@ -196,7 +212,17 @@ impl Claim {
         let show = unit(&self.figure).show;
         let own = cells.get(key)?;
         let (found, seen) = if let Some(other) = &self.ratio_to {
-            let pairs = self.pairs(own, cells.get(&other.beside(key))?);
+            let pairs = match self.than_at {
+                None => self.pairs(own, cells.get(&other.beside(key))?),
+                Some(connections) => {
+                    let there = over(key, connections);
+                    let ratios = |key: &CellKey| self.ratios(key, other, cells);
+                    let (here, there) = (ratios(key)?, ratios(&there)?);
+                    let both = here.iter();
+                    both.filter_map(|(round, ratio)| Some((*ratio, *there.get(round)?)))
+                        .collect()
+                }
+            };
             let found = paired_ratio(&pairs);
             (found, found.map(|f| interval(&f, ratio)))
         } else if let Some(other) = &self.more_than {
@@ -226,6 +252,19 @@ impl Claim {
             seen: seen?,
             verdict: self.verdict(&found),
         })
+    }
+
+    /// The ratio to another cell's figure, by round.
+    fn ratios(&self, key: &CellKey, other: &Where, cells: &Cells) -> Option<BTreeMap<u32, f64>> {
+        let (ours, theirs) = (cells.get(key)?, cells.get(&other.beside(key))?);
+        let by_round = ours.iter().filter_map(|(round, figures)| {
+            let other = theirs
+                .get(round)?
+                .get(&self.figure)
+                .filter(|it| **it != 0.0)?;
+            Some((*round, figures.get(&self.figure)? / other))
+        });
+        Some(by_round.collect())
     }
 
     fn pairs(&self, ours: &Rounds, theirs: &Rounds) -> Vec<(f64, f64)> {
@@ -427,9 +466,17 @@ mod tests {
             more_than: Some(envoy),
             low: None,
             high: Some(-100.0),
-            ..third
+            ..third.clone()
         };
         assert_eq!(verdicts(record(2.0, 2.0), less), [Verdict::Holds]);
+        // A third of the other's at any number of connections: no more of it at 64 than at 2.
+        let the_same = Claim {
+            than_at: Some(2),
+            low: Some(0.999),
+            high: Some(1.001),
+            ..third.clone()
+        };
+        assert_eq!(verdicts(record(2.0, 2.0), the_same), [Verdict::Holds]);
         let steady = Claim {
             steeper_over: vec![2, 16, 64],
             low: Some(0.5),
@@ -438,6 +485,21 @@ mod tests {
         };
         assert_eq!(verdicts(record(2.0, 2.0), steady.clone()), [Verdict::Holds]);
         assert_eq!(verdicts(record(2.0, 9.0), steady), [Verdict::More]);
+    }
+
+    #[test]
+    fn a_percentile_of_too_few_samples_is_said_to_be_that() {
+        let claim = Claim {
+            figure: "latency_us.p999".to_owned(),
+            of: vec!["voile".to_owned(), "nginx".to_owned()],
+            ..Claim::default()
+        };
+        let mut record = record(1.0, 1.0);
+        record.experiment.claims = vec![claim];
+        summarise(&mut record);
+        let judged = judge(&record);
+        let seen: Vec<&str> = judged[0].1.iter().map(|one| one.seen.as_str()).collect();
+        assert_eq!(seen, [TOO_FEW, "no valid slice of such a cell"]);
     }
 
     #[test]

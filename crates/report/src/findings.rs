@@ -19,12 +19,14 @@ const CONTROLLED: [(&str, &str); 6] = [
 /// All sentences, in order.
 #[must_use]
 pub fn sentences(record: &Record) -> Vec<String> {
-    let mut told: Vec<&Summary> = record
-        .summary
-        .iter()
-        .filter(|s| s.mode == "both" && s.arrival == "uniform" && s.runs_valid > 0)
-        .filter(|s| s.kind == Kind::Latency)
-        .collect();
+    let of_latency = |s: &&Summary| s.kind == Kind::Latency && s.mode == "both" && s.runs_valid > 0;
+    let mut told: Vec<&Summary> = record.summary.iter().filter(of_latency).collect();
+    // Even arrival is what tools agree on; of others the first, where there is none of it.
+    let arrival = match told.iter().any(|s| s.arrival == "uniform") {
+        true => "uniform".to_owned(),
+        false => told.first().map(|s| s.arrival.clone()).unwrap_or_default(),
+    };
+    told.retain(|s| s.arrival == arrival);
     told.sort_by_key(|summary| (!summary.tls, summary.contestant != "voile"));
     let loads: BTreeSet<String> = told.iter().map(|s| load_title(&s.key())).collect();
     // Of many loads only ours is told in words; the tables have the others.
@@ -41,6 +43,7 @@ pub fn sentences(record: &Record) -> Vec<String> {
             }
         })
         .collect();
+    sentences.extend(features(record));
     sentences.extend(record.control.as_ref().and_then(control));
     sentences.extend(repeats(record));
     if record.runs.is_empty() {
@@ -57,6 +60,88 @@ pub fn sentences(record: &Record) -> Vec<String> {
     }
     sentences.push(text + ".");
     sentences
+}
+
+/// Figures in which a feature set is set beside the contestant without it.
+const BESIDE: [(&str, &str); 3] = [
+    ("sidecar.cpu_us_per_request", "CPU per sidecar"),
+    ("latency_us.p50", "p50"),
+    ("latency_us.p99", "p99"),
+];
+
+/// What each feature set costs over all its loads: the range of the ratios to the same contestant without it, and where
+/// one can be told from noise.
+fn features(record: &Record) -> Vec<String> {
+    let mut names: Vec<&str> = Vec::new();
+    for summary in &record.summary {
+        if summary.contestant.contains('+') && !names.contains(&summary.contestant.as_str()) {
+            names.push(&summary.contestant);
+        }
+    }
+    names
+        .into_iter()
+        .filter_map(|name| feature(record, name))
+        .collect()
+}
+
+fn feature(record: &Record, name: &str) -> Option<String> {
+    // Without its last set, as far as that was measured beside it.
+    let of_it = |s: &&Summary| s.contestant == name && s.kind == Kind::Latency && s.runs_valid > 0;
+    let base = name
+        .match_indices('+')
+        .rev()
+        .map(|(at, _)| &name[..at])
+        .find(|base| {
+            record
+                .summary
+                .iter()
+                .filter(of_it)
+                .any(|s| s.ratios.contains_key(*base))
+        })?;
+    let cells: Vec<&Summary> = record.summary.iter().filter(of_it).collect();
+    let (mut ranges, mut told, mut compared) = (Vec::new(), Vec::new(), 0);
+    for (figure, words) in BESIDE {
+        let found = cells
+            .iter()
+            .filter_map(|s| Some((*s, *s.ratios.get(base)?.get(figure)?)));
+        let found: Vec<(&Summary, Estimate)> = found.collect();
+        let least = found
+            .iter()
+            .map(|(_, one)| one.median)
+            .fold(f64::INFINITY, f64::min);
+        let most = found.iter().map(|(_, one)| one.median).fold(0.0, f64::max);
+        match found.len() {
+            0 => continue,
+            1 => ranges.push(format!("{words} {}", interval(&found[0].1, ratio))),
+            _ => ranges.push(format!("{words} {least:.2} to {most:.2}×")),
+        }
+        compared += found.len();
+        for (summary, one) in found {
+            let outside =
+                one.low.is_some_and(|low| low > 1.0) || one.high.is_some_and(|high| high < 1.0);
+            if outside {
+                let key = summary.key();
+                told.push(format!("{words} {} ({key})", interval(&one, ratio)));
+            }
+        }
+    }
+    if ranges.is_empty() {
+        return None;
+    }
+    let noise = match told.len() {
+        0 if compared == 1 => "it cannot be told from none at this noise".to_owned(),
+        0 => format!("none of the {compared} ratios can be told from 1 at this noise"),
+        // With intervals of 95 % one in twenty is chance.
+        n => format!(
+            "of {compared} ratios {n} can be told from 1: {}",
+            told.join(", ")
+        ),
+    };
+    Some(format!(
+        "{name} divided by {base}, within rounds, over {} loads: {}; {noise}.",
+        cells.len(),
+        ranges.join(", ")
+    ))
 }
 
 /// One cell with two sidecars.
@@ -244,6 +329,50 @@ mod tests {
         }
         let said = sentences(&repeated(20, 1, 6)).join("\n");
         assert!(said.contains("p50 in 19 of 20"), "{said}");
+    }
+
+    /// Eight rounds of a feature set that takes `times` as long, with arrivals in phase.
+    fn featured(times: f64) -> String {
+        let mut record = Record::default();
+        for round in 1..=8u32 {
+            for (contestant, times) in [("voile", 1.0), ("voile+detection", times)] {
+                for connections in [16, 64] {
+                    let mut run = Run {
+                        contestant: contestant.to_owned(),
+                        mode: "both".to_owned(),
+                        arrival: "fortio".to_owned(),
+                        connections,
+                        round,
+                        valid: true,
+                        ..Run::default()
+                    };
+                    let wobble = 1.0
+                        + f64::from((round * 7 + connections + u32::from(times > 1.0)) % 5) / 100.0;
+                    run.latency_us.p50 = Some(100.0 * wobble * times);
+                    record.runs.push(run);
+                }
+            }
+        }
+        summarise(&mut record);
+        sentences(&record).join("\n")
+    }
+
+    #[test]
+    fn what_a_feature_costs_is_told_whatever_the_arrival() {
+        let said = featured(1.2);
+        assert!(
+            said.contains("voile+detection divided by voile, within rounds, over 2 loads: p50 1."),
+            "{said}"
+        );
+        assert!(
+            said.contains("of 2 ratios 2 can be told from 1: p50"),
+            "{said}"
+        );
+        let said = featured(1.0);
+        assert!(
+            said.contains("none of the 2 ratios can be told from 1"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -8,10 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::agreement::BOUND;
 use crate::head::Head;
+use crate::html;
+use crate::page::{begin, end, table, with_plots, words};
+use crate::plots::{Plot, Section};
 use crate::record::Estimate;
 use crate::statistics::{estimate, paired_ratio};
+use crate::svg::{Bar, bars};
 use crate::targets::Reached;
-use crate::words::{duration, interval, per_second, ratio};
+use crate::words::{duration, escape, interval, per_second, ratio};
+
+const TITLE: &str = "What a request costs a load generator";
 
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -47,6 +53,9 @@ pub struct Bound {
     pub of: String,
     /// The least ratio of ours to its figure; without one rates are only shown, and latencies must agree.
     pub at_least: Option<f64>,
+    /// What is compared with it, where it does not tell the scene's figure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figure: Option<String>,
 }
 
 /// One generator's turn.
@@ -88,6 +97,9 @@ pub struct Finding {
     pub scene: String,
     /// Whom ours is divided by.
     pub of: String,
+    /// In what.
+    #[serde(default)]
+    pub figure: String,
     /// Ours.
     pub voile: Option<Estimate>,
     /// The other's.
@@ -111,7 +123,9 @@ impl Generators {
     }
 
     fn finding(&self, scene: &Scene, bound: &Bound) -> Finding {
-        let (ours, theirs) = (self.rounds(scene, "voile"), self.rounds(scene, &bound.of));
+        let figure = bound.figure.as_ref().unwrap_or(&scene.figure);
+        let of = |generator: &str| self.rounds(scene, generator, figure);
+        let (ours, theirs) = (of("voile"), of(&bound.of));
         let pairs: Vec<(f64, f64)> = ours
             .iter()
             .filter_map(|(round, ours)| Some((*ours, *theirs.get(round)?)))
@@ -119,7 +133,7 @@ impl Generators {
         let over =
             |rounds: &BTreeMap<u32, f64>| estimate(&rounds.values().copied().collect::<Vec<_>>());
         let ratio = paired_ratio(&pairs);
-        let rates = scene.figure.starts_with("requests_per_");
+        let rates = figure.starts_with("requests_per_");
         let (low, high) = match bound.at_least {
             Some(least) => (least, f64::INFINITY),
             None => (1.0 - BOUND, 1.0 + BOUND),
@@ -132,6 +146,7 @@ impl Generators {
         Finding {
             scene: scene.name.clone(),
             of: bound.of.clone(),
+            figure: figure.clone(),
             voile: over(&ours),
             other: over(&theirs),
             outcome: (!asked.is_empty()).then(|| outcome(ratio.as_ref(), low, high)),
@@ -140,14 +155,15 @@ impl Generators {
         }
     }
 
-    fn rounds(&self, scene: &Scene, generator: &str) -> BTreeMap<u32, f64> {
+    fn rounds(&self, scene: &Scene, generator: &str, figure: &str) -> BTreeMap<u32, f64> {
         let of_it = |slice: &&Measured| {
             slice.scene == scene.name && slice.generator == generator && slice.failure.is_none()
         };
-        let figure = |slice: &Measured| match scene.figure.as_str() {
+        let figure = |slice: &Measured| match figure {
             "p50_us" => slice.p50_us,
             "mean_us" => slice.mean_us,
             "requests_per_second" => Some(slice.requests_per_second),
+            "cpu_us" => Some(slice.cpu_us).filter(|us| *us > 0.0),
             _ => Some(slice.requests_per_core),
         };
         let slices = self.slices.iter().filter(of_it);
@@ -163,12 +179,10 @@ impl Generators {
         for finding in &self.findings {
             let scene = self.scenes.iter().find(|scene| scene.name == finding.scene);
             let Some(scene) = scene else { continue };
-            let (show, what): (fn(f64) -> String, &str) = match scene.figure.as_str() {
-                "p50_us" => (duration, "p50"),
-                "mean_us" => (duration, "mean"),
-                "requests_per_second" => (per_second, "requests, whoever's core"),
-                _ => (per_second, "requests per core of the generator"),
-            };
+            let (show, what) = shown(match finding.figure.is_empty() {
+                true => &scene.figure,
+                false => &finding.figure,
+            });
             let told = |found: &Option<Estimate>, show| {
                 let words = found.as_ref().map(|found| interval(found, show));
                 words.unwrap_or_else(|| "–".to_owned())
@@ -193,6 +207,90 @@ impl Generators {
             let _ = writeln!(text, "{} {} failed: {why}", slice.scene, slice.generator);
         }
         text
+    }
+
+    /// Its plots: what is compared in each scene, and what a request costs.
+    #[must_use]
+    pub fn sections(&self) -> Vec<Section> {
+        let drawn = |kind: &str, figure_of: &dyn Fn(&Scene) -> String| -> Vec<Plot> {
+            let scenes = self.scenes.iter().filter_map(|scene| {
+                let figure = figure_of(scene);
+                let (show, what) = shown(&figure);
+                let others = scene.bounds.iter().map(|bound| bound.of.as_str());
+                let rows = std::iter::once("voile")
+                    .chain(others)
+                    .filter_map(|generator| {
+                        let rounds = self.rounds(scene, generator, &figure);
+                        let value = estimate(&rounds.values().copied().collect::<Vec<_>>())?;
+                        let class = if generator == "voile" {
+                            "c-voile"
+                        } else {
+                            "c-other"
+                        };
+                        let label = generator.to_owned();
+                        Some(Bar {
+                            label,
+                            class,
+                            value,
+                        })
+                    });
+                let rows: Vec<Bar> = rows.collect();
+                let title = format!("{what}: {}", scene.title);
+                let svg = (!rows.is_empty()).then(|| bars(&title, &rows, show))?;
+                Some(Plot::new(kind, title, svg))
+            });
+            scenes.collect()
+        };
+        let section = |title, words, plots| Section {
+            title,
+            words,
+            plots,
+            folded: false,
+        };
+        with_plots(vec![
+            section(
+                "Beside each other",
+                "Medians over rounds with 95 % intervals.",
+                drawn("scene", &|scene| scene.figure.clone()),
+            ),
+            section(
+                "What a request costs",
+                "CPU of the generator's process for a request, its system calls included.",
+                drawn("cpu", &|scene| {
+                    let most = scene.figure.starts_with("requests_per_");
+                    if most { "cpu_us" } else { "none" }.to_owned()
+                }),
+            ),
+        ])
+    }
+
+    /// The page.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        let mut page = begin(TITLE, &self.head);
+        words(&mut page, &self.in_words());
+        html::draw(&mut page, &self.sections());
+        page.push_str("<h2>Every slice</h2>\n<details><summary>All of them</summary>\n");
+        let rows: Vec<Vec<String>> = self.slices.iter().map(row).collect();
+        table(
+            &mut page,
+            &[
+                "scene",
+                "round",
+                "generator",
+                "requests/s",
+                "its cores",
+                "CPU/request, µs",
+                "the server's cores",
+                "p50",
+                "mean",
+                "why it failed",
+            ],
+            &rows,
+        );
+        page.push_str("</details>\n");
+        end(&mut page, &self.head, "generators.json");
+        page
     }
 
     /// What a request costs each generator, and how busy both sides were.
@@ -241,8 +339,7 @@ impl Generators {
     /// A small report in Markdown.
     #[must_use]
     pub fn to_markdown(&self) -> String {
-        let title = "What a request costs a load generator";
-        let mut text = self.head.to_markdown(title, &self.in_words());
+        let mut text = self.head.to_markdown(TITLE, &self.in_words());
         let _ = writeln!(
             text,
             "\nMedians over rounds with 95 % intervals; ratios paired within rounds. Generator and server share the cores. `generators.json` \
@@ -251,6 +348,37 @@ impl Generators {
         );
         text
     }
+}
+
+/// How a figure is written, and what it is called.
+fn shown(figure: &str) -> (fn(f64) -> String, &'static str) {
+    match figure {
+        "p50_us" => (duration, "p50"),
+        "mean_us" => (duration, "mean"),
+        "cpu_us" => (duration, "CPU for a request"),
+        "requests_per_second" => (per_second, "requests, whoever's core"),
+        _ => (per_second, "requests per core of the generator"),
+    }
+}
+
+/// A slice as a line of a table.
+fn row(slice: &Measured) -> Vec<String> {
+    let show = |us: Option<f64>| us.map_or_else(|| "–".to_owned(), duration);
+    vec![
+        escape(&slice.scene),
+        slice.round.to_string(),
+        escape(&slice.generator),
+        format!("{:.0}", slice.requests_per_second),
+        format!("{:.2}", slice.cores),
+        format!("{:.2}", slice.cpu_us),
+        format!("{:.2}", slice.server_cores),
+        show(slice.p50_us),
+        show(slice.mean_us),
+        format!(
+            "<span class=\"bad\">{}</span>",
+            escape(slice.failure.as_deref().unwrap_or_default())
+        ),
+    ]
 }
 
 fn outcome(ratio: Option<&Estimate>, low: f64, high: f64) -> Reached {
@@ -277,6 +405,7 @@ mod tests {
                 bounds: vec![Bound {
                     of: "fortio".to_owned(),
                     at_least,
+                    figure: None,
                 }],
             }],
             ..Generators::default()
@@ -324,6 +453,20 @@ mod tests {
             assert_eq!(record.findings[0].outcome, wanted, "{}", record.in_words());
             assert_eq!(record.holds(), wanted != Some(Reached::Missed));
         }
+    }
+
+    /// h2load tells no median: with it the means are compared.
+    #[test]
+    fn who_tells_another_figure_is_compared_in_that() {
+        let mut record = record("p50_us", None, 2100.0, 3100.0);
+        record.scenes[0].bounds[0].figure = Some("mean_us".to_owned());
+        for slice in &mut record.slices {
+            slice.mean_us = Some(2000.0);
+        }
+        record.conclude();
+        assert_eq!(record.findings[0].outcome, Some(Reached::Reached));
+        assert!(record.in_words().contains("mean: voile load 2.00 ms"));
+        assert!(record.to_html().contains("p50: it"));
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! What a mesh costs a whole graph of services: the record of interleaved slices with and without it, and what follows, per
-//! request at the entry point and per hop. What is extrapolated says so.
+//! request at the entry point, per service and per call. What is extrapolated says so.
+
+mod page;
+mod parts;
+mod plots;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,6 +17,8 @@ use crate::words::{bytes, cores, duration, interval, ratio};
 
 /// Istio's published load: service requests a second over the whole mesh.
 pub const CLAIMED_RATE: f64 = 70_000.0;
+/// And its sidecars.
+const CLAIMED_SIDECARS: f64 = 2_000.0;
 
 /// A whole record.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -34,8 +40,34 @@ pub struct GraphRecord {
     pub rate: f64,
     /// Connections of the generator.
     pub connections: u32,
+    /// `loopback`, or `netns`: each service in a network namespace of its own on both sides. Empty in older records, which
+    /// are of loopback, with one hop more with the mesh.
+    #[serde(default)]
+    pub isolation: String,
+    /// Requests at each service for one at the entry point.
+    #[serde(default)]
+    pub by_service: BTreeMap<String, f64>,
+    /// The graph's picture: an SVG document.
+    #[serde(default)]
+    pub picture: String,
+    /// The most that either side carried, where it was searched for.
+    #[serde(default)]
+    pub carried: Option<Carried>,
     /// Every slice in order, invalid ones included.
     pub slices: Vec<GraphSlice>,
+}
+
+/// The highest rates at the entry point at which the bounds held.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Carried {
+    /// What had to hold, as `voile load --find-capacity` has it.
+    pub bounds: String,
+    /// Without a mesh, requests a second.
+    pub without: f64,
+    /// With it.
+    pub with: f64,
+    /// Which part of the lower one was then measured at.
+    pub share: f64,
 }
 
 /// One turn of the generator.
@@ -62,8 +94,56 @@ pub struct GraphSlice {
     /// Calls that sidecars took by mutual TLS, as they count them; only with the mesh.
     #[serde(default)]
     pub by_mutual_tls: Option<u64>,
+    /// What each service did and cost, by name.
+    #[serde(default)]
+    pub services: BTreeMap<String, ServiceSlice>,
+    /// What each call was worth at its caller, by `caller → callee`.
+    #[serde(default)]
+    pub edges: BTreeMap<String, EdgeSlice>,
     /// Why it does not count; empty when it does.
     pub invalid_reasons: Vec<String>,
+}
+
+/// One service in one slice.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceSlice {
+    /// Requests that it took.
+    pub requests: u64,
+    /// From the request's head to the answer, its calls included, as its process tells it.
+    pub took: Times,
+    /// CPU time of its processes for each of these requests, in µs.
+    pub cpu_us: f64,
+    /// Resident memory of one of its processes.
+    pub rss_bytes: f64,
+    /// CPU time of its sidecars for each of these requests, in µs: of the request, and of the calls that it made.
+    #[serde(default)]
+    pub sidecar_cpu_us: Option<f64>,
+    /// Resident memory of one of its sidecars.
+    #[serde(default)]
+    pub sidecar_rss_bytes: Option<f64>,
+}
+
+/// One service's calls to another in one slice.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EdgeSlice {
+    /// Calls that ended.
+    pub calls: u64,
+    /// Those of them that brought no good answer.
+    pub failed: u64,
+    /// From the call to the end of its answer, as the caller's process tells it.
+    pub took: Times,
+}
+
+/// How long something took, in µs. The mean is exact; percentiles are read between the bounds of a histogram, a quarter
+/// apart at most below 10 ms.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// Sum by count.
+    pub mean_us: f64,
+    /// None where it is above all bounds.
+    pub p50_us: Option<f64>,
+    /// As above; none with under 10 samples beyond it.
+    pub p99_us: Option<f64>,
 }
 
 impl GraphRecord {
@@ -125,6 +205,18 @@ impl GraphRecord {
             "{}: {} services, {:.2} requests for each at the entry point, {} deep; {}/s at the entry point.\n",
             self.graph, self.services, self.requests, self.depth, self.rate
         );
+        if let Some(carried) = &self.carried {
+            let _ = writeln!(
+                text,
+                "This machine carries {:.0}/s at the entry point without a mesh, {:.0}/s with it ({}): {:.0} and {:.0} requests a second at services. Measured at {:.0} % of the lower.",
+                carried.without,
+                carried.with,
+                carried.bounds,
+                carried.without * self.requests,
+                carried.with * self.requests,
+                carried.share * 100.0
+            );
+        }
         let p50 = self.line(&mut text, "p50 end to end", &|slice| Some(slice.p50_us));
         self.line(&mut text, "p90 end to end", &|slice| Some(slice.p90_us));
         self.line(&mut text, "p99 end to end", &|slice| Some(slice.p99_us));
@@ -145,6 +237,7 @@ impl GraphRecord {
                 duration(p50.median / f64::from(self.depth.max(1)))
             );
         }
+        self.calls(&mut text);
         self.sidecars(&mut text);
         let invalid: Vec<&GraphSlice> = self
             .slices
@@ -188,9 +281,14 @@ impl GraphRecord {
         let measured = self.rate * self.requests;
         let _ = writeln!(
             text,
-            "Measured: {measured:.0} service requests a second. Extrapolated in a straight line, not measured: {CLAIMED_RATE:.0} a second, Istio's published \
-             load test, would take {} cores for all sidecars.",
-            cores(each.median * CLAIMED_RATE / 1e6)
+            "Measured: {measured:.0} service requests a second. EXTRAPOLATED in a straight line, not measured: {CLAIMED_RATE:.0} a second, Istio's published \
+             load test, would take {} cores for all sidecars{}.",
+            cores(each.median * CLAIMED_RATE / 1e6),
+            self.in_mesh(&memory)
+                .map_or_else(String::new, |memory| format!(
+                    ", its {CLAIMED_SIDECARS:.0} of them {:.1} GiB of memory",
+                    memory.median * CLAIMED_SIDECARS / f64::from(1 << 30)
+                ))
         );
     }
 

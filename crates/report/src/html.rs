@@ -4,13 +4,15 @@
 mod evidence;
 mod profile;
 
+pub(crate) use evidence::environment;
+
 use std::fmt::Write as _;
 
 use crate::claims;
 use crate::columns::{columns, divided};
 use crate::findings;
 use crate::picture;
-use crate::plots::sections;
+use crate::plots::{Section, sections};
 use crate::record::{Estimate, Record, Summary};
 use crate::targets::Reached;
 use crate::words::{self, escape, range, ratio};
@@ -249,7 +251,12 @@ fn ratios(page: &mut String, record: &Record) {
 
 /// The plots by the question they answer; those that only say more of the same are folded.
 pub(crate) fn plots(page: &mut String, record: &Record) {
-    for section in sections(record) {
+    draw(page, &sections(record));
+}
+
+/// These sections.
+pub(crate) fn draw(page: &mut String, sections: &[Section]) {
+    for section in sections {
         let _ = writeln!(
             page,
             "<h2>{}</h2>\n<p class=\"soft\">{}</p>",

@@ -18,6 +18,7 @@ pub mod graph;
 pub mod head;
 pub mod history;
 pub mod html;
+mod page;
 pub mod picture;
 pub mod plots;
 pub mod profile;

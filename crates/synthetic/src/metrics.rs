@@ -1,16 +1,20 @@
-//! Isotope's metrics, under its names and labels. Histograms have isotope's buckets, and finer ones below 7 ms, where its own
-//! begin: every `le` that a dashboard asks for is there.
+//! Isotope's metrics, under its names and labels, and two of ours: calls that failed, and how long calls took. Histograms have
+//! isotope's buckets, and finer ones below 7 ms, where its own begin: every `le` that a dashboard asks for is there.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds in microseconds.
-const DURATIONS: [u64; 38] = [
-    100, 250, 500, 1_000, 2_500, 5_000, 7_000, 8_000, 9_000, 10_000, 11_000, 12_000, 14_000,
-    16_000, 18_000, 20_000, 25_000, 30_000, 35_000, 40_000, 45_000, 50_000, 60_000, 70_000, 80_000,
-    90_000, 100_000, 120_000, 140_000, 160_000, 180_000, 200_000, 250_000, 300_000, 350_000,
-    400_000, 450_000, 500_000,
+/// How many durations are told apart.
+const STEPS: usize = 60;
+/// Upper bounds in microseconds. Below isotope's first, 7 ms, each is at most a quarter above the last, so that what is read
+/// between two of them is not far from the truth.
+const DURATIONS: [u64; STEPS] = [
+    50, 60, 75, 90, 100, 120, 150, 180, 220, 250, 300, 370, 450, 500, 600, 750, 900, 1_000, 1_200,
+    1_500, 1_800, 2_200, 2_500, 3_000, 3_700, 4_500, 5_000, 6_000, 7_000, 8_000, 9_000, 10_000,
+    11_000, 12_000, 14_000, 16_000, 18_000, 20_000, 25_000, 30_000, 35_000, 40_000, 45_000, 50_000,
+    60_000, 70_000, 80_000, 90_000, 100_000, 120_000, 140_000, 160_000, 180_000, 200_000, 250_000,
+    300_000, 350_000, 400_000, 450_000, 500_000,
 ];
 /// Upper bounds in bytes: powers of ten.
 const SIZES: [u64; 10] = [
@@ -83,6 +87,7 @@ struct Outgoing {
     requests: AtomicU64,
     failed: AtomicU64,
     size: Histogram<10>,
+    duration: Histogram<STEPS>,
 }
 
 /// The series of one process, shared by its threads.
@@ -90,7 +95,7 @@ struct Outgoing {
 pub(crate) struct Metrics {
     incoming: AtomicU64,
     outgoing: Vec<Outgoing>,
-    durations: Vec<Histogram<38>>,
+    durations: Vec<Histogram<STEPS>>,
     sizes: Vec<Histogram<10>>,
 }
 
@@ -101,6 +106,7 @@ impl Metrics {
             requests: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             size: Histogram::new(&SIZES),
+            duration: Histogram::new(&DURATIONS),
         });
         Self {
             incoming: AtomicU64::new(0),
@@ -132,11 +138,14 @@ impl Metrics {
         outgoing.size.observe(bytes, bytes);
     }
 
-    /// A call brought no good answer.
-    pub(crate) fn failed(&self, destination: usize) {
-        self.outgoing[destination]
+    /// A call has ended, with a good answer or none.
+    pub(crate) fn returned(&self, destination: usize, took: Duration, good: bool) {
+        let outgoing = &self.outgoing[destination];
+        let nanos = took.as_nanos() as u64;
+        outgoing.duration.observe(nanos.div_ceil(1000), nanos);
+        outgoing
             .failed
-            .fetch_add(1, Ordering::Relaxed);
+            .fetch_add(u64::from(!good), Ordering::Relaxed);
     }
 
     /// The text format of Prometheus, version 0.0.4.
@@ -222,9 +231,65 @@ impl Metrics {
         {
             outgoing.size.write(text, name, &label(outgoing), 1.0, 1.0);
         }
+        let (name, help) = (
+            "service_outgoing_request_duration_seconds",
+            "Duration in seconds from the start of a call of this service to the end of its answer, connecting included.",
+        );
+        head(text, name, "histogram", help);
+        let called = self.outgoing.iter().filter(|one| !one.duration.is_empty());
+        for outgoing in called {
+            outgoing
+                .duration
+                .write(text, name, &label(outgoing), 1e6, 1e9);
+        }
     }
 }
 
 fn head(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What isotope's own durations are told apart by, in ms: dashboards ask for these.
+    const ISOTOPES: [u64; 32] = [
+        7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 25, 30, 35, 40, 45, 50, 60, 70, 80, 90, 100, 120, 140,
+        160, 180, 200, 250, 300, 350, 400, 450, 500,
+    ];
+
+    #[test]
+    fn durations_have_isotopes_bounds_and_finer_ones() {
+        for bound in ISOTOPES {
+            assert!(DURATIONS.contains(&(bound * 1000)), "{bound} ms");
+        }
+        for pair in DURATIONS.windows(2) {
+            assert!(
+                pair[0] < pair[1] && pair[1] * 4 <= pair[0] * 5 + 1,
+                "{pair:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn calls_are_counted_when_made_and_timed_when_ended() {
+        let metrics = Metrics::new(vec!["b:8080".to_owned()]);
+        metrics.called(0, 128);
+        metrics.called(0, 128);
+        metrics.returned(0, Duration::from_micros(90), true);
+        metrics.returned(0, Duration::from_millis(3), false);
+        let page = metrics.page();
+        for line in [
+            "service_outgoing_requests_total{destination_service=\"b:8080\"} 2",
+            "service_outgoing_failures_total{destination_service=\"b:8080\"} 1",
+            "service_outgoing_request_duration_seconds_bucket{destination_service=\"b:8080\",le=\"0.000075\"} 0",
+            "service_outgoing_request_duration_seconds_bucket{destination_service=\"b:8080\",le=\"0.0001\"} 1",
+            "service_outgoing_request_duration_seconds_bucket{destination_service=\"b:8080\",le=\"0.003\"} 2",
+            "service_outgoing_request_duration_seconds_sum{destination_service=\"b:8080\"} 0.00309",
+            "service_outgoing_request_duration_seconds_count{destination_service=\"b:8080\"} 2",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}:\n{page}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use http::HeaderMap;
@@ -189,12 +189,12 @@ impl Script {
         }
         let (headers, payload) = &self.ready[call as usize];
         self.metrics.called(planned.destination, planned.size);
+        let began = Instant::now();
         let outcome = self.callees[planned.callee]
             .call(payload, headers, inherited)
             .await;
-        if outcome.is_err() {
-            self.metrics.failed(planned.destination);
-        }
+        self.metrics
+            .returned(planned.destination, began.elapsed(), outcome.is_ok());
         outcome
     }
 }

@@ -82,19 +82,21 @@ enum Command {
     Gate(records::GateArgs),
     /// Compare `voile load` with Fortio: the same answer from a server with a fixed delay, and who shows a stall.
     ///
-    /// Writes a folder: agreement.json, slices.csv, report.md. About four minutes. Exit code 1 when they do not agree.
+    /// And why others differ where they do: histograms with wide buckets, clocks that start when a request is sent. With wrk and
+    /// h2load where they are found. Writes a folder: report.html, agreement.json, slices.csv. About six minutes. Exit code 1 when
+    /// they do not agree.
     Agreement(Comparison),
     /// Compare what a request costs `voile load` with what it costs Fortio, wrk and h2load, on the same server.
     ///
     /// As many requests as go over HTTP/1.1, HTTP/2, gRPC and TCP, per core of the generator; and the same answer from a
-    /// server with a fixed delay. Whoever is not here is left out. Writes a folder: generators.json, report.md. About three
+    /// server with a fixed delay. Whoever is not here is left out. Writes a folder: report.html, generators.json. About three
     /// minutes. Exit code 1 when a bound is missed.
     Generators(Comparison),
     /// Measure what a mesh costs a whole graph of services (see examples/graphs): latency end to end, CPU per request and hop.
     ///
-    /// The graph runs twice, as processes without a mesh and under `voile up` on loopback addresses with mutual TLS, and is called at
-    /// one and the other in turn. Each round is valid only if the sidecars counted the calls that the graph makes. Writes a folder:
-    /// graph.json, report.md. About two minutes.
+    /// The graph runs twice, without a mesh and under `voile up` with mutual TLS, on loopback addresses or in network namespaces, and is
+    /// called at one and the other in turn. Each round is valid only if the services and sidecars counted the calls that the graph
+    /// makes. Writes a folder: report.html, results.csv, graph.json, graph.svg, plots. About two minutes.
     Graph(graph::Args),
     /// List the contestants found on this machine, their versions, and how to get the others.
     Peers {
@@ -412,7 +414,7 @@ fn agreement(comparison: &Comparison) -> Done {
     println!(
         "{}{}",
         record.in_words(),
-        folder.join("report.md").display()
+        folder.join("report.html").display()
     );
     if voile_host::interrupt::asked() {
         return Err(interrupted(
@@ -444,7 +446,7 @@ fn generators(comparison: &Comparison) -> Done {
     for note in &record.head.notes {
         println!("{note}");
     }
-    let report = folder.join("report.md");
+    let report = folder.join("report.html");
     println!("{}{}", record.in_words(), report.display());
     if voile_host::interrupt::asked() {
         return Err(interrupted(
@@ -491,19 +493,21 @@ fn keep(outcome: &Outcome) -> Done {
 
 fn redraw(folder: &Path, plots: &[PlotFormat]) -> Done {
     let formats: Vec<_> = plots.iter().map(|format| format.meaning()).collect();
-    match voile_lab::redraw(folder).map_err(failed)? {
+    let sections = match voile_lab::redraw(folder).map_err(failed)? {
         voile_lab::Redrawn::Experiment(record) => {
             print!("{}", voile_report::table::render(&record));
-            if !formats.is_empty() {
-                let count = voile_lab::write_plots(&record, folder, &formats).map_err(failed)?;
-                println!("\n{count} files in {}", folder.join("plots").display());
-            }
-            println!("\n{}", folder.join("report.html").display());
+            voile_report::plots::sections(&record)
         }
-        voile_lab::Redrawn::Comparison(words) => {
-            println!("{words}{}", folder.join("report.md").display());
+        voile_lab::Redrawn::Comparison(words, sections) => {
+            print!("{words}");
+            sections
         }
+    };
+    if !formats.is_empty() {
+        let count = voile_lab::write_plots(&sections, folder, &formats).map_err(failed)?;
+        println!("\n{count} files in {}", folder.join("plots").display());
     }
+    println!("\n{}", folder.join("report.html").display());
     Ok(())
 }
 

@@ -389,6 +389,16 @@ fn hostile_clients_harm_nobody_else() {
 }
 
 #[test]
+fn a_services_http2_passes_h2spec() {
+    let Some(h2spec) = crate::http2::installed("h2spec") else {
+        return;
+    };
+    let folder = Folder::new("services: [{name: a, isEntrypoint: true, responseSize: 10}]");
+    let (_process, address) = serve(&folder, "a", &[]);
+    crate::http2::assert_h2spec(&h2spec, address, true);
+}
+
+#[test]
 fn what_is_wrong_is_said_before_anything_runs() {
     let folder = Folder::new("services:\n- {name: a, isEntrypoint: true, errorrate: 1%}\n");
     for arguments in [
@@ -525,18 +535,74 @@ fn the_cost_of_a_mesh_for_a_graph_is_measured_and_its_path_is_proven() {
         let counted = slice["by_mutual_tls"].as_u64();
         assert_eq!(counted, mesh.then_some(ok * 5), "{slice}");
         assert_eq!(slice["cpu_us"]["sidecar"].is_number(), mesh, "{slice}");
+        each_part(slice, ok, mesh);
     }
-    let report = std::fs::read_to_string(out.join("report.md")).expect("the report");
-    assert!(
-        report.contains("6.00 requests for each at the entry point"),
-        "{report}"
-    );
-    std::fs::remove_file(out.join("report.md")).expect("removed");
+    for (file, words) in [
+        ("report.md", "6.00 requests for each at the entry point"),
+        ("report.html", "6.00 requests for each at the entry point"),
+        ("report.html", "right → store"),
+        ("report.html", "data:image/svg+xml,"),
+        ("results.csv", "\ncall,root → left,true,"),
+        ("graph.svg", "store"),
+    ] {
+        let text = std::fs::read_to_string(out.join(file)).expect("written");
+        assert!(text.contains(words), "{file}: {text}");
+    }
+    let before = std::fs::read_to_string(out.join("report.html")).expect("the page");
+    std::fs::remove_file(out.join("report.html")).expect("removed");
     let again = Process::output(|command| {
-        command.args(["bench", "report"]).arg(&out);
+        command
+            .args(["bench", "report", "--plots", "svg,png"])
+            .arg(&out);
     });
     assert!(again.status.success(), "{again:?}");
-    let drawn = std::fs::read_to_string(out.join("report.md")).expect("drawn again");
-    assert_eq!(drawn, report);
+    let drawn = std::fs::read_to_string(out.join("report.html")).expect("drawn again");
+    assert_eq!(drawn, before);
+    // Where a loaded machine spoiled the round, what is left is every slice by its round.
+    assert!(std::fs::read_dir(out.join("plots")).expect("plots").count() >= 4);
     assert_eq!(users(&folder.graph()), [], "left behind");
+}
+
+/// Every service and every call has its figures, and they are of this slice: a request to the root makes two at the leaf.
+fn each_part(slice: &serde_json::Value, ok: u64, mesh: bool) {
+    for (service, factor) in [
+        ("root", 1),
+        ("left", 1),
+        ("right", 1),
+        ("leaf", 2),
+        ("store", 1),
+    ] {
+        let found = &slice["services"][service];
+        assert_eq!(found["requests"], ok * factor, "{service}: {slice}");
+        assert!(
+            found["took"]["mean_us"].as_f64() > Some(0.0),
+            "{service}: {slice}"
+        );
+        assert!(found["cpu_us"].as_f64() > Some(0.0), "{service}: {slice}");
+        for figure in ["sidecar_cpu_us", "sidecar_rss_bytes"] {
+            assert_eq!(
+                found[figure].as_f64() > Some(0.0),
+                mesh,
+                "{service} {figure}: {slice}"
+            );
+        }
+    }
+    for call in [
+        "root → left",
+        "root → right",
+        "left → leaf",
+        "right → leaf",
+        "right → store",
+    ] {
+        let found = &slice["edges"][call];
+        assert_eq!(
+            (&found["calls"], &found["failed"]),
+            (&ok.into(), &0.into()),
+            "{call}: {slice}"
+        );
+        assert!(
+            found["took"]["mean_us"].as_f64() > Some(0.0),
+            "{call}: {slice}"
+        );
+    }
 }

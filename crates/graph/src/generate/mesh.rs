@@ -1,10 +1,44 @@
-//! The two shapes that are left to chance.
+//! The shapes that are more than trees: everybody calls everybody; and the two that are left to chance.
 
 use super::{Plan, together};
 use crate::model::{Call, Command, Graph, Service, Share, Step};
 
 /// Tiers are named by what they would do.
 const TIERS: [&str; 5] = ["web", "api", "logic", "data", "store"];
+
+/// Most services of a full mesh: its calls are their square.
+const MAX_FULL: usize = 200;
+/// Requests that one at any service but the first makes of the others.
+const ON_THE_WAY: f64 = 0.5;
+
+/// Every pair calls each other. Half a request more for each one ends the circles: one at the first service makes two at each
+/// other.
+pub(super) fn full(plan: &Plan) -> Result<Graph, String> {
+    let count = plan.services;
+    if count > MAX_FULL {
+        return Err(format!(
+            "a mesh has at most {MAX_FULL} services, since each calls all others; not {count}"
+        ));
+    }
+    let mut services: Vec<Service> = (0..count)
+        .map(|place| Service::named(format!("svc-{place}")))
+        .collect();
+    // The first is called by nobody.
+    let seldom = ON_THE_WAY / (count as f64 - 2.0).max(1.0);
+    // As many digits as anybody wants to read: hundredths of a percent of a percent.
+    let seldom = Share::new((seldom * 1e6).round() / 1e6).unwrap_or(Share::ALL);
+    for (place, service) in services.iter_mut().enumerate() {
+        let calls = (1..count).filter(|callee| *callee != place).map(|callee| {
+            let mut call = Call::to(callee, plan.request_size);
+            if place > 0 {
+                call.probability = seldom;
+            }
+            Command::Call(call)
+        });
+        service.script.extend(together(calls.collect()));
+    }
+    Ok(Graph { services })
+}
 
 /// Widths grow towards the middle; each service calls one to three of the next tier, and each is called.
 pub(super) fn multitier(plan: &Plan) -> Graph {

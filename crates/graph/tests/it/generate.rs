@@ -78,6 +78,38 @@ fn meshes_of_any_size_and_seed_are_free_of_problems() {
     }
 }
 
+/// Every pair calls each other, and a request still ends: two at each service but the first, on average.
+#[test]
+fn in_a_full_mesh_every_pair_calls_each_other_and_requests_end() {
+    for services in [1, 2, 3, 10, 100] {
+        let graph = generate(&plan(Shape::Mesh, services)).expect("made");
+        let problems = check(&graph);
+        assert!(
+            !problems.iter().any(voile_model::Diagnostic::is_error),
+            "{}",
+            said(&problems)
+        );
+        let others = services.saturating_sub(1);
+        let calls: usize = graph
+            .services
+            .iter()
+            .map(|service| service.calls().count())
+            .sum();
+        assert_eq!(calls, others * others, "{services} services");
+        let expected = match services {
+            2 => 2.0, // nobody is left to be called by the second
+            _ => 1.0 + 2.0 * others as f64,
+        };
+        let total = weigh(&graph, 0).total();
+        assert!(
+            (total / expected - 1.0).abs() < 0.001,
+            "{services}: {total}"
+        );
+        let text = to_yaml(&graph);
+        assert_eq!(text, to_yaml(&good(&text)), "reads back");
+    }
+}
+
 #[test]
 fn numbers_that_do_not_fit_are_refused() {
     for (shape, services) in [
@@ -86,6 +118,7 @@ fn numbers_that_do_not_fit_are_refused() {
         (Shape::Tree(vec![0]), 5),
         (Shape::Tree(vec![]), 5),
         (Shape::Tree(vec![1]), 200),
+        (Shape::Mesh, 201),
     ] {
         let refused = generate(&plan(shape.clone(), services));
         assert!(refused.is_err(), "{shape:?} {services}");

@@ -178,7 +178,7 @@ fn with_features(
             }
             (None, set) if peers::has(name, set) => names.push(format!("{name}+{set}")),
             (None, _) => note(missing, no("the lab has no such configuration of it")),
-            (Some(base), _) => match features::with(base, feature) {
+            (Some(base), _) => match features::with_all(base, feature) {
                 Ok(variant) => {
                     names.push(variant.name.clone());
                     if !variants.contains(&variant) {
@@ -204,7 +204,18 @@ fn features(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, Defi
     };
     features
         .iter()
-        .map(|feature| place.word("feature set", feature, &FEATURES))
+        .map(|feature| {
+            let words = feature.get_ref();
+            let unknown = words.split('+').find(|word| !FEATURES.contains(word));
+            match unknown.filter(|word| word.len() < words.len()) {
+                Some(word) => {
+                    let why = format!("feature set \"{word}\" of \"{words}\" is unknown");
+                    Err(place.error(feature.span(), why))
+                }
+                None if words.contains('+') => Ok(words.clone()),
+                None => place.word("feature set", feature, &FEATURES),
+            }
+        })
         .collect()
 }
 

@@ -3,7 +3,7 @@
 
 use super::Variant;
 
-/// All sets that a definition may name; the first changes nothing.
+/// All sets that a definition may name, alone or joined by `+`; the first changes nothing.
 pub(super) const FEATURES: [&str; 12] = [
     "default",
     "no-metrics",
@@ -182,8 +182,18 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
     Some((title, config.to_yaml()))
 }
 
+/// That contestant with these sets of features, as `no-metrics+detection`; or why there is none.
+pub(super) fn with_all(base: &Variant, features: &str) -> Result<Variant, &'static str> {
+    let each = features.split('+').filter(|feature| *feature != "default");
+    each.into_iter()
+        .try_fold(base.clone(), |variant, feature| with(&variant, feature))
+}
+
+/// The name of Istio's own configuration, of which there is one.
+const MESH_CONFIG: &str = "name: istio\n";
+
 /// That contestant with a set of features; or why there is none.
-pub(super) fn with(base: &Variant, feature: &str) -> Result<Variant, &'static str> {
+fn with(base: &Variant, feature: &str) -> Result<Variant, &'static str> {
     if let Some((_, why)) = MISSING.iter().find(|(name, _)| *name == feature) {
         return Err(why);
     }
@@ -199,6 +209,11 @@ pub(super) fn with(base: &Variant, feature: &str) -> Result<Variant, &'static st
         variant.replace.extend(words);
     }
     let (title, resources) = adds(feature).ok_or("is no set of features")?;
+    if resources.contains(MESH_CONFIG) && base.append.contains(MESH_CONFIG) {
+        return Err(
+            "two sets change MeshConfig, of which there is one: take the set that does both",
+        );
+    }
     for (kept, more) in [
         (&mut variant.title, title),
         (&mut variant.append, resources.as_str()),
@@ -236,6 +251,20 @@ mod tests {
                 Err(why) => assert!(missing, "{feature}: {why}"),
             }
         }
+    }
+
+    #[test]
+    fn sets_are_combined_unless_both_change_mesh_config() {
+        let voile = Variant::plain("voile");
+        let both = with_all(&voile, "no-metrics+detection").expect("built");
+        assert_eq!(both.name, "voile+no-metrics+detection");
+        assert!(!both.counts && !both.replace.is_empty());
+        assert!(both.append.contains("no-metrics") && both.title.contains("; "));
+        let log = with_all(&voile, "no-metrics+access-log").expect("built");
+        assert_eq!(log.append.matches("\n---\n").count(), 1, "{}", log.append);
+        assert!(with_all(&voile, "access-log+tracing").is_err());
+        assert!(with_all(&voile, "detection+routes").is_err_and(|why| why.contains("not built")));
+        assert_eq!(with_all(&voile, "default").expect("nothing"), voile);
     }
 
     #[test]

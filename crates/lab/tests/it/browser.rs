@@ -87,9 +87,97 @@ fn pages() -> Vec<(&'static str, String)> {
     let (first, second) = (read("speed-core"), read("speed-core-2"));
     let compared = voile_report::compare::page(&first, &second).expect("comparable");
     pages.push(("compare", compared));
+    for (name, json) in other_records(&committed) {
+        pages.push((name, json));
+    }
     let history = voile_report::history::history(&[first, second, read("speed-mtls")]);
     pages.push(("history", history.page()));
     pages
+}
+
+/// Records that are no experiments, and a graph's made up for this: nineteen services, one of whose names is long.
+fn other_records(committed: &[std::path::PathBuf]) -> Vec<(&'static str, String)> {
+    let text = |name: &str| {
+        let path = committed
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file());
+        std::fs::read_to_string(path.expect("it is committed")).expect("readable")
+    };
+    let mut agreement: voile_report::agreement::Agreement =
+        serde_json::from_str(&text("agreement.json")).expect("a record");
+    agreement.conclude();
+    let mut generators: voile_report::generators::Generators =
+        serde_json::from_str(&text("generators.json")).expect("a record");
+    generators.conclude();
+    vec![
+        ("agreement", agreement.to_html()),
+        ("generators", generators.to_html()),
+        ("graph", graph().to_html()),
+    ]
+}
+
+fn graph() -> voile_report::graph::GraphRecord {
+    use voile_report::graph::{EdgeSlice, GraphRecord, GraphSlice, ServiceSlice, Times};
+    let took = |us: f64| Times {
+        mean_us: us,
+        p50_us: Some(us * 0.9),
+        p99_us: None,
+    };
+    let mut record = GraphRecord {
+        graph: "made-up.yaml".to_owned(),
+        services: 19,
+        requests: 19.0,
+        depth: 3,
+        rate: 100.0,
+        connections: 8,
+        picture: "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"900\" height=\"60\"><text y=\"20\">#%\"</text></svg>".to_owned(),
+        ..GraphRecord::default()
+    };
+    for round in 1..=8u32 {
+        for mesh in [false, true] {
+            let times = if mesh { 3.0 } else { 1.0 } * (1.0 + f64::from(round) / 50.0);
+            let mut slice = GraphSlice {
+                round,
+                mesh,
+                ok: 400,
+                p50_us: 900.0 * times,
+                p90_us: 1100.0 * times,
+                p99_us: 2500.0 * times,
+                machine_us: 2000.0 * times,
+                by_mutual_tls: mesh.then_some(7200),
+                ..GraphSlice::default()
+            };
+            slice.cpu_us.insert("service".to_owned(), 800.0);
+            for number in 0..19u32 {
+                let name = format!("a-service-with-a-long-name-{number}");
+                let service = ServiceSlice {
+                    requests: 400,
+                    took: took(f64::from(number + 1) * 100.0 * times),
+                    cpu_us: 40.0 * times,
+                    rss_bytes: 6e6,
+                    sidecar_cpu_us: mesh.then_some(60.0),
+                    sidecar_rss_bytes: mesh.then_some(8e6),
+                };
+                let edge = EdgeSlice {
+                    calls: 400,
+                    failed: 0,
+                    took: took(f64::from(number + 1) * 90.0 * times),
+                };
+                slice.edges.insert(format!("svc-0-{number} → {name}"), edge);
+                slice.services.insert(name, service);
+            }
+            if mesh {
+                slice.cpu_us.insert("sidecar".to_owned(), 1500.0);
+                slice.memory_bytes.insert("sidecar".to_owned(), 7e6);
+            }
+            if round == 3 {
+                slice.invalid_reasons = vec!["a <reason>".to_owned()];
+            }
+            record.slices.push(slice);
+        }
+    }
+    record
 }
 
 #[test]

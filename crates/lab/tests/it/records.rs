@@ -31,12 +31,16 @@ fn every_committed_record_can_be_read() {
 fn an_old_record_is_drawn_again_without_the_places_it_names() {
     let program = std::env::current_exe().expect("this program");
     let place = program.parent().expect("a folder").display().to_string();
-    for name in ["2026-11-21-speed-telemetry", "2026-11-21-agreement"] {
+    for name in [
+        "2026-11-21-speed-telemetry",
+        "2026-11-21-agreement",
+        "2026-11-21-generators",
+    ] {
         let all = committed();
         let from = all.iter().find(|path| path.ends_with(name));
         let from = from.expect("it is committed");
         let folder = tempfile::tempdir().expect("a folder");
-        for file in ["record.json", "agreement.json"] {
+        for file in ["record.json", "agreement.json", "generators.json"] {
             let Ok(text) = fs::read_to_string(from.join(file)) else {
                 continue;
             };
@@ -45,12 +49,16 @@ fn an_old_record_is_drawn_again_without_the_places_it_names() {
             fs::write(folder.path().join(file), told).expect("written");
         }
         let drawn = voile_lab::redraw(folder.path()).expect("it is drawn");
-        let page = match drawn {
-            voile_lab::Redrawn::Experiment(_) => "report.html",
-            voile_lab::Redrawn::Comparison(_) => "report.md",
-        };
-        let page = fs::read_to_string(folder.path().join(page)).expect("it was written");
+        let page = fs::read_to_string(folder.path().join("report.html")).expect("it was written");
         assert!(!page.is_empty() && !page.contains(&place), "{name}");
+        let sections = match drawn {
+            voile_lab::Redrawn::Experiment(record) => voile_report::plots::sections(&record),
+            voile_lab::Redrawn::Comparison(_, sections) => sections,
+        };
+        let formats = [voile_lab::Format::Svg, voile_lab::Format::Png];
+        let count = voile_lab::write_plots(&sections, folder.path(), &formats).expect("written");
+        let files = fs::read_dir(folder.path().join("plots")).expect("plots");
+        assert!(count > 2 && files.count() == count, "{name}: {count}");
     }
 }
 

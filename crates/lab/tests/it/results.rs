@@ -19,6 +19,35 @@ struct Part {
     plots: &'static [&'static str],
 }
 
+/// What a record says, in words of people who have looked at it. Words about another record than the page shows would be
+/// wrong, so they are left out where a newer one stands in its place.
+const READINGS: [(&str, &str); 3] = [
+    (
+        "2026-11-21-best-practices-quick",
+        "In the article's situation, with all connections sending at once, two of Voile's sidecars add 0.4 ms at the median over 16 connections and 1.2 ms over 64, Envoy's \
+         1.4 and 3.4 ms; published were 3 and 7 ms, of Istio 1.2 on the machines of 2019. The shape is the article's: what is added grows with the number of \
+         connections, and most of it is waiting for the requests that were sent in the same instant. CPU is a twentieth of what was published for Voile and a sixth for \
+         Envoy: 0.5 of a CPU at 1000 requests a second was telemetry in the proxy and beside it, and an older processor. Memory: 10 MiB against 72.",
+    ),
+    (
+        "2026-11-21-protocol-detection-quick",
+        "Detection costs nothing that could be seen: over seven loads CPU per sidecar is 0.98 to 1.00 of that with declared ports and the median 0.92 to 1.02, within rounds; none of \
+         the ratios, p99 included, can be told from 1. In plaintext with 64 connections, where the article found about 1 ms, the difference at the median \
+         is −38 µs [−209–72]: the claim does not hold here, because the first bytes are looked at once for each connection and the connections stay open. What cannot be \
+         told is whether the gap under mutual TLS is below the 3 % that we call trivial: all connections sending at once make medians that differ by more than that between \
+         rounds. `speed-detection`, with even arrival, is the finer record: 0.99 of the CPU and of the median, within 9 and 4 %. Envoy's inspectors and telemetry off came \
+         into the preset after this record.",
+    ),
+    (
+        "2026-11-21-data-planes-quick",
+        "Every lighter data plane is ahead of Envoy at the median, at each number of connections but one, where the noise forbids a verdict (HAProxy over 2). Voile's two sidecars add 74 to 76 µs \
+         at the median whether 2 or 64 connections carry the 1000 requests, nginx's 80 to 91, HAProxy's 87 to 93, Envoy's 204 to 220. A request costs 33 to 35 µs of CPU in \
+         each of Voile's sidecars, 39 to 46 in nginx's, 44 to 49 in HAProxy's, 99 to 110 in Envoy's; a sidecar holds 8 to 9, 42, 17 and 67 MiB. So the claim made for Pipy \
+         holds here for three others; being further ahead at high concurrency does not show, with requests spread evenly nothing waits. p99 differs between rounds by more \
+         than between data planes (the A/A control says so: a factor below ten cannot be seen), so nothing is said of it.",
+    ),
+];
+
 const SWEPT: &[&str] = &["p50: ", "p99: ", "cores of the client", "RSS of the client"];
 
 const PARTS: [Part; 12] = [
@@ -151,6 +180,9 @@ fn draw(chosen: &BTreeMap<String, (String, Record)>) -> (String, BTreeMap<String
             continue;
         };
         about(&mut page, folder, record);
+        if let Some((_, words)) = READINGS.iter().find(|(of, _)| of == folder) {
+            let _ = writeln!(page, "{words}\n");
+        }
         for sentence in told(record) {
             let _ = writeln!(page, "- {sentence}");
         }
@@ -205,8 +237,10 @@ fn about(page: &mut String, folder: &str, record: &Record) {
 fn told(record: &Record) -> Vec<String> {
     let sentences = voile_report::findings::sentences(record);
     let many = sentences.len() > 5;
-    let of_all =
-        |sentence: &String| sentence.starts_with("A/A") || sentence.contains("slices are valid");
+    let of_all = |sentence: &String| {
+        let parts = ["A/A", "slices are valid", "within rounds, over"];
+        parts.iter().any(|part| sentence.contains(part))
+    };
     sentences
         .into_iter()
         .filter(|sentence| !many || of_all(sentence))

@@ -2,14 +2,19 @@
 
 use std::fmt::Write as _;
 
-use crate::record::{Record, Verdict};
+use crate::record::{Environment, Record, Verdict};
 use crate::words::{escape, interval, path_title, title};
 
 pub(super) fn write(page: &mut String, record: &Record) {
     invalid(page, record);
     proofs(page, record);
     contestants(page, record);
-    environment(page, record);
+    let experiment = &record.experiment;
+    let more = [
+        ("took", format!("{:.0} s", experiment.took_seconds)),
+        ("seed", experiment.seed.to_string()),
+    ];
+    environment(page, &record.environment, &more);
     repeat(page, record);
 }
 
@@ -133,8 +138,8 @@ fn contestants(page: &mut String, record: &Record) {
     }
 }
 
-fn environment(page: &mut String, record: &Record) {
-    let environment = &record.environment;
+/// Where it was measured, and what else is known of the run.
+pub(crate) fn environment(page: &mut String, environment: &Environment, more: &[(&str, String)]) {
     let load = environment
         .load_average
         .map_or_else(|| "unknown".to_owned(), |load| format!("{load:.2}"));
@@ -153,13 +158,14 @@ fn environment(page: &mut String, record: &Record) {
         ("kernel", environment.kernel.clone()),
         ("load average at the start", load),
         ("profile", environment.profile.clone()),
-        ("took", format!("{:.0} s", record.experiment.took_seconds)),
-        ("seed", record.experiment.seed.to_string()),
-    ] {
+    ]
+    .iter()
+    .chain(more)
+    {
         let _ = writeln!(
             page,
             "<tr><td>{name}</td><td class=\"t\">{}</td></tr>",
-            escape(&value)
+            escape(value)
         );
     }
     if let Some(calibration) = &environment.calibration {

@@ -85,7 +85,7 @@ fn slug(title: &str) -> String {
     slug.trim_matches('-').to_owned()
 }
 
-fn name_once(sections: &mut [Section]) {
+pub(crate) fn name_once(sections: &mut [Section]) {
     let mut taken = BTreeSet::new();
     for plot in sections.iter_mut().flat_map(|section| &mut section.plots) {
         let (first, mut number) = (plot.id.clone(), 2);

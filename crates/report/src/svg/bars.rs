@@ -44,7 +44,7 @@ pub(crate) fn bars(title: &str, rows: &[Bar], show: fn(f64) -> String) -> String
             r#"<text x="{:.1}" y="{:.1}" class="l" text-anchor="end">{}</text>"#,
             left - 6.0,
             middle + 4.0,
-            escape(&row.label)
+            fitted(&row.label)
         );
         let width = (x(value.median) - left).max(1.0);
         let class = row.class;
@@ -116,7 +116,7 @@ pub(crate) fn dots(title: &str, rows: &[Bar]) -> String {
             r#"<text x="{:.1}" y="{:.1}" class="l" text-anchor="end">{}</text>"#,
             left - 8.0,
             y + 4.0,
-            escape(label)
+            fitted(label)
         );
         if let (Some(low), Some(high)) = (value.low, value.high) {
             whisker(&mut svg, x(low), x(high), y);
@@ -136,6 +136,16 @@ pub(crate) fn dots(title: &str, rows: &[Bar]) -> String {
         );
     }
     svg + "</svg>"
+}
+
+/// A label that leaves room for its bar: of a longer one the end is only told to who points at it.
+fn fitted(label: &str) -> String {
+    let most = ((LABELS.1 - 14.0) / BIG_LETTER) as usize;
+    if label.chars().count() <= most {
+        return escape(label);
+    }
+    let beginning: String = label.chars().take(most - 1).collect();
+    format!("<title>{}</title>{}…", escape(label), escape(&beginning))
 }
 
 /// What the longest label takes.

@@ -9,9 +9,10 @@ use super::{Done, command, failed, interrupted, program, say};
 pub(super) struct Args {
     /// The graph.
     file: PathBuf,
-    /// Requests a second at the first entry point.
-    #[arg(long, default_value_t = 50.0, value_name = "N")]
-    rate: f64,
+    /// Requests a second at the first entry point; `auto` looks for the most that both sides carry with p99 below 100 ms, and
+    /// measures at 60 % of it.
+    #[arg(long, default_value = "50", value_parser = rate, value_name = "N|auto")]
+    rate: Rate,
     /// Connections to the entry point.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     connections: u32,
@@ -21,6 +22,10 @@ pub(super) struct Args {
     /// Measured part of each slice.
     #[arg(long, default_value = "4s", value_parser = voile_load::parse_duration, value_name = "DURATION")]
     slice: Duration,
+    /// How services are apart, on both sides: addresses of loopback, or (root) a network namespace each, where sidecars
+    /// capture what passes.
+    #[arg(long, value_enum, default_value_t = Isolation::Loopback)]
+    isolation: Isolation,
     /// The record folder [default: voile-results/DATE-graph].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -29,17 +34,40 @@ pub(super) struct Args {
     voile: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Done {
-    if !args.rate.is_finite() || args.rate <= 0.0 {
-        return Err(super::usage("--rate is above 0".to_owned()));
+/// A rate, or none: it is to be found out.
+#[derive(Debug, Clone, Copy)]
+struct Rate(Option<f64>);
+
+fn rate(text: &str) -> Result<Rate, String> {
+    if text == "auto" {
+        return Ok(Rate(None));
     }
+    let rate = text
+        .parse()
+        .ok()
+        .filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    rate.map(|rate| Rate(Some(rate)))
+        .ok_or_else(|| "expected a rate above 0, or auto".to_owned())
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Isolation {
+    Loopback,
+    Netns,
+}
+
+pub(super) fn run(args: &Args) -> Done {
     let settings = voile_lab::GraphSettings {
         voile: program(args.voile.as_deref())?,
         graph: args.file.clone(),
-        rate: args.rate,
+        rate: args.rate.0,
         connections: args.connections,
         rounds: args.rounds,
         slice: args.slice,
+        isolation: match args.isolation {
+            Isolation::Loopback => voile_lab::Isolation::Loopback,
+            Isolation::Netns => voile_lab::Isolation::Netns,
+        },
         command: command(),
     };
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
@@ -54,7 +82,7 @@ pub(super) fn run(args: &Args) -> Done {
         println!("{note}");
     }
     print!("{}", record.in_words());
-    println!("{}", folder.join("report.md").display());
+    println!("{}", folder.join("report.html").display());
     if asked() {
         return Err(interrupted(
             "interrupted; what was measured is kept".to_owned(),

@@ -18,7 +18,7 @@ pub(super) struct CompareArgs {
     first: PathBuf,
     /// The one they are divided by.
     second: PathBuf,
-    /// Also write compare.html and its plots as SVG files into this folder.
+    /// Also write compare.html and its plots, as SVG and PNG files, into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -29,7 +29,7 @@ pub(super) struct HistoryArgs {
     /// The record folders, in any order.
     #[arg(required = true, num_args = 2..)]
     folders: Vec<PathBuf>,
-    /// Also write history.html and its plots as SVG files into this folder.
+    /// Also write history.html and its plots, as SVG and PNG files, into this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -167,6 +167,9 @@ fn write(folder: &Path, name: &str, page: &str, plots: &[Plot]) -> Done {
         let path = into.join(format!("{}.svg", plot.id));
         let file = voile_report::picture::svg_file(&plot.svg);
         fs::write(&path, file).map_err(|e| why(&path, e))?;
+        let path = path.with_extension("png");
+        let picture = voile_report::picture::png(&plot.svg).map_err(failed)?;
+        fs::write(&path, picture).map_err(|e| why(&path, e))?;
     }
     println!("\n{}", path.display());
     Ok(())

@@ -56,6 +56,8 @@ enum Word {
     Chain,
     /// The first service calls all others at the same time.
     Star,
+    /// Every service calls every other, all but the first seldom: for who wants every pair connected.
+    Mesh,
     /// Tiers from front to store.
     Multitier,
     /// As traces of real systems: shared leaves, calls in turn and at once, some of them seldom.
@@ -85,6 +87,7 @@ pub(super) fn run(args: &Args) -> super::Outcome {
             Word::Tree => Shape::Tree(args.branches.clone()),
             Word::Chain => Shape::Chain,
             Word::Star => Shape::Star,
+            Word::Mesh => Shape::Mesh,
             Word::Multitier => Shape::Multitier,
             Word::Realistic => Shape::Realistic,
         },

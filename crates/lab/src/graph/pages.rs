@@ -1,0 +1,248 @@
+//! What services and sidecars tell of themselves: Prometheus' text read as far as the lab needs it, differences between two
+//! looks, and percentiles between the bounds of a histogram.
+
+use std::collections::BTreeMap;
+
+use voile_report::graph::Times;
+
+/// A percentile needs this many samples beyond it.
+const BEYOND: f64 = 10.0;
+
+/// A histogram as it is exposed: what lies at or below each bound (in seconds), the sum and the count.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Histogram {
+    /// By bound; a map keyed by the bound's bits keeps the order of positive numbers.
+    below: BTreeMap<u64, f64>,
+    sum: f64,
+    count: f64,
+}
+
+impl Histogram {
+    fn take(&mut self, other: &Self, sign: f64) {
+        for (bound, count) in &other.below {
+            *self.below.entry(*bound).or_default() += sign * count;
+        }
+        self.sum += sign * other.sum;
+        self.count += sign * other.count;
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count.max(0.0) as u64
+    }
+
+    pub(super) fn times(&self) -> Times {
+        Times {
+            mean_us: if self.count > 0.0 {
+                self.sum / self.count * 1e6
+            } else {
+                0.0
+            },
+            p50_us: self.quantile(0.5),
+            p99_us: self.quantile(0.99),
+        }
+    }
+
+    /// Between the bounds around it, as if values lay evenly there. None above the last bound, and none with few samples beyond.
+    fn quantile(&self, share: f64) -> Option<f64> {
+        let wanted = self.count * share;
+        if self.count * (1.0 - share) < BEYOND {
+            return None;
+        }
+        let (mut low, mut before) = (0.0, 0.0);
+        for (bound, below) in &self.below {
+            let high = f64::from_bits(*bound);
+            if *below >= wanted {
+                let inside = below - before;
+                let part = if inside > 0.0 {
+                    (wanted - before) / inside
+                } else {
+                    1.0
+                };
+                return high
+                    .is_finite()
+                    .then_some((low + (high - low) * part) * 1e6);
+            }
+            (low, before) = (high, *below);
+        }
+        None
+    }
+}
+
+/// What a service has told: all its counters, or what they grew by.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Told {
+    pub(super) requests: f64,
+    pub(super) took: Histogram,
+    /// By destination.
+    pub(super) calls: BTreeMap<String, Calls>,
+}
+
+/// Calls to one destination.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Calls {
+    pub(super) failed: f64,
+    pub(super) took: Histogram,
+}
+
+impl Told {
+    /// Adds what another replica has told.
+    pub(super) fn plus(&mut self, other: &Self) {
+        self.take(other, 1.0);
+    }
+
+    /// What it grew by since.
+    pub(super) fn since(mut self, earlier: &Self) -> Self {
+        self.take(earlier, -1.0);
+        self
+    }
+
+    fn take(&mut self, other: &Self, sign: f64) {
+        self.requests += sign * other.requests;
+        self.took.take(&other.took, sign);
+        for (destination, calls) in &other.calls {
+            let own = self.calls.entry(destination.clone()).or_default();
+            own.failed += sign * calls.failed;
+            own.took.take(&calls.took, sign);
+        }
+    }
+
+    fn calls_to(&mut self, labels: &str) -> &mut Calls {
+        let destination = label(labels, "destination_service").unwrap_or_default();
+        self.calls.entry(destination).or_default()
+    }
+
+    /// Reads a page of `voile graph serve`.
+    pub(super) fn read(page: &str) -> Self {
+        let mut told = Self::default();
+        for (name, labels, value) in samples(page) {
+            let (histogram, part) = match name {
+                "service_incoming_requests_total" => {
+                    told.requests = value;
+                    continue;
+                }
+                "service_outgoing_failures_total" => {
+                    told.calls_to(labels).failed = value;
+                    continue;
+                }
+                _ => {
+                    if let Some(part) = name.strip_prefix("service_request_duration_seconds_") {
+                        (&mut told.took, part)
+                    } else if let Some(part) =
+                        name.strip_prefix("service_outgoing_request_duration_seconds_")
+                    {
+                        (&mut told.calls_to(labels).took, part)
+                    } else {
+                        continue;
+                    }
+                }
+            };
+            // Answers of all codes together.
+            match part {
+                "sum" => histogram.sum += value,
+                "count" => histogram.count += value,
+                "bucket" => {
+                    let bound = label(labels, "le").unwrap_or_default();
+                    let bound = bound
+                        .replace("+Inf", "inf")
+                        .parse()
+                        .unwrap_or(f64::INFINITY);
+                    *histogram.below.entry(bound.to_bits()).or_default() += value;
+                }
+                _ => {}
+            }
+        }
+        told
+    }
+}
+
+/// Requests that a sidecar took by mutual TLS, from its page.
+pub(super) fn by_mutual_tls(page: &str) -> u64 {
+    let ours = samples(page).filter(|(name, labels, _)| {
+        *name == "istio_requests_total"
+            && label(labels, "reporter").as_deref() == Some("destination")
+            && label(labels, "connection_security_policy").as_deref() == Some("mutual_tls")
+    });
+    ours.map(|(_, _, value)| value).sum::<f64>() as u64
+}
+
+/// Name, what stands between the braces, and value of each line that is no comment.
+fn samples(page: &str) -> impl Iterator<Item = (&str, &str, f64)> {
+    page.lines().filter_map(|line| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let value = value.parse().ok()?;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        (!name.starts_with('#')).then_some((name, labels.trim_end_matches('}'), value))
+    })
+}
+
+/// A label's value. None of those that the lab reads has an escaped quote.
+fn label(labels: &str, name: &str) -> Option<String> {
+    labels.split("\",").find_map(|one| {
+        let (found, value) = one.split_once("=\"")?;
+        (found == name).then(|| value.trim_end_matches('"').to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(requests: u32, fast: u32, slow: u32) -> String {
+        let all = fast + slow;
+        format!(
+            "# HELP service_incoming_requests_total Number.\n# TYPE service_incoming_requests_total counter\nservice_incoming_requests_total {requests}\n\
+             service_outgoing_requests_total{{destination_service=\"b:8080\"}} {all}\n\
+             service_outgoing_failures_total{{destination_service=\"b:8080\"}} 3\n\
+             service_outgoing_request_duration_seconds_bucket{{destination_service=\"b:8080\",le=\"0.001\"}} 0\n\
+             service_outgoing_request_duration_seconds_bucket{{destination_service=\"b:8080\",le=\"0.002\"}} {fast}\n\
+             service_outgoing_request_duration_seconds_bucket{{destination_service=\"b:8080\",le=\"+Inf\"}} {all}\n\
+             service_outgoing_request_duration_seconds_sum{{destination_service=\"b:8080\"}} {}\n\
+             service_outgoing_request_duration_seconds_count{{destination_service=\"b:8080\"}} {all}\n\
+             service_request_duration_seconds_count{{code=\"200\"}} 5\nservice_request_duration_seconds_count{{code=\"500\"}} 2\n",
+            f64::from(all) * 0.0015
+        )
+    }
+
+    #[test]
+    fn what_grew_between_two_looks_is_told_and_no_more() {
+        let earlier = Told::read(&page(10, 50, 0));
+        let mut later = Told::read(&page(40, 1050, 0));
+        later.plus(&Told::default());
+        let grew = later.since(&earlier);
+        assert_eq!((grew.requests, grew.took.count()), (30.0, 0));
+        let calls = &grew.calls["b:8080"];
+        assert_eq!((calls.took.count(), calls.failed), (1000, 0.0));
+        let times = calls.took.times();
+        assert!((times.mean_us - 1500.0).abs() < 1e-6, "{times:?}");
+        // Half of the way between 1 and 2 ms, and 99 hundredths of it.
+        assert!(times.p50_us.is_some_and(|us| (us - 1500.0).abs() < 1e-6));
+        assert!(times.p99_us.is_some_and(|us| (us - 1990.0).abs() < 1e-6));
+    }
+
+    #[test]
+    fn a_percentile_above_all_bounds_or_of_few_samples_is_not_told() {
+        let times = |fast, slow| {
+            Told::read(&page(0, fast, slow)).calls["b:8080"]
+                .took
+                .times()
+        };
+        assert_eq!(times(10, 990).p50_us, None);
+        assert_eq!(times(19, 0).p50_us, None);
+        assert!(times(20, 0).p50_us.is_some() && times(999, 0).p99_us.is_none());
+    }
+
+    #[test]
+    fn only_what_a_sidecar_took_by_mutual_tls_counts() {
+        let line = |reporter: &str, policy: &str, count: u32| {
+            format!(
+                "istio_requests_total{{reporter=\"{reporter}\",response_code=\"200\",connection_security_policy=\"{policy}\"}} {count}\n"
+            )
+        };
+        let page = line("destination", "mutual_tls", 7)
+            + &line("destination", "none", 100)
+            + &line("source", "unknown", 1000)
+            + &line("destination", "mutual_tls", 2);
+        assert_eq!(by_mutual_tls(&page), 9);
+        assert_eq!(by_mutual_tls("<html>no metrics</html>"), 0);
+    }
+}
