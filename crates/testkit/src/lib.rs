@@ -2,6 +2,7 @@
 //! refusing, and a TLS handshake without sockets. Only ever a dev-dependency.
 
 mod authority;
+pub mod authorization;
 mod handshake;
 
 pub use authority::{ShownCertificate, TestAuthority};

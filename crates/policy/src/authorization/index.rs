@@ -8,6 +8,7 @@
 
 mod addresses;
 mod build;
+mod claims;
 mod compile;
 mod hash;
 mod prepared;

@@ -1,5 +1,5 @@
 //! Paths with `{*}` (one segment that is not empty) and `{**}` (any bytes, slashes included), as Envoy's URI templates
-//! match them: both stand only for the bytes that a path may hold unescaped, `=` excepted.
+//! match them: both stand only for the bytes that a path may hold unescaped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +29,12 @@ const ANY: &str = "{**}";
 
 /// Whether `{*}` and `{**}` stand for this byte.
 pub(super) fn stands_for(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()+,;:@".contains(&byte)
+    byte.is_ascii_alphanumeric() || b"-._~%!$&'()+,;:@=*".contains(&byte)
+}
+
+/// Whether a literal segment may hold it.
+fn is_literal(byte: u8) -> bool {
+    stands_for(byte) && byte != b'*'
 }
 
 impl PathTemplate {
@@ -58,7 +63,7 @@ impl PathTemplate {
                 (literal, _) if literal.contains(['{', '}']) => {
                     return refuse("braces mean {*} or {**} as a whole segment");
                 }
-                (literal, _) if !literal.bytes().all(stands_for) => {
+                (literal, _) if !literal.bytes().all(is_literal) => {
                     return refuse("a template holds only unreserved bytes");
                 }
                 (literal, None) => before.push(Some(literal.into())),
@@ -127,7 +132,7 @@ mod tests {
 /{**}/path/template   | //path/template /a/b/path/template | /path/template
 /foo/{*}/bar/{**}     | /foo/x/bar/ /foo/x/bar/y/z     | /foo/x/bar /foo//bar/x
 /{*}                  | /a                             | / /a/ /a/b
-/{**}                 | / /a /a/b//                    | *
+/{**}                 | / /a /a/b// /a*b=c              | /a[b /a{b
 /a/{**}/b/c           | /a//b/c /a/x/y/b/c /a/b/c/b/c  | /a/b/c /a/x/c
 /{*}/                 | /a/                            | /a //
 ";

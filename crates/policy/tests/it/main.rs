@@ -1,5 +1,9 @@
 //! Peer authentication as tables: which mode holds, and which connection may come in.
 
+mod agreement;
+mod cost;
+mod kinds;
+
 use voile_model::{Identity, Port, SourceFile, TrustDomain, check};
 use voile_policy::{ConnectionFacts, DenialReason, Mode, Trust, effective, inbound};
 

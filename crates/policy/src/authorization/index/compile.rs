@@ -255,12 +255,11 @@ impl Compiler {
         if let Some(known) = self.claims.get(path) {
             return Some(*known);
         }
-        let claims = &mut self.store.claims;
-        let number = u16::try_from(claims.len()).ok()?;
-        if claims.len() >= MAX_NAMES {
+        let number = u16::try_from(self.claims.len()).ok()?;
+        if self.claims.len() >= MAX_NAMES {
             return None;
         }
-        claims.push(path.into());
+        self.store.claims.add(path, number);
         self.claims.insert(path.into(), number);
         Some(number)
     }

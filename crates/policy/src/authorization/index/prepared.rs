@@ -13,8 +13,8 @@ use crate::authorization::facts::{Facts, Http, without_query};
 
 /// Room for texts that are written together, in bytes: identities and hosts are shorter as a rule; longer ones allocate.
 const ROOM: usize = 128;
-/// Tested headers of one request that are held without allocating.
-const HEADERS: usize = 6;
+/// Headers, and claims, of one request that some rule asks for and that are held without allocating.
+const NAMED: usize = 4;
 
 type Bytes = SmallVec<[u8; ROOM]>;
 
@@ -60,7 +60,8 @@ pub(super) struct Prepared<'a> {
     sni: Bytes,
     port: [u8; 2],
     path: Option<&'a [u8]>,
-    headers: SmallVec<[(u16, HeaderValue<'a>); HEADERS]>,
+    headers: SmallVec<[(u16, HeaderValue<'a>); NAMED]>,
+    claims: SmallVec<[(u16, &'a Value); NAMED]>,
     pub(super) issuer: Option<&'a [u8]>,
     pub(super) subject: Option<&'a [u8]>,
     /// Issuer, zero, subject.
@@ -81,6 +82,7 @@ impl<'a> Prepared<'a> {
             port: facts.destination.port().to_be_bytes(),
             path: facts.http.map(|http| without_query(http.path)),
             headers: SmallVec::new(),
+            claims: SmallVec::new(),
             issuer: None,
             subject: None,
             pair: None,
@@ -138,6 +140,11 @@ impl<'a> Prepared<'a> {
         if uses.headers {
             self.headers(store, http);
         }
+        if let (false, Some(claims)) = (store.claims.is_empty(), http.claims) {
+            store.claims.each(claims, &mut |number, value| {
+                self.claims.push((number, value));
+            });
+        }
         if let (true, Some(claims)) = (uses.token, http.claims) {
             let text = |name| match claims.get(name)? {
                 Value::String(text) => Some(text.as_bytes()),
@@ -181,6 +188,12 @@ impl<'a> Prepared<'a> {
                 }
             }
         });
+    }
+
+    /// The headers and claims it has that some rule asks for.
+    pub(super) fn named(&self) -> impl Iterator<Item = Dim> {
+        let headers = self.headers.iter().map(|(number, _)| Dim::header(*number));
+        headers.chain(self.claims.iter().map(|(number, _)| Dim::claim(*number)))
     }
 
     /// The address an attribute stands for, IPv4 where it is one.
@@ -229,20 +242,16 @@ impl<'a> Prepared<'a> {
     }
 
     /// Every text an attribute stands for: a claim may be a list, a namespace has several readings.
-    pub(super) fn each_text(&self, store: &Store, dim: Dim, found: &mut impl FnMut(&[u8])) {
+    pub(super) fn each_text(&self, dim: Dim, found: &mut impl FnMut(&[u8])) {
         if dim == Dim::NAMESPACE {
             return self.namespaces().for_each(found);
         }
         let DimKind::Claim(number) = dim.kind() else {
             return self.text(dim).into_iter().for_each(found);
         };
-        let Some(claims) = self.facts.http.and_then(|http| http.claims) else {
-            return;
-        };
-        let mut path = store.claims[usize::from(number)].iter();
-        let start = path.next().and_then(|name| claims.get(&**name));
-        let value = path.try_fold(start, |value, name| Some(value?.get(&**name)));
-        match value.flatten() {
+        let mut claims = self.claims.iter();
+        let value = claims.find(|known| known.0 == number).map(|known| known.1);
+        match value {
             Some(Value::String(text)) => found(text.as_bytes()),
             Some(Value::Array(list)) => {
                 for value in list {

@@ -36,14 +36,18 @@ impl Dim {
     const HEADERS: u16 = 0x4000;
     const CLAIMS: u16 = 0x8000;
 
-    /// The header of that number. So many different ones are told apart; further ones share a number, and a rule that asks
-    /// for one of those is looked at by itself.
+    /// The header of that number.
     pub(super) fn header(number: u16) -> Self {
         Self(Self::HEADERS | number)
     }
 
     pub(super) fn claim(number: u16) -> Self {
         Self(Self::CLAIMS | number)
+    }
+
+    /// Whether it is neither a header nor a claim.
+    pub(super) fn is_fixed(self) -> bool {
+        self.0 < Self::HEADERS
     }
 
     pub(super) fn kind(self) -> DimKind {
@@ -55,7 +59,8 @@ impl Dim {
     }
 }
 
-/// Most headers, and most claims, that one engine can tell apart: numbers of 14 bits.
+/// Most headers, and most claims, that one engine tells apart: numbers of 14 bits. A rule that asks for another is treated as
+/// one that asks what nobody can answer, and fails closed.
 pub(super) const MAX_NAMES: usize = 1 << 14;
 
 pub(super) enum DimKind {
@@ -189,7 +194,7 @@ impl Store {
                     .is_some_and(|text| self.text_matches(subject, text));
         }
         let mut any = false;
-        facts.each_text(self, dim, &mut |text| {
+        facts.each_text(dim, &mut |text| {
             any = any || self.text_matches(matcher, text);
         });
         any

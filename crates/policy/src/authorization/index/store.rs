@@ -5,9 +5,8 @@
 //! lie under one value, they are a node again, by their other attributes. Rules that only exclude are the rest of a node:
 //! what a request's values exclude is left out by sets, and the first that is left is looked at.
 
-use std::sync::Arc;
-
 use super::addresses::AddressTable;
+use super::claims::ClaimNames;
 use super::prepared::{Prepared, Uses};
 use super::rules::{Alternatives, Dim, DimKind, Matcher, NONE, Rule, Set, Span, Term};
 use super::table::{NOTHING, Slots, TextTable};
@@ -34,7 +33,7 @@ pub(super) struct Store {
     pub(super) candidates: Vec<u32>,
     pub(super) nodes: Vec<Node>,
     pub(super) headers: HeaderNames,
-    pub(super) claims: Vec<Arc<[Arc<str>]>>,
+    pub(super) claims: ClaimNames,
     pub(super) uses: Uses,
 }
 
@@ -100,7 +99,7 @@ impl Table {
             return self.namespaces(store, facts, found);
         }
         if let DimKind::Claim(_) = dim.kind() {
-            return facts.each_text(store, dim, &mut |text| self.text(store, text, found));
+            return facts.each_text(dim, &mut |text| self.text(store, text, found));
         }
         if let Some(text) = facts.text(dim) {
             self.text(store, text, found);
@@ -154,6 +153,8 @@ pub(super) struct HeaderNames {
     pub(super) longest: usize,
 }
 
+/// So many tables of headers and claims are tried one after another; among more, those that the request has are found.
+const FEW_NAMES: usize = 4;
 /// Names are looked up in lower case, from this much room, in bytes; longer names are compared in a vector.
 const NAME_ROOM: usize = 64;
 
@@ -178,12 +179,33 @@ impl Store {
     /// The first rule of a node that matches, if it is before `best`.
     pub(super) fn search(&self, node: u32, facts: &Prepared<'_>, best: &mut u32) {
         let node = &self.nodes[node as usize];
-        for (dim, table) in &node.tables {
-            table.each(self, *dim, facts, &mut |posting| {
+        self.each_table(&node.tables, facts, |dim, table| {
+            table.each(self, dim, facts, &mut |posting| {
                 self.follow(posting, facts, best);
             });
-        }
+        });
         self.rest(node, facts, best);
+    }
+
+    /// The tables that may find something: those of fixed attributes, and those of headers and claims by the tables' number
+    /// or by the request's, whichever is less.
+    fn each_table<'a>(
+        &self,
+        tables: &'a [(Dim, Table)],
+        facts: &Prepared<'_>,
+        mut visit: impl FnMut(Dim, &'a Table),
+    ) {
+        let (fixed, named) = tables.split_at(tables.partition_point(|(dim, _)| dim.is_fixed()));
+        fixed.iter().for_each(|(dim, table)| visit(*dim, table));
+        if named.len() <= FEW_NAMES {
+            named.iter().for_each(|(dim, table)| visit(*dim, table));
+            return;
+        }
+        for dim in facts.named() {
+            if let Ok(at) = named.binary_search_by_key(&dim, |(dim, _)| *dim) {
+                visit(dim, &named[at].1);
+            }
+        }
     }
 
     fn follow(&self, posting: u32, facts: &Prepared<'_>, best: &mut u32) {
@@ -224,11 +246,11 @@ impl Store {
             return;
         }
         let mut excluded: smallvec::SmallVec<[&[Run]; 8]> = smallvec::SmallVec::new();
-        for (dim, table) in &node.exclusions {
-            table.each(self, *dim, facts, &mut |set| {
+        self.each_table(&node.exclusions, facts, |dim, table| {
+            table.each(self, dim, facts, &mut |set| {
                 excluded.push(&node.excluded[set as usize]);
             });
-        }
+        });
         if excluded.is_empty() {
             for rule in &node.rest {
                 if *rule >= *best || self.consider(*rule, facts, best) {
@@ -304,8 +326,7 @@ impl Store {
             size_of::<Node>() + size_of_val(&*node.rest) + tables + runs.sum::<usize>()
         };
         let tables: usize = self.tables.iter().map(table).sum();
-        let claims = self.claims.iter().flat_map(|path| path.iter());
-        let claims: usize = claims.map(|name| name.len() + size_of::<usize>() * 4).sum();
+        let claims = self.claims.memory();
         let headers = self.headers.table.memory();
         flat + tables + self.nodes.iter().map(node).sum::<usize>() + headers + claims
     }

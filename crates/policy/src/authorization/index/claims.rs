@@ -1,0 +1,69 @@
+//! The claims that rules ask for, as a tree: a token is walked once, by its own names or by the policies', whichever are
+//! fewer, so that neither a thousand claims in a token nor ten thousand in policies cost more than the other has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+/// Paths of claims below one name.
+#[derive(Debug, Default)]
+pub(super) struct ClaimNames {
+    number: Option<u16>,
+    below: BTreeMap<Arc<str>, Self>,
+}
+
+impl ClaimNames {
+    /// Adds a path by its number.
+    pub(super) fn add(&mut self, path: &[Arc<str>], number: u16) {
+        match path.split_first() {
+            None => self.number = Some(number),
+            Some((name, rest)) => self
+                .below
+                .entry(name.clone())
+                .or_default()
+                .add(rest, number),
+        }
+    }
+
+    /// The claims of a token that some rule asks for.
+    pub(super) fn each<'a>(
+        &self,
+        claims: &'a Map<String, Value>,
+        found: &mut impl FnMut(u16, &'a Value),
+    ) {
+        if self.below.len() <= claims.len() {
+            for (name, names) in &self.below {
+                if let Some(value) = claims.get(&**name) {
+                    names.value(value, found);
+                }
+            }
+        } else {
+            for (name, value) in claims {
+                if let Some(names) = self.below.get(name.as_str()) {
+                    names.value(value, found);
+                }
+            }
+        }
+    }
+
+    fn value<'a>(&self, value: &'a Value, found: &mut impl FnMut(u16, &'a Value)) {
+        if let Some(number) = self.number {
+            found(number, value);
+        }
+        if let (false, Value::Object(inner)) = (self.below.is_empty(), value) {
+            self.each(inner, found);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.below.is_empty()
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        let below = self.below.iter();
+        let each = below
+            .map(|(name, names)| name.len() + size_of::<(Arc<str>, Self)>() + 16 + names.memory());
+        each.sum()
+    }
+}

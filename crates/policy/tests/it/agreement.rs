@@ -1,0 +1,134 @@
+//! The index says what the naive evaluator says, for any policies and any request: verdict, rule, audit and dry run.
+
+use voile_policy::authorization::{Action, Engine, Policy, PolicyName, Verdict, naive};
+use voile_testkit::authorization::{Random, Scope, policies, request, rule};
+
+/// Sets of policies, and requests tried on each; `VOILE_CASES` multiplies the sets.
+const SETS: u64 = 1_500;
+const REQUESTS: usize = 20;
+
+fn sets() -> u64 {
+    let times = std::env::var("VOILE_CASES").ok();
+    SETS * times.and_then(|times| times.parse().ok()).unwrap_or(1)
+}
+
+fn agrees(seed: u64, set: &[Policy], random: &mut Random) -> [usize; 3] {
+    let engine = Engine::new(set);
+    let mut seen = [0; 3];
+    for _ in 0..REQUESTS {
+        let sent = request(random, Scope::ALL);
+        let facts = sent.facts();
+        let wanted = naive::decide(set, &facts);
+        assert_eq!(
+            engine.decide(&facts),
+            wanted,
+            "seed {seed}: {sent:#?}\n{set:#?}"
+        );
+        seen[match wanted.verdict {
+            Verdict::Allowed(_) => 0,
+            Verdict::Denied(_) => 1,
+            Verdict::Ask(_) => 2,
+        }] += 1;
+    }
+    seen
+}
+
+#[test]
+fn the_index_decides_as_the_naive_evaluator_does() {
+    let mut seen = [0; 3];
+    for seed in 0..sets() {
+        let mut random = Random::new(seed);
+        let set = policies(&mut random, Scope::ALL, 12);
+        let these = agrees(seed, &set, &mut random);
+        seen.iter_mut()
+            .zip(these)
+            .for_each(|(all, these)| *all += these);
+    }
+    // A generator that no longer reaches one of the verdicts proves nothing about it.
+    let total = seen.iter().sum::<usize>();
+    assert!(
+        seen.iter().all(|count| count * 20 > total),
+        "{seen:?} of {total}"
+    );
+}
+
+#[test]
+fn many_rules_that_are_alike_are_decided_as_the_naive_evaluator_does() {
+    for seed in 0..sets() / 50 {
+        let mut random = Random::new(seed + 1_000_000);
+        let policy = |random: &mut Random, action, number| Policy {
+            name: PolicyName {
+                namespace: "shop".into(),
+                name: format!("p{number}").into(),
+            },
+            origin: None,
+            action,
+            dry_run: false,
+            rules: (0..60 + random.below(200))
+                .map(|_| rule(random, Scope::ALL))
+                .collect(),
+        };
+        let set = [
+            policy(&mut random, Action::Allow, 0),
+            policy(&mut random, Action::Deny, 1),
+        ];
+        agrees(seed, &set, &mut random);
+    }
+}
+
+/// Only those that are let pass without asking anybody.
+fn allowed(set: &[Policy], sent: &voile_testkit::authorization::Sent) -> bool {
+    matches!(
+        Engine::new(set).decide(&sent.facts()).verdict,
+        Verdict::Allowed(_)
+    )
+}
+
+#[test]
+fn another_allow_rule_never_takes_and_another_deny_never_gives() {
+    let mut changed = [0; 2];
+    for seed in 0..sets() / 2 {
+        let mut random = Random::new(seed + 2_000_000);
+        let mut set = policies(&mut random, Scope::ALL, 6);
+        let sent = request(&mut random, Scope::ALL);
+        let more = rule(&mut random, Scope::ALL);
+        let before = allowed(&set, &sent);
+        for policy in &mut set {
+            if !policy.dry_run && matches!(policy.action, Action::Allow | Action::Deny) {
+                policy.rules.push(more.clone());
+                let (after, allow) = (
+                    allowed(std::slice::from_ref(policy), &sent),
+                    policy.action == Action::Allow,
+                );
+                policy.rules.pop();
+                let alone = allowed(std::slice::from_ref(policy), &sent);
+                match allow {
+                    true => assert!(!alone || after, "seed {seed}"),
+                    false => assert!(alone || !after, "seed {seed}"),
+                }
+                changed[usize::from(allow)] += usize::from(alone != after);
+            }
+        }
+        for action in [Action::Allow, Action::Deny] {
+            let allow = action == Action::Allow;
+            let Some(at) = set
+                .iter()
+                .position(|policy| policy.action == action && !policy.dry_run)
+            else {
+                continue;
+            };
+            set[at].rules.push(more.clone());
+            let after = allowed(&set, &sent);
+            set[at].rules.pop();
+            assert!(
+                if allow {
+                    !before || after
+                } else {
+                    before || !after
+                },
+                "seed {seed}"
+            );
+        }
+    }
+    assert!(changed.iter().all(|count| *count > 20), "{changed:?}");
+}

@@ -1,0 +1,178 @@
+//! What a decision costs, in instructions counted by valgrind, so that it cannot come to grow with the number of rules; and
+//! what the rules cost in memory. This binary runs itself once more under valgrind; compiling the policies is not counted.
+//!
+//! The counts are those of the profile under test and repeat exactly. Time is the laboratory's business.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use voile_policy::authorization::{Action, Engine, Verdict};
+
+use crate::kinds::{KINDS, Kind};
+
+/// Rules that are many. `VOILE_RULES=10000` counts the whole of it; valgrind needs minutes to compile those.
+const MANY: usize = 300;
+const FEW: usize = 10;
+/// Decisions counted for each case.
+const COUNTED: u64 = 50;
+/// How much more a decision among many rules may cost: a fifth, as promised, and for kinds of a few hundred instructions
+/// nothing that would be seen.
+const GROWTH_PERCENT: u64 = 120;
+
+const ORDERS: &str = "VOILE_TEST_DECISIONS";
+const SUBJECT: &str = "cost::subject";
+
+fn many() -> usize {
+    let rules = env::var("VOILE_RULES").ok();
+    rules.and_then(|rules| rules.parse().ok()).unwrap_or(MANY)
+}
+
+/// A set of policies and which of its rules a request hits.
+type Case = (Kind, usize, usize, Option<usize>);
+
+/// Every case: kind, rules, policies, the rule that is hit.
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kind in KINDS {
+        for rules in [FEW, many()] {
+            for hit in [Some(0), Some(rules - 1), None] {
+                cases.push((*kind, rules, 1, hit));
+            }
+        }
+    }
+    for policies in [1, many() / 5] {
+        for hit in [Some(0), None] {
+            cases.push((Kind::Path, many(), policies, hit));
+        }
+    }
+    cases
+}
+
+fn place(hit: Option<usize>) -> &'static str {
+    match hit {
+        Some(0) => "first",
+        Some(_) => "last",
+        None => "miss",
+    }
+}
+
+/// Instructions of one decision in each case, in order; none where valgrind is missing.
+fn count() -> Option<Vec<u64>> {
+    let found = Command::new("valgrind").arg("--version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: instructions are counted by valgrind, which is not here");
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("counts");
+    let subject = Command::new("valgrind")
+        .args(["--tool=callgrind", "--zero-before=*::begin_counting*"])
+        .arg("--dump-before=*::end_counting*")
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(env::current_exe().expect("a path"))
+        .args(["--exact", SUBJECT, "--ignored", "--test-threads=1"])
+        .env(ORDERS, "count")
+        .stdin(Stdio::null())
+        .output()
+        .expect("valgrind starts");
+    assert!(subject.status.success(), "{subject:?}");
+    let each =
+        (1..=cases().len()).map(|number| total(&out.with_extension(number.to_string())) / COUNTED);
+    Some(each.collect())
+}
+
+fn total(out: &Path) -> u64 {
+    let text = std::fs::read_to_string(out).expect("counts were written");
+    let totals = text.lines().find_map(|line| line.strip_prefix("totals: "));
+    totals.expect("totals").trim().parse().expect("a number")
+}
+
+#[test]
+fn a_decision_costs_no_more_among_many_rules_than_among_ten() {
+    let Some(counts) = count() else { return };
+    let mut few = BTreeMap::new();
+    let mut grown = Vec::new();
+    for ((kind, rules, policies, hit), count) in cases().into_iter().zip(counts) {
+        let case = format!("{kind:?} {}", place(hit));
+        println!("{case}: {rules} rules in {policies} policies, {count} instructions");
+        // Mixed rules have more tables when there are more of them: they have a bound of their own.
+        let bound = match kind {
+            Kind::Mixed => 45_000,
+            _ => *few.entry(case.clone()).or_insert(count) * GROWTH_PERCENT / 100,
+        };
+        if count > bound {
+            grown.push(format!(
+                "{case}: {count} instructions for {rules} rules in {policies}, {bound} were enough"
+            ));
+        }
+    }
+    assert!(grown.is_empty(), "{grown:#?}");
+}
+
+/// The process that is counted.
+#[test]
+#[ignore = "the test above runs it under valgrind"]
+fn subject() {
+    if env::var(ORDERS).is_err() {
+        return;
+    }
+    let mut built: Option<((Kind, usize, usize), Engine)> = None;
+    for (kind, rules, policies, hit) in cases() {
+        let key = (kind, rules, policies);
+        if built.as_ref().is_none_or(|(known, _)| *known != key) {
+            built = Some((
+                key,
+                Engine::new(&kind.policies(rules, policies, &Action::Allow)),
+            ));
+        }
+        let engine = &built.as_ref().expect("built").1;
+        let request = kind.request(hit);
+        let facts = request.facts();
+        begin_counting();
+        for _ in 0..COUNTED {
+            let verdict = engine.decide(std::hint::black_box(&facts)).verdict;
+            assert_eq!(matches!(verdict, Verdict::Allowed(_)), hit.is_some());
+        }
+        end_counting();
+    }
+}
+
+/// Valgrind forgets what it counted when this is called.
+#[inline(never)]
+fn begin_counting() {
+    std::hint::black_box(());
+}
+
+/// Valgrind writes down what it counted when this is called.
+#[inline(never)]
+fn end_counting() {
+    std::hint::black_box(());
+}
+
+#[test]
+fn ten_thousand_path_rules_take_less_than_two_megabytes() {
+    for kind in [
+        Kind::Path,
+        Kind::PathPrefix,
+        Kind::PathSuffix,
+        Kind::PathTemplate,
+        Kind::NotPath,
+    ] {
+        for action in [Action::Allow, Action::Deny] {
+            let engine = Engine::new(&kind.policies(10_000, 1, &action));
+            let memory = engine.memory();
+            println!("{kind:?} {action:?}: {memory} bytes");
+            assert!(memory <= 2_000_000, "{kind:?} {action:?}: {memory} bytes");
+        }
+    }
+}
+
+#[test]
+fn rules_shared_by_policies_are_kept_once() {
+    let one = Kind::Path.policies(1_000, 1, &Action::Allow);
+    let twice = [one.clone(), one.clone()].concat();
+    let (one, twice) = (Engine::new(&one).memory(), Engine::new(&twice).memory());
+    assert!(twice < one + one / 20, "{one} {twice}");
+}
