@@ -8,8 +8,9 @@ use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::contestants::{Hop, Spot};
 
@@ -93,7 +94,8 @@ impl Hello {
 
 /// A capture under way.
 pub(crate) struct Capture {
-    stop: Arc<AtomicBool>,
+    /// When it was told to end, in nanoseconds of Unix time; zero before.
+    stop: Arc<AtomicU64>,
     /// Each with the hops that it watches.
     threads: Vec<(Vec<usize>, Watcher)>,
 }
@@ -119,7 +121,7 @@ impl Capture {
     }
 
     fn begin(hops: &[Hop], marker: &str, window: Option<Window>) -> io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicU64::new(0));
         let here: Vec<usize> = (0..hops.len())
             .filter(|at| hops[*at].spot.is_none())
             .collect();
@@ -137,6 +139,8 @@ impl Capture {
                     spot.device == Spot::LOOPBACK,
                 ),
             };
+            // Asked for once, packets are stamped when they come and not when they are read.
+            let _ = received_at(&socket);
             let listeners = group.iter().map(|at| hops[*at].address).collect();
             let mut watched = Watch::new(listeners, marker.as_bytes().to_vec());
             watched.window = window;
@@ -149,7 +153,10 @@ impl Capture {
 
     /// Ends it: what was seen on each hop, in their order, and packets the kernel could not deliver.
     pub(crate) fn finish(self) -> Result<(Vec<Seen>, u64), String> {
-        self.stop.store(true, Ordering::Release);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_nanos();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        self.stop.store(now.max(1), Ordering::Release);
         let (mut all, mut lost) = (Vec::new(), 0);
         for (group, thread) in self.threads {
             let (seen, its_lost) = thread.join().map_err(|_| "the capture failed".to_owned())?;
@@ -269,15 +276,17 @@ fn received_at(socket: &OwnedFd) -> Option<u64> {
 }
 
 /// `copies`: the device shows each packet twice, going out and coming in.
-fn receive(
-    socket: &OwnedFd,
-    mut watch: Watch,
-    copies: bool,
-    stop: &AtomicBool,
-) -> (Vec<Seen>, u64) {
+fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -> (Vec<Seen>, u64) {
     let mut buffer = vec![0u8; PACKET_BYTES];
     loop {
-        match receive_one(socket, &mut buffer) {
+        let got = receive_one(socket, &mut buffer);
+        // What was queued when we were told to end is still counted. Others may use the device without a pause, so that a
+        // silence to end in may never come.
+        let told = stop.load(Ordering::Acquire);
+        if told > 0 && (got.is_err() || received_at(socket).is_none_or(|at| at > told)) {
+            return (watch.seen, lost(socket));
+        }
+        match got {
             Ok((_, true)) if copies => {}
             Ok((length, _)) => {
                 if let Some(segment) = parse_ipv4_tcp(&buffer[..length]) {
@@ -289,8 +298,6 @@ fn receive(
                     }
                 }
             }
-            // Only once nothing more is queued may we end.
-            Err(_) if stop.load(Ordering::Acquire) => return (watch.seen, lost(socket)),
             Err(_) => {}
         }
     }
@@ -506,6 +513,33 @@ fn server_hello(stream: &[u8]) -> Option<Hello> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capture_ends_though_others_keep_the_device_busy() {
+        let hop = Hop {
+            to: "server",
+            address: address("127.0.0.1:1"),
+            tls: false,
+            spot: None,
+        };
+        let Ok(capture) = Capture::start(&[hop], "marker") else {
+            eprintln!("skipped: needs CAP_NET_RAW");
+            return;
+        };
+        let busy = Arc::new(AtomicU64::new(1));
+        let goes_on = Arc::clone(&busy);
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let sender = thread::spawn(move || {
+            let to = socket.local_addr().expect("an address");
+            while goes_on.load(Ordering::Relaxed) > 0 {
+                let _ = socket.send_to(b"noise", to);
+                thread::yield_now();
+            }
+        });
+        assert!(capture.finish().is_ok());
+        busy.store(0, Ordering::Relaxed);
+        sender.join().expect("it ends");
+    }
 
     fn address(text: &str) -> SocketAddr {
         text.parse().expect("an address")

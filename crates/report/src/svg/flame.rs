@@ -9,7 +9,7 @@ use crate::words::escape;
 const WIDE: f64 = 1000.0;
 const ROW: f64 = 17.0;
 /// About what a letter of 11 units takes.
-const LETTER: f64 = 6.2;
+const LETTER: f64 = 7.0;
 /// Narrower frames are not drawn.
 const THINNEST: f64 = 0.8;
 /// Letters worth drawing.
