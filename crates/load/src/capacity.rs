@@ -369,6 +369,7 @@ impl Capacity {
             );
         }
         let _ = match (self.capacity_rps > 0.0, self.limited_by.as_str()) {
+            (false, "") => writeln!(text, "capacity  none: no probe was finished"),
             (false, why) => writeln!(text, "capacity  none: {why}"),
             (true, "") => writeln!(
                 text,

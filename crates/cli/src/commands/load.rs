@@ -46,21 +46,13 @@ pub(crate) struct Args {
     /// Where requests go; names are resolved once.
     /// http://HOST[:PORT][/PATH][?QUERY]  HTTP/1.1, or HTTP/2 with --protocol http2
     /// h2c://HOST[:PORT][/PATH][?QUERY]   HTTP/2 without TLS, by prior knowledge
-    /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC unary calls; without a method the standard health check
+    /// grpc://HOST:PORT[/SERVICE/METHOD]  gRPC calls; without a method the standard health check
     /// tcp://HOST:PORT                    request and response of --payload-size bytes, or --protocol tcp-bulk
     /// udp://HOST:PORT                    the same in datagrams; one that is lost is a timeout
     /// ws://HOST[:PORT][/PATH]            WebSocket: messages of --payload-size bytes, and as many back
     /// https://, h2://, grpcs://, wss://, tls://  the same over TLS
     #[arg(verbatim_doc_comment, required_unless_present = "read")]
     url: Option<String>,
-    /// Send nothing; show results that were written before, ours (--json) or Fortio's, beside each other. May be repeated.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "url",
-        help_heading = "Output"
-    )]
-    read: Vec<PathBuf>,
     /// Send requests there too: WEIGHT times as often as to the first URL (1), as 3=http://HOST/PATH. May be repeated. URLs may begin
     /// differently (http, grpc, tcp, ...); each address and protocol has connections of its own, by weight.
     #[arg(long = "target", value_name = "[WEIGHT=]URL", help_heading = "What")]
@@ -204,8 +196,6 @@ pub(crate) struct Args {
     /// of which any but 0 is.
     #[arg(long, value_name = "CODE", value_parser = clap::value_parser!(u16).range(0..=599), help_heading = "Judged by")]
     expect_status: Option<u16>,
-    #[command(flatten)]
-    tls: TlsArgs,
     /// Find the highest rate at which these bounds hold, such as 'p99<5ms,errors<0.1%' (p50, p99, p99.9, mean, max, errors),
     /// beginning at --rate, with probes of --duration (3s): the whole curve of latency against load, and its knee.
     #[arg(long, value_name = "BOUNDS", conflicts_with_all = ["replay", "abort"], help_heading = "Judged by")]
@@ -219,13 +209,20 @@ pub(crate) struct Args {
         help_heading = "Judged by"
     )]
     precision: f64,
-    /// JSON: count in intervals of this length as well (at least 10ms), each with its histogram.
-    #[arg(long, default_value = "0", value_parser = interval, value_name = "DURATION", help_heading = "Output")]
-    interval: Duration,
     /// End the run when one of these is true of a second of it, such as 'errors>5%,p99>1s'; or at the first answer with
     /// a status, as 'status=503', or request without an answer, 'status=none'.
     #[arg(long, value_name = "CONDITIONS", help_heading = "Judged by")]
     abort: Option<String>,
+    #[command(flatten)]
+    tls: TlsArgs,
+    /// Send nothing; show results that were written before, ours (--json) or Fortio's, beside each other. May be repeated.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "url",
+        help_heading = "Output"
+    )]
+    read: Vec<PathBuf>,
     /// Print JSON; the same as --format json.
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     json: bool,
@@ -235,6 +232,9 @@ pub(crate) struct Args {
     /// Write the result there instead of stdout.
     #[arg(long, short = 'o', value_name = "FILE", help_heading = "Output")]
     out: Option<PathBuf>,
+    /// JSON: count in intervals of this length as well (at least 10ms), each with its histogram.
+    #[arg(long, default_value = "0", value_parser = interval, value_name = "DURATION", help_heading = "Output")]
+    interval: Duration,
     /// Labels, carried into Fortio's JSON.
     #[arg(long, default_value = "", value_name = "TEXT", help_heading = "Output")]
     labels: String,
@@ -275,7 +275,7 @@ enum ProtocolName {
     Http10,
     /// HTTP/2 without TLS, by prior knowledge.
     Http2,
-    /// gRPC unary calls over it.
+    /// gRPC over it.
     Grpc,
     /// TCP: so many bytes there, so many back.
     TcpRr,
@@ -473,7 +473,7 @@ fn find_capacity(
     };
     print(args, &text)?;
     let mut reasons = Vec::new();
-    if found.capacity_rps <= 0.0 {
+    if found.capacity_rps <= 0.0 && !found.limited_by.is_empty() {
         reasons.push(format!("the bounds hold at no rate: {}", found.limited_by));
     }
     if found.generator_limited {

@@ -296,6 +296,7 @@ impl Connection {
             (false, true) => "",
         };
         let kind = match size {
+            _ if plan.kind.is_some() => plan.kind.as_deref().unwrap_or_default(),
             None if request.json => "application/json",
             None if !own && !request.kind.is_empty() => &request.kind,
             _ => "text/plain",
@@ -338,7 +339,7 @@ impl Plan {
         write_head(
             &mut fixed,
             *status,
-            "text/plain",
+            self.kind.as_deref().unwrap_or("text/plain"),
             Some(size),
             &self.headers,
             "",

@@ -284,9 +284,10 @@ fn answer(server: &mut Server, lane: usize) {
     let own = size.is_some() || plan.debug || kind.is_empty();
     let reply = Reply {
         status: plan.status.pick(fastrand::f64),
-        content_type: std::str::from_utf8(&kind)
-            .ok()
-            .filter(|_| !own)
+        content_type: plan
+            .kind
+            .as_deref()
+            .or(std::str::from_utf8(&kind).ok().filter(|_| !own))
             .unwrap_or("text/plain"),
         headers: &headers,
         content,

@@ -92,6 +92,8 @@ pub struct Plan {
     pub gzip: Choice<bool>,
     /// Close the connection after the answer.
     pub close: Choice<bool>,
+    /// `Content-Type` of answers, instead of what fits them.
+    pub kind: Option<String>,
     /// Header lines to add, each with CRLF.
     pub headers: String,
     /// Answer with a description of the request (`/debug`).
@@ -126,6 +128,7 @@ impl Plan {
             delay_per_request: 0,
             gzip: Choice::Always(false),
             close: Choice::Always(false),
+            kind: None,
             headers: defaults.headers.clone(),
             debug: path.trim_end_matches('/').ends_with("/debug"),
             fixed: None,
@@ -135,8 +138,18 @@ impl Plan {
         } else {
             query
         };
+        let mut seen = Vec::new();
         for argument in query.split('&').filter(|argument| !argument.is_empty()) {
-            let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
+            let (name, value) = match argument.split_once('=') {
+                // As Fortio's server: an empty value says nothing, and of two the first counts.
+                Some((_, "")) => continue,
+                Some(both) => both,
+                None => (argument, ""),
+            };
+            if name != "header" && seen.contains(&name) {
+                continue;
+            }
+            seen.push(name);
             plan.argument(name, &percent_decode(value))
                 .map_err(|why| format!("query argument {name}: {why}"))?;
         }
@@ -191,7 +204,11 @@ impl Plan {
         {
             return Err(format!("{name} is set by the server"));
         }
-        self.headers += &format!("{name}: {}\r\n", value.trim());
+        if name.eq_ignore_ascii_case("content-type") {
+            self.kind = Some(value.trim().to_owned());
+        } else {
+            self.headers += &format!("{name}: {}\r\n", value.trim());
+        }
         Ok(())
     }
 }
