@@ -137,6 +137,7 @@ pub(crate) fn request(data: &[u8]) {
 fn edited_request(head: &RequestHead<'_>, length: usize) {
     let edit = RequestEdit {
         default_authority: Some("a"),
+        path: None,
         add: b"x-added: 1\r\n",
         leave_out: &["accept", "x-added"],
     };

@@ -52,4 +52,29 @@ codes! {
     DESTINATION_WITHOUT_SERVICE = "V0320";
     /// `h2UpgradePolicy` of a DestinationRule is for a port that is not declared `http`.
     UPGRADE_OF_OTHERS = "V0321";
+    /// An AuthorizationPolicy selects no workload.
+    AUTHORIZATION_SELECTS_NOTHING = "V0322";
+    /// An AuthorizationPolicy holds for a workload before which no proxy stands to enforce it.
+    AUTHORIZATION_WITHOUT_SIDECAR = "V0323";
+    /// An AuthorizationPolicy aims at waypoints or gateways (`targetRefs`), which are not there yet; it is not in force.
+    TARGETS_NOT_ENFORCED = "V0324";
+    /// A rule asks for what only HTTP has, and holds for a port that speaks something else: an ALLOW rule allows nothing there, any
+    /// other is asked without it.
+    HTTP_ON_TCP = "V0325";
+    /// A rule asks who calls, and callers in plaintext are nobody: a DENY rule does not deny them.
+    NO_IDENTITY = "V0326";
+    /// An ALLOW policy without rules, and nothing else, decides about a workload: it takes no calls.
+    ALLOWS_NOTHING = "V0327";
+    /// A rule names a port that no workload of its policy serves.
+    AUTHORIZATION_PORT_UNSERVED = "V0328";
+    /// A CUSTOM policy names a provider that MeshConfig does not have, or one that cannot decide.
+    UNKNOWN_AUTHORIZER = "V0329";
+    /// CUSTOM policies of one workload name several providers: what they match is denied.
+    SEVERAL_AUTHORIZERS = "V0330";
+    /// A rule asks for what a token says, and tokens are not verified yet.
+    NO_TOKEN = "V0331";
+    /// A value that no request can have: a method in lower case, a path with a query.
+    NEVER_MATCHES = "V0332";
+    /// A rule asks for the first client's address, and no proxy in front is trusted to tell it.
+    NO_TRUSTED_PROXY = "V0333";
 }

@@ -3,6 +3,7 @@
 //! `analyze` is pure: a checked mesh in, diagnostics out. Where Istio would silently ignore what somebody wrote about
 //! security, that is an error here.
 
+mod authorization;
 pub mod codes;
 mod destinations;
 mod listeners;
@@ -23,6 +24,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     sidecars::check(mesh, &subjects, &mut found);
     listeners::check(mesh, &subjects, &mut found);
     peer_authentication::check(mesh, &subjects, &mut found);
+    authorization::check(mesh, &subjects, &mut found);
     workloads::check(mesh, &subjects, &mut found);
     telemetry::check(mesh, &subjects, &mut found);
     destinations::check(mesh, &mut found);

@@ -65,6 +65,7 @@ pub struct MeshSnapshot {
     /// Services that have ranges of addresses, by name.
     pub(crate) ranges: Ranges<Arc<str>>,
     pub(crate) policies: HashMap<Arc<str>, Arc<Resource>>,
+    pub(crate) authorization: HashMap<Arc<str>, Arc<Resource>>,
     pub(crate) configurations: HashMap<Arc<str>, Private>,
     pub(crate) names: Names,
     /// Services that not everybody sees.
@@ -74,10 +75,11 @@ pub struct MeshSnapshot {
 
 impl MeshSnapshot {
     /// How many resources there are, by type.
-    pub fn counts(&self) -> [(&'static str, usize); 3] {
+    pub fn counts(&self) -> [(&'static str, usize); 4] {
         [
             (type_url::ADDRESS, self.all_addresses.len()),
             (type_url::SERVICE_POLICY, self.policies.len()),
+            (type_url::AUTHORIZATION_POLICY, self.authorization.len()),
             (type_url::PROXY_CONFIGURATION, self.configurations.len()),
         ]
     }
@@ -88,6 +90,7 @@ impl MeshSnapshot {
             .all_addresses
             .values()
             .chain(self.policies.values())
+            .chain(self.authorization.values())
             .chain(
                 self.configurations
                     .values()
@@ -189,10 +192,16 @@ impl Snapshot<Caller> for MeshSnapshot {
                     Some(found) => Resolution::Found(found.clone()),
                 }
             }
-            type_url::SERVICE_POLICY if *caller == Caller::Anonymous => {
+            type_url::SERVICE_POLICY | type_url::AUTHORIZATION_POLICY
+                if *caller == Caller::Anonymous =>
+            {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())
             }
             type_url::SERVICE_POLICY => match self.policies.get(name) {
+                Some(found) => Resolution::Found(vec![found.clone()]),
+                None => Resolution::Unknown,
+            },
+            type_url::AUTHORIZATION_POLICY => match self.authorization.get(name) {
                 Some(found) => Resolution::Found(vec![found.clone()]),
                 None => Resolution::Unknown,
             },
@@ -204,7 +213,9 @@ impl Snapshot<Caller> for MeshSnapshot {
     fn everything(&self, _caller: &Caller, type_url: &str) -> Resolution {
         match type_url {
             type_url::ADDRESS => Resolution::Found(self.all_addresses.values().cloned().collect()),
-            type_url::SERVICE_POLICY | type_url::PROXY_CONFIGURATION => {
+            type_url::SERVICE_POLICY
+            | type_url::AUTHORIZATION_POLICY
+            | type_url::PROXY_CONFIGURATION => {
                 Resolution::Refused("this type is asked for by name".to_owned())
             }
             // Others may ask for types we have nothing of (ztunnel: Authorization) and wait for an answer.

@@ -15,6 +15,8 @@ use crate::response::ResponseHead;
 pub struct RequestEdit<'a> {
     /// `Host` when the request names no authority (HTTP/1.0 only).
     pub default_authority: Option<&'a str>,
+    /// Path and query that go on instead of those that came.
+    pub path: Option<&'a str>,
     /// Complete field lines, each with its CRLF.
     pub add: &'a [u8],
     /// Fields left out, in lower case: they are written anew in `add`, or were not to be believed.
@@ -90,9 +92,11 @@ impl RequestHead<'_> {
             from: index.start,
             to: section,
         };
-        if index.version == Version::Http10 || index.target.authority.is_some() {
+        let moved = edit.path.is_some() || index.target.authority.is_some();
+        if index.version == Version::Http10 || moved {
             runs.from = section;
-            let (method, path) = (self.method(), self.path_and_query());
+            let path = edit.path.unwrap_or_else(|| self.path_and_query());
+            let method = self.method();
             write(
                 out,
                 &[method.as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\n"],

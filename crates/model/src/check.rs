@@ -6,6 +6,7 @@
 //! ```
 
 mod assemble;
+mod authorization;
 mod capture;
 mod config;
 mod destination;
@@ -32,8 +33,9 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
 use crate::mesh::{
-    ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource, PeerAuthentication, Pod,
-    ProxyConfig, Secret, Service, ServiceAccount, Sidecar, Telemetry, Workload,
+    AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
+    PeerAuthentication, Pod, ProxyConfig, Secret, Service, ServiceAccount, Sidecar, Telemetry,
+    Workload,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -71,6 +73,7 @@ pub(crate) enum Checked {
     Deployment(Arc<Deployment>),
     Sidecar(Arc<Sidecar>),
     PeerAuthentication(Arc<PeerAuthentication>),
+    AuthorizationPolicy(Arc<AuthorizationPolicy>),
     DestinationRule(Arc<DestinationRule>),
     Telemetry(Arc<Telemetry>),
     MeshConfig(Arc<MeshConfig>),
@@ -109,6 +112,7 @@ pub fn check(sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diag
     let mut mesh = assemble::assemble(read.good, &mut diagnostics);
     let unreadable = shut::Unreadable {
         named: read.broken_policies,
+        authorization: read.broken_authorization,
         nameless: read.nameless_policies,
     };
     shut::shut(&mut mesh, unreadable, &mut diagnostics);
@@ -126,8 +130,10 @@ pub(crate) struct Read {
     nameless: BTreeMap<Arc<str>, Source>,
     /// PeerAuthentications among the bad, as far as they could be read.
     broken_policies: BTreeMap<ResourceId, Arc<PeerAuthentication>>,
-    /// What may be a PeerAuthentication and cannot be told by name.
-    nameless_policies: Vec<Source>,
+    /// AuthorizationPolicies among the bad, as far as they could be read.
+    broken_authorization: BTreeMap<ResourceId, Arc<AuthorizationPolicy>>,
+    /// What may be a security policy of a kind and cannot be told by name.
+    nameless_policies: Vec<(&'static str, Source)>,
     diagnostics: Vec<Diagnostic>,
 }
 

@@ -47,8 +47,10 @@ codes! {
     CONTRADICTION = "V0112";
     /// Two resources claim one name or address in the mesh.
     CLASH = "V0113";
-    /// A security policy is held as STRICT because of its errors: it was never good.
+    /// A security policy was never good: because of its errors it is held as STRICT, or as a denial of everything.
     NOT_ENFORCED = "V0114";
     /// A security policy of a kind that is not enforced yet: the control plane puts nothing in force that comes with it.
     UNENFORCED_KIND = "V0115";
+    /// A `*` inside a value of an AuthorizationPolicy stands for itself.
+    LITERAL_STAR = "V0116";
 }

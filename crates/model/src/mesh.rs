@@ -1,6 +1,7 @@
 //! The checked mesh: everything in it is valid by itself, and knows where it was written. Whether things fit together is
 //! the business of `voile-analysis`.
 
+pub mod authorization;
 pub mod capture;
 pub mod config;
 mod destination;
@@ -15,11 +16,13 @@ pub mod workload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub use authorization::AuthorizationPolicy;
 pub use capture::{CaptureScope, Scope};
 pub use config::{
-    AccessLog, AlsProvider, DefaultProviders, ExtensionProvider, FileLogProvider, MeshConfig,
-    OpenTelemetryProvider, OtlpTransport, OutboundPolicy, Provider, ProviderHeader,
-    ProviderService, ProxyConfig, ProxyLimits, ProxySettings, ProxyTracing, RetryPolicy,
+    AccessLog, AlsProvider, DefaultProviders, ExtAuthzProvider, ExtAuthzTransport,
+    ExtensionProvider, FileLogProvider, HttpAuthorizer, MeshConfig, OpenTelemetryProvider,
+    OtlpTransport, OutboundPolicy, PathNormalization, Provider, ProviderHeader, ProviderService,
+    ProxyConfig, ProxyLimits, ProxySettings, ProxyTracing, RetryPolicy,
 };
 pub use destination::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
@@ -63,6 +66,8 @@ pub struct Mesh {
     pub sidecars: BTreeMap<ResourceName, Arc<Sidecar>>,
     /// PeerAuthentications, oldest first (creation time, then the order of the documents).
     pub peer_authentications: Vec<Arc<PeerAuthentication>>,
+    /// AuthorizationPolicies.
+    pub authorization_policies: BTreeMap<ResourceName, Arc<AuthorizationPolicy>>,
     /// DestinationRules, oldest first (creation time, then the order of the documents).
     pub destination_rules: Vec<Arc<DestinationRule>>,
     /// Telemetry resources, oldest first (creation time, then the order of the documents).

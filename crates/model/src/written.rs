@@ -1,6 +1,7 @@
 //! Resources as written: every field as somebody typed it, with its place, nothing believed yet. One `read` per type takes
 //! it from the tree; one function per kind in `check` makes the checked type of it, or says why not.
 
+pub(crate) mod authorization;
 pub(crate) mod config;
 pub(crate) mod destination;
 pub(crate) mod header;

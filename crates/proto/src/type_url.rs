@@ -10,6 +10,9 @@ pub const PROXY_CONFIGURATION: &str = "type.googleapis.com/voile.proxy.v1.ProxyC
 /// How clients must speak to a service ([`crate::proxy::ServicePolicy`]).
 pub const SERVICE_POLICY: &str = "type.googleapis.com/voile.proxy.v1.ServicePolicy";
 
+/// Who may do what to the workloads that obey it ([`crate::proxy::AuthorizationPolicy`]).
+pub const AUTHORIZATION_POLICY: &str = "type.googleapis.com/voile.proxy.v1.AuthorizationPolicy";
+
 #[cfg(test)]
 mod tests {
     use prost::Name;
@@ -25,6 +28,10 @@ mod tests {
                 proxy::ProxyConfiguration::type_url(),
             ),
             (super::SERVICE_POLICY, proxy::ServicePolicy::type_url()),
+            (
+                super::AUTHORIZATION_POLICY,
+                proxy::AuthorizationPolicy::type_url(),
+            ),
         ] {
             assert_eq!(url, wanted);
         }

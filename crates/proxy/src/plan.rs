@@ -12,6 +12,7 @@ use voile_telemetry::{Peer, Service};
 use voile_traffic::{RetryBudget, RetryPolicy};
 use voile_xds::wire::{Collector, MutualTls, Protocol, Telemetry, protocol_of};
 
+use crate::authorization::Authorization;
 use crate::registry::outside;
 
 /// Names a listener for as long as it lives; never used again for another.
@@ -36,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) trust_domain: TrustDomain,
     pub(crate) trust_domain_aliases: Vec<TrustDomain>,
     pub(crate) settings: Settings,
+    /// None where no policy holds.
+    pub(crate) authorization: Option<Authorization>,
     pub(crate) telemetry: Arc<TelemetryPlan>,
 }
 

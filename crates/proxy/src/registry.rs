@@ -1,5 +1,6 @@
 //! What the control plane said, as it said it, and how that becomes a [`Plan`]. Pure: no socket, no clock.
 
+mod authorization;
 mod destination;
 mod index;
 mod named;
@@ -19,8 +20,8 @@ use voile_telemetry as telemetry;
 use voile_transport as transport;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
-    Address, Collector, InboundListener, OutboundListener, OutboundService, PortPolicy, Protocol,
-    ProxyConfiguration, Service, ServicePolicy, Tunnel, Workload,
+    Address, Collector, InboundListener, OutboundListener, OutboundService, PolicyReference,
+    PortPolicy, Protocol, ProxyConfiguration, Service, ServicePolicy, Tunnel, Workload,
 };
 
 use crate::http::limits::HEADER_TIMEOUT;
@@ -39,6 +40,7 @@ pub(crate) struct Registry {
     pub(crate) services: BTreeMap<Arc<str>, Held<Service>>,
     pub(crate) workloads: BTreeMap<Arc<str>, Held<Workload>>,
     pub(crate) policies: BTreeMap<Arc<str>, Held<ServicePolicy>>,
+    pub(crate) authorization: authorization::Policies,
     /// Whether the kernel redirects connections to this proxy.
     pub(crate) capturing: bool,
     workloads_by_address: Index<IpAddr>,
@@ -128,6 +130,7 @@ impl Registry {
                 let value = ServicePolicy::decode(body).map_err(|e| e.to_string())?;
                 self.policies.insert(name.clone(), Held { version, value });
             }
+            type_url::AUTHORIZATION_POLICY => self.authorization.add(name, version, body)?,
             _ => {
                 let value = ProxyConfiguration::decode(body).map_err(|e| e.to_string())?;
                 self.configuration = Some(Held { version, value });
@@ -147,6 +150,7 @@ impl Registry {
             type_url::SERVICE_POLICY => {
                 self.policies.remove(name);
             }
+            type_url::AUTHORIZATION_POLICY => self.authorization.remove(name),
             // A proxy whose own configuration vanished keeps the last one: its workload is being deleted, or the
             // control plane is confused; neither is a reason to open or close ports.
             _ => {}
@@ -180,6 +184,13 @@ impl Registry {
         self.policies.remove(name);
         self.absent
             .remove(&(type_url::SERVICE_POLICY, name.clone()));
+    }
+
+    /// Forgets an AuthorizationPolicy nobody asks for any more.
+    pub(crate) fn forget_authorization(&mut self, name: &Arc<str>) {
+        self.authorization.remove(name);
+        self.absent
+            .remove(&(type_url::AUTHORIZATION_POLICY, name.clone()));
     }
 
     /// Whether the control plane said that nothing has this name.
@@ -264,9 +275,18 @@ impl Registry {
             !self.workloads.contains_key(uid)
                 && !self.absent.contains(&(type_url::ADDRESS, uid.clone()))
         };
+        let references = self.authorization_wanted().iter();
+        let missing = references.filter(|wanted| !self.authorization.holds(wanted));
         own.filter(nobody)
             .chain(self.services_wanted().into_iter().filter(unknown))
+            .chain(missing.map(|wanted| wanted.name.clone()))
             .collect()
+    }
+
+    /// The policies that hold for our workload.
+    pub(crate) fn authorization_wanted(&self) -> &[PolicyReference] {
+        let configuration = self.configuration.as_ref();
+        configuration.map_or(&[], |held| &held.value.authorization_policies)
     }
 
     /// The closed state, if there is one.
@@ -288,6 +308,7 @@ impl Registry {
                 .collect(),
             trust_domain: configuration.trust_domain.clone(),
             trust_domain_aliases: configuration.trust_domain_aliases.clone(),
+            authorization: self.authorization.compiled(configuration),
             settings: settings(configuration),
         })
     }
@@ -502,6 +523,7 @@ fn known_type(url: &str) -> Option<&'static str> {
     [
         type_url::ADDRESS,
         type_url::SERVICE_POLICY,
+        type_url::AUTHORIZATION_POLICY,
         type_url::PROXY_CONFIGURATION,
     ]
     .into_iter()

@@ -238,6 +238,15 @@ impl Stream {
         }
     }
 
+    /// The name that the client of a handshake asked for.
+    #[must_use]
+    pub fn server_name(&self) -> Option<&str> {
+        match self {
+            Self::ServerTls(io) => io.get_ref().1.server_name(),
+            Self::Tcp(_) | Self::ClientTls(_) => None,
+        }
+    }
+
     /// The cipher suite in use; none without TLS.
     #[must_use]
     pub fn cipher_suite(&self) -> Option<rustls::CipherSuite> {

@@ -48,6 +48,7 @@ fn every_mesh_gives_exactly_its_problems() {
 #[test]
 fn every_code_of_the_table_is_shown_by_some_case() {
     let text = concat!(
+        include_str!("golden/authorization.txt"),
         include_str!("golden/mesh.txt"),
         include_str!("golden/telemetry.txt")
     );

@@ -2,6 +2,7 @@
 
 mod access_log;
 mod analyze;
+mod authorization;
 mod bench;
 mod bench_netns;
 mod captured;

@@ -2,6 +2,7 @@
 //! begins. What did not change keeps its identity (`previous`), so that an edit that changes nothing pushes nothing.
 
 mod address;
+mod authorization;
 mod capture;
 mod listeners;
 pub(crate) mod names;
@@ -16,7 +17,7 @@ use voile_model::Mesh;
 use voile_model::mesh::{Visibility, Workload};
 use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
-use voile_xds::wire::address_bytes;
+use voile_xds::wire::{address_bytes, encode_authorization};
 
 use crate::snapshot::{MeshSnapshot, Private, resource};
 
@@ -52,6 +53,14 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
             .policies
             .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
     }
+    let kept = Kept::of(previous, |p| &p.authorization);
+    for (name, policy) in &mesh.authorization_policies {
+        let name: Arc<str> = name.to_string().into();
+        let body = encode_authorization(policy).encode_to_vec();
+        snapshot
+            .authorization
+            .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
+    }
     let ranges = capture::mesh_ranges(mesh);
     for workload in mesh
         .workloads
@@ -59,7 +68,8 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
         .filter(|workload| workload.has_sidecar)
     {
         let name: Arc<str> = workload.key.to_string().into();
-        let body = configuration(mesh, workload, &ranges, &mut problems).encode_to_vec();
+        let body = configuration(mesh, workload, &ranges, &snapshot, &mut problems);
+        let body = body.encode_to_vec();
         let mut made = Arc::new(resource(name.clone(), Vec::new(), body));
         if let Some(old) = previous.and_then(|p| p.configurations.get(&name))
             && *old.resource == *made
@@ -105,6 +115,7 @@ fn configuration(
     mesh: &Mesh,
     workload: &Workload,
     ranges: &[wire::AddressRange],
+    snapshot: &MeshSnapshot,
     problems: &mut Vec<String>,
 ) -> wire::ProxyConfiguration {
     let config = &mesh.config;
@@ -135,6 +146,9 @@ fn configuration(
         }),
         telemetry: Some(telemetry::telemetry(mesh, workload, problems)),
         limits: limits(config.proxy.limits),
+        authorization_policies: authorization::references(mesh, workload, snapshot),
+        path_normalization: authorization::normalization(config.path_normalization).into(),
+        trusted_proxies: config.proxy.trusted_proxies,
     }
 }
 

@@ -83,7 +83,10 @@ fn access_logs(
                     continue;
                 }
             },
-            Provider::OpenTelemetry(_) | Provider::Prometheus | Provider::Other => continue,
+            Provider::OpenTelemetry(_)
+            | Provider::Prometheus
+            | Provider::ExtAuthz(_)
+            | Provider::Other => continue,
         };
         logs.push(wire::AccessLog {
             side: wire_side(side),

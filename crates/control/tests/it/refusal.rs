@@ -104,8 +104,8 @@ async fn an_address_in_use_or_open_to_the_network_is_an_error_that_says_so() {
 /// With a service more, so that it shows whether anything of the edit got through.
 const UNENFORCED: &str = r"
 apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
-metadata: {name: deny-all, namespace: shop}
+kind: RequestAuthentication
+metadata: {name: tokens, namespace: shop}
 spec: {}
 ---
 apiVersion: v1

@@ -97,6 +97,7 @@ fn the_request_line_goes_on_in_origin_form_with_one_true_host() {
     let edit = RequestEdit {
         leave_out: &[],
         default_authority: Some("fallback:80"),
+        path: None,
         add: b"x-added: 1\r\n",
     };
     let table = [

@@ -293,6 +293,11 @@ impl Connection {
         }
     }
 
+    /// Has every stream's task look at everything again.
+    pub fn wake_streams(&self) {
+        self.streams.iter().for_each(|(_, stream)| stream.wake());
+    }
+
     /// Lets streams go on for which there is room again. True when more of them wait than were woken.
     pub fn replenish(&mut self) -> bool {
         let mut woken = 0;

@@ -161,6 +161,10 @@ fn second_round(
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }
         Checked::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
+        Checked::AuthorizationPolicy(policy) => drop(
+            mesh.authorization_policies
+                .insert(policy.name.clone(), policy.clone()),
+        ),
         Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
         Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),

@@ -12,8 +12,8 @@ use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::log_format::LogFormat;
 use crate::mesh::{
-    AccessLog, ConfigMap, DefaultProviders, ExtensionProvider, MeshConfig, Provider, ProxySettings,
-    ProxyTracing, RetryPolicy,
+    AccessLog, ConfigMap, DefaultProviders, ExtensionProvider, MeshConfig, PathNormalization,
+    Provider, ProxySettings, ProxyTracing, RetryPolicy,
 };
 use crate::names::TrustDomain;
 use crate::text::clip;
@@ -194,6 +194,13 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
             "no connection is made in no time",
         );
     }
+    set(
+        &mut config.path_normalization,
+        written
+            .path_normalization
+            .as_ref()
+            .and_then(|text| report.one_of(text, &NORMALIZATIONS)),
+    );
     access_log(config, written, report);
     default_providers(config, written);
     config.default_retry = written
@@ -205,6 +212,18 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
     }
     config.extension_providers = providers(&written.extension_providers, report);
 }
+
+/// `pathNormalization.normalization`. DEFAULT is what Istio does when nothing is said.
+const NORMALIZATIONS: [(&str, PathNormalization); 5] = [
+    ("DEFAULT", PathNormalization::Base),
+    ("NONE", PathNormalization::None),
+    ("BASE", PathNormalization::Base),
+    ("MERGE_SLASHES", PathNormalization::MergeSlashes),
+    (
+        "DECODE_AND_MERGE_SLASHES",
+        PathNormalization::DecodeAndMergeSlashes,
+    ),
+];
 
 fn set<T>(place: &mut T, value: Option<T>) {
     if let Some(value) = value {
@@ -358,6 +377,17 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
         &mut settings.hold_application_until_proxy_starts,
         written.hold_application.as_ref().map(|flag| flag.value),
     );
+    if let Some(number) = &written.trusted_proxies {
+        match u32::try_from(number.value) {
+            Ok(count) => settings.trusted_proxies = count,
+            Err(_) => report.error(
+                codes::BAD_VALUE,
+                &number.at,
+                format!("{} is not a number of proxies", number.value),
+                "write 0 or more",
+            ),
+        }
+    }
     let mode = written.interception_mode.as_ref();
     set(
         &mut settings.keeps_source,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::kinds::{KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
-    Checked, Read, ResourceId, Stored, config, destination, kubernetes, networking, pod, security,
-    service_entry, sidecar, telemetry,
+    Checked, Read, ResourceId, Stored, authorization, config, destination, kubernetes, networking,
+    pod, security, service_entry, sidecar, telemetry,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -20,9 +20,12 @@ use crate::yaml::{self, Document, Node, Place};
 /// Most documents of one file: a file of nothing but `---` lines and scalars must not take minutes.
 const MAX_DOCUMENTS_PER_FILE: usize = 50_000;
 
-/// A text that cannot be read may be a PeerAuthentication when it has this in it: the kind's first letters, so that one
+/// A text that cannot be read may be a security policy when it has this in it: the first letters of the kind, so that one
 /// cut off in the middle of its kind is taken for one too.
-const POLICY_WORD: &str = "PeerAuth";
+const POLICY_WORDS: [(&str, &str); 2] = [
+    ("PeerAuth", "PeerAuthentication"),
+    ("AuthorizationPol", "AuthorizationPolicy"),
+];
 
 /// Reads every document of a file.
 pub(super) fn read_file(file: &SourceFile, read: &mut Read) {
@@ -79,8 +82,10 @@ fn read_document(file: &Arc<str>, document: Document<'_>, read: &mut Read) {
                 line: error.place.line,
                 column: error.place.column,
             };
-            if document.text.contains(POLICY_WORD) {
-                read.nameless_policies.push(source.clone());
+            for (word, kind) in POLICY_WORDS {
+                if document.text.contains(word) {
+                    read.nameless_policies.push((kind, source.clone()));
+                }
             }
             read.add_nameless(source.clone());
             read.diagnostics
@@ -120,8 +125,16 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
             read.add_good(id, Stored { source, checked });
         }
         Outcome::Good(id, checked) => {
-            if let Checked::PeerAuthentication(policy) = checked {
-                read.broken_policies.entry(id.clone()).or_insert(policy);
+            match checked {
+                Checked::PeerAuthentication(policy) => {
+                    read.broken_policies.entry(id.clone()).or_insert(policy);
+                }
+                Checked::AuthorizationPolicy(policy) => {
+                    read.broken_authorization
+                        .entry(id.clone())
+                        .or_insert(policy);
+                }
+                _ => {}
             }
             read.bad.entry(id).or_insert(source);
         }
@@ -129,10 +142,12 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
             read.bad.entry(id).or_insert(source);
         }
         Outcome::Bad(None) => {
-            let kind = node.get("kind").map(|kind| &kind.value);
-            if matches!(kind, Some(yaml::Value::Scalar(text)) if text.text.starts_with(POLICY_WORD))
-            {
-                read.nameless_policies.push(source.clone());
+            let said = node.get("kind").map(|kind| &kind.value);
+            if let Some(yaml::Value::Scalar(text)) = said {
+                let meant = |(word, _): &&(&str, _)| text.text.starts_with(word);
+                if let Some((_, kind)) = POLICY_WORDS.iter().find(meant) {
+                    read.nameless_policies.push((kind, source.clone()));
+                }
             }
             read.add_nameless(source);
         }
@@ -223,6 +238,9 @@ fn id(kind: &Kind, meta: &Meta) -> ResourceId {
 /// One line a kind: as written, then checked.
 fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Checked> {
     match kind {
+        "AuthorizationPolicy" => Some(Checked::AuthorizationPolicy(
+            authorization::authorization_policy(meta, fields, report).into(),
+        )),
         "ConfigMap" => config::config_map(meta, fields, report),
         "Deployment" => {
             pod::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))

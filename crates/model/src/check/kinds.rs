@@ -31,6 +31,10 @@ const fn kind(name: &'static str, api_versions: &'static [&'static str]) -> Kind
 
 /// Every kind that is read.
 pub(super) const KINDS: &[Kind] = &[
+    kind(
+        "AuthorizationPolicy",
+        &["security.istio.io/v1", "security.istio.io/v1beta1"],
+    ),
     kind("ConfigMap", CORE),
     kind("Deployment", &["apps/v1"]),
     kind("DestinationRule", NETWORKING),
@@ -77,7 +81,6 @@ pub(super) enum Unread {
 
 /// Every kind that is known and not read.
 pub(super) const UNREAD: &[(&str, Unread)] = &[
-    ("AuthorizationPolicy", Unread::NotYetSecurity),
     ("RequestAuthentication", Unread::NotYetSecurity),
     ("NetworkPolicy", Unread::NotYetSecurity),
     ("BackendTLSPolicy", Unread::NotYetSecurity),

@@ -18,10 +18,10 @@ pub(super) fn keep(read: &mut Read, previous: &Resources) {
             .get(id)
             .or_else(|| read.nameless.get(&stored.source.file));
         if let Some(place) = place.cloned() {
-            if id.kind == "PeerAuthentication" && !read.bad.contains_key(id) {
-                // Then this is the policy that has lost its name.
+            if !read.bad.contains_key(id) {
+                // If it is a policy, this is the one that has lost its name.
                 read.nameless_policies
-                    .retain(|source| source.file != stored.source.file);
+                    .retain(|(kind, source)| *kind != id.kind || source.file != stored.source.file);
             }
             read.diagnostics.push(note(id, stored, place));
             read.good.insert(id.clone(), stored.clone());

@@ -1,5 +1,6 @@
-//! Fail closed: a PeerAuthentication that cannot be read and was never good is held as STRICT. What its author wanted to
-//! shut stays shut; what its author wanted to open opens when the text is right.
+//! Fail closed: a security policy that cannot be read and was never good is held shut. A PeerAuthentication is STRICT, an
+//! AuthorizationPolicy denies everything, for whom they were meant as far as that can be told. What its author wanted to
+//! open opens when the text is right.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,19 +8,25 @@ use std::sync::Arc;
 use super::ResourceId;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
+use crate::mesh::authorization::{Action, AuthorizationPolicy, PolicyTarget, Rule};
 use crate::mesh::{Mesh, MutualTlsMode, PeerAuthentication};
-use crate::names::ResourceName;
+use crate::names::{Namespace, ResourceName};
 use crate::source::Source;
+
+/// Name of the policy that stands for those without one.
+const NAMELESS: &str = "unreadable";
 
 /// Policies that could not be read.
 pub(super) struct Unreadable {
-    /// By name, as far as they could be read.
+    /// PeerAuthentications by name, as far as they could be read.
     pub(super) named: BTreeMap<ResourceId, Arc<PeerAuthentication>>,
-    /// Without a name.
-    pub(super) nameless: Vec<Source>,
+    /// AuthorizationPolicies by name, as far as they could be read.
+    pub(super) authorization: BTreeMap<ResourceId, Arc<AuthorizationPolicy>>,
+    /// Without a name, by kind.
+    pub(super) nameless: Vec<(&'static str, Source)>,
 }
 
-/// Puts a STRICT policy where there is no last good version. They are not among the mesh's resources, so that the next
+/// Puts shut policies where there is no last good version. They are not among the mesh's resources, so that the next
 /// reading does not take them for what was good.
 pub(super) fn shut(mesh: &mut Mesh, unreadable: Unreadable, diagnostics: &mut Vec<Diagnostic>) {
     let before = mesh.peer_authentications.len();
@@ -31,31 +38,40 @@ pub(super) fn shut(mesh: &mut Mesh, unreadable: Unreadable, diagnostics: &mut Ve
         let mut policy = PeerAuthentication::clone(&broken);
         policy.mode = Some(MutualTlsMode::Strict);
         policy.port_modes.clear();
-        let scope = if policy.name.namespace == root {
+        if policy.name.namespace == root {
             policy.selector = None;
-            "the whole mesh is".to_owned()
-        } else if policy.selector.is_some() {
-            format!(
-                "the workloads of `{}` that it selects are",
-                policy.name.namespace
-            )
-        } else {
-            format!("the namespace `{}` is", policy.name.namespace)
-        };
-        diagnostics.push(said(&policy.source, &id.to_string(), &scope));
+        }
+        let scope = scope(&policy.name.namespace, &root, policy.selector.is_some());
+        diagnostics.push(strict(&policy.source, &id.to_string(), &scope));
         mesh.peer_authentications.push(policy.into());
     }
-    for source in unreadable.nameless {
-        diagnostics.push(said(
-            &source,
-            "what may be a PeerAuthentication",
-            "the whole mesh is",
-        ));
+    for (id, broken) in unreadable.authorization {
+        // What aims at waypoints and gateways holds for nobody else, right or wrong.
+        let aside = matches!(broken.target, PolicyTarget::References(_));
+        if mesh.resources.contains_key(&id) || aside || broken.dry_run {
+            continue;
+        }
+        let selects = matches!(broken.target, PolicyTarget::Workloads(_));
+        let scope = scope(&broken.name.namespace, &root, selects);
+        diagnostics.push(denied(&broken.source, &id.to_string(), &scope));
+        deny(
+            mesh,
+            broken.name.clone(),
+            &broken.source,
+            broken.target.clone(),
+        );
+    }
+    for (kind, source) in unreadable.nameless {
+        let name = ResourceName::new(root.clone(), NAMELESS);
+        let what = format!("what may be {kind}");
+        if kind == "AuthorizationPolicy" {
+            diagnostics.push(denied(&source, &what, "the whole mesh"));
+            deny(mesh, name, &source, PolicyTarget::Everything);
+            continue;
+        }
+        diagnostics.push(strict(&source, &what, "the whole mesh"));
         mesh.peer_authentications.push(Arc::new(PeerAuthentication {
-            name: ResourceName {
-                namespace: root.clone(),
-                name: "unreadable".into(),
-            },
+            name,
             source,
             created: None,
             selector: None,
@@ -67,10 +83,47 @@ pub(super) fn shut(mesh: &mut Mesh, unreadable: Unreadable, diagnostics: &mut Ve
     mesh.peer_authentications.rotate_left(before);
 }
 
-fn said(source: &Source, what: &str, scope: &str) -> Diagnostic {
+/// For whom a policy is.
+fn scope(namespace: &Namespace, root: &Namespace, selects: bool) -> String {
+    match (namespace == root, selects) {
+        (true, false) => "the whole mesh".to_owned(),
+        (true, true) => "what it selects in the whole mesh".to_owned(),
+        (false, true) => format!("what it selects in `{namespace}`"),
+        (false, false) => format!("the namespace `{namespace}`"),
+    }
+}
+
+/// Denies everything.
+fn deny(mesh: &mut Mesh, name: ResourceName, source: &Source, target: PolicyTarget) {
+    let everything = Rule {
+        source: source.clone(),
+        from: Vec::new(),
+        to: Vec::new(),
+        when: Vec::new(),
+    };
+    let policy = AuthorizationPolicy {
+        name: name.clone(),
+        source: source.clone(),
+        target,
+        action: Action::Deny,
+        dry_run: false,
+        rules: vec![everything],
+    };
+    mesh.authorization_policies.insert(name, policy.into());
+}
+
+fn strict(source: &Source, what: &str, scope: &str) -> Diagnostic {
     let message = format!(
-        "{what} cannot be put into force because of its errors: until it is right, {scope} STRICT"
+        "{what} cannot be put into force because of its errors: until it is right, {scope} is STRICT"
     );
     Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message)
         .help("plaintext is refused there unless a narrower policy allows it")
+}
+
+fn denied(source: &Source, what: &str, scope: &str) -> Diagnostic {
+    let message = format!(
+        "{what} cannot be put into force because of its errors: until it is right, {scope} takes no calls"
+    );
+    Diagnostic::warning(codes::NOT_ENFORCED, source.clone(), message)
+        .help("every request and connection is denied there")
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::authorization::StringMatch;
 use crate::log_format::LogFormat;
 use crate::mesh::telemetry::{CustomTag, Share};
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName, TrustDomain};
@@ -42,6 +43,8 @@ pub struct MeshConfig {
     pub default_providers: DefaultProviders,
     /// Settings of every proxy (`defaultConfig`).
     pub proxy: ProxySettings,
+    /// How paths are written before policies compare them (`pathNormalization`).
+    pub path_normalization: PathNormalization,
     /// Providers by name; named by later resources.
     pub extension_providers: BTreeMap<Arc<str>, ExtensionProvider>,
 }
@@ -65,9 +68,24 @@ impl Default for MeshConfig {
             enable_tracing: true,
             default_providers: DefaultProviders::default(),
             proxy: ProxySettings::default(),
+            path_normalization: PathNormalization::Base,
             extension_providers: BTreeMap::new(),
         }
     }
+}
+
+/// How the path of a request is written before it is compared, and on its way to the application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PathNormalization {
+    /// As it came.
+    None,
+    /// RFC 3986: no `.` and `..`, unreserved characters decoded, `\` is `/`.
+    #[default]
+    Base,
+    /// That, and several `/` are one.
+    MergeSlashes,
+    /// Before that, `%2F` and `%5C` are decoded.
+    DecodeAndMergeSlashes,
 }
 
 /// How requests are retried.
@@ -144,6 +162,8 @@ pub struct ProxySettings {
     pub limits: ProxyLimits,
     /// `interceptionMode: TPROXY`: applications see their clients' addresses, unless their Pod says otherwise.
     pub keeps_source: bool,
+    /// Proxies in front of a proxy whose word in `x-forwarded-for` is believed (`gatewayTopology.numTrustedProxies`).
+    pub trusted_proxies: u32,
 }
 
 /// What a proxy carries at most; `None` leaves it to the proxy.
@@ -170,6 +190,7 @@ impl Default for ProxySettings {
             tracing: ProxyTracing::default(),
             limits: ProxyLimits::default(),
             keeps_source: false,
+            trusted_proxies: 0,
         }
     }
 }
@@ -200,7 +221,9 @@ pub enum Provider {
     OpenTelemetry(OpenTelemetryProvider),
     /// `prometheus`: metrics, which are scraped.
     Prometheus,
-    /// Nothing that telemetry can use.
+    /// `envoyExtAuthzHttp` and `envoyExtAuthzGrpc`: decides about requests.
+    ExtAuthz(ExtAuthzProvider),
+    /// Nothing that anybody can use.
     Other,
 }
 
@@ -239,6 +262,47 @@ pub struct AlsProvider {
     pub response_headers: Vec<Arc<str>>,
     /// Response trailers sent along, in lower case.
     pub response_trailers: Vec<Arc<str>>,
+}
+
+/// An external service that decides about requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtAuthzProvider {
+    /// Who is asked.
+    pub service: ProviderService,
+    /// How long an answer may take; `None` is the proxy's default.
+    pub timeout: Option<Duration>,
+    /// Whether requests pass while it cannot be asked.
+    pub fail_open: bool,
+    /// What clients are told when it cannot be asked; `None` is 403.
+    pub status_on_error: Option<u16>,
+    /// How it is asked.
+    pub transport: ExtAuthzTransport,
+}
+
+/// How an external service is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExtAuthzTransport {
+    /// `envoy.service.auth.v3.Authorization/Check`.
+    Grpc,
+    /// A request like the one that it is about.
+    Http(HttpAuthorizer),
+}
+
+/// What travels to an external service over HTTP, and back.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HttpAuthorizer {
+    /// Before the request's own path.
+    pub path_prefix: Arc<str>,
+    /// Headers of the request that it is told, besides those that it always is; in lower case.
+    pub request_headers: Vec<StringMatch>,
+    /// Headers that it is told whatever the request says; names in lower case.
+    pub additional_headers: Vec<(Arc<str>, Arc<str>)>,
+    /// Headers of its yes that the application is told.
+    pub upstream_on_allow: Vec<StringMatch>,
+    /// Headers of its no that the client is told.
+    pub downstream_on_deny: Vec<StringMatch>,
+    /// Headers of its yes that the client is told.
+    pub downstream_on_allow: Vec<StringMatch>,
 }
 
 /// A header sent to a collector.

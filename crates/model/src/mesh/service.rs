@@ -81,6 +81,12 @@ pub struct AddressRange {
     pub prefix: u8,
 }
 
+impl std::fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
 /// One port of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {

@@ -21,6 +21,7 @@ pub(crate) struct MeshConfig {
     pub(crate) access_log_file: Option<Text>,
     pub(crate) access_log_encoding: Option<Text>,
     pub(crate) access_log_format: Option<Text>,
+    pub(crate) path_normalization: Option<Text>,
     pub(crate) enable_tracing: Option<Spanned<bool>>,
     pub(crate) default_providers: DefaultProviders,
     pub(crate) proxy: Option<ProxySettings>,
@@ -38,6 +39,7 @@ pub(crate) struct ProxySettings {
     pub(crate) tracing: Option<ProxyTracing>,
     pub(crate) runtime_values: TextMap,
     pub(crate) interception_mode: Option<Text>,
+    pub(crate) trusted_proxies: Option<Spanned<i64>>,
 }
 
 /// `defaultProviders`.
@@ -108,7 +110,7 @@ const IGNORED: [&str; 19] = [
 ];
 
 /// Known, and they would change what is allowed, seen or routed.
-const NOT_YET: [&str; 11] = [
+const NOT_YET: [&str; 10] = [
     "caCertificates",
     "defaultDestinationRuleExportTo",
     "defaultServiceExportTo",
@@ -118,7 +120,6 @@ const NOT_YET: [&str; 11] = [
     "enableEnvoyAccessLogService",
     "hboneIdleTimeout",
     "meshMTLS",
-    "pathNormalization",
     "tlsDefaults",
 ];
 
@@ -147,6 +148,11 @@ impl MeshConfig {
             access_log_file: fields.text("accessLogFile"),
             access_log_encoding: fields.text("accessLogEncoding"),
             access_log_format: fields.text("accessLogFormat"),
+            path_normalization: fields.inner("pathNormalization").and_then(|mut inner| {
+                let mode = inner.text("normalization");
+                inner.finish();
+                mode
+            }),
             enable_tracing: fields.boolean("enableTracing"),
             default_providers: DefaultProviders::read(fields),
             proxy: fields.inner("defaultConfig").map(ProxySettings::read),
@@ -230,6 +236,13 @@ impl ProxySettings {
             tracing: fields.inner("tracing").map(ProxyTracing::read),
             runtime_values: fields.text_map("runtimeValues"),
             interception_mode: fields.text("interceptionMode"),
+            trusted_proxies: fields.inner("gatewayTopology").and_then(|mut topology| {
+                let number = topology.integer("numTrustedProxies");
+                // They speak of gateways, which are not there yet.
+                topology.not_yet(&["forwardClientCertDetails", "proxyProtocol"]);
+                topology.finish();
+                number
+            }),
         };
         fields.ignore(&[
             "binaryPath",
@@ -242,7 +255,6 @@ impl ProxySettings {
             "extraStatTags",
             "fileFlushInterval",
             "fileFlushMinSizeKb",
-            "gatewayTopology",
             "image",
             "meshId",
             "privateKeyProvider",

@@ -33,6 +33,15 @@ pub struct ProxyConfiguration {
     /// What the proxy carries at most, where its command line does not say.
     #[prost(message, optional, tag = "13")]
     pub limits: ::core::option::Option<Limits>,
+    /// Every AuthorizationPolicy that holds for this workload, with the version that belongs to this configuration: a proxy
+    /// obeys neither before it holds them all.
+    #[prost(message, repeated, tag = "14")]
+    pub authorization_policies: ::prost::alloc::vec::Vec<PolicyReference>,
+    #[prost(enumeration = "PathNormalization", tag = "15")]
+    pub path_normalization: i32,
+    /// Proxies in front of this one whose word in `x-forwarded-for` is believed; 0 believes nobody's.
+    #[prost(uint32, tag = "16")]
+    pub trusted_proxies: u32,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -42,6 +51,151 @@ impl ::prost::Name for ProxyConfiguration {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.ProxyConfiguration".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PolicyReference {
+    /// `namespace/name`, the resource name of the AuthorizationPolicy.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The version of that resource.
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+}
+impl ::prost::Name for PolicyReference {
+    const NAME: &'static str = "PolicyReference";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.PolicyReference".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.PolicyReference".into()
+    }
+}
+/// One policy, for every proxy that obeys it. Resource name: `namespace/name`. Texts are Istio's own (`abc*`, `*abc`, `*`);
+/// a service account has its namespace. A policy that a proxy cannot read denies everything there.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuthorizationPolicy {
+    #[prost(enumeration = "AuthorizationAction", tag = "1")]
+    pub action: i32,
+    /// It is counted and logged, and decides nothing.
+    #[prost(bool, tag = "2")]
+    pub dry_run: bool,
+    /// Of CUSTOM: the name of the external service.
+    #[prost(string, tag = "3")]
+    pub provider: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "4")]
+    pub rules: ::prost::alloc::vec::Vec<AuthorizationRule>,
+}
+impl ::prost::Name for AuthorizationPolicy {
+    const NAME: &'static str = "AuthorizationPolicy";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AuthorizationPolicy".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AuthorizationPolicy".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuthorizationRule {
+    #[prost(message, repeated, tag = "1")]
+    pub from: ::prost::alloc::vec::Vec<AuthorizationSource>,
+    #[prost(message, repeated, tag = "2")]
+    pub to: ::prost::alloc::vec::Vec<AuthorizationOperation>,
+    #[prost(message, repeated, tag = "3")]
+    pub when: ::prost::alloc::vec::Vec<AuthorizationCondition>,
+}
+impl ::prost::Name for AuthorizationRule {
+    const NAME: &'static str = "AuthorizationRule";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AuthorizationRule".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AuthorizationRule".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Matches {
+    #[prost(string, repeated, tag = "1")]
+    pub values: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "2")]
+    pub not_values: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for Matches {
+    const NAME: &'static str = "Matches";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Matches".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Matches".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthorizationSource {
+    #[prost(message, optional, tag = "1")]
+    pub principals: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "2")]
+    pub request_principals: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "3")]
+    pub namespaces: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "4")]
+    pub service_accounts: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "5")]
+    pub trust_domains: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "6")]
+    pub ip_blocks: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "7")]
+    pub remote_ip_blocks: ::core::option::Option<Matches>,
+}
+impl ::prost::Name for AuthorizationSource {
+    const NAME: &'static str = "AuthorizationSource";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AuthorizationSource".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AuthorizationSource".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthorizationOperation {
+    #[prost(message, optional, tag = "1")]
+    pub hosts: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "2")]
+    pub ports: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "3")]
+    pub methods: ::core::option::Option<Matches>,
+    #[prost(message, optional, tag = "4")]
+    pub paths: ::core::option::Option<Matches>,
+}
+impl ::prost::Name for AuthorizationOperation {
+    const NAME: &'static str = "AuthorizationOperation";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AuthorizationOperation".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AuthorizationOperation".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthorizationCondition {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub matches: ::core::option::Option<Matches>,
+}
+impl ::prost::Name for AuthorizationCondition {
+    const NAME: &'static str = "AuthorizationCondition";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AuthorizationCondition".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AuthorizationCondition".into()
     }
 }
 /// 0 = none.
@@ -644,6 +798,79 @@ impl ::prost::Name for RetryPolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.RetryPolicy".into()
+    }
+}
+/// How the path of a request is written before it is compared, and on its way to the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PathNormalization {
+    /// RFC 3986: `.` and `..` removed, unreserved characters decoded, `\` is `/`.
+    Base = 0,
+    /// As it came.
+    None = 1,
+    /// BASE, and several `/` are one.
+    MergeSlashes = 2,
+    /// Before that, `%2F` and `%5C` are decoded.
+    DecodeAndMergeSlashes = 3,
+}
+impl PathNormalization {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Base => "BASE",
+            Self::None => "NONE",
+            Self::MergeSlashes => "MERGE_SLASHES",
+            Self::DecodeAndMergeSlashes => "DECODE_AND_MERGE_SLASHES",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BASE" => Some(Self::Base),
+            "NONE" => Some(Self::None),
+            "MERGE_SLASHES" => Some(Self::MergeSlashes),
+            "DECODE_AND_MERGE_SLASHES" => Some(Self::DecodeAndMergeSlashes),
+            _ => None,
+        }
+    }
+}
+/// 0 is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum AuthorizationAction {
+    NoAction = 0,
+    Allow = 1,
+    Deny = 2,
+    Audit = 3,
+    Custom = 4,
+}
+impl AuthorizationAction {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::NoAction => "NO_ACTION",
+            Self::Allow => "ALLOW",
+            Self::Deny => "DENY",
+            Self::Audit => "AUDIT",
+            Self::Custom => "CUSTOM",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "NO_ACTION" => Some(Self::NoAction),
+            "ALLOW" => Some(Self::Allow),
+            "DENY" => Some(Self::Deny),
+            "AUDIT" => Some(Self::Audit),
+            "CUSTOM" => Some(Self::Custom),
+            _ => None,
+        }
     }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

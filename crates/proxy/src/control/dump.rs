@@ -55,6 +55,11 @@ pub(super) fn configuration(control: &Control) -> String {
             json!({"resource": &**name, "version": &*held.version, "ports": ports})
         })
         .collect();
+    let authorization: Vec<Value> = registry
+        .authorization
+        .versions()
+        .map(|(name, version)| json!({"resource": &**name, "version": &**version}))
+        .collect();
     let listeners: Vec<Value> = shared
         .sockets
         .entries
@@ -78,6 +83,7 @@ pub(super) fn configuration(control: &Control) -> String {
         "services": services,
         "workloads": workloads,
         "service_policies": policies,
+        "authorization_policies": authorization,
     }))
 }
 

@@ -8,7 +8,7 @@ use voile_model::mesh::telemetry::{Metric, Side, TagOverride};
 use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shape};
 
 use super::state::Control;
-use crate::worker::{Overload, ToWorker, WorkerFigures};
+use crate::worker::{AuthorizationFigures, Overload, ToWorker, WorkerFigures};
 
 /// How long a worker may take to answer a scrape before the page goes out without it.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -74,6 +74,7 @@ struct Totals {
     idle: u64,
     retries: u64,
     retries_over_budget: u64,
+    authorization: AuthorizationFigures,
 }
 
 impl Totals {
@@ -86,6 +87,7 @@ impl Totals {
         self.idle += figures.idle_upstreams;
         self.retries += figures.retries;
         self.retries_over_budget += figures.retries_over_budget;
+        self.authorization.add(&figures.authorization);
     }
 
     fn families(&self, scrape: &mut Scrape) {
@@ -99,6 +101,7 @@ impl Totals {
                 (side("upstream"), self.upstream as f64),
             ],
         });
+        self.authorization.families(scrape);
         let mut single = |name, kind, help, value: u64| {
             scrape.family(Family::single(name, kind, help, value as f64));
         };
@@ -138,6 +141,39 @@ impl Totals {
             "Retries not made because the destination's retry budget was used up.",
             self.retries_over_budget,
         );
+    }
+}
+
+impl AuthorizationFigures {
+    fn add(&mut self, more: &Self) {
+        self.allowed += more.allowed;
+        self.denied += more.denied;
+        self.revoked += more.revoked;
+        self.would_allow += more.would_allow;
+        self.would_deny += more.would_deny;
+    }
+
+    fn families(self, scrape: &mut Scrape) {
+        let verdict = |word: &str| vec![("verdict", word.to_owned())];
+        scrape.family(Family {
+            name: "voile_authorization_total",
+            kind: "counter",
+            help: "Connections and requests judged by AuthorizationPolicies; revoked are those cut while under way.",
+            samples: vec![
+                (verdict("allowed"), self.allowed as f64),
+                (verdict("denied"), self.denied as f64),
+                (verdict("revoked"), self.revoked as f64),
+            ],
+        });
+        scrape.family(Family {
+            name: "voile_authorization_dry_run_total",
+            kind: "counter",
+            help: "What dry-run AuthorizationPolicies would have done.",
+            samples: vec![
+                (verdict("allowed"), self.would_allow as f64),
+                (verdict("denied"), self.would_deny as f64),
+            ],
+        });
     }
 }
 

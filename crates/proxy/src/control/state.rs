@@ -93,6 +93,7 @@ pub(super) struct Control {
     workload_uid: Option<Arc<str>>,
     pub(super) destinations: Destinations,
     policies: BTreeSet<Arc<str>>,
+    authorization: BTreeSet<Arc<str>>,
     strangers: HashMap<IpAddr, Option<Option<Peer>>>,
     strangers_by_age: VecDeque<IpAddr>,
 }
@@ -133,6 +134,7 @@ impl Control {
             workload_uid: None,
             destinations: Destinations::default(),
             policies: BTreeSet::new(),
+            authorization: BTreeSet::new(),
             strangers: HashMap::new(),
             strangers_by_age: VecDeque::new(),
         }
@@ -145,6 +147,7 @@ impl Control {
     /// After a response: asks for what the configuration now speaks of, and publishes if the state is closed and new.
     pub(super) fn publish(&mut self) {
         self.subscribe();
+        self.subscribe_authorization();
         self.shared().registry.forget_names();
         self.answer_strangers();
         self.answer_destinations();
@@ -220,6 +223,32 @@ impl Control {
         self.policies = policies;
         self.subscribed = wanted;
         self.workload_uid = uid;
+    }
+
+    /// Asks for the policies that the configuration now names. Those it names no longer are let go of by the removal that
+    /// the control plane tells of them.
+    fn subscribe_authorization(&mut self) {
+        let wanted: BTreeSet<Arc<str>> = {
+            let shared = self.shared();
+            let references = shared.registry.authorization_wanted().iter();
+            references.map(|wanted| wanted.name.clone()).collect()
+        };
+        let kind = type_url::AUTHORIZATION_POLICY;
+        let new: Vec<_> = wanted.difference(&self.authorization).cloned().collect();
+        let gone: Vec<_> = self.authorization.difference(&wanted).cloned().collect();
+        if !new.is_empty() && self.client.subscribe(kind, new).is_err() {
+            tracing::error!(
+                "the configuration names more policies than one proxy may ask for: it is not obeyed"
+            );
+        }
+        if !gone.is_empty() {
+            self.client.unsubscribe(kind, gone.iter().cloned());
+            let mut shared = self.shared();
+            for name in &gone {
+                shared.registry.forget_authorization(name);
+            }
+        }
+        self.authorization = wanted;
     }
 
     /// Whom handshakes believe: the configuration's trust domain and its other names.

@@ -20,6 +20,8 @@ struct Shared {
     close_idle: Cell<bool>,
     /// How often idle connections were asked to leave although nothing drains.
     retired: Cell<u32>,
+    /// How often what was let in was to be judged again.
+    judged: Cell<u32>,
     waiting: RefCell<Slab<Waker>>,
 }
 
@@ -55,6 +57,19 @@ impl Drain {
             .retired
             .set(self.shared.retired.get().wrapping_add(1));
         self.wake();
+    }
+
+    /// Everything in flight asks its role whether it may go on.
+    pub fn judge_again(&self) {
+        self.shared
+            .judged
+            .set(self.shared.judged.get().wrapping_add(1));
+        self.wake();
+    }
+
+    /// Changes when everything in flight is judged again.
+    pub(crate) fn judgements(&self) -> u32 {
+        self.shared.judged.get()
     }
 
     /// Changes when idle connections are asked to leave.

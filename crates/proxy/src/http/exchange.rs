@@ -17,7 +17,9 @@ use super::flight::{Client, Flight, Landing};
 use super::head::{Head, is_grpc};
 use super::io::Io;
 use super::reply::Reply;
-use super::role::{ConnectFailure, Exchange, Grpc, HttpRole, ResponseFlag, Route, UpstreamHttp};
+use super::role::{
+    ConnectFailure, DENIED, Exchange, Grpc, HttpRole, REVOKED, ResponseFlag, Route, UpstreamHttp,
+};
 use super::tunnel::Direction;
 use super::upload::Upload;
 use super::upstream::Upstream;
@@ -205,6 +207,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 desk.to_upstream.clear();
                 let observer = route.observer.as_deref();
                 let edit = RequestEdit {
+                    path: route.path.as_deref(),
                     default_authority: route.default_authority.as_deref().or(Some(NO_AUTHORITY)),
                     add: observer.map_or(&[], |observer| observer.adds()),
                     leave_out: observer.map_or(&[], |observer| observer.leaves_out()),
@@ -544,7 +547,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             retry: route.retry.as_deref(),
             observer: route.observer.as_deref(),
         };
-        let retiring = self.retiring;
+        let (role, retiring) = (self.role, self.retiring);
         let mut flight = Flight {
             upload,
             download,
@@ -555,6 +558,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             waiting_since: None,
         };
         poll_fn(|cx| {
+            let head = || Head::Http1(desk.request.head(client.input.filled()));
+            if role.is_revoked(&route.ticket, head) {
+                return Poll::Ready(Landing::Revoked);
+            }
             let last = retiring || worker.drain.is_draining();
             flight.terms.persist = facts.keep_alive && !last;
             flight.poll(cx, &mut client, desk, &worker.buffers, &worker.timeouts)
@@ -600,6 +607,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             Landing::Idle => {
                 Local::new(408, ResponseFlag::StreamIdleTimeout, "stream_idle_timeout")
             }
+            Landing::Revoked => Local {
+                reason: DENIED,
+                ..Local::new(403, ResponseFlag::Unauthorized, REVOKED)
+            },
             Landing::Upstream(DownloadError::Head(reject)) => {
                 Local::new(502, ResponseFlag::UpstreamProtocolError, reject.reason())
             }
@@ -654,10 +665,15 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         input.start = upload.end();
         let mut up = Direction::new(Some(input));
         let mut down = Direction::new(download.take_buffer());
-        let (client, timer) = (&mut self.stream, &mut self.timer);
+        let (client, timer, role) = (&mut self.stream, &mut self.timer, self.role);
         let limit = self.worker.timeouts.tunnel_idle;
         let mut quiet = (Instant::now(), 0);
+        let mut revoked = false;
         let result = poll_fn(|cx| {
+            if role.is_revoked(&route.ticket, || Head::Http1(desk.request.head(&head))) {
+                revoked = true;
+                return Poll::Ready(Err(std::io::ErrorKind::PermissionDenied.into()));
+            }
             let sent = up.poll(cx, &buffers, client, &mut upstream)?;
             let received = down.poll(cx, &buffers, &mut upstream, client)?;
             if sent.is_ready() && received.is_ready() {
@@ -681,6 +697,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         up.give_back(&buffers);
         down.give_back(&buffers);
         tally.details = "tunnel";
+        if revoked {
+            (tally.flag, tally.details) = (ResponseFlag::Unauthorized, REVOKED);
+        }
         (tally.request_body, tally.response_body) = (up.bytes, down.bytes);
         let work = Work {
             input: buffers.take(),

@@ -29,6 +29,8 @@ pub(crate) enum Landing {
     Idle,
     /// The upstream did not begin its answer in time.
     Timeout,
+    /// What was let in may go on no longer.
+    Revoked,
 }
 
 /// The client's side of an exchange, which outlives a retry on another upstream connection.

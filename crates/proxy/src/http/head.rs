@@ -43,6 +43,14 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// The method as HTTP/1.1 would say it: a WebSocket over HTTP/2 begins with GET, too (RFC 8441).
+    pub fn method_meant(&self) -> &'a str {
+        match self {
+            Self::Http2(head) if crate::http2::is_extended_connect(head) => "GET",
+            _ => self.method(),
+        }
+    }
+
     /// Path and query, also of an absolute target; `*` for OPTIONS on the whole server, `/` where there is none.
     pub fn path_and_query(&self) -> &'a str {
         match self {

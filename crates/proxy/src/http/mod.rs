@@ -26,8 +26,9 @@ pub use drain::Drain;
 pub use head::{Head, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
-pub(crate) use role::UNREACHED;
 pub use role::{
-    ConnectFailure, Exchange, Grpc, HttpRole, Observe, Refusal, ResponseFlag, Route, UpstreamHttp,
+    ConnectFailure, DENIED, Exchange, Grpc, HttpRole, Observe, Refusal, ResponseFlag, Route,
+    UpstreamHttp,
 };
+pub(crate) use role::{REVOKED, UNREACHED};
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

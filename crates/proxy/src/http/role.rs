@@ -61,6 +61,13 @@ pub trait HttpRole: Sized {
         None
     }
 
+    /// Whether leave was taken back from an exchange that is under way: asked whenever it moves, and when
+    /// [`super::Drain::judge_again`] was said. It ends then; as if it had been refused, where nothing was answered yet.
+    fn is_revoked<'h>(&self, ticket: &Self::Ticket, head: impl FnOnce() -> Head<'h>) -> bool {
+        let _ = (ticket, head);
+        false
+    }
+
     /// Whether the client is a verified sidecar of the mesh, which understands that a request was not processed.
     fn serves_sidecar(&self) -> bool {
         false
@@ -91,6 +98,8 @@ pub struct Route<R: HttpRole> {
     pub upstream: UpstreamHttp,
     /// The authority to send when the request names none, which only HTTP/1.0 allows.
     pub default_authority: Option<Rc<str>>,
+    /// Path and query to send on instead of those that came.
+    pub path: Option<Box<str>>,
     /// Who edits and watches this request for logs and spans; none costs nothing.
     pub observer: Option<Rc<dyn Observe>>,
     /// Whether a verified sidecar answers, whose word that it did nothing is believed.
@@ -108,6 +117,7 @@ impl<R: HttpRole> Route<R> {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             upstream: UpstreamHttp::Http1,
             default_authority: None,
+            path: None,
             observer: None,
             to_sidecar: false,
             retry: None,
@@ -124,6 +134,8 @@ impl<R: HttpRole> Route<R> {
             upstream: self.upstream,
             observer: self.observer.clone(),
             default_authority: self.default_authority.clone(),
+            // Written already, in the head that is carried.
+            path: None,
             to_sidecar: self.to_sidecar,
             retry: self.retry.clone(),
             ticket: self,
@@ -189,6 +201,11 @@ pub struct ConnectFailure {
     /// For logs: [`UNREACHED`], and in braces why, if more is known.
     pub details: &'static str,
 }
+
+/// What the client of a revoked exchange is told, and whoever is denied: Envoy's words.
+pub const DENIED: &str = "RBAC: access denied";
+/// How a revoked exchange ended, in the log.
+pub(crate) const REVOKED: &str = "rbac_access_denied_permit_revoked";
 
 /// How details begin when no attempt reached anybody.
 pub(crate) const UNREACHED: &str = "upstream_connection_failure";

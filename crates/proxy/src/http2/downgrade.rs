@@ -61,6 +61,11 @@ impl<R: HttpRole> HttpRole for Translated<R> {
         Some(pause)
     }
 
+    fn is_revoked<'h>(&self, ticket: &Route<R>, _: impl FnOnce() -> Head<'h>) -> bool {
+        let head = || Head::Http2(&self.parts);
+        self.role.is_revoked(&ticket.ticket, head)
+    }
+
     fn serves_sidecar(&self) -> bool {
         self.role.serves_sidecar()
     }
@@ -105,7 +110,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         &parts,
         key.as_deref(),
         chunked,
-        route.default_authority.as_deref(),
+        (route.default_authority.as_deref(), route.path.as_deref()),
     );
     let caller = Caller {
         body,
@@ -144,7 +149,7 @@ fn request_head(
     parts: &Fields,
     websocket_key: Option<&str>,
     chunked: bool,
-    default_authority: Option<&str>,
+    (default_authority, path): (Option<&str>, Option<&str>),
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     let method = match websocket_key {
@@ -161,7 +166,7 @@ fn request_head(
         &[
             method,
             " ",
-            head.path_and_query(),
+            path.unwrap_or_else(|| head.path_and_query()),
             " HTTP/1.1\r\nhost: ",
             authority,
             "\r\n",

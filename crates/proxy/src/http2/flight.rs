@@ -14,7 +14,7 @@ use super::pump::{Broken, Cause, Pump, Replay, reason};
 use super::stream::{Call, Tally};
 use crate::http::HttpTimeouts;
 use crate::http::timer::Timer;
-use crate::http::{Observe, ResponseFlag};
+use crate::http::{DENIED, Observe, REVOKED, ResponseFlag};
 
 /// How a stream ended that did not end well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(crate) enum Landing {
     Idle,
     /// The upstream did not answer in time.
     Timeout,
+    /// What was let in may go on no longer.
+    Revoked,
 }
 
 pub(crate) fn client_gone(cause: Cause, tally: &mut Tally) {
@@ -260,12 +262,17 @@ impl<'a> Flight<'a> {
             }
             failure => {
                 let (status, flag, details, reason) = own_words(failure);
+                let told = if failure == Landing::Revoked {
+                    DENIED
+                } else {
+                    details
+                };
                 self.up.sink().send_reset(reason);
                 if answered {
                     reset_client(reason);
                     (tally.flag, tally.details) = (flag, details);
                 } else {
-                    call.answer(status, flag, details, details, tally);
+                    call.answer(status, flag, details, told, tally);
                 }
             }
         }
@@ -297,6 +304,7 @@ fn own_words(failure: Landing) -> (u16, ResponseFlag, &'static str, Reason) {
             "stream_idle_timeout",
             Reason::CANCEL,
         ),
+        Landing::Revoked => (403, Flag::Unauthorized, REVOKED, Reason::CANCEL),
         Landing::Upstream(_) | Landing::Client(_) | Landing::Done => (
             503,
             Flag::UpstreamConnectionTermination,

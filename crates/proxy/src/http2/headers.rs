@@ -61,17 +61,18 @@ fn is_authority(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(plain)
 }
 
-/// The request that goes on over HTTP/2, in `out`. `default_authority` is for a request that names none.
+/// The request that goes on over HTTP/2, in `out`. `default_authority` is for a request that names none; `path`
+/// goes on instead of the one that came.
 pub(crate) fn forward_request(
     head: &Fields,
     observer: Option<&dyn Observe>,
-    default_authority: Option<&str>,
+    (default_authority, path): (Option<&str>, Option<&str>),
     out: &mut Fields,
 ) {
     let host = || std::str::from_utf8(head.get("host")?).ok();
     let authority = head.authority().or_else(host).or(default_authority);
     out.push(":method", head.method().as_bytes());
-    if let Some(path) = head.path() {
+    if let Some(path) = path.or_else(|| head.path()) {
         out.push(":scheme", head.scheme().unwrap_or("http").as_bytes());
         out.push(":path", path.as_bytes());
     }

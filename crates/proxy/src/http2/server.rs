@@ -105,6 +105,7 @@ pub async fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
         wire,
         session: Rc::default(),
         listening: None,
+        judged: worker.drain.judgements(),
         timer: Timer::default(),
         began: Instant::now(),
         stuck: None,
@@ -119,6 +120,8 @@ struct Serving<'a, S: Io, R: HttpRole> {
     wire: Wire<S>,
     session: Rc<Session>,
     listening: Option<Listening>,
+    /// The drain's judgements when the streams last heard of one.
+    judged: u32,
     timer: Timer,
     began: Instant,
     /// Since when the client has taken nothing of what we have for it.
@@ -147,6 +150,10 @@ impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
         match &self.listening {
             Some(listening) => listening.refresh(cx),
             None => self.listening = Some(self.worker.drain.listen(cx)),
+        }
+        if self.judged != self.worker.drain.judgements() {
+            self.judged = self.worker.drain.judgements();
+            self.link.borrow().wake_streams();
         }
         loop {
             if self.worker.drain.is_draining() {

@@ -209,8 +209,8 @@ async fn forward<R: HttpRole + 'static>(
         }
         let empty = body.as_ref().is_some_and(RecvStream::is_end_stream);
         let mut request = call.respond.block();
-        let default_authority = route.default_authority.as_deref();
-        headers::forward_request(parts, observer, default_authority, &mut request);
+        let edit = (route.default_authority.as_deref(), route.path.as_deref());
+        headers::forward_request(parts, observer, edit, &mut request);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
             lease.spoiled();
@@ -237,7 +237,13 @@ async fn forward<R: HttpRole + 'static>(
         };
         let mut flight = Flight::new(up, &mut replay, response, worker.timeouts, call.started);
         flight.observer = observer;
-        let landing = poll_fn(|cx| flight.poll(cx, call, tally)).await;
+        let landing = poll_fn(|cx| {
+            if role.is_revoked(&route.ticket, || Head::Http2(parts)) {
+                return Poll::Ready(Landing::Revoked);
+            }
+            flight.poll(cx, call, tally)
+        });
+        let landing = landing.await;
         let failed = failure(landing, &lease);
         if let Some(failed) = failed.filter(|_| flight.is_held()) {
             let harmless = failed.is_harmless(call.idempotent) && tally.attempts < MAX_ATTEMPTS;
@@ -266,7 +272,11 @@ fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
             lease.spoiled();
             None
         }
-        Landing::Done | Landing::Client(_) | Landing::Idle | Landing::Timeout => None,
+        Landing::Done
+        | Landing::Client(_)
+        | Landing::Idle
+        | Landing::Timeout
+        | Landing::Revoked => None,
     }
 }
 

@@ -85,12 +85,13 @@ impl Drop for Parked<'_> {
 }
 
 impl Captured {
-    /// Obeys a plan: every live port follows it.
-    pub(crate) fn apply(&self, worker: &Worker, plan: Option<&CapturePlan>, renewed: bool) {
+    /// Obeys a plan: every live port follows it. Says whether any takes other connections than before.
+    pub(crate) fn apply(&self, worker: &Worker, plan: Option<&CapturePlan>, renewed: bool) -> bool {
+        let mut judge = false;
         let mut inbound = self.inbound.borrow_mut();
         inbound.retain(|to, held| match (plan, held.slot()) {
             (Some(plan), Some(slot)) => {
-                slot.follow(worker, &plan.inbound(*to), renewed);
+                judge |= slot.follow(worker, &plan.inbound(*to), renewed);
                 *held = hold(plan, *to, &slot);
                 true
             }
@@ -106,6 +107,14 @@ impl Captured {
             }
         }
         *self.plan.borrow_mut() = plan.cloned();
+        judge
+    }
+
+    /// Has what was let in judged again.
+    pub(crate) fn judge_again(&self) {
+        let inbound = self.inbound.borrow();
+        let slots = inbound.values().filter_map(Held::slot);
+        slots.for_each(|slot| slot.http.judge_again());
     }
 
     /// The answer about a destination; `None` lets it go, unless it is in use after all, and then it is asked for again.

@@ -21,6 +21,7 @@ use voile_transport::{
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::{Arrival, admit};
+use super::authorization::{self, Denied, Leave};
 use super::inbound_http::InboundRole;
 use super::late::{self, Ahead};
 use super::logged::{self, Downstream, TcpRecord};
@@ -29,7 +30,7 @@ use super::server_first::Place;
 use super::slots::InboundSlot;
 use super::stop::Stop;
 use super::{Conversation, Worker, count};
-use crate::http::serve_connection;
+use crate::http::{REVOKED, serve_connection};
 use crate::http2;
 
 /// What the bytes of an admitted connection are.
@@ -57,6 +58,8 @@ pub(crate) struct Caller {
     pub(crate) principal: String,
     pub(crate) suite: Option<CipherSuite>,
     pub(crate) remote: SocketAddr,
+    /// SNI.
+    pub(crate) server_name: Option<Box<str>>,
 }
 
 impl Caller {
@@ -100,28 +103,40 @@ async fn open(
         kind,
         ahead,
     } = identify(&worker, &slot, tcp, remote).await?;
-    let permit = match permit(&worker, &slot, &caller.arrival, remote) {
-        Ok(permit) => permit,
-        Err(denial) => {
+    let admitted = permit(&worker, &slot, &caller.arrival, remote);
+    let admitted = admitted.map_err(|why| ("refused_by_policy".to_owned(), why));
+    let leave = admitted.and_then(|permit| match kind {
+        // Each request asks for itself.
+        Kind::Http | Kind::Http2 => Ok(None),
+        Kind::Opaque => {
+            let denied = |denied: Denied| (denied.details, denied.reason);
+            let leave = authorization::connection(&worker, &slot, &caller, permit);
+            leave.map(Some).map_err(denied)
+        }
+    });
+    let leave = match leave {
+        Ok(leave) => leave,
+        Err((details, why)) => {
             let local = slot.plan.borrow().bind;
-            refused(&worker, &slot, &denial, caller.downstream(local));
+            refused(&worker, &slot, (&details, &why), caller.downstream(local));
             transport::refuse(stream, AlertDescription::AccessDenied).await;
             return None;
         }
     };
     // The engine opens connections of its own, per request; `ahead` is of use only to a relay.
-    Some(match kind {
-        Kind::Http => Box::pin(async move {
+    Some(match (kind, leave) {
+        (Kind::Opaque, Some(leave)) => Box::pin(relay(worker, slot, stream, ahead, caller, leave)),
+        (Kind::Opaque, None) => return None,
+        (Kind::Http, _) => Box::pin(async move {
             let engine = slot.http.engine();
             let role = InboundRole::new(worker, slot, caller);
             serve_connection(&engine, &role, stream, &[]).await;
         }),
-        Kind::Http2 => Box::pin(async move {
+        (Kind::Http2, _) => Box::pin(async move {
             let engine = slot.http.engine();
             let role = Rc::new(InboundRole::new(worker, slot, caller));
             http2::serve_connection(&engine, role, stream).await;
         }),
-        Kind::Opaque => Box::pin(relay(worker, slot, stream, ahead, caller, permit)),
     })
 }
 
@@ -143,11 +158,16 @@ fn permit(
 }
 
 /// The line of a connection that never got as far as a request.
-fn refused(worker: &Worker, slot: &InboundSlot, why: &str, downstream: Downstream<'_>) {
+fn refused(
+    worker: &Worker,
+    slot: &InboundSlot,
+    (details, why): (&str, &str),
+    downstream: Downstream<'_>,
+) {
     if logged::is_on(worker, Side::Server) {
         let record = TcpRecord {
             flags: "UAEX",
-            details: "refused_by_policy",
+            details,
             termination: why,
             cluster: &slot.cluster(),
             ..TcpRecord::new(Side::Server, downstream)
@@ -191,8 +211,10 @@ async fn identify(
     if detected == Detected::Undecided {
         if !protocol.is_http() {
             let permit = permit(worker, slot, &Arrival::Plaintext, remote).ok()?;
+            let leave = authorization::rehearse(worker, slot, &stranger(remote), permit);
+            let leave = leave.as_ref();
             (detected, ahead) =
-                late::detect(worker, slot, &mut tcp, &mut prefix, remote, &permit).await?;
+                late::detect(worker, slot, &mut tcp, &mut prefix, remote, leave).await?;
         } else if prefix.is_empty() {
             return None; // An HTTP client that has nothing to say has no claim to an answer.
         }
@@ -203,7 +225,11 @@ async fn identify(
             terminate(worker, slot, protocol, io, remote).await?
         }
         // TLS that is not ours belongs to the application, whatever the port says.
-        Detected::Tls(_) => plaintext(io, remote, Kind::Opaque),
+        Detected::Tls(hello) => {
+            let mut opaque = plaintext(io, remote, Kind::Opaque);
+            opaque.caller.server_name = hello.server_name.map(Into::into);
+            opaque
+        }
         Detected::Http1 if protocol == Protocol::Auto => plaintext(io, remote, Kind::Http),
         Detected::Http2 if protocol == Protocol::Auto || protocol.is_http() => {
             plaintext(io, remote, Kind::Http2)
@@ -269,16 +295,21 @@ fn patience(worker: &Worker, slot: &InboundSlot, protocol: Protocol) -> Duration
     }
 }
 
-fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
-    let caller = Caller {
+/// Somebody in plaintext.
+fn stranger(remote: SocketAddr) -> Caller {
+    Caller {
         arrival: Arrival::Plaintext,
         principal: String::new(),
         suite: None,
         remote,
-    };
+        server_name: None,
+    }
+}
+
+fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
     Identified {
         stream: Stream::Tcp(io),
-        caller,
+        caller: stranger(remote),
         kind,
         ahead: None,
     }
@@ -329,6 +360,7 @@ async fn terminate(
         (Inner::Opaque, _) => Kind::Opaque,
     };
     let suite = stream.cipher_suite();
+    let server_name = stream.server_name().map(Into::into);
     Some(Identified {
         stream,
         caller: Caller {
@@ -336,20 +368,21 @@ async fn terminate(
             principal: identity.to_string(),
             arrival: Arrival::MutualTls(identity),
             remote,
+            server_name,
         },
         kind,
         ahead: None,
     })
 }
 
-/// Relays to the application. Asks for the permit, so that nobody gets here without.
+/// Relays to the application. Asks for leave, so that nobody gets here without.
 async fn relay(
     worker: Rc<Worker>,
     slot: Rc<InboundSlot>,
     stream: Stream,
     ahead: Option<Ahead>,
     caller: Caller,
-    _permit: Permit,
+    leave: Leave,
 ) {
     let (worker, slot) = (&worker, &slot);
     let (start, started) = (SystemTime::now(), Instant::now());
@@ -364,6 +397,7 @@ async fn relay(
             Box::pin(transport::connect(endpoint, origin, limit)).await
         }
     };
+    let mut details = "";
     let (moved, flags, failure, upstream_local) = match connected {
         Err(error) => {
             transport::reset(stream.tcp());
@@ -380,10 +414,22 @@ async fn relay(
             };
             let upstream = Stream::Tcp(upstream.into());
             let idle = worker.settings.borrow().idle_timeout;
-            let stop = either(&revoked, &worker.stop);
+            let lost = leave.lost(worker, slot, &caller);
+            let mut revoked_by_policy = false;
+            let stop = async {
+                tokio::select! {
+                    () = either(&revoked, &worker.stop) => {}
+                    () = lost => revoked_by_policy = true,
+                }
+            };
             let outcome = transport::relay(stream, upstream, idle, stop).await;
             let moved = (outcome.received, outcome.sent);
-            (moved, flags(&outcome.end), String::new(), upstream_local)
+            let flags = match revoked_by_policy {
+                true => "UAEX",
+                false => flags(&outcome.end),
+            };
+            details = if revoked_by_policy { REVOKED } else { "" };
+            (moved, flags, String::new(), upstream_local)
         }
     };
     let (received, sent) = moved;
@@ -396,6 +442,7 @@ async fn relay(
             start,
             duration: started.elapsed(),
             flags,
+            details,
             failure: &failure,
             received,
             sent,

@@ -13,9 +13,10 @@ use voile_telemetry::{GRPC, HTTP, SeriesId};
 use voile_traffic::Attempt;
 use voile_transport::{self as transport, Stream};
 
-use voile_xds::wire::Protocol;
+use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::{Admission, Arrival};
+use super::authorization::{self, Denied, Leave};
 use super::counted;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
@@ -62,7 +63,9 @@ impl Hash for ApplicationKey {
 pub(crate) struct InboundTicket {
     _admitted: Option<Admitted>,
     /// Only a refused request has none.
-    _permit: Option<Rc<Permit>>,
+    leave: Option<Leave>,
+    /// Why it was refused, where the engine has no word for it.
+    denied: Option<Box<Denied>>,
     notes: Option<Rc<Notes>>,
 }
 
@@ -79,6 +82,26 @@ impl InboundRole {
             grpc: Cell::new(None),
             authority,
         }
+    }
+
+    /// Whether the request may go on, by peer authentication and then by the policies; and the path it goes on with, if
+    /// that is not the one that came.
+    fn leave(&self, mode: MutualTls, head: &Head<'_>) -> Result<(Leave, Option<Box<str>>), Denied> {
+        let permit = self.admitted(mode)?;
+        authorization::request(&self.worker, &self.slot, &self.caller, head, permit)
+    }
+
+    fn admitted(&self, mode: MutualTls) -> Result<Rc<Permit>, Denied> {
+        let refused = |reason: String| Denied {
+            details: "refused_by_policy".to_owned(),
+            reason,
+        };
+        let trust = self.worker.trust.borrow();
+        let Some(trust) = trust.as_ref() else {
+            return Err(refused("no trust domain yet".to_owned()));
+        };
+        let permit = self.admission.permit(mode, trust);
+        permit.map_err(|denial| refused(denial.to_string()))
     }
 
     /// Where this caller's requests are counted; looked up anew when the series expired meanwhile.
@@ -109,6 +132,17 @@ pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
     }
 }
 
+fn refusal(denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
+    let mut refusal = Refusal::new(403, ResponseFlag::Unauthorized, denied.reason.clone());
+    refusal.ticket = Some(InboundTicket {
+        leave: None,
+        denied: Some(denied.into()),
+        _admitted: None,
+        notes,
+    });
+    refusal
+}
+
 /// Most attempts to hand a request to an application that closes connections before it takes anything: Istio's for inbound.
 const MAX_INBOUND_ATTEMPTS: u32 = 3;
 
@@ -123,37 +157,24 @@ impl HttpRole for InboundRole {
             (plan.mutual_tls, plan.protocol)
         };
         let notes = Notes::begin(&self.worker, Side::Server, head);
-        let refused = |reason: String| {
-            let mut refusal = Refusal::new(403, ResponseFlag::Unauthorized, reason);
-            let notes = notes.clone();
-            refusal.ticket = notes.map(|notes| InboundTicket {
-                _permit: None,
+        let (leave, path) = match self.leave(mode, head) {
+            Ok(leave) => leave,
+            Err(denied) => return Err(refusal(denied, notes)),
+        };
+        let admitted = self.worker.admit(None);
+        let admitted = admitted.map_err(|mut refusal: Refusal<Self>| {
+            refusal.ticket = notes.clone().map(|notes| InboundTicket {
+                leave: None,
+                denied: None,
                 _admitted: None,
                 notes: Some(notes),
             });
             refusal
-        };
-        let trust = self.worker.trust.borrow();
-        let Some(trust) = trust.as_ref() else {
-            return Err(refused("no trust domain yet".to_owned()));
-        };
-        let permit = self.admission.permit(mode, trust);
-        let permit = permit.map_err(|denial| refused(denial.to_string()))?;
-        let admitted = self
-            .worker
-            .admit(None)
-            .map_err(|mut refusal: Refusal<Self>| {
-                let notes = notes.clone();
-                refusal.ticket = notes.map(|notes| InboundTicket {
-                    _permit: None,
-                    _admitted: None,
-                    notes: Some(notes),
-                });
-                refusal
-            })?;
+        })?;
         let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
         let ticket = InboundTicket {
-            _permit: Some(permit),
+            leave: Some(leave),
+            denied: None,
             _admitted: Some(admitted),
             notes,
         };
@@ -163,6 +184,7 @@ impl HttpRole for InboundRole {
         };
         let mut route = Route::new(key, ticket);
         route.observer = observer;
+        route.path = path;
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(protocol, head);
         if !head.has_authority() && !self.authority.is_empty() {
@@ -191,6 +213,24 @@ impl HttpRole for InboundRole {
         (closed && made < MAX_INBOUND_ATTEMPTS).then_some(Duration::ZERO)
     }
 
+    fn is_revoked<'h>(&self, ticket: &InboundTicket, head: impl FnOnce() -> Head<'h>) -> bool {
+        let Some(leave) = &ticket.leave else {
+            return false;
+        };
+        if leave.stands(&self.worker) {
+            return false;
+        }
+        let mode = self.slot.plan.borrow().mutual_tls;
+        let holds = self.admitted(mode).and_then(|_| {
+            authorization::judge_request(&self.worker, &self.slot, &self.caller, &head())
+        });
+        match holds {
+            Ok(_) => leave.renew(&self.worker),
+            Err(_) => authorization::count_revoked(&self.worker),
+        }
+        holds.is_err()
+    }
+
     fn serves_sidecar(&self) -> bool {
         matches!(self.caller.arrival, Arrival::MutualTls(_))
     }
@@ -215,6 +255,10 @@ impl HttpRole for InboundRole {
                     Known::Stranger | Known::Asked => None,
                 },
                 downstream: self.caller.downstream(plan.bind),
+                details: exchange
+                    .ticket
+                    .and_then(|ticket| ticket.denied.as_deref())
+                    .map(|denied| &*denied.details),
             };
             logged::http(&self.worker, Side::Server, &exchange, notes, &context);
         }

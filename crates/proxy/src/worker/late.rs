@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use voile_policy::Permit;
 use voile_transport::{
     self as transport, ConnectError, DETECTION_BUFFER, Detected, Opening, TLS_HANDSHAKE_RECORD,
     TLS_HANDSHAKE_TIMEOUT,
@@ -23,6 +22,7 @@ use voile_transport::{
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::Worker;
+use super::authorization::Leave;
 use super::inbound::either;
 use super::server_first::Place;
 use super::slots::InboundSlot;
@@ -30,15 +30,15 @@ use super::slots::InboundSlot;
 /// The application's connection, opened before it was known what for; or why there is none.
 pub(crate) type Ahead = Result<TcpStream, ConnectError>;
 
-/// Decides what the deadline did not. `None` when there is nobody left to serve. Asks for a permit: the application
-/// notices that somebody came.
+/// Decides what the deadline did not. `None` when there is nobody left to serve. Asks for leave, since the application
+/// notices that somebody came; without it the application is left alone until it is known who it is.
 pub(crate) async fn detect(
     worker: &Worker,
     slot: &InboundSlot,
     tcp: &mut TcpStream,
     prefix: &mut Vec<u8>,
     remote: SocketAddr,
-    _permit: &Permit,
+    leave: Option<&Leave>,
 ) -> Option<(Detected, Option<Ahead>)> {
     let (protocol, mode, endpoint, place) = {
         let plan = slot.plan.borrow();
@@ -48,7 +48,22 @@ pub(crate) async fn detect(
     let settings = worker.settings();
     let mut rest = Duration::ZERO;
     let mut ahead = None;
-    if prefix.is_empty() {
+    if prefix.is_empty() && leave.is_none() {
+        // The application is not to know of it; whoever speaks first, it is not the server.
+        let no_plaintext = slot.no_plaintext.borrow().clone();
+        let client_spoke = tokio::select! {
+            biased;
+            read = first_bytes(tcp, prefix) => read.ok()? > 0,
+            () = tokio::time::sleep(settings.idle_timeout) => return None,
+            () = either(&no_plaintext, &worker.stop) => return None,
+        };
+        if !client_spoke {
+            return None;
+        }
+        if protocol == Protocol::Auto {
+            rest = settings.detection_timeout;
+        }
+    } else if prefix.is_empty() {
         let connected =
             transport::connect(endpoint, worker.homeward(remote), settings.connect_timeout).await;
         let Ok(application) = &connected else {

@@ -140,6 +140,8 @@ pub(crate) struct HttpContext<'a> {
     pub(crate) operation: &'a dyn std::fmt::Display,
     pub(crate) peer: Option<&'a Peer>,
     pub(crate) downstream: Downstream<'a>,
+    /// How it ended, where the role knows better than the engine.
+    pub(crate) details: Option<&'a str>,
 }
 
 /// Request headers as they went on, and of the response what was remembered.
@@ -220,7 +222,7 @@ pub(crate) fn http<R: HttpRole>(
             .unwrap_or(SystemTime::UNIX_EPOCH),
         duration: exchange.duration,
         flags: exchange.flag.code(),
-        details: exchange.details,
+        details: context.details.unwrap_or(exchange.details),
         termination: "",
         upstream_failure: match unreached {
             Some("") => exchange.details,

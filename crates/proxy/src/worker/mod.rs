@@ -2,6 +2,7 @@
 //! message; a connection is one local task.
 
 mod admission;
+mod authorization;
 mod captured;
 mod ceiling;
 mod counted;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use authorization::Figures as AuthorizationFigures;
 use rustls::{ClientConfig, ServerConfig};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
@@ -38,6 +40,7 @@ use voile_policy::Trust;
 use voile_telemetry::{Peer, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
+use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, Refusal, clock};
 use crate::plan::{ListenerId, OutboundPlan, Plan, Settings, Target};
 use crate::recording::Recording;
@@ -140,6 +143,7 @@ pub(crate) struct WorkerFigures {
     pub(crate) idle_upstreams: u64,
     pub(crate) retries: u64,
     pub(crate) retries_over_budget: u64,
+    pub(crate) authorization: authorization::Figures,
 }
 
 /// Plain counters of one worker.
@@ -151,6 +155,7 @@ pub(crate) struct Counters {
     pub(crate) refused: Cell<u64>,
     pub(crate) retries: Cell<u64>,
     pub(crate) retries_over_budget: Cell<u64>,
+    pub(crate) authorization: authorization::Counters,
 }
 
 pub(crate) fn count(counter: &Cell<u64>) {
@@ -172,6 +177,12 @@ pub(crate) struct Worker {
     pub(crate) principal: RefCell<String>,
     pub(crate) recording: RefCell<Rc<Recording>>,
     pub(crate) random: RefCell<fastrand::Rng>,
+    /// What policies come to; none where there are none.
+    pub(crate) authorization: RefCell<Option<Authorization>>,
+    /// Changes whenever what was let in is to be judged again.
+    pub(crate) judgement: Cell<u32>,
+    /// Given, and replaced, at the same time: for those who wait.
+    pub(crate) judged: RefCell<Stop>,
     /// Given when the worker drains: listeners close, requests in flight finish.
     pub(crate) draining: Cell<bool>,
     /// Given when patience is over.
@@ -214,6 +225,9 @@ impl Worker {
             principal: RefCell::default(),
             recording: RefCell::new(Rc::new(Recording::new("".into()))),
             random: RefCell::new(fastrand::Rng::new()),
+            authorization: RefCell::default(),
+            judgement: Cell::new(0),
+            judged: RefCell::default(),
             draining: Cell::new(false),
             stop: Stop::default(),
             load,
@@ -318,11 +332,29 @@ impl Worker {
         }
     }
 
-    /// Replaces the trust only when it changed: connections compare it by place to know whether their permit stands.
-    fn believe(&self, trust: Trust) {
-        if self.trust.borrow().as_deref() != Some(&trust) {
+    /// Replaces the trust only when it changed: connections compare it by place to know whether their permit stands. Says
+    /// whether it did.
+    fn believe(&self, trust: Trust) -> bool {
+        let changed = self.trust.borrow().as_deref() != Some(&trust);
+        if changed {
             *self.trust.borrow_mut() = Some(Rc::new(trust));
         }
+        changed
+    }
+
+    /// Obeys other policies; says whether they are.
+    fn obey_policies(&self, policies: Option<&Authorization>) -> bool {
+        let changed = self.authorization.borrow().as_ref() != policies;
+        if changed {
+            *self.authorization.borrow_mut() = policies.cloned();
+        }
+        changed
+    }
+
+    /// Whatever was let in is judged again before it moves on.
+    fn judge_again(&self) {
+        self.judgement.set(self.judgement.get().wrapping_add(1));
+        self.judged.take().give();
     }
 
     fn become_principal(&self, principal: String) {
@@ -478,6 +510,7 @@ fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
         idle_upstreams: slots.idle_upstreams(),
         retries: worker.counters.retries.get(),
         retries_over_budget: worker.counters.retries_over_budget.get(),
+        authorization: worker.counters.authorization.figures(),
     }
 }
 

@@ -303,6 +303,7 @@ impl HttpRole for OutboundRole {
                 (service.plan.service.host.as_str(), service.plan.port)
             });
             let context = HttpContext {
+                details: None,
                 upstream: endpoint.map(|to| to.0.plan.address),
                 cluster: service.map_or("", |service| service.cluster.as_str()),
                 operation: &format_args!("{host}:{port}"),

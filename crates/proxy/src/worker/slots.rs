@@ -100,6 +100,11 @@ impl<R: HttpRole + 'static> Http<R> {
         self.drain.retire_idle();
     }
 
+    /// Its exchanges in flight are judged again.
+    pub(crate) fn judge_again(&self) {
+        self.drain.judge_again();
+    }
+
     /// Its connections finish; gently, idle ones may speak once more.
     pub(crate) fn drain(&self, gently: bool) {
         match gently {
@@ -163,18 +168,19 @@ impl Slots {
             *worker.settings.borrow_mut() = Rc::new(plan.settings.clone());
         }
         worker.become_workload(&plan.own);
-        worker.believe(Trust::new(
+        let mut judge = worker.believe(Trust::new(
             plan.trust_domain.clone(),
             plan.trust_domain_aliases.clone(),
         ));
+        judge |= worker.obey_policies(plan.authorization.as_ref());
         self.inbound
             .retain(|id, slot| inbound.contains(id) || leave(&slot.http));
         self.outbound
             .retain(|id, slot| outbound.contains(id) || leave(&slot.http));
-        self.captured.apply(worker, plan.capture.as_ref(), renewed);
+        judge |= self.captured.apply(worker, plan.capture.as_ref(), renewed);
         for (id, listener) in inbound.iter().zip(&plan.inbound) {
             match self.inbound.get(id) {
-                Some(slot) => slot.follow(worker, listener, renewed),
+                Some(slot) => judge |= slot.follow(worker, listener, renewed),
                 None => {
                     self.inbound
                         .insert(*id, Rc::new(InboundSlot::new(worker, listener)));
@@ -190,6 +196,18 @@ impl Slots {
                 }
             }
         }
+        if judge {
+            self.judge_again(worker);
+        }
+    }
+
+    /// Has whatever was let in judged again.
+    fn judge_again(&self, worker: &Worker) {
+        worker.judge_again();
+        self.inbound
+            .values()
+            .for_each(|slot| slot.http.judge_again());
+        self.captured.judge_again();
     }
 
     /// Takes the answer about a captured destination.
@@ -304,7 +322,8 @@ impl InboundSlot {
         }
     }
 
-    pub(crate) fn follow(&self, worker: &Worker, plan: &InboundPlan, renewed: bool) {
+    /// Obeys its plan; says whether it takes other connections than before.
+    pub(crate) fn follow(&self, worker: &Worker, plan: &InboundPlan, renewed: bool) -> bool {
         if renewed {
             self.http.renew(worker, &worker.settings());
         }
@@ -320,6 +339,7 @@ impl InboundSlot {
         if refuses_mutual_tls(plan.mutual_tls) && !refuses_mutual_tls(before.mutual_tls) {
             self.no_mutual_tls.take().give();
         }
+        plan.mutual_tls != before.mutual_tls
     }
 }
 

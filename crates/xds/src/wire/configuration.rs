@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
+pub use voile_model::mesh::PathNormalization;
 use voile_model::{Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
@@ -38,6 +39,21 @@ pub struct ProxyConfiguration {
     pub telemetry: Telemetry,
     /// What it carries at most.
     pub limits: Limits,
+    /// Policies that hold for it; all of them, or nothing is obeyed.
+    pub authorization_policies: Vec<PolicyReference>,
+    /// How paths are written before they are compared.
+    pub path_normalization: PathNormalization,
+    /// Proxies in front of it whose word in `x-forwarded-for` is believed.
+    pub trusted_proxies: u32,
+}
+
+/// A policy and the version of it that belongs to a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PolicyReference {
+    /// `namespace/name`.
+    pub name: Arc<str>,
+    /// Its version.
+    pub version: Arc<str>,
 }
 
 /// What a proxy carries at most; 0 is no limit.
@@ -192,6 +208,14 @@ impl ProxyConfiguration {
             },
             telemetry: Telemetry::check(message.telemetry.as_ref())?,
             limits: message.limits.as_ref().map(limits).unwrap_or_default(),
+            authorization_policies: message
+                .authorization_policies
+                .iter()
+                .enumerate()
+                .map(policy_reference)
+                .collect::<Result<_, _>>()?,
+            path_normalization: normalization(message.path_normalization)?,
+            trusted_proxies: message.trusted_proxies,
         })
     }
 }
@@ -295,6 +319,32 @@ impl OutboundService {
             port: port("port", message.port)?,
             authorities,
         })
+    }
+}
+
+fn policy_reference(
+    (index, message): (usize, &wire::PolicyReference),
+) -> Result<PolicyReference, WireError> {
+    match message.name.is_empty() || message.version.is_empty() {
+        true => Err(WireError::new(
+            format!("authorization_policies[{index}]"),
+            "a name and a version are wanted",
+        )),
+        false => Ok(PolicyReference {
+            name: message.name.as_str().into(),
+            version: message.version.as_str().into(),
+        }),
+    }
+}
+
+fn normalization(value: i32) -> Result<PathNormalization, WireError> {
+    use wire::PathNormalization as Wire;
+    match Wire::try_from(value) {
+        Ok(Wire::Base) => Ok(PathNormalization::Base),
+        Ok(Wire::None) => Ok(PathNormalization::None),
+        Ok(Wire::MergeSlashes) => Ok(PathNormalization::MergeSlashes),
+        Ok(Wire::DecodeAndMergeSlashes) => Ok(PathNormalization::DecodeAndMergeSlashes),
+        Err(_) => Err(super::unknown_value("path_normalization", value)),
     }
 }
 

@@ -3,6 +3,7 @@
 //! 70,000, an address of five bytes or an unset enum. Every refusal names the field and why.
 
 mod address;
+mod authorization;
 mod capture;
 mod configuration;
 mod encode;
@@ -15,10 +16,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use address::{
     Address, Endpoint, Service, ServicePort, TelemetryLabels, Tunnel, Workload, WorkloadType,
 };
+pub use authorization::{decode_authorization, encode_authorization};
 pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
 pub use configuration::{
     Connection, InboundListener, Limits, MutualTls, OutboundListener, OutboundPolicy,
-    OutboundService, ProxyConfiguration,
+    OutboundService, PathNormalization, PolicyReference, ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_service, encode_workload, protocol_of};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy};

@@ -1,4 +1,4 @@
-//! Check of the providers of telemetry.
+//! Check of the providers of telemetry and of authorization.
 
 use std::sync::Arc;
 
@@ -7,9 +7,10 @@ use crate::check::values;
 use crate::codes;
 use crate::decode::{Report, Spanned};
 use crate::log_format::{FormatError, LogFormat};
+use crate::mesh::authorization::StringMatch;
 use crate::mesh::{
-    AlsProvider, FileLogProvider, OpenTelemetryProvider, OtlpTransport, Provider, ProviderHeader,
-    ProviderService,
+    AlsProvider, ExtAuthzProvider, ExtAuthzTransport, FileLogProvider, HttpAuthorizer,
+    OpenTelemetryProvider, OtlpTransport, Provider, ProviderHeader, ProviderService,
 };
 use crate::written::Text;
 use crate::written::config::provider as written;
@@ -33,6 +34,7 @@ pub(super) fn provider(written: &written::Telemetry, report: &Report) -> Option<
             open_telemetry(otel, report).map(Provider::OpenTelemetry)
         }
         written::Telemetry::Prometheus => Some(Provider::Prometheus),
+        written::Telemetry::ExtAuthz(authz) => ext_authz(authz, report).map(Provider::ExtAuthz),
     }
 }
 
@@ -101,6 +103,79 @@ fn service(written: &written::Service, report: &Report) -> Option<ProviderServic
         namespace,
         host: values::hostname(&part(host), report)?,
         port: report.port(port?)?,
+    })
+}
+
+fn ext_authz(written: &written::ExtAuthz, report: &Report) -> Option<ExtAuthzProvider> {
+    let status = |text: &str| {
+        let number: u16 = text.parse().ok()?;
+        (200..600).contains(&number).then_some(number)
+    };
+    let transport = match &written.http {
+        None => ExtAuthzTransport::Grpc,
+        Some(http) => ExtAuthzTransport::Http(http_authorizer(http, report)?),
+    };
+    Some(ExtAuthzProvider {
+        timeout: written
+            .timeout
+            .as_ref()
+            .and_then(|text| report.duration(text))
+            .filter(|limit| !limit.is_zero()),
+        fail_open: written.fail_open.as_ref().is_some_and(|flag| flag.value),
+        status_on_error: match &written.status_on_error {
+            None => None,
+            Some(text) => {
+                Some(report.parsed(text, "a status", status, "write one such as \"503\"")?)
+            }
+        },
+        transport,
+        service: service(&written.service, report)?,
+    })
+}
+
+fn http_authorizer(written: &written::HttpAuthorizer, report: &Report) -> Option<HttpAuthorizer> {
+    let prefix = |path: &str| {
+        let printable = path.bytes().all(|b| matches!(b, 0x21..=0x7e));
+        (path.starts_with('/') && printable && !path.contains(['?', '#'])).then(|| path.into())
+    };
+    let names = |texts: &[Text]| -> Vec<StringMatch> {
+        let one = |text: &Text| {
+            let bare = Text {
+                value: text.value.trim_matches('*').into(),
+                at: text.at.clone(),
+            };
+            // `*` alone is every header.
+            if !bare.value.is_empty() {
+                header_name(&bare, report)?;
+            }
+            Some(StringMatch::parse(&text.value.to_ascii_lowercase()))
+        };
+        texts.iter().filter_map(one).collect()
+    };
+    let added = written.additional_headers.iter();
+    let added = added.filter_map(|(name, value)| {
+        let visible = |text: &str| text.bytes().all(|b| matches!(b, 0x20..=0x7e));
+        if !visible(&value.value) {
+            report.bad(value, " as the value of a header", "printable ASCII");
+        }
+        Some((header_name(name, report)?, value.value.clone()))
+    });
+    Some(HttpAuthorizer {
+        path_prefix: match written
+            .path_prefix
+            .as_ref()
+            .filter(|text| !text.value.is_empty())
+        {
+            None => "".into(),
+            Some(text) => {
+                report.parsed(text, "a path", prefix, "it begins with / and has no query")?
+            }
+        },
+        request_headers: names(&written.request_headers),
+        additional_headers: added.collect(),
+        upstream_on_allow: names(&written.upstream_on_allow),
+        downstream_on_deny: names(&written.downstream_on_deny),
+        downstream_on_allow: names(&written.downstream_on_allow),
     })
 }
 

@@ -1,7 +1,7 @@
-//! The providers of telemetry, as written. Those of authorization are known by name only.
+//! The providers of telemetry and of authorization, as written.
 
 use crate::decode::{At, Cursor, Fields, Spanned};
-use crate::written::Text;
+use crate::written::{Text, TextMap};
 use crate::yaml::Node;
 
 /// One of them.
@@ -12,6 +12,29 @@ pub(crate) enum Telemetry {
     TcpAls(Als),
     OpenTelemetry(OpenTelemetry),
     Prometheus,
+    ExtAuthz(ExtAuthz),
+}
+
+/// `envoyExtAuthzHttp` and `envoyExtAuthzGrpc`.
+#[derive(Debug)]
+pub(crate) struct ExtAuthz {
+    pub(crate) service: Service,
+    pub(crate) timeout: Option<Text>,
+    pub(crate) fail_open: Option<Spanned<bool>>,
+    pub(crate) status_on_error: Option<Text>,
+    /// There when it is asked over HTTP.
+    pub(crate) http: Option<HttpAuthorizer>,
+}
+
+/// What only `envoyExtAuthzHttp` has.
+#[derive(Debug)]
+pub(crate) struct HttpAuthorizer {
+    pub(crate) path_prefix: Option<Text>,
+    pub(crate) request_headers: Vec<Text>,
+    pub(crate) additional_headers: TextMap,
+    pub(crate) upstream_on_allow: Vec<Text>,
+    pub(crate) downstream_on_deny: Vec<Text>,
+    pub(crate) downstream_on_allow: Vec<Text>,
 }
 
 /// `envoyFileAccessLog`.
@@ -79,9 +102,49 @@ impl Telemetry {
         if let Some(inner) = fields.inner("opentelemetry") {
             return Some(Self::OpenTelemetry(OpenTelemetry::read(inner)));
         }
+        if let Some(inner) = fields.inner("envoyExtAuthzHttp") {
+            return Some(Self::ExtAuthz(ExtAuthz::read(inner, true)));
+        }
+        if let Some(inner) = fields.inner("envoyExtAuthzGrpc") {
+            return Some(Self::ExtAuthz(ExtAuthz::read(inner, false)));
+        }
         let prometheus = fields.inner("prometheus")?;
         prometheus.finish();
         Some(Self::Prometheus)
+    }
+}
+
+impl ExtAuthz {
+    fn read(mut fields: Fields<'_>, http: bool) -> Self {
+        let read = Self {
+            service: Service::read(&mut fields),
+            timeout: fields.text("timeout"),
+            fail_open: fields.boolean("failOpen"),
+            status_on_error: fields.text("statusOnError"),
+            http: http.then(|| HttpAuthorizer::read(&mut fields)),
+        };
+        // A body that is not shown is a body that is not judged.
+        fields.not_yet(&["includeRequestBodyInCheck"]);
+        // There are no routes to choose again.
+        fields.ignore(&["clearRouteCache"]);
+        fields.finish();
+        read
+    }
+}
+
+impl HttpAuthorizer {
+    fn read(fields: &mut Fields<'_>) -> Self {
+        let mut request_headers = fields.texts("includeRequestHeadersInCheck");
+        // Its older name.
+        request_headers.extend(fields.texts("includeHeadersInCheck"));
+        Self {
+            path_prefix: fields.text("pathPrefix"),
+            request_headers,
+            additional_headers: fields.text_map("includeAdditionalHeadersInCheck"),
+            upstream_on_allow: fields.texts("headersToUpstreamOnAllow"),
+            downstream_on_deny: fields.texts("headersToDownstreamOnDeny"),
+            downstream_on_allow: fields.texts("headersToDownstreamOnAllow"),
+        }
     }
 }
 

@@ -68,6 +68,8 @@ pub(super) struct Stage {
     pub(super) worker: Rc<Worker>,
     pub(super) store: Arc<CertificateStore>,
     settings: Settings,
+    /// What policies come to.
+    pub(super) authorization: std::cell::RefCell<Option<crate::authorization::Authorization>>,
     /// Whether HTTP/1.1 travels as HTTP/2 from the listeners made from now on.
     pub(super) http2_upgrade: std::cell::Cell<bool>,
     /// Whether what a client speaks is spoken on.
@@ -94,6 +96,7 @@ impl Stage {
             worker,
             store,
             settings,
+            authorization: std::cell::RefCell::default(),
             http2_upgrade: std::cell::Cell::new(false),
             client_protocol: std::cell::Cell::new(false),
         }
@@ -108,6 +111,7 @@ impl Stage {
             trust_domain: self.authority.trust_domain().clone(),
             trust_domain_aliases: Vec::new(),
             settings: self.settings.clone(),
+            authorization: self.authorization.borrow().clone(),
             telemetry: Arc::default(),
         }
     }

@@ -1,0 +1,416 @@
+//! AuthorizationPolicies: what Istio drops, widens or never applies in silence is said here, since somebody believes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use voile_model::mesh::authorization::{
+    Action, AuthorizationPolicy, Condition, Matches, OperationMatch, PathMatch, PolicyTarget, Rule,
+    SourceMatch, StringMatch,
+};
+use voile_model::mesh::{Mesh, Protocol, Provider};
+use voile_model::{Diagnostic, Source};
+use voile_policy::{Mode, inherited};
+
+use crate::codes;
+use crate::services::shown;
+use crate::subject::Subject;
+
+/// Checks all AuthorizationPolicies.
+pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+    for policy in mesh.authorization_policies.values() {
+        let mut checking = Checking {
+            mesh,
+            policy,
+            selected: selected(mesh, policy, subjects),
+            found,
+        };
+        checking.policy();
+    }
+    for subject in subjects {
+        together(mesh, subject, found);
+    }
+}
+
+fn selected<'a>(
+    mesh: &Mesh,
+    policy: &AuthorizationPolicy,
+    subjects: &'a [Subject<'a>],
+) -> Vec<&'a Subject<'a>> {
+    let root = &mesh.config.root_namespace;
+    let all = subjects.iter();
+    all.filter(|subject| policy.selects(root, subject.namespace, subject.labels))
+        .collect()
+}
+
+struct Checking<'a> {
+    mesh: &'a Mesh,
+    policy: &'a AuthorizationPolicy,
+    selected: Vec<&'a Subject<'a>>,
+    found: &'a mut Vec<Diagnostic>,
+}
+
+/// Whether a list names values that must be there.
+fn asks<T>(matches: &Matches<T>) -> bool {
+    !matches.any_of.is_empty()
+}
+
+impl Checking<'_> {
+    fn warn(&mut self, code: &'static str, source: &Source, message: String, help: &str) {
+        self.found
+            .push(Diagnostic::warning(code, source.clone(), message).help(help));
+    }
+
+    fn error(&mut self, code: &'static str, source: &Source, message: String, help: &str) {
+        self.found
+            .push(Diagnostic::error(code, source.clone(), message).help(help));
+    }
+
+    fn policy(&mut self) {
+        let (policy, name) = (self.policy, &self.policy.name);
+        match &policy.target {
+            PolicyTarget::References(_) => {
+                let message = format!(
+                    "AuthorizationPolicy {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, which are not there yet"
+                );
+                let help = "use `selector` for workloads with sidecars";
+                return self.error(codes::TARGETS_NOT_ENFORCED, &policy.source, message, help);
+            }
+            PolicyTarget::Workloads(labels) if self.selected.is_empty() => {
+                let message = format!(
+                    "the selector ({}) of AuthorizationPolicy {name} selects no workload",
+                    shown(labels)
+                );
+                let help = "a policy selects workloads of its own namespace, and those of the mesh from the root namespace";
+                self.warn(
+                    codes::AUTHORIZATION_SELECTS_NOTHING,
+                    &policy.source,
+                    message,
+                    help,
+                );
+            }
+            PolicyTarget::Workloads(_) | PolicyTarget::Everything => {}
+        }
+        let bare: Vec<String> = self
+            .selected
+            .iter()
+            .filter(|subject| !subject.has_sidecar)
+            .map(|subject| subject.name.clone())
+            .collect();
+        if let Some(first) = bare.first() {
+            let others = match bare.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            let message = format!(
+                "AuthorizationPolicy {name} is NOT ENFORCED for {first}{others}: no sidecar stands before it"
+            );
+            let help = "label its namespace istio-injection: enabled, or select other workloads";
+            self.error(
+                codes::AUTHORIZATION_WITHOUT_SIDECAR,
+                &policy.source,
+                message,
+                help,
+            );
+        }
+        self.provider();
+        for rule in &policy.rules {
+            self.rule(rule);
+        }
+    }
+
+    /// A CUSTOM policy's external service.
+    fn provider(&mut self) {
+        let Action::Custom(provider) = &self.policy.action else {
+            return;
+        };
+        let known = self.mesh.config.provider(&provider.name);
+        let message = match known {
+            Some(Provider::ExtAuthz(_)) => return,
+            Some(_) => format!("provider `{}` cannot decide about requests", provider.name),
+            None => format!("there is no provider `{}`", provider.name),
+        };
+        let help = "name one of MeshConfig's extensionProviders that is envoyExtAuthzHttp or envoyExtAuthzGrpc; what the \
+                    policy matches is denied until then";
+        self.error(codes::UNKNOWN_AUTHORIZER, &provider.source, message, help);
+    }
+
+    fn rule(&mut self, rule: &Rule) {
+        self.tcp_ports(rule);
+        self.plaintext(rule);
+        self.tokens(rule);
+        self.unserved(rule);
+        for to in &rule.to {
+            self.never(rule, to);
+        }
+        let remote = |from: &SourceMatch| !from.remote_ip_blocks.is_empty();
+        let remote = rule.from.iter().any(remote)
+            || rule
+                .when
+                .iter()
+                .any(|when| matches!(when, Condition::RemoteIp(_)));
+        if remote && self.mesh.config.proxy.trusted_proxies == 0 {
+            let message = "the first client's address is asked for, and no proxy's word is believed about it: it is the \
+                           caller's own"
+                .to_owned();
+            let help = "set defaultConfig.gatewayTopology.numTrustedProxies in MeshConfig, or use ipBlocks";
+            self.warn(codes::NO_TRUSTED_PROXY, &rule.source, message, help);
+        }
+    }
+
+    /// HTTP attributes where no HTTP is spoken: Istio drops an ALLOW rule there, and widens all others.
+    fn tcp_ports(&mut self, rule: &Rule) {
+        let http = |from: &SourceMatch| !from.request_principals.is_empty();
+        let asks_http = rule.from.iter().any(http)
+            || rule.to.iter().any(OperationMatch::is_http)
+            || rule.when.iter().any(Condition::is_http);
+        if !asks_http {
+            return;
+        }
+        let mut ports: BTreeMap<u16, String> = BTreeMap::new();
+        for subject in self.selected.iter().filter(|subject| subject.has_sidecar) {
+            for service in self.mesh.services_in(subject.namespace) {
+                if !subject.is_behind(service) {
+                    continue;
+                }
+                for port in &service.ports {
+                    let opaque = matches!(port.protocol, Protocol::Tcp | Protocol::Tls);
+                    if let (true, Some(target)) = (opaque, subject.target(&port.target))
+                        && reaches(rule, target.get())
+                    {
+                        ports
+                            .entry(target.get())
+                            .or_insert_with(|| subject.name.clone());
+                    }
+                }
+            }
+        }
+        let Some((port, subject)) = ports.first_key_value() else {
+            return;
+        };
+        let (effect, help) = match self.policy.action {
+            Action::Allow => (
+                "this rule allows nothing there",
+                "write a rule for the port without HTTP's words",
+            ),
+            Action::Deny => (
+                "without them it denies every connection that the rest of it matches",
+                "add `ports` with the HTTP ports that are meant",
+            ),
+            Action::Audit | Action::Custom(_) => (
+                "it is asked without them",
+                "add `ports` with the HTTP ports that are meant",
+            ),
+        };
+        let message = format!(
+            "HTTP's words mean nothing on port {port} of {subject}, which is opaque: {effect}"
+        );
+        self.warn(codes::HTTP_ON_TCP, &rule.source, message, help);
+    }
+
+    /// Identities where callers may have none.
+    fn plaintext(&mut self, rule: &Rule) {
+        let named = |from: &SourceMatch| {
+            asks(&from.principals)
+                || asks(&from.namespaces)
+                || asks(&from.service_accounts)
+                || asks(&from.trust_domains)
+        };
+        let excluded = |from: &SourceMatch| {
+            let lists = [
+                from.principals.none_of.is_empty(),
+                from.namespaces.none_of.is_empty(),
+                from.service_accounts.none_of.is_empty(),
+                from.trust_domains.none_of.is_empty(),
+            ];
+            lists.contains(&false)
+        };
+        let who = rule.from.iter().any(named) || rule.when.iter().any(Condition::wants_identity);
+        let others = rule.from.iter().any(|from| excluded(from) && !named(from));
+        let modes = self
+            .selected
+            .iter()
+            .filter(|subject| subject.has_sidecar)
+            .map(|subject| {
+                let mode = inherited(self.mesh, subject.namespace, subject.labels).mode;
+                (mode, subject.name.clone())
+            });
+        let open = modes.clone().find(|(mode, _)| *mode != Mode::Strict);
+        let never = modes.clone().find(|(mode, _)| *mode == Mode::Disable);
+        let allows = self.policy.action == Action::Allow;
+        let denies = self.policy.action == Action::Deny;
+        let help = "make PeerAuthentication STRICT there";
+        match (open, never) {
+            (_, Some((_, subject))) if who && allows => {
+                let message = format!(
+                    "{subject} takes plaintext only: nobody there has the identity that this rule asks for"
+                );
+                self.warn(
+                    codes::NO_IDENTITY,
+                    &rule.source,
+                    message,
+                    "do not DISABLE mutual TLS there",
+                );
+            }
+            (Some((_, subject)), _) if who && denies => {
+                let message = format!(
+                    "{subject} takes plaintext: who calls so has no identity, and is not denied by this rule"
+                );
+                self.warn(codes::NO_IDENTITY, &rule.source, message, help);
+            }
+            (Some((_, subject)), _) if others && allows => {
+                let message = format!(
+                    "{subject} takes plaintext: who calls so is nobody that this rule excludes, and is allowed"
+                );
+                self.warn(codes::NO_IDENTITY, &rule.source, message, help);
+            }
+            _ => {}
+        }
+    }
+
+    /// Facts of a token that nobody verifies.
+    fn tokens(&mut self, rule: &Rule) {
+        let of_source = |from: &SourceMatch| !from.request_principals.is_empty();
+        let of_condition = |when: &Condition| {
+            matches!(
+                when,
+                Condition::RequestPrincipal(_)
+                    | Condition::RequestAudiences(_)
+                    | Condition::RequestPresenter(_)
+                    | Condition::RequestClaim(..)
+            )
+        };
+        if rule.from.iter().any(of_source) || rule.when.iter().any(of_condition) {
+            let message = "no request here has a verified token (RequestAuthentication is not there yet): what asks for \
+                           one never matches"
+                .to_owned();
+            self.warn(codes::NO_TOKEN, &rule.source, message, "");
+        }
+    }
+
+    /// Ports that nobody serves, most often a service's where the workload's is meant.
+    fn unserved(&mut self, rule: &Rule) {
+        let of_rule = rule.to.iter().flat_map(|to| to.ports.values().copied());
+        let asked = of_rule.chain(rule.when.iter().flat_map(|when| match when {
+            Condition::DestinationPort(ports) => ports.values().copied().collect(),
+            _ => Vec::new(),
+        }));
+        let asked: BTreeSet<u16> = asked.collect();
+        let served: BTreeSet<u16> = self
+            .selected
+            .iter()
+            .flat_map(|subject| served(self.mesh, subject))
+            .collect();
+        if self.selected.is_empty() || served.is_empty() {
+            return;
+        }
+        for port in asked.difference(&served) {
+            let message = format!("no workload that this policy is for serves port {port}");
+            let help = "a port is the workload's (a target port), not the service's";
+            self.warn(
+                codes::AUTHORIZATION_PORT_UNSERVED,
+                &rule.source,
+                message,
+                help,
+            );
+        }
+    }
+
+    /// Values that no request can have.
+    fn never(&mut self, rule: &Rule, to: &OperationMatch) {
+        let mut say = |what: String, help: &str| {
+            let message = format!("{what}: no request matches that");
+            self.warn(codes::NEVER_MATCHES, &rule.source, message, help);
+        };
+        for method in to.methods.values() {
+            if method.literal().bytes().any(|b| b.is_ascii_lowercase()) {
+                say(
+                    format!("method `{method}` has lower-case letters"),
+                    "methods are written in upper case",
+                );
+            }
+        }
+        for path in to.paths.values() {
+            let text = path.to_string();
+            let rooted = matches!(
+                path,
+                PathMatch::Text(StringMatch::Suffix(_) | StringMatch::Present)
+            );
+            if text.contains(['?', '#']) {
+                say(
+                    format!("path `{text}` has a query"),
+                    "paths are compared without their query",
+                );
+            } else if !rooted && !text.starts_with('/') && text != "*" {
+                say(format!("path `{text}` does not begin with `/`"), "");
+            }
+        }
+    }
+}
+
+/// Whether a rule can be about a port.
+fn reaches(rule: &Rule, port: u16) -> bool {
+    let fits = |ports: &Matches<u16>| {
+        (ports.any_of.is_empty() || ports.any_of.contains(&port)) && !ports.none_of.contains(&port)
+    };
+    let operations = rule.to.is_empty() || rule.to.iter().any(|to| fits(&to.ports));
+    operations
+        && rule.when.iter().all(|when| match when {
+            Condition::DestinationPort(ports) => fits(ports),
+            _ => true,
+        })
+}
+
+fn served(mesh: &Mesh, subject: &Subject<'_>) -> Vec<u16> {
+    let containers = subject
+        .template
+        .iter()
+        .flat_map(|template| &template.containers);
+    let declared = containers
+        .flat_map(|container| &container.ports)
+        .map(|port| port.number.get());
+    let services = mesh
+        .services_in(subject.namespace)
+        .filter(|service| subject.is_behind(service));
+    let behind = services.flat_map(|service| &service.ports);
+    let targets = behind.filter_map(|port| Some(subject.target(&port.target)?.get()));
+    declared.chain(targets).collect()
+}
+
+/// What shows only when all policies of a workload are seen together.
+fn together(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
+    let all = mesh.authorization_for_labels(subject.namespace, subject.labels);
+    let enforced: Vec<&Arc<AuthorizationPolicy>> =
+        all.into_iter().filter(|policy| !policy.dry_run).collect();
+    let allows: Vec<_> = enforced
+        .iter()
+        .filter(|policy| policy.action == Action::Allow)
+        .collect();
+    if let Some(first) = allows.first()
+        && allows.iter().all(|policy| policy.rules.is_empty())
+    {
+        let message = format!(
+            "AuthorizationPolicy {} has no rules, and nothing else allows: {} takes no calls",
+            first.name, subject.name
+        );
+        let diagnostic = Diagnostic::warning(codes::ALLOWS_NOTHING, first.source.clone(), message);
+        found.push(diagnostic.help(
+            "if that is what you want, nothing need be done; `rules: [{}]` allows everything",
+        ));
+    }
+    let mut providers = enforced.iter().filter_map(|policy| match &policy.action {
+        Action::Custom(provider) => Some((policy, provider)),
+        _ => None,
+    });
+    let Some((_, first)) = providers.next() else {
+        return;
+    };
+    if let Some((policy, other)) = providers.find(|(_, other)| other.name != first.name) {
+        let message = format!(
+            "{} would have to ask `{}` and `{}`: what CUSTOM policies match is denied there",
+            subject.name, first.name, other.name
+        );
+        let diagnostic =
+            Diagnostic::error(codes::SEVERAL_AUTHORIZERS, policy.source.clone(), message);
+        found.push(diagnostic.help("name one provider in all CUSTOM policies of a workload"));
+    }
+}

@@ -1,0 +1,145 @@
+//! The policies that hold for our workload, compiled: one answer for all workers, read and never changed. What they ask
+//! about a request that is not simply there (its path as it goes on, its first client's address) is made here.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use voile_model::mesh::{AuthorizationPolicy, PathNormalization};
+use voile_policy::authorization::{
+    Action, Denial, Engine, Facts, Outcome, Policy, PolicyName, Rule, RuleRef, TrustDomains,
+};
+use voile_xds::wire::ProxyConfiguration;
+
+use crate::http::Head;
+
+/// See the module. Equal only to its own copies: whoever makes one anew has a reason.
+#[derive(Clone)]
+pub(crate) struct Authorization(Arc<Compiled>);
+
+struct Compiled {
+    engine: Engine,
+    normalization: PathNormalization,
+    trusted_proxies: u32,
+}
+
+impl PartialEq for Authorization {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Authorization")
+            .field(&self.0.engine)
+            .finish()
+    }
+}
+
+/// A rule as people know it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NamedRule<'a> {
+    pub(crate) policy: &'a PolicyName,
+    pub(crate) rule: u32,
+}
+
+impl fmt::Display for NamedRule<'_> {
+    /// Istio's form.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PolicyName { namespace, name } = self.policy;
+        write!(f, "ns[{namespace}]-policy[{name}]-rule[{}]", self.rule)
+    }
+}
+
+impl Authorization {
+    /// Compiles policies as a configuration wants them read.
+    pub(crate) fn new(policies: &[Arc<Policy>], configuration: &ProxyConfiguration) -> Self {
+        let aliases = configuration.trust_domain_aliases.iter();
+        let aliases: Vec<&str> = aliases.map(|alias| alias.as_str()).collect();
+        let domains = TrustDomains::new(configuration.trust_domain.as_str(), &aliases);
+        let mut expanded: Vec<Policy> = policies.iter().map(|one| Policy::clone(one)).collect();
+        expanded.iter_mut().for_each(|policy| domains.apply(policy));
+        Self(Arc::new(Compiled {
+            engine: Engine::new(&expanded),
+            normalization: configuration.path_normalization,
+            trusted_proxies: configuration.trusted_proxies,
+        }))
+    }
+
+    /// What the policies say.
+    pub(crate) fn decide(&self, facts: &Facts<'_>) -> Outcome {
+        self.0.engine.decide(facts)
+    }
+
+    /// The name of a rule that decided.
+    pub(crate) fn named(&self, rule: RuleRef) -> Option<NamedRule<'_>> {
+        let policy = self.0.engine.name(rule)?;
+        Some(NamedRule {
+            policy,
+            rule: rule.rule,
+        })
+    }
+
+    /// Envoy's details of a denial.
+    pub(crate) fn details(&self, denial: &Denial) -> String {
+        let rule = denial.rule.and_then(|rule| self.named(rule));
+        match rule {
+            Some(rule) => format!("rbac_access_denied_matched_policy[{rule}]"),
+            None => "rbac_access_denied_matched_policy[none]".to_owned(),
+        }
+    }
+
+    /// The path and query as policies compare them and the application gets them; `None` where they are refused.
+    pub(crate) fn normalized<'a>(&self, path: &'a str) -> Option<Cow<'a, str>> {
+        let _ = self.0.normalization;
+        Some(Cow::Borrowed(path))
+    }
+
+    /// The address of the first client. Nobody's word is believed but that of the proxies that the mesh trusts: each adds
+    /// whom it was called by at the end of `x-forwarded-for`.
+    pub(crate) fn remote_ip(&self, head: &Head<'_>, peer: IpAddr) -> IpAddr {
+        match self.0.trusted_proxies {
+            0 => peer,
+            trusted => forwarded_for(head, trusted).unwrap_or(peer),
+        }
+    }
+}
+
+/// The `count`-th address from the end, over all lines of the field.
+fn forwarded_for(head: &Head<'_>, count: u32) -> Option<IpAddr> {
+    let lines = head.headers();
+    let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-for"));
+    let values: Vec<&[u8]> = lines.map(|(_, value)| value).collect();
+    let listed = values
+        .iter()
+        .rev()
+        .flat_map(|value| value.rsplit(|byte| *byte == b','));
+    let one = listed
+        .skip(usize::try_from(count).ok()?.checked_sub(1)?)
+        .map(<[u8]>::trim_ascii)
+        .next()?;
+    let address: IpAddr = std::str::from_utf8(one).ok()?.parse().ok()?;
+    Some(address.to_canonical())
+}
+
+/// A policy as the engine takes it.
+pub(crate) fn read(said: &AuthorizationPolicy) -> Result<Policy, String> {
+    Policy::of(said).map_err(|error| error.to_string())
+}
+
+/// Denies everything, in place of one that cannot be read.
+pub(crate) fn shut(name: &str) -> Policy {
+    let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+    Policy {
+        name: PolicyName {
+            namespace: namespace.into(),
+            name: name.into(),
+        },
+        origin: None,
+        action: Action::Deny,
+        dry_run: false,
+        rules: vec![Rule::default()],
+    }
+}
