@@ -11,6 +11,7 @@ mod cidr;
 mod facts;
 mod glob;
 pub mod index;
+mod model;
 pub mod naive;
 mod paths;
 mod pattern;

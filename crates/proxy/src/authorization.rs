@@ -6,9 +6,11 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use voile_model::mesh::{AuthorizationPolicy, PathNormalization};
+use voile_model::TrustDomain;
+use voile_model::mesh::AuthorizationPolicy;
 use voile_policy::authorization::{
-    Action, Denial, Engine, Facts, Outcome, Policy, PolicyName, Rule, RuleRef, TrustDomains,
+    Action, Denial, Engine, Facts, Outcome, PathNormalization, Policy, PolicyName, Rule, RuleRef,
+    TrustDomains,
 };
 use voile_xds::wire::ProxyConfiguration;
 
@@ -57,13 +59,13 @@ impl Authorization {
     /// Compiles policies as a configuration wants them read.
     pub(crate) fn new(policies: &[Arc<Policy>], configuration: &ProxyConfiguration) -> Self {
         let aliases = configuration.trust_domain_aliases.iter();
-        let aliases: Vec<&str> = aliases.map(|alias| alias.as_str()).collect();
+        let aliases: Vec<&str> = aliases.map(TrustDomain::as_str).collect();
         let domains = TrustDomains::new(configuration.trust_domain.as_str(), &aliases);
         let mut expanded: Vec<Policy> = policies.iter().map(|one| Policy::clone(one)).collect();
         expanded.iter_mut().for_each(|policy| domains.apply(policy));
         Self(Arc::new(Compiled {
             engine: Engine::new(&expanded),
-            normalization: configuration.path_normalization,
+            normalization: configuration.path_normalization.into(),
             trusted_proxies: configuration.trusted_proxies,
         }))
     }
@@ -93,8 +95,10 @@ impl Authorization {
 
     /// The path and query as policies compare them and the application gets them; `None` where they are refused.
     pub(crate) fn normalized<'a>(&self, path: &'a str) -> Option<Cow<'a, str>> {
-        let _ = self.0.normalization;
-        Some(Cow::Borrowed(path))
+        match self.0.normalization.normalize(path.as_bytes()).ok()? {
+            Cow::Borrowed(_) => Some(Cow::Borrowed(path)),
+            Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
+        }
     }
 
     /// The address of the first client. Nobody's word is believed but that of the proxies that the mesh trusts: each adds

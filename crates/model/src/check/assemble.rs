@@ -12,8 +12,8 @@ use super::{Checked, ResourceId, Resources, Stored};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::{
-    Deployment, Mesh, Pod, PodPhase, PodTemplate, Resolution, ServiceOrigin, Workload,
-    WorkloadKind, WorkloadType,
+    AuthorizationPolicy, Deployment, Mesh, Pod, PodPhase, PodTemplate, Resolution, ServiceOrigin,
+    Workload, WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, ResourceName, WorkloadKey};
 use crate::source::Source;
@@ -161,10 +161,7 @@ fn second_round(
             drop(mesh.sidecars.insert(sidecar.name.clone(), sidecar.clone()));
         }
         Checked::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
-        Checked::AuthorizationPolicy(policy) => drop(
-            mesh.authorization_policies
-                .insert(policy.name.clone(), policy.clone()),
-        ),
+        Checked::AuthorizationPolicy(policy) => mesh.add_policy(policy),
         Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
         Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
@@ -173,6 +170,13 @@ fn second_round(
                 .insert(config.name.clone(), config.clone()),
         ),
         Checked::Secret(secret) => drop(mesh.secrets.insert(secret.name.clone(), secret.clone())),
+    }
+}
+
+impl Mesh {
+    fn add_policy(&mut self, policy: &Arc<AuthorizationPolicy>) {
+        let name = policy.name.clone();
+        self.authorization_policies.insert(name, policy.clone());
     }
 }
 

@@ -221,7 +221,8 @@ impl Checking<'_> {
                 .error(codes::BAD_VALUE, &from.at, "`source` must not be empty", "");
         }
         let accounts = &from.service_accounts;
-        if !accounts.is_empty() && !(from.principals.is_empty() && from.namespaces.is_empty()) {
+        let others = !from.principals.is_empty() || !from.namespaces.is_empty();
+        if others && !accounts.is_empty() {
             let message = "`serviceAccounts` excludes `principals` and `namespaces`";
             self.report.error(
                 codes::CONTRADICTION,

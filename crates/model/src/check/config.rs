@@ -194,13 +194,7 @@ fn mesh_config(config: &mut MeshConfig, written: &written::MeshConfig, report: &
             "no connection is made in no time",
         );
     }
-    set(
-        &mut config.path_normalization,
-        written
-            .path_normalization
-            .as_ref()
-            .and_then(|text| report.one_of(text, &NORMALIZATIONS)),
-    );
+    path_normalization(config, written, report);
     access_log(config, written, report);
     default_providers(config, written);
     config.default_retry = written
@@ -224,6 +218,16 @@ const NORMALIZATIONS: [(&str, PathNormalization); 5] = [
         PathNormalization::DecodeAndMergeSlashes,
     ),
 ];
+
+fn path_normalization(config: &mut MeshConfig, written: &written::MeshConfig, report: &Report) {
+    set(
+        &mut config.path_normalization,
+        written
+            .path_normalization
+            .as_ref()
+            .and_then(|text| report.one_of(text, &NORMALIZATIONS)),
+    );
+}
 
 fn set<T>(place: &mut T, value: Option<T>) {
     if let Some(value) = value {

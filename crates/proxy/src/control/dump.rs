@@ -12,6 +12,7 @@ use voile_xds::wire::{
 
 use super::sockets::Socket;
 use super::state::Control;
+use crate::registry::Registry;
 
 pub(super) fn configuration(control: &Control) -> String {
     let shared = control.shared();
@@ -55,11 +56,6 @@ pub(super) fn configuration(control: &Control) -> String {
             json!({"resource": &**name, "version": &*held.version, "ports": ports})
         })
         .collect();
-    let authorization: Vec<Value> = registry
-        .authorization
-        .versions()
-        .map(|(name, version)| json!({"resource": &**name, "version": &**version}))
-        .collect();
     let listeners: Vec<Value> = shared
         .sockets
         .entries
@@ -83,8 +79,15 @@ pub(super) fn configuration(control: &Control) -> String {
         "services": services,
         "workloads": workloads,
         "service_policies": policies,
-        "authorization_policies": authorization,
+        "authorization_policies": authorization(registry),
     }))
+}
+
+fn authorization(registry: &Registry) -> Vec<Value> {
+    let versions = registry.authorization.versions();
+    versions
+        .map(|(name, version)| json!({"resource": &**name, "version": &**version}))
+        .collect()
 }
 
 fn control_plane(control: &Control) -> Value {

@@ -125,6 +125,17 @@ enum Opened<U> {
     ClientGone,
 }
 
+/// What a request's head says that it did not bring.
+fn edit<R: HttpRole>(route: &Route<R>) -> RequestEdit<'_> {
+    let observer = route.observer.as_deref();
+    RequestEdit {
+        path: route.path.as_deref(),
+        default_authority: route.default_authority.as_deref().or(Some(NO_AUTHORITY)),
+        add: observer.map_or(&[], |observer| observer.adds()),
+        leave_out: observer.map_or(&[], |observer| observer.leaves_out()),
+    }
+}
+
 async fn connect<R: HttpRole>(
     worker: &HttpWorker<R>,
     role: &R,
@@ -205,14 +216,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             }
             (Ok(mut upload), Ok(mut route)) => {
                 desk.to_upstream.clear();
-                let observer = route.observer.as_deref();
-                let edit = RequestEdit {
-                    path: route.path.as_deref(),
-                    default_authority: route.default_authority.as_deref().or(Some(NO_AUTHORITY)),
-                    add: observer.map_or(&[], |observer| observer.adds()),
-                    leave_out: observer.map_or(&[], |observer| observer.leaves_out()),
-                };
-                head.write_forwarded(&edit, &mut desk.to_upstream);
+                head.write_forwarded(&edit(&route), &mut desk.to_upstream);
                 let after = self
                     .forward(started, facts, &mut route, &mut upload, &mut tally)
                     .await;

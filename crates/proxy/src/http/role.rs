@@ -126,6 +126,11 @@ impl<R: HttpRole> Route<R> {
 }
 
 impl<R: HttpRole> Route<R> {
+    /// The authority where none came, and the path instead of the one that came.
+    pub(crate) fn edit(&self) -> (Option<&str>, Option<&str>) {
+        (self.default_authority.as_deref(), self.path.as_deref())
+    }
+
     /// The same way for a role that only carries it: the route itself is that role's ticket.
     pub(crate) fn carried_by<C: HttpRole<Key = R::Key, Ticket = Self>>(self) -> Route<C> {
         Route {

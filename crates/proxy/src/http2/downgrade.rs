@@ -106,12 +106,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     let upgrade = websocket::is_extended_connect(&parts);
     let chunked = !upgrade && !body.is_end_stream() && !parts.contains("content-length");
     let key = upgrade.then(websocket::key);
-    let head = request_head(
-        &parts,
-        key.as_deref(),
-        chunked,
-        (route.default_authority.as_deref(), route.path.as_deref()),
-    );
+    let head = request_head(&parts, key.as_deref(), chunked, route.edit());
     let caller = Caller {
         body,
         respond,

@@ -209,8 +209,7 @@ async fn forward<R: HttpRole + 'static>(
         }
         let empty = body.as_ref().is_some_and(RecvStream::is_end_stream);
         let mut request = call.respond.block();
-        let edit = (route.default_authority.as_deref(), route.path.as_deref());
-        headers::forward_request(parts, observer, edit, &mut request);
+        headers::forward_request(parts, observer, route.edit(), &mut request);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
             lease.spoiled();
@@ -237,11 +236,10 @@ async fn forward<R: HttpRole + 'static>(
         };
         let mut flight = Flight::new(up, &mut replay, response, worker.timeouts, call.started);
         flight.observer = observer;
-        let landing = poll_fn(|cx| {
-            if role.is_revoked(&route.ticket, || Head::Http2(parts)) {
-                return Poll::Ready(Landing::Revoked);
-            }
-            flight.poll(cx, call, tally)
+        let revoked = || role.is_revoked(&route.ticket, || Head::Http2(parts));
+        let landing = poll_fn(|cx| match revoked() {
+            true => Poll::Ready(Landing::Revoked),
+            false => flight.poll(cx, call, tally),
         });
         let landing = landing.await;
         let failed = failure(landing, &lease);

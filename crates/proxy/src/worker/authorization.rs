@@ -28,6 +28,8 @@ pub(crate) struct Leave {
 /// Why there is none.
 #[derive(Debug, Clone)]
 pub(crate) struct Denied {
+    /// What a client of HTTP is answered.
+    pub(crate) status: u16,
     /// Envoy's details: the deciding policy and rule.
     pub(crate) details: String,
     /// For people.
@@ -180,8 +182,9 @@ fn by_policies(
     let path = policies.normalized(head.path_and_query());
     let Some(path) = path else {
         return Err(Denied {
+            status: 400,
             details: "path_normalization_failed".to_owned(),
-            reason: "the path cannot be normalised".to_owned(),
+            reason: "path_normalization_failed".to_owned(),
         });
     };
     let remote = policies.remote_ip(head, caller.remote.ip());
@@ -261,6 +264,7 @@ fn judged(
     };
     count(&counters.denied);
     Err(Denied {
+        status: 403,
         details: policies.details(&denial),
         reason: DENIED.to_owned(),
     })

@@ -93,6 +93,7 @@ impl InboundRole {
 
     fn admitted(&self, mode: MutualTls) -> Result<Rc<Permit>, Denied> {
         let refused = |reason: String| Denied {
+            status: 403,
             details: "refused_by_policy".to_owned(),
             reason,
         };
@@ -133,7 +134,14 @@ pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
 }
 
 fn refusal(denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
-    let mut refusal = Refusal::new(403, ResponseFlag::Unauthorized, denied.reason.clone());
+    let mut refusal = Refusal::new(
+        denied.status,
+        match denied.status {
+            400 => ResponseFlag::DownstreamProtocolError,
+            _ => ResponseFlag::Unauthorized,
+        },
+        denied.reason.clone(),
+    );
     refusal.ticket = Some(InboundTicket {
         leave: None,
         denied: Some(denied.into()),

@@ -209,10 +209,8 @@ fn decode_condition(
     if matches.values.is_empty() && matches.not_values.is_empty() {
         return Err(WireError::new("matches", "missing"));
     }
-    let texts = |list: &'_ [String]| list.iter().map(|text| text.to_owned()).collect::<Vec<_>>();
-    let (values, not_values) = (texts(&matches.values), texts(&matches.not_values));
-    let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    let not_values: Vec<&str> = not_values.iter().map(String::as_str).collect();
+    let values: Vec<&str> = matches.values.iter().map(String::as_str).collect();
+    let not_values: Vec<&str> = matches.not_values.iter().map(String::as_str).collect();
     values::condition(&when.key, &values, &not_values, own).map_err(|error| match error {
         ConditionError::Key(why) => WireError::new("key", why),
         ConditionError::Value(index, why) => WireError::new(format!("matches[{index}]"), why),

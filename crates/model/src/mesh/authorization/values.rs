@@ -206,11 +206,11 @@ pub fn condition<'a>(
         _ => {
             let path = bracketed(key).map_err(ConditionError::Key)?;
             match path {
-                (head, path) if head == "request.headers" && path.len() == 1 => {
+                ("request.headers", path) if path.len() == 1 => {
                     let name = header_name(&path[0]).map_err(ConditionError::Key)?;
                     Condition::Header(name, matches(values, not_values, string)?)
                 }
-                (head, path) if head == "request.auth.claims" => {
+                ("request.auth.claims", path) => {
                     Condition::RequestClaim(path, matches(values, not_values, string)?)
                 }
                 _ => return Err(ConditionError::Key(unknown_key(key))),
