@@ -10,7 +10,7 @@ use voile_policy::Permit;
 use voile_policy::authorization::{Facts, Headers, Http, Outcome, RuleRef, Verdict};
 
 use super::admission::Arrival;
-use super::inbound::Caller;
+use super::inbound::{self, Caller};
 use super::slots::InboundSlot;
 use super::{Worker, count};
 use crate::authorization::Authorization;
@@ -86,19 +86,28 @@ impl Leave {
         self.judgement.set(worker.judgement.get());
     }
 
-    /// Ready when an opaque connection has lost it.
+    /// Ready when an opaque connection has lost it. It lives as long as the connection, so it keeps nothing but its place.
     pub(crate) async fn lost(&self, worker: &Worker, slot: &InboundSlot, caller: &Caller) {
         loop {
-            let word = worker.judged.borrow().clone();
-            if !self.stands(worker) {
-                if judge_connection(worker, slot, caller).is_err() {
-                    count(&worker.counters.authorization.revoked);
-                    return;
-                }
-                self.renew(worker);
+            let next = worker.judged.borrow().heard();
+            if !self.still(worker, slot, caller) {
+                return;
             }
-            word.heard().await;
+            next.await;
         }
+    }
+
+    fn still(&self, worker: &Worker, slot: &InboundSlot, caller: &Caller) -> bool {
+        if self.stands(worker) {
+            return true;
+        }
+        let admitted = inbound::permit(worker, slot, &caller.arrival, caller.remote).is_ok();
+        let holds = admitted && judge_connection(worker, slot, caller).is_ok();
+        match holds {
+            true => self.renew(worker),
+            false => count_revoked(worker),
+        }
+        holds
     }
 }
 

@@ -140,7 +140,7 @@ async fn open(
     })
 }
 
-fn permit(
+pub(super) fn permit(
     worker: &Worker,
     slot: &InboundSlot,
     arrival: &Arrival,
@@ -404,31 +404,26 @@ async fn relay(
             ((0, 0), "UF", error.to_string(), None)
         }
         Ok(upstream) => {
-            let revoked = match caller.arrival {
-                Arrival::Plaintext => slot.no_plaintext.borrow().clone(),
-                Arrival::MutualTls(_) => slot.no_mutual_tls.borrow().clone(),
-            };
             let upstream_local = match logged::is_on(worker, Side::Server) {
                 true => upstream.local_addr().ok(),
                 false => None,
             };
             let upstream = Stream::Tcp(upstream.into());
             let idle = worker.settings.borrow().idle_timeout;
-            let lost = leave.lost(worker, slot, &caller);
-            let mut revoked_by_policy = false;
+            let mut revoked = false;
             let stop = async {
                 tokio::select! {
-                    () = either(&revoked, &worker.stop) => {}
-                    () = lost => revoked_by_policy = true,
+                    () = leave.lost(worker, slot, &caller) => revoked = true,
+                    () = worker.stop.heard() => {}
                 }
             };
             let outcome = transport::relay(stream, upstream, idle, stop).await;
             let moved = (outcome.received, outcome.sent);
-            let flags = match revoked_by_policy {
+            let flags = match revoked {
                 true => "UAEX",
                 false => flags(&outcome.end),
             };
-            details = if revoked_by_policy { REVOKED } else { "" };
+            details = if revoked { REVOKED } else { "" };
             (moved, flags, String::new(), upstream_local)
         }
     };

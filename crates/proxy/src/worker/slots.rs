@@ -35,8 +35,6 @@ pub(crate) struct InboundSlot {
     pub(crate) endpoint_key: Cell<u32>,
     /// Told when connections that arrived in plaintext are no longer welcome.
     pub(crate) no_plaintext: RefCell<Stop>,
-    /// The same for mutual TLS.
-    pub(crate) no_mutual_tls: RefCell<Stop>,
 }
 
 /// An outbound listener in force.
@@ -318,7 +316,6 @@ impl InboundSlot {
             http: Http::new(worker, &worker.settings()),
             endpoint_key: Cell::new(worker.fresh_key()),
             no_plaintext: RefCell::default(),
-            no_mutual_tls: RefCell::default(),
         }
     }
 
@@ -334,10 +331,6 @@ impl InboundSlot {
         let refuses_plaintext = |mode| mode == MutualTls::Strict;
         if refuses_plaintext(plan.mutual_tls) && !refuses_plaintext(before.mutual_tls) {
             self.no_plaintext.take().give();
-        }
-        let refuses_mutual_tls = |mode| mode == MutualTls::Disable;
-        if refuses_mutual_tls(plan.mutual_tls) && !refuses_mutual_tls(before.mutual_tls) {
-            self.no_mutual_tls.take().give();
         }
         plan.mutual_tls != before.mutual_tls
     }
