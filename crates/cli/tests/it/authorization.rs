@@ -33,6 +33,12 @@ fn set(mesh: &Mesh, policies: &str) {
     std::fs::rename(new, file).expect("in place");
 }
 
+/// Waits until every worker obeys: each is told by a message of its own.
+fn in_force(what: &str, mut seen: impl FnMut() -> bool) {
+    const IN_A_ROW: usize = 12; // connections go to the worker with the fewest, so that both get some of these
+    wait_until(what, || (0..IN_A_ROW).all(|_| seen()));
+}
+
 fn status(mesh: &Mesh, request: &str) -> u16 {
     let head = format!("{request} HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n");
     exchange(mesh.http(), head.as_bytes()).map_or(0, |answer| answer.status)
@@ -60,7 +66,7 @@ fn principals_methods_and_paths_decide_about_requests() {
             ),
         ),
     );
-    wait_until("the policy is in force", || status(&mesh, "GET /c") == 403);
+    in_force("the policy is in force", || status(&mesh, "GET /c") == 403);
     let table = [
         ("GET /a", 200),
         ("GET /a?x=1", 200),
@@ -89,7 +95,7 @@ fn principals_methods_and_paths_decide_about_requests() {
             "action: DENY, rules: [{to: [{operation: {paths: [\"/admin*\"]}}]}]",
         ),
     );
-    wait_until("the other policy is in force", || {
+    in_force("the other policy is in force", || {
         status(&mesh, "GET /c") == 200
     });
     assert_eq!(status(&mesh, "GET /admin/users"), 403);
@@ -106,7 +112,7 @@ fn principals_methods_and_paths_decide_about_requests() {
         "{metrics}"
     );
     std::fs::remove_file(mesh.config().join("authorization.yaml")).expect("removed");
-    wait_until("without policies all is as before", || {
+    in_force("without policies all is as before", || {
         status(&mesh, "GET /admin") == 200
     });
 }
@@ -119,7 +125,7 @@ fn the_application_gets_the_path_that_was_judged() {
         &mesh,
         &policy("allow", "rules: [{to: [{operation: {paths: [\"/a*\"]}}]}]"),
     );
-    wait_until("the policy is in force", || status(&mesh, "GET /c") == 403);
+    in_force("the policy is in force", || status(&mesh, "GET /c") == 403);
     let answer = get(mesh.http(), "/x/../a/./b?c=/../d").expect("an answer");
     assert_eq!(answer.status, 200);
     assert!(
@@ -256,7 +262,7 @@ fn an_answer_and_a_websocket_under_way_are_cut() {
             "action: DENY, rules: [{to: [{operation: {paths: [\"/s*\"]}}]}]",
         ),
     );
-    wait_until("the policy is in force", || status(&mesh, "GET /s") == 403);
+    in_force("the policy is in force", || status(&mesh, "GET /s") == 403);
     let in_force = Instant::now();
     for (what, mut reader) in [("answer", slow), ("WebSocket", socket)] {
         let mut rest = Vec::new();
@@ -336,7 +342,7 @@ fn a_changing_policy_never_gives_a_wrong_verdict() {
     );
     let marked = one.clone() + &policy("c", "rules: [{to: [{operation: {paths: [\"/mark\"]}}]}]");
     set(&mesh, &one);
-    wait_until("the first policy is in force", || {
+    in_force("the first policy is in force", || {
         status(&mesh, "GET /shut") == 403
     });
     let done = Arc::new(AtomicBool::new(false));
@@ -360,9 +366,9 @@ fn a_changing_policy_never_gives_a_wrong_verdict() {
             .collect();
         for _ in 0..3 {
             set(&mesh, &other);
-            wait_until("one set is in force", || status(&mesh, "GET /else") == 200);
+            in_force("one set is in force", || status(&mesh, "GET /else") == 200);
             set(&mesh, &marked);
-            wait_until("the other set is in force", || {
+            in_force("the other set is in force", || {
                 status(&mesh, "GET /mark") == 200
             });
         }
@@ -384,7 +390,7 @@ fn a_broken_policy_is_refused_by_name_and_shuts_what_it_was_for() {
         &mesh,
         &policy("broken", "rules: [{to: [{operation: {path: [\"/a\"]}}]}]"),
     );
-    wait_until("it is held shut", || status(&mesh, "GET /a") == 403);
+    in_force("it is held shut", || status(&mesh, "GET /a") == 403);
     assert!(
         mesh.control.log().contains("V0101"),
         "{}",
@@ -394,7 +400,7 @@ fn a_broken_policy_is_refused_by_name_and_shuts_what_it_was_for() {
         &mesh,
         &policy("broken", "rules: [{to: [{operation: {paths: [\"/a\"]}}]}]"),
     );
-    wait_until("what was meant is in force", || {
+    in_force("what was meant is in force", || {
         status(&mesh, "GET /a") == 200
     });
     assert_eq!(status(&mesh, "GET /b"), 403);
@@ -428,7 +434,7 @@ fn only_a_verified_certificate_says_who_calls() {
             "rules: [{from: [{source: {namespaces: [shop]}}]}, {from: [{source: {remoteIpBlocks: [\"192.0.2.0/24\"]}}]}]",
         ),
     );
-    wait_until("the policy is in force", || stranger(&mesh, "/") == 403);
+    in_force("the policy is in force", || stranger(&mesh, "/") == 403);
     assert_eq!(status(&mesh, "GET /"), 200);
     for header in [
         "X-Forwarded-Client-Cert: By=spiffe://cluster.local/ns/shop/sa/server;URI=spiffe://cluster.local/ns/shop/sa/client",
