@@ -83,8 +83,12 @@ fn is_name_of(host: &str, service: &Service, namespace: &str) -> bool {
     let Some(rest) = rest.strip_prefix('.') else {
         return rest.is_empty();
     };
+    // What Istio calls services of all clusters by: here there is one.
+    if rest == "global" {
+        return true;
+    }
     let rest = rest.strip_prefix(namespace);
-    rest.is_some_and(|rest| matches!(rest, "" | ".svc" | ".svc.cluster.local"))
+    rest.is_some_and(|rest| matches!(rest, "" | ".svc" | ".svc.cluster.local" | ".global"))
 }
 
 #[cfg(test)]
@@ -126,7 +130,9 @@ mod tests {
                 Some("b-x.far.svc.cluster.local:8080"),
                 named("b-x.far.svc.cluster.local", 8080),
             ),
+            (1, Some("b-x.global:8080"), fixed("127.0.0.2:8080")),
             (2, None, fixed("127.0.0.3:8080")),
+            (2, Some("b-x.far.global"), fixed("127.0.0.3:8080")),
             (2, Some("example.com"), named("example.com", 80)),
         ] {
             let mut call = Call::to(service, 0);

@@ -263,7 +263,9 @@ mod tests {
         let log = with_all(&voile, "no-metrics+access-log").expect("built");
         assert_eq!(log.append.matches("\n---\n").count(), 1, "{}", log.append);
         assert!(with_all(&voile, "access-log+tracing").is_err());
-        assert!(with_all(&voile, "detection+routes").is_err_and(|why| why.contains("not built")));
+        assert!(
+            with_all(&voile, "detection+routes").is_err_and(|why| why.contains("needs routes"))
+        );
         assert_eq!(with_all(&voile, "default").expect("nothing"), voile);
     }
 
