@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 pub mod child;
+pub mod device;
 pub mod enclosure;
 pub mod interrupt;
 pub mod machine;

@@ -14,12 +14,21 @@ const LOWEST: u16 = 10_000;
 /// The range used where the kernel does not say where its own begins.
 const FALLBACK_EPHEMERAL_START: u16 = 32_768;
 
+/// What was given out.
+static GIVEN: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
+
+/// Ports of this address may be given out again: who had them is gone.
+pub fn forget(address: IpAddr) {
+    if let Ok(mut given) = GIVEN.lock() {
+        given.retain(|one| one.ip() != address);
+    }
+}
+
 /// A free port on the address. One process never gets the same (address, port) twice.
 ///
 /// # Errors
 /// When no port in the range can be bound there, for instance because the address is not ours.
 pub fn free_port(address: IpAddr) -> io::Result<SocketAddr> {
-    static GIVEN: Mutex<BTreeSet<SocketAddr>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN
         .lock()
         .map_err(|_| io::Error::other("the list of given ports is poisoned"))?;

@@ -10,6 +10,7 @@ use voile_host::child::Spec;
 use voile_host::machine::cores_here;
 use voile_host::place::Place;
 
+use crate::agent::Bound;
 use crate::contestants::Instance;
 use crate::definition::{CpuSet, Definition, Limits};
 
@@ -30,6 +31,28 @@ impl Bounds {
         Self {
             cores: definition.cpus.get(cpus).cloned().unwrap_or_default(),
             limits: definition.limits,
+            ..Self::default()
+        }
+    }
+
+    /// What an agent is told of them.
+    pub(crate) fn tell(&self) -> Bound {
+        Bound {
+            cores: self.cores.clone(),
+            cpu: self.limits.and_then(|limits| limits.cpu),
+            memory_bytes: self.limits.and_then(|limits| limits.memory_bytes),
+        }
+    }
+
+    /// What an agent was told.
+    pub(crate) fn told(bound: &Bound) -> Self {
+        let limits = Limits {
+            cpu: bound.cpu,
+            memory_bytes: bound.memory_bytes,
+        };
+        Self {
+            cores: bound.cores.clone(),
+            limits: (limits != Limits::default()).then_some(limits),
             ..Self::default()
         }
     }
@@ -110,11 +133,13 @@ fn group(name: &str, limits: Limits) -> Result<Cgroup, String> {
 }
 
 /// Whether this machine can do what the definition asks, before anything is started.
-pub(crate) fn possible(definition: &Definition) -> Result<(), String> {
+pub(crate) fn possible(definition: &Definition, far: bool) -> Result<(), String> {
     let here = cores_here();
     for (name, set) in &definition.cpus {
         let used = definition.cells.iter().any(|cell| cell.shape.cpus == *name);
-        for (role, cores) in set.iter().filter(|_| used) {
+        // An agent looks at those that run with it.
+        let ours = |role: &str| !(far && ["server", "server-sidecar"].contains(&role));
+        for (role, cores) in set.iter().filter(|(role, _)| used && ours(role)) {
             if let Some(stranger) = cores.iter().find(|core| !here.contains(core)) {
                 let here: Vec<String> = here.iter().map(ToString::to_string).collect();
                 return Err(format!(

@@ -325,6 +325,9 @@ impl<'a> Court<'a> {
             let Ok(taken) = self.slice(planned, record) else {
                 break;
             };
+            if let Some(why) = self.halls.lost() {
+                return Err(why);
+            }
             if taken.spoiled {
                 spoiled.push(planned);
             }
@@ -340,6 +343,9 @@ impl<'a> Court<'a> {
                 let Ok(taken) = self.slice(planned, record) else {
                     break;
                 };
+                if let Some(why) = self.halls.lost() {
+                    return Err(why);
+                }
                 record.runs.push(Run {
                     again: true,
                     ..taken.run

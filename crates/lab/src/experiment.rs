@@ -9,10 +9,11 @@ use voile_load::samples::Samples;
 use voile_report::record::{CellKey, Experiment, FORMAT, Kind, Merged, Record};
 use voile_report::summarise::summarise;
 
+use crate::agent::{AgentAddress, Far};
 use crate::bounds;
 use crate::calibration::calibrate;
 use crate::court::{Clock, Court, Turn};
-use crate::definition::Definition;
+use crate::definition::{Definition, Isolation};
 use crate::environment::{environment, now, warnings};
 use crate::find::Found;
 use crate::folder::{default_folder, placeless};
@@ -39,6 +40,8 @@ pub struct Settings {
     pub command: String,
     /// Where the record is kept.
     pub keeping: Keeping,
+    /// Who runs the far end, when not this machine.
+    pub agent: Option<AgentAddress>,
 }
 
 /// What came of it.
@@ -56,6 +59,7 @@ pub struct Outcome {
 /// An experiment while it runs.
 struct Running<'a> {
     settings: &'a Settings,
+    far: Option<&'a Far>,
     say: &'a dyn Fn(&str),
     stopped: &'a dyn Fn() -> bool,
     record: Record,
@@ -76,9 +80,16 @@ pub fn run(
     stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, String> {
     voile_host::machine::raise_descriptor_limit();
-    bounds::possible(&settings.definition)?;
+    bounds::possible(&settings.definition, settings.agent.is_some())?;
     hooks::possible(&settings.definition)?;
-    let mut running = Running::begin(settings, say, stopped)?;
+    let far = match &settings.agent {
+        Some(agent) => {
+            apart(settings)?;
+            Some(Far::call(agent, &environment(&settings.voile))?)
+        }
+        None => None,
+    };
+    let mut running = Running::begin(settings, far.as_ref(), say, stopped)?;
     let ended = running.all_repeats();
     match &ended {
         Err(why) if running.record.runs.is_empty() => {
@@ -92,10 +103,11 @@ pub fn run(
 impl<'a> Running<'a> {
     fn begin(
         settings: &'a Settings,
+        far: Option<&'a Far>,
         say: &'a dyn Fn(&str),
         stopped: &'a dyn Fn() -> bool,
     ) -> Result<Self, String> {
-        let fresh = new_record(settings);
+        let fresh = new_record(settings, far)?;
         let text = &settings.definition.text;
         let experiment = &fresh.experiment;
         let (ledger, record, histograms) = match &settings.keeping {
@@ -118,6 +130,7 @@ impl<'a> Running<'a> {
         };
         Ok(Self {
             settings,
+            far,
             say,
             stopped,
             before: record.experiment.took_seconds,
@@ -164,7 +177,13 @@ impl<'a> Running<'a> {
             seed: settings.definition.seed + u64::from(repeat - 1),
             ..settings.definition.clone()
         };
-        let halls = Halls::open(&definition, &settings.voile, folder.path(), self.stopped)?;
+        let halls = Halls::open(
+            &definition,
+            &settings.voile,
+            folder.path(),
+            self.far,
+            self.stopped,
+        )?;
         let clock = Clock {
             began: self.began,
             before: self.before,
@@ -250,7 +269,70 @@ fn go_on(record: &mut Record, fresh: &Record) -> Result<(), String> {
     Ok(())
 }
 
-fn new_record(settings: &Settings) -> Record {
+/// Whether the experiment can be had with its ends on two machines.
+fn apart(settings: &Settings) -> Result<(), String> {
+    let definition = &settings.definition;
+    if settings.profile {
+        return Err(
+            "--profile looks at processes of this machine only, not with --agent".to_owned(),
+        );
+    }
+    if definition.isolation == Isolation::Netns {
+        return Err(
+            "isolation \"netns\" puts client and server into networks of one machine; with --agent they are on two"
+                .to_owned(),
+        );
+    }
+    if !definition.events.is_empty() {
+        return Err("[[events]] are done on one machine only, not with --agent".to_owned());
+    }
+    Ok(())
+}
+
+/// The agent's machine, and what a reader must know of the two.
+fn note_far(record: &mut Record, settings: &Settings, far: &Far) -> Result<(), String> {
+    let mut there = far.environment();
+    let here = record.environment.clone();
+    if here.calibration.is_some() {
+        there.calibration = Some(far.calibrate()?);
+    }
+    let near = &here.host;
+    record.notes.push(format!(
+        "Servers and the server's sidecars ran at an agent's on {}, all else on {near}: latencies hold the network in between.",
+        far.host()
+    ));
+    if far.one_machine() {
+        record.notes.push(
+            "The agent runs on this very machine: its CPU is the machine's, and is counted once."
+                .to_owned(),
+        );
+    }
+    for (name, peer) in &settings.found.all() {
+        let (Ok(peer), Some(version)) = (peer, there.versions.get(*name)) else {
+            continue;
+        };
+        if peer.version != *version {
+            record.notes.push(format!(
+                "{name} is version {} here and {version} at the agent's.",
+                peer.version
+            ));
+        }
+    }
+    if here.voile_sha256 != there.voile_sha256 {
+        record
+            .notes
+            .push("The two ends run different builds of voile.".to_owned());
+    }
+    let notes = warnings(&there);
+    let notes = notes
+        .into_iter()
+        .map(|note| format!("On {}: {note}", far.host()));
+    record.notes.extend(notes);
+    record.far = Some(there);
+    Ok(())
+}
+
+fn new_record(settings: &Settings, far: Option<&Far>) -> Result<Record, String> {
     let definition = &settings.definition;
     let mut record = Record {
         format: FORMAT,
@@ -284,6 +366,9 @@ fn new_record(settings: &Settings) -> Record {
         record.environment.calibration = Some(calibrate());
     }
     record.notes.extend(warnings(&record.environment));
+    if let Some(far) = far {
+        note_far(&mut record, settings, far)?;
+    }
     let most = definition.cells.iter().filter(|c| c.kind == Kind::Idle);
     if let Some(asked) = most.map(|cell| cell.connections).max() {
         let open = possible(asked);
@@ -303,7 +388,7 @@ fn new_record(settings: &Settings) -> Record {
             "Smoke test: it shows that everything works; its figures mean nothing.".to_owned(),
         );
     }
-    record
+    Ok(record)
 }
 
 /// Merges the valid slices' histograms of each cell, for display.

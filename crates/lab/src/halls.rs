@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use voile_host::child::Supervised;
-
+use crate::agent::{Far, What};
 use crate::bounds::Bounds;
 use crate::contestants::Instance;
 use crate::definition::{Action, Definition, Generated, Isolation};
 use crate::network::{self, Network, Visit};
 use crate::plan::Outfit;
+use crate::process::Process;
 use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
 
 /// One outfit's place.
@@ -29,8 +29,9 @@ pub(crate) struct Halls<'a> {
     stopped: &'a dyn Fn() -> bool,
     halls: BTreeMap<Outfit, Hall>,
     network: Option<Network>,
+    far: Option<&'a Far>,
     upgradable: bool,
-    _servers: Vec<Supervised>,
+    _servers: Vec<Process>,
     /// Last, so that the lab leaves its network when all else has ended.
     _visit: Option<Visit>,
 }
@@ -40,6 +41,7 @@ impl<'a> Halls<'a> {
         definition: &Definition,
         voile: &'a Path,
         folder: &Path,
+        far: Option<&'a Far>,
         stopped: &'a dyn Fn() -> bool,
     ) -> Result<Self, String> {
         let tcp_serves = if definition.is_bulk() { TCP_SINK } else { TCP };
@@ -72,6 +74,7 @@ impl<'a> Halls<'a> {
                     workers: 1,
                     bounds: bounds.clone(),
                     network: network.as_ref(),
+                    far,
                     upgradable: false,
                     generated: Generated::new(),
                     stopped,
@@ -95,6 +98,7 @@ impl<'a> Halls<'a> {
             stopped,
             halls,
             network,
+            far,
             upgradable: definition
                 .events
                 .iter()
@@ -115,11 +119,17 @@ impl<'a> Halls<'a> {
             workers: hall.workers,
             bounds: hall.bounds.clone(),
             network: self.network.as_ref(),
+            far: self.far,
             upgradable: self.upgradable,
             generated: hall.generated.clone(),
             stopped: self.stopped,
         };
         Ok((lab, &hall.server))
+    }
+
+    /// Why the experiment cannot go on: the agent is gone, and with it all servers.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.far.and_then(Far::lost)
     }
 
     pub(crate) fn stopped(&self) -> bool {
@@ -136,7 +146,7 @@ fn serve(
     lab: Lab<'_>,
     number: usize,
     tcp_serves: &'static str,
-    servers: &mut Vec<Supervised>,
+    servers: &mut Vec<Process>,
 ) -> Result<(Echo, Instance), String> {
     if let Some(network) = lab.network {
         let echo = network.shared_echo(number)?;
@@ -144,8 +154,18 @@ fn serve(
         let name = format!("echo-{number}");
         let child = network.start_echo(&lab, &network.server, &name, &http, &tcp)?;
         let server = network::server(&child);
-        servers.push(child);
+        servers.push(child.into());
         return Ok((echo, server));
+    }
+    if let Some(far) = lab.far {
+        let sink = tcp_serves == TCP_SINK;
+        let (process, addresses) = far.start(&lab, What::Echo { sink })?;
+        let [http, tcp] = addresses[..] else {
+            return Err("the agent's server listens nowhere".to_owned());
+        };
+        let server = process.instance("server");
+        servers.push(Process::There(process));
+        return Ok((Echo { http, tcp }, server));
     }
     let start = |serves| {
         start_echo_bound(
@@ -159,15 +179,11 @@ fn serve(
     };
     let (http, http_at) = start(HTTP)?;
     let (tcp, tcp_at) = start(tcp_serves)?;
-    let server = Instance {
-        name: "echo".to_owned(),
-        role: "server",
-        pids: vec![http.pid(), tcp.pid()],
-    };
+    let server = Instance::here("echo".to_owned(), "server", vec![http.pid(), tcp.pid()]);
     let echo = Echo {
         http: http_at,
         tcp: tcp_at,
     };
-    servers.extend([http, tcp]);
+    servers.extend([http.into(), tcp.into()]);
     Ok((echo, server))
 }

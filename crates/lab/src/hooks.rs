@@ -80,8 +80,13 @@ pub(crate) fn around(
     let name = format!("hook-{}-{}", cell.shape.hook, when.word());
     let pids: Vec<String> = instances
         .iter()
+        .filter(|instance| instance.far.is_empty())
         .map(|instance| {
-            let pids: Vec<String> = instance.pids.iter().map(ToString::to_string).collect();
+            let pids: Vec<String> = instance
+                .pids_here()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
             format!("{}={}", instance.role, pids.join(","))
         })
         .collect();

@@ -77,14 +77,15 @@ fn watch(
     if cell.connections > 0 {
         drop(connect(&route, cell, FIRST).map_err(Broken::Failed)?);
         pause(lab, SETTLE)?;
-        let before = holdings(&instances);
+        let before = holdings(lab, &instances)?;
         let wanted = possible(cell.connections);
         open = connect(&route, cell, wanted).map_err(Broken::Failed)?;
         pause(lab, SETTLE)?;
-        compare(&mut run, &instances, &before, wanted);
+        let after = holdings(lab, &instances)?;
+        compare(&mut run, &instances, (&before, &after), wanted);
     }
     let used = cpu(lab, &instances, slice)?;
-    for (instance, held) in instances.iter().zip(holdings(&instances)) {
+    for (instance, held) in instances.iter().zip(holdings(lab, &instances)?) {
         for (name, value) in [
             ("idle_rss_bytes", held.rss_bytes),
             ("idle_pss_bytes", held.pss_bytes),
@@ -106,11 +107,15 @@ fn watch(
 }
 
 /// What each connection added to each instance, and whether the connections are there at all.
-fn compare(run: &mut Run, instances: &[Instance], before: &[Holdings], opened: u32) {
-    let after = holdings(instances);
+fn compare(
+    run: &mut Run,
+    instances: &[Instance],
+    (before, after): (&[Holdings], &[Holdings]),
+    opened: u32,
+) {
     run.idle
         .insert("connections_open".to_owned(), f64::from(opened));
-    for ((instance, before), after) in instances.iter().zip(before).zip(&after) {
+    for ((instance, before), after) in instances.iter().zip(before).zip(after) {
         if !instance.role.ends_with("-sidecar") {
             continue;
         }
@@ -137,11 +142,12 @@ fn compare(run: &mut Run, instances: &[Instance], before: &[Holdings], opened: u
     }
 }
 
-fn holdings(instances: &[Instance]) -> Vec<Holdings> {
-    instances
-        .iter()
-        .map(|instance| Holdings::of_all(&instance.pids))
-        .collect()
+fn holdings(lab: &Lab<'_>, instances: &[Instance]) -> Result<Vec<Holdings>, Broken> {
+    let held = instances.iter().map(|instance| match lab.far {
+        Some(far) if !instance.far.is_empty() => far.hold(instance).map_err(Broken::Failed),
+        _ => Ok(Holdings::of_all(&instance.pids)),
+    });
+    held.collect()
 }
 
 /// Share of a core that each instance uses over that time.
@@ -149,16 +155,25 @@ fn cpu(lab: &Lab<'_>, instances: &[Instance], slice: Duration) -> Result<Vec<f64
     let usage = || -> Vec<Usage> {
         instances
             .iter()
-            .map(|instance| Usage::of_all(&instance.pids))
+            .map(|instance| Usage::of_all(instance.pids_here()))
             .collect()
     };
-    let (before, began) = (usage(), Instant::now());
-    pause(lab, slice)?;
-    let (after, window) = (usage(), began.elapsed());
-    let share = |(before, after): (&Usage, &Usage)| {
-        after.since(*before).cpu_ns as f64 / window.as_nanos().max(1) as f64
+    let look = || {
+        let look = lab.far.map(|far| far.look(instances));
+        look.transpose().map_err(Broken::Failed)
     };
-    Ok(before.iter().zip(&after).map(share).collect())
+    let (before, far_before, began) = (usage(), look()?, Instant::now());
+    pause(lab, slice)?;
+    let (after, window, far_after) = (usage(), began.elapsed(), look()?);
+    let far = far_before.as_ref().zip(far_after.as_ref());
+    let share = |at: usize| {
+        let (used, window) = match far.filter(|_| !instances[at].far.is_empty()) {
+            Some((before, after)) => (after.usage(at).since(before.usage(at)), after.since(before)),
+            None => (after[at].since(before[at]), window),
+        };
+        used.cpu_ns as f64 / window.as_nanos().max(1) as f64
+    };
+    Ok((0..instances.len()).map(share).collect())
 }
 
 /// Waits, unless the user asks to end.

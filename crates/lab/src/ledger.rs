@@ -181,6 +181,10 @@ pub(crate) fn differs(then: &Record, now: &Record) -> Option<String> {
             environment(&then.environment),
             environment(&now.environment),
         ),
+        (
+            then.far.as_ref().map(environment).unwrap_or_default(),
+            now.far.as_ref().map(environment).unwrap_or_default(),
+        ),
         if rounds {
             let words = |e: &Experiment| format!("{} rounds a repeat", e.rounds);
             (words(&then.experiment), words(&now.experiment))

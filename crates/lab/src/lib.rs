@@ -5,6 +5,7 @@
 //!     → slices: load + samplers → validity gate → record folder → report (crate report)
 //! ```
 
+mod agent;
 mod agreement;
 mod bounds;
 mod calibration;
@@ -29,12 +30,14 @@ mod network;
 mod places;
 mod plan;
 mod preset;
+mod process;
 mod profile;
 mod proof;
 mod slice;
 mod target;
 mod wire;
 
+pub use agent::{AgentAddress, AgentSettings, Token, serve_agent};
 pub use agreement::{AgreementSettings, agree, write_agreement};
 pub use definition::{
     Action, CpuSet, Definition, DefinitionError, Event, Generated, Hook, Isolation, Limits, Only,

@@ -186,9 +186,5 @@ fn add(bridge: &Bridge, pods: &Cell<u16>) -> Result<Pod, String> {
 
 /// The server of a pod as what is charged for its work.
 pub(crate) fn server(child: &Supervised) -> Instance {
-    Instance {
-        name: child.name().to_owned(),
-        role: "server",
-        pids: vec![child.pid()],
-    }
+    Instance::here(child.name().to_owned(), "server", vec![child.pid()])
 }

@@ -63,7 +63,7 @@ pub fn preset(name: &str, quick: bool) -> Result<Definition, String> {
         .into_iter()
         .filter(|claim| claim.preset == name)
         .collect();
-    if let (Some(limits), Err(why)) = (definition.limits, bounds::possible(&definition)) {
+    if let (Some(limits), Err(why)) = (definition.limits, bounds::possible(&definition, false)) {
         definition.limits = None;
         let limits = limits.in_words();
         definition

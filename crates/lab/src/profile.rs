@@ -57,11 +57,8 @@ impl Scene<'_> {
     /// Each instance on the path, the generator included.
     fn all(&self, load: &Supervised) -> Vec<Instance> {
         let mut all = self.instances.to_vec();
-        all.push(Instance {
-            name: "load".to_owned(),
-            role: "load",
-            pids: vec![load.pid()],
-        });
+        let pids = vec![load.pid()];
+        all.push(Instance::here("load".to_owned(), "load", pids));
         all
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn prove(
     };
     let before = contestant.counts(&way.protocol);
     let recorded = contestant.recorded(lab, way);
-    let capture = Capture::start(&route.hops, &marker);
+    let capture = Captures::start(lab, route, &marker);
     let (mut load, out) = start_load(lab, route, &order).map_err(Broken::Failed)?;
     let generated = finish_load(
         &mut load,
@@ -68,10 +68,10 @@ pub(crate) fn prove(
             .hops
             .iter()
             .filter(|hop| hop.to != "server")
-            .map(|hop| owned(hop, &owners)),
+            .map(|hop| owned(lab, hop, &owners)),
     );
     let mut hello = None;
-    match capture.map_err(|e| e.to_string()).and_then(Capture::finish) {
+    match capture.and_then(|capture| capture.finish(lab)) {
         Ok((seen, lost)) => {
             for (hop, seen) in route.hops.iter().zip(&seen) {
                 let exactly = !(hop.to == "server" && contestant.collects_there());
@@ -83,7 +83,7 @@ pub(crate) fn prove(
             claim: "a capture on each hop shows the requests, encrypted where they should be"
                 .to_owned(),
             verdict: Verdict::NotProven,
-            evidence: format!("needs CAP_NET_RAW: {why}"),
+            evidence: format!("needs CAP_NET_RAW, at the agent's too: {why}"),
         }),
     }
     checks.extend(features_on(lab, contestant, way, recorded, expected));
@@ -105,6 +105,54 @@ pub(crate) fn prove(
     Ok(Proven { proof, hello })
 }
 
+/// Captures of one path: of the hops here, and of those at the agent's.
+struct Captures {
+    here: Capture,
+    /// Which hops are there; none when there is no agent.
+    there: Vec<usize>,
+    hops: usize,
+}
+
+impl Captures {
+    fn start(lab: &Lab<'_>, route: &Route, marker: &str) -> Result<Self, String> {
+        let hops = &route.hops;
+        let is_there = |hop: &Hop| lab.far.is_some_and(|far| far.has(hop.address));
+        let (there, here): (Vec<usize>, Vec<usize>) =
+            (0..hops.len()).partition(|at| is_there(&hops[*at]));
+        let near: Vec<Hop> = here.iter().map(|at| hops[*at].clone()).collect();
+        let here = Capture::start(&near, marker).map_err(|e| e.to_string())?;
+        if let Some(far) = lab.far.filter(|_| !there.is_empty()) {
+            let listeners: Vec<SocketAddr> = there.iter().map(|at| hops[*at].address).collect();
+            far.watch(&listeners, marker)?;
+        }
+        Ok(Self {
+            here,
+            there,
+            hops: hops.len(),
+        })
+    }
+
+    /// What was seen on each hop in order, and packets that were lost to a capture.
+    fn finish(self, lab: &Lab<'_>) -> Result<(Vec<Seen>, u64), String> {
+        let (here, mut lost) = self.here.finish()?;
+        let mut there = Vec::new();
+        if let Some(far) = lab.far.filter(|_| !self.there.is_empty()) {
+            let (seen, lost_there) = far.seen()?;
+            (there, lost) = (seen, lost + lost_there);
+        }
+        let (mut here, mut seen_there) = (here.into_iter(), there.into_iter());
+        let all = (0..self.hops).map(|at| {
+            let next = if self.there.contains(&at) {
+                seen_there.next()
+            } else {
+                here.next()
+            };
+            next.ok_or_else(|| "a hop was not looked at".to_owned())
+        });
+        Ok((all.collect::<Result<_, _>>()?, lost))
+    }
+}
+
 /// A server of another identity, put in the endpoint's place, must get nothing.
 fn no_impostor(
     lab: &Lab<'_>,
@@ -120,10 +168,14 @@ fn no_impostor(
             claim: "a server of the right root with another identity gets no byte of a request"
                 .to_owned(),
             verdict: Verdict::NotProven,
-            evidence: format!(
-                "the lab has no server of its own to put in the way of {}",
-                contestant.name()
-            ),
+            evidence: if lab.far.is_some() {
+                "tried on one machine only".to_owned()
+            } else {
+                format!(
+                    "the lab has no server of its own to put in the way of {}",
+                    contestant.name()
+                )
+            },
         },
     }))
 }
@@ -284,7 +336,7 @@ fn written(before: &Recorded, now: &Recorded, sent: u64) -> Check {
 }
 
 /// The hop's listener belongs to the process that we charge for it.
-fn owned(hop: &Hop, owners: &[Instance]) -> Check {
+fn owned(lab: &Lab<'_>, hop: &Hop, owners: &[Instance]) -> Check {
     let claim = match hop.spot.as_ref().and_then(|spot| spot.listener) {
         Some(port) if !hop.is_tunnel() => format!(
             "{} is redirected to port {port}, a socket of the {}",
@@ -292,17 +344,28 @@ fn owned(hop: &Hop, owners: &[Instance]) -> Check {
         ),
         _ => format!("{} is a socket of the {}", hop.address, hop.to),
     };
-    let pids: Vec<u32> = owners
-        .iter()
-        .filter(|owner| owner.role == hop.to)
-        .flat_map(|owner| owner.pids.clone())
-        .collect();
+    let owners = owners.iter().filter(|owner| owner.role == hop.to);
+    let (mut pids, mut numbers) = (Vec::new(), Vec::new());
+    for owner in owners {
+        pids.extend(&owner.pids);
+        numbers.extend(&owner.far);
+    }
     let redirected = hop.spot.as_ref().and_then(|spot| spot.listener);
-    match listener_owner(hop.address, redirected, &pids) {
+    let (owner, there) = match lab.far.filter(|far| far.has(hop.address)) {
+        Some(far) => (
+            far.owner(hop.address, &numbers).map_err(io::Error::other),
+            format!(" on {}", far.host()),
+        ),
+        None => (
+            listener_owner(hop.address, redirected, &pids),
+            String::new(),
+        ),
+    };
+    match owner {
         Ok(Some(pid)) => check(
             claim,
             true,
-            format!("listening descriptor held by process {pid}"),
+            format!("listening descriptor held by process {pid}{there}"),
         ),
         Ok(None) => check(
             claim,

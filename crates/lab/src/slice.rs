@@ -15,8 +15,9 @@ use voile_host::child::Supervised;
 use voile_host::machine::{CoreSplit, CoreTime};
 use voile_host::sampler::{Holdings, Usage};
 use voile_load::samples::Samples;
-use voile_report::record::{MachineSplit, Process, Run};
+use voile_report::record::{MachineSplit, MachineUse, Process, Run};
 
+use crate::agent::FarLook;
 use crate::contestants::{Instance, Route};
 use crate::events;
 use crate::generator::{Broken, Generated, Order, finish_load, start_load, wait_until};
@@ -40,15 +41,30 @@ struct Reading {
     split: Option<CoreSplit>,
     usage: Vec<Usage>,
     throttling: Vec<Option<Throttling>>,
+    /// Of the agent's machine, with instances that are not there counting nothing.
+    far: Option<FarLook>,
+}
+
+/// Which end of a window a reading is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Edge {
+    Begin,
+    End,
 }
 
 impl Reading {
-    fn take(instances: &[Instance], lab: &Lab<'_>) -> Self {
+    /// The window at the agent's lies inside ours, however long the question travels.
+    fn take(instances: &[Instance], lab: &Lab<'_>, edge: Edge) -> Result<Self, Broken> {
+        let look = || {
+            let far = lab.far.map(|far| far.look(instances));
+            far.transpose().map_err(Broken::Failed)
+        };
+        let far_first = if edge == Edge::End { look()? } else { None };
         let usage = instances
             .iter()
-            .map(|instance| Usage::of_all(&instance.pids))
+            .map(|instance| Usage::of_all(instance.pids_here()))
             .collect();
-        Self {
+        let mut reading = Self {
             at: Instant::now(),
             wall: SystemTime::now(),
             machine: CoreTime::now().ok(),
@@ -58,7 +74,12 @@ impl Reading {
                 .iter()
                 .map(|instance| lab.bounds.throttling(instance))
                 .collect(),
+            far: far_first,
+        };
+        if edge == Edge::Begin {
+            reading.far = look()?;
         }
+        Ok(reading)
     }
 }
 
@@ -82,19 +103,15 @@ pub(crate) fn measure(
     let began = Instant::now();
     let (mut load, out) = start_load(lab, route, order).map_err(Broken::Failed)?;
     let mut instances = shared.to_vec();
-    instances.push(Instance {
-        name: "load".to_owned(),
-        role: "load",
-        pids: vec![load.pid()],
-    });
+    instances.push(Instance::here("load".to_owned(), "load", vec![load.pid()]));
     let window_starts = began + order.warmup + LEAD.min(order.duration / 4);
     let window_ends = began + order.warmup + order.duration - TRAIL.min(order.duration / 8);
     wait_until(&mut load, window_starts, lab)?;
-    let before = Reading::take(&instances, lab);
+    let before = Reading::take(&instances, lab, Edge::Begin)?;
     let begins = began + order.warmup;
     let happened = meanwhile(&mut load, (begins, begins + order.duration))?;
     wait_until(&mut load, window_ends, lab)?;
-    let after = Reading::take(&instances, lab);
+    let after = Reading::take(&instances, lab, Edge::End)?;
     let generated = finish_load(&mut load, &out, OVERTIME, lab)?;
     let (series, events) = events::conclude(&generated, happened);
     let mut run = Run {
@@ -115,38 +132,59 @@ pub(crate) fn measure(
     {
         run.invalid_reasons.push(reason);
     }
-    charge(&mut run, &instances, &before, &after, host);
+    charge(&mut run, lab, &instances, (&before, &after), host)?;
     for process in &mut run.processes {
         process.cores = lab.bounds.cores(&process.role);
     }
     Ok((run, generated))
 }
 
-/// Divides what was used in the window by the requests of the window.
-fn charge(run: &mut Run, instances: &[Instance], before: &Reading, after: &Reading, host: &str) {
-    let window = after.at.duration_since(before.at);
-    let requests = (run.achieved_rps * window.as_secs_f64()).max(1.0);
+/// Divides what was used in the window by the requests of the window; at the agent's by its own clock, so that the two need
+/// not agree on the time.
+fn charge(
+    run: &mut Run,
+    lab: &Lab<'_>,
+    instances: &[Instance],
+    (before, after): (&Reading, &Reading),
+    host: &str,
+) -> Result<(), Broken> {
+    let here = after.at.duration_since(before.at);
+    let rate = run.achieved_rps;
+    let requests = |window: Duration| (rate * window.as_secs_f64()).max(1.0);
+    let far = before.far.as_ref().zip(after.far.as_ref()).zip(lab.far);
     if let (Some(before), Some(after)) = (before.machine, after.machine) {
-        let used = after.since(before);
-        run.machine_cpu_us_per_request = Some(used.busy_ns() as f64 / 1000.0 / requests);
-        run.machine_busy = Some(used.busy_share());
+        run.machines
+            .push(machine(host, after.since(before), requests(here)));
     }
-    if let (Some(before), Some(after)) = (before.split, after.split) {
-        let used = after.since(before);
-        let each = |ns: u64| ns as f64 / 1000.0 / requests;
-        run.machine_split_sampled = Some(MachineSplit {
-            user_us_per_request: each(used.user_ns),
-            system_us_per_request: each(used.system_ns),
-            softirq_us_per_request: each(used.softirq_ns),
-            steal_us_per_request: each(used.steal_ns),
-        });
+    if let Some(((before, after), far)) = far.filter(|(_, far)| !far.one_machine())
+        && let (Some(was), Some(is)) = (before.machine(), after.machine())
+    {
+        let requests = requests(after.since(before));
+        run.machines
+            .push(machine(far.host(), is.since(was), requests));
     }
+    run.machine_split_sampled = split(before, after, requests(here));
+    all_machines(run);
     for (at, instance) in instances.iter().enumerate() {
-        let used = after.usage[at].since(before.usage[at]);
-        // The generator has ended by now; it holds nothing that matters.
-        let held = Holdings::of_all(&instance.pids);
-        let throttled = before.throttling[at].zip(after.throttling[at]);
+        let (used, throttled, window, held, host) = match far.filter(|_| !instance.far.is_empty()) {
+            Some(((before, after), far)) => (
+                after.usage(at).since(before.usage(at)),
+                before.throttling(at).zip(after.throttling(at)),
+                after.since(before),
+                far.hold(instance).map_err(Broken::Failed)?,
+                far.host(),
+            ),
+            None => (
+                after.usage[at].since(before.usage[at]),
+                before.throttling[at].zip(after.throttling[at]),
+                here,
+                // The generator has ended by now; it holds nothing that matters.
+                Holdings::of_all(&instance.pids),
+                host,
+            ),
+        };
         let throttled = throttled.map(|(before, after)| after.since(before));
+        let requests = requests(window);
         let per_request = |ns: u64| ns as f64 / 1000.0 / requests;
         run.processes.push(Process {
             name: instance.name.clone(),
@@ -172,6 +210,41 @@ fn charge(run: &mut Run, instances: &[Instance], before: &Reading, after: &Readi
     }
     run.machine_cpu_less_load_server_us_per_request =
         voile_report::summarise::less_load_and_server(run);
+    Ok(())
+}
+
+/// The kernel's split; of two machines that of one would say nothing.
+fn split(before: &Reading, after: &Reading, requests: f64) -> Option<MachineSplit> {
+    let used = after.split?.since(before.split?);
+    let each = |ns: u64| ns as f64 / 1000.0 / requests;
+    before.far.is_none().then(|| MachineSplit {
+        user_us_per_request: each(used.user_ns),
+        system_us_per_request: each(used.system_ns),
+        softirq_us_per_request: each(used.softirq_ns),
+        steal_us_per_request: each(used.steal_ns),
+    })
+}
+
+fn machine(host: &str, used: CoreTime, requests: f64) -> MachineUse {
+    MachineUse {
+        host: host.to_owned(),
+        cpu_us_per_request: used.busy_ns() as f64 / 1000.0 / requests,
+        busy: used.busy_share(),
+    }
+}
+
+/// A request costs what it costs on all machines together; a machine is as busy as the busiest. One machine need not be
+/// listed beside itself.
+fn all_machines(run: &mut Run) {
+    let machines = &run.machines;
+    if machines.is_empty() {
+        return;
+    }
+    run.machine_cpu_us_per_request = Some(machines.iter().map(|one| one.cpu_us_per_request).sum());
+    run.machine_busy = Some(machines.iter().map(|one| one.busy).fold(0.0, f64::max));
+    if machines.len() == 1 {
+        run.machines.clear();
+    }
 }
 
 /// Whether somebody set the clock meanwhile: then times of two processes cannot be laid beside each other.
@@ -209,6 +282,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_request_costs_what_it_costs_on_both_machines_and_one_is_not_listed_twice() {
+        let used = |available_ns, idle_ns| CoreTime {
+            available_ns,
+            idle_ns,
+        };
+        let mut run = Run::default();
+        run.machines
+            .push(machine("near", used(2_000_000, 1_000_000), 100.0));
+        run.machines
+            .push(machine("far", used(4_000_000, 1_000_000), 100.0));
+        all_machines(&mut run);
+        assert_eq!(run.machine_cpu_us_per_request, Some(40.0));
+        assert_eq!(run.machine_busy, Some(0.75));
+        assert_eq!(run.machines.len(), 2);
+        run.machines.pop();
+        all_machines(&mut run);
+        assert_eq!(
+            (run.machine_cpu_us_per_request, run.machine_busy),
+            (Some(10.0), Some(0.5))
+        );
+        assert!(
+            run.machines.is_empty(),
+            "the one machine is the environment's"
+        );
+    }
+
+    #[test]
     fn a_clock_that_is_set_during_a_slice_is_named() {
         let (at, wall) = (Instant::now(), SystemTime::now());
         let reading = |after: Duration, step: i64| Reading {
@@ -222,6 +322,7 @@ mod tests {
             split: None,
             usage: Vec::new(),
             throttling: Vec::new(),
+            far: None,
         };
         let second = Duration::from_secs(1);
         for (step, told) in [

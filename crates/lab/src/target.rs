@@ -4,6 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
+use crate::agent::Far;
 use crate::bounds::Bounds;
 use crate::contestants::{Hop, Spot};
 use crate::definition::Generated;
@@ -27,7 +30,7 @@ const LOG_LINES: usize = 6;
 const LOG_LINE_CHARS: usize = 300;
 
 /// Where the servers listen that all contestants lead to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Echo {
     /// HTTP in all its versions.
     pub(crate) http: SocketAddr,
@@ -57,6 +60,8 @@ pub(crate) struct Lab<'a> {
     pub(crate) bounds: Bounds,
     /// Where client and server are, when not on loopback.
     pub(crate) network: Option<&'a Network>,
+    /// Where servers and the server's sidecars are, when not on this machine.
+    pub(crate) far: Option<&'a Far>,
     /// Whether proxies are started so that a new process can take over from them.
     pub(crate) upgradable: bool,
     /// What its mesh holds by number.
@@ -80,6 +85,7 @@ impl<'a> Lab<'a> {
             workers: 1,
             bounds: Bounds::default(),
             network: None,
+            far: None,
             upgradable: false,
             generated: Generated::new(),
             stopped,
@@ -217,19 +223,13 @@ pub(crate) fn start_echo_bound(
 ) -> Result<(Supervised, SocketAddr), String> {
     let address = free_port(IpAddr::V4(Ipv4Addr::LOCALHOST))
         .map_err(|e| format!("a port for the echo server: {e}"))?;
+    let both = Echo {
+        http: address,
+        tcp: address,
+    };
     let lab = Lab {
-        voile: voile.to_owned(),
-        folder,
-        echo: Echo {
-            http: address,
-            tcp: address,
-        },
-        workers: 1,
         bounds: bounds.clone(),
-        network: None,
-        upgradable: false,
-        generated: Generated::new(),
-        stopped,
+        ..Lab::on_loopback(voile, folder, both, stopped)
     };
     let tcp = serves != HTTP;
     let spec = lab

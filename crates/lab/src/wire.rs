@@ -2,7 +2,7 @@
 //! while it runs to counts. Streams are searched across segment borders; the packets themselves are not kept.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use voile_host::device::device_of;
 
 use crate::contestants::{Hop, Spot};
 
@@ -24,7 +27,7 @@ const LOOK_EVERY_MS: i64 = 50;
 const HELLO_BYTES: usize = 4096;
 
 /// What was seen on one hop.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     /// Bytes of payload, both ways.
     pub(crate) bytes: u64,
@@ -36,7 +39,8 @@ pub(crate) struct Seen {
     pub(crate) tls_records: u64,
     /// What the server's hello negotiated, if one was seen.
     pub(crate) hello: Option<Hello>,
-    /// Of a timed capture.
+    /// Of a timed capture; an agent makes none.
+    #[serde(skip)]
     pub(crate) timed: Timed,
 }
 
@@ -58,7 +62,7 @@ pub(crate) type Window = (u64, u64);
 const MAX_ANSWERS: usize = 1 << 20;
 
 /// What a TLS server's hello says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// `0x0304` is TLS 1.3.
     pub(crate) version: u16,
@@ -147,6 +151,31 @@ impl Capture {
             let told = Arc::clone(&stop);
             let thread = thread::spawn(move || receive(&socket, watched, copies, &told));
             threads.push((group, thread));
+        }
+        Ok(Self { stop, threads })
+    }
+
+    /// Begins to watch listeners of this machine: those that are called from outside on the device that has their address,
+    /// the others on loopback.
+    ///
+    /// # Errors
+    /// When packet sockets are not permitted here, or no device has such an address.
+    pub(crate) fn on_devices(listeners: &[(SocketAddr, bool)], marker: &str) -> io::Result<Self> {
+        let stop = Arc::new(AtomicU64::new(0));
+        let mut threads = Vec::new();
+        for (at, (listener, outside)) in listeners.iter().enumerate() {
+            let device = if *outside {
+                device_of(listener.ip())?
+            } else {
+                CString::from(Spot::LOOPBACK)
+            };
+            let socket = packet_socket(&device)?;
+            let _ = received_at(&socket);
+            let copies = device.as_c_str() == Spot::LOOPBACK;
+            let watched = Watch::new(vec![*listener], marker.as_bytes().to_vec());
+            let told = Arc::clone(&stop);
+            let thread = thread::spawn(move || receive(&socket, watched, copies, &told));
+            threads.push((vec![at], thread));
         }
         Ok(Self { stop, threads })
     }

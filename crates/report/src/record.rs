@@ -19,6 +19,9 @@ pub struct Record {
     pub experiment: Experiment,
     /// Where it was measured.
     pub environment: Environment,
+    /// The machine of the servers and their sidecars, where an agent ran them; `processes[].host` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub far: Option<Environment>,
     /// Each contestant: how it was started and configured, or why it is missing.
     pub contestants: Vec<Contestant>,
     /// One per slice, in the order they ran, invalid ones included.
@@ -179,6 +182,18 @@ pub struct Calibration {
     pub aes_gcm_gigabytes_per_second: Option<Estimate>,
 }
 
+/// What one of two machines spent in a slice.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineUse {
+    /// Its name, as in `processes[].host`.
+    pub host: String,
+    /// Not idle, per request.
+    pub cpu_us_per_request: f64,
+    /// Not idle, between 0 and 1.
+    pub busy: f64,
+}
+
 /// A contestant of the experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -274,6 +289,9 @@ pub struct Run {
     /// Share of the machine's cores that was busy, 0…1.
     #[serde(default)]
     pub machine_busy: Option<f64>,
+    /// Each machine by itself, where there are two; none in a record of one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<MachineUse>,
     /// One per instance on the path, the generator, the server and the control plane.
     pub processes: Vec<Process>,
     /// Its time line, where the experiment has events.

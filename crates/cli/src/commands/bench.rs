@@ -1,5 +1,6 @@
 //! `voile bench`: run an experiment, draw a record again, list peers. The laboratory itself is the crate `voile-lab`.
 
+mod agent;
 mod graph;
 mod presets;
 mod records;
@@ -98,6 +99,13 @@ enum Command {
     /// called at one and the other in turn. Each round is valid only if the services and sidecars counted the calls that the graph
     /// makes. Writes a folder: report.html, results.csv, graph.json, graph.svg, plots. About two minutes.
     Graph(graph::Args),
+    /// Be the far end of an experiment: run its servers and the server's sidecars here, for `voile bench run --agent` on another host.
+    ///
+    /// Prints where it listens and, without --token-file, the token that the near end must be given. Both ends prove to each other that
+    /// they know it, and it never travels. One session at a time; only what this machine has found is run, never a command line that
+    /// somebody sent; all of it ends with the session's connection. Run it as an ordinary user: the proof of path then lacks the
+    /// captures at this end, which need CAP_NET_RAW.
+    Agent(agent::Args),
     /// List the contestants found on this machine, their versions, and how to get the others.
     Peers {
         /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH, ztunnel=PATH, linkerd2-proxy=PATH, pipy=PATH.
@@ -179,6 +187,12 @@ struct Choices {
     /// Print what would run and how long it would take.
     #[arg(long)]
     dry_run: bool,
+    /// Run the server's end on another host, where `voile bench agent` listens: an IPv4 address or a name that has one.
+    #[arg(long, value_name = "HOST:PORT[=TOKEN]")]
+    agent: Option<String>,
+    /// The agent's token, in a file that nobody else may read.
+    #[arg(long, value_name = "FILE", requires = "agent")]
+    agent_token_file: Option<PathBuf>,
     /// The voile program to measure [default: this one].
     #[arg(long, value_name = "PATH")]
     voile: Option<PathBuf>,
@@ -209,6 +223,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Agreement(comparison) => agreement(&comparison),
         Command::Generators(comparison) => generators(&comparison),
         Command::Graph(args) => graph::run(&args),
+        Command::Agent(args) => agent::run(&args),
         Command::Peers { peers } => list(&peers),
     };
     match done {
@@ -309,6 +324,7 @@ fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record
         contestants: run.contestants.clone(),
     };
     let definition = definition.with(&overrides).map_err(usage)?;
+    let agent = agent::address(run.agent.as_deref(), run.agent_token_file.as_deref())?;
     let found = voile_lab::peers(&run.peers).map_err(usage)?;
     for (name, peer) in found.all() {
         let wanted = definition.cells.iter().any(|cell| cell.contestant == name);
@@ -352,6 +368,7 @@ fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record
         profile: run.profile,
         command: command(),
         keeping,
+        agent,
     };
     let outcome = voile_lab::run(&settings, &say, &voile_host::interrupt::asked);
     let outcome = outcome.map_err(if voile_host::interrupt::asked() {
@@ -373,7 +390,15 @@ fn program(given: Option<&Path>) -> Result<PathBuf, (u8, String)> {
 
 /// How we were called, for the record; where things are on this machine is nobody's business.
 fn command() -> String {
+    let mut agents = false;
     let words = std::env::args().skip(1).map(|word| {
+        // The agent's token is nobody's business either.
+        let agent = std::mem::replace(&mut agents, word == "--agent");
+        if agent || word.starts_with("--agent=") {
+            let at = word.find("--agent=").map_or(0, |_| "--agent=".len());
+            let end = word[at..].find('=').map_or(word.len(), |end| at + end);
+            return word[..end].to_owned();
+        }
         let names_a_place = |name: &str| {
             word.strip_prefix("--peer=")
                 .unwrap_or(&word)

@@ -4,6 +4,7 @@ mod access_log;
 mod analyze;
 mod authorization;
 mod bench;
+mod bench_agent;
 mod bench_netns;
 mod captured;
 mod credentials;

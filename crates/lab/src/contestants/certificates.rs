@@ -69,6 +69,24 @@ fn write_file(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|e| format!("writing {}: {e}", path.display()))
 }
 
+/// Writes a leaf that was made elsewhere.
+pub(super) fn place(
+    folder: &Path,
+    name: &str,
+    certificate: &str,
+    key: &str,
+) -> Result<Leaf, String> {
+    let leaf = Leaf {
+        certificate: folder.join(format!("{name}.pem")),
+        key: folder.join(format!("{name}-key.pem")),
+        both: folder.join(format!("{name}-both.pem")),
+    };
+    write_file(&leaf.certificate, certificate)?;
+    write_file(&leaf.both, &format!("{certificate}{key}"))?;
+    write_file(&leaf.key, key)?;
+    Ok(leaf)
+}
+
 fn leaf(
     folder: &Path,
     name: &str,
@@ -85,13 +103,5 @@ fn leaf(
     ];
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     let certificate = params.signed_by(&key, issuer).map_err(failed)?;
-    let leaf = Leaf {
-        certificate: folder.join(format!("{name}.pem")),
-        key: folder.join(format!("{name}-key.pem")),
-        both: folder.join(format!("{name}-both.pem")),
-    };
-    write_file(&leaf.certificate, &certificate.pem())?;
-    write_file(&leaf.both, &(certificate.pem() + &key.serialize_pem()))?;
-    write_file(&leaf.key, &key.serialize_pem())?;
-    Ok(leaf)
+    place(folder, name, &certificate.pem(), &key.serialize_pem())
 }

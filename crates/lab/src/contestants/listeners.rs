@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use voile_host::netns::rules::Turn;
 use voile_host::ports::free_port;
@@ -12,7 +12,9 @@ use voile_host::ports::free_port;
 use super::captured::{Calls, Captured, Redirection};
 use super::certificates::{self, Leaf};
 use super::pair::{POD_ADDRESS, Side, Values};
+use super::served::known;
 use super::{CLIENT, Hop, IMPOSTOR, Instance, Route, SERVER, Stage};
+use crate::agent::Far;
 use crate::network::{HTTP_PORT, INBOUND, Network, OUTBOUND, TCP_PORT};
 use crate::plan::Way;
 use crate::target::Lab;
@@ -49,6 +51,9 @@ const IN_TLS: &str = "SERVER_TLS_PORT";
 const OUT_STAGE: &str = "STAGE_PORT";
 const IN_STAGE: &str = "SERVER_STAGE_PORT";
 
+/// How many of each protocol's are the server's sidecar's.
+const OF_SERVER: u16 = 3;
+
 /// Protocols and what stands before their ports' names.
 const PROTOCOLS: [(&str, &str); 3] = [("http1", ""), ("tcp", "TCP_"), ("grpc", "GRPC_")];
 
@@ -61,6 +66,10 @@ pub(super) struct Listeners {
     ports: BTreeMap<String, u16>,
     /// Of the server, and of an impostor.
     leaves: Option<(Leaf, Leaf)>,
+    /// What they are below.
+    root: PathBuf,
+    /// Whether the server's sidecar is at an agent's.
+    far: bool,
 }
 
 impl Listeners {
@@ -112,6 +121,8 @@ impl Listeners {
             captured: Some((captured, takes)),
             ports,
             leaves: None,
+            root: PathBuf::new(),
+            far: false,
         })
     }
 
@@ -179,11 +190,15 @@ impl Listeners {
         values.push((POD_ADDRESS.to_owned(), pod.to_string()));
     }
 
-    /// Free ports on 127.NET.0.1 for the client's sidecar and 127.NET.0.2 for the server's.
-    pub(super) fn choose(net: u8) -> Result<Self, String> {
+    /// Free ports on 127.NET.0.1 for the client's sidecar and 127.NET.0.2 for the server's, or on the agent's address.
+    pub(super) fn choose(net: u8, far: Option<&Far>) -> Result<Self, String> {
         let client = IpAddr::V4(Ipv4Addr::new(127, net, 0, 1));
-        let server = IpAddr::V4(Ipv4Addr::new(127, net, 0, 2));
+        let server = far.map_or(IpAddr::V4(Ipv4Addr::new(127, net, 0, 2)), Far::address);
         let mut ports = BTreeMap::new();
+        let mut there = match far {
+            Some(far) => far.ports(PROTOCOLS.len() as u16 * OF_SERVER)?,
+            None => Vec::new(),
+        };
         for (_, prefix) in PROTOCOLS {
             for (name, on) in [
                 (OUT_PLAIN, client),
@@ -194,8 +209,14 @@ impl Listeners {
                 (OUT_STAGE, client),
                 (IN_STAGE, server),
             ] {
-                let port = free_port(on).map_err(|e| format!("a port for a peer: {e}"))?;
-                ports.insert(format!("{prefix}{name}"), port.port());
+                let given = if on == server { there.pop() } else { None };
+                let port = match given {
+                    Some(port) => port,
+                    None => free_port(on)
+                        .map_err(|e| format!("a port for a peer: {e}"))?
+                        .port(),
+                };
+                ports.insert(format!("{prefix}{name}"), port);
             }
         }
         Ok(Self {
@@ -204,6 +225,8 @@ impl Listeners {
             server,
             ports,
             leaves: None,
+            root: PathBuf::new(),
+            far: far.is_some(),
         })
     }
 
@@ -217,7 +240,62 @@ impl Listeners {
             folder,
             &[("client", CLIENT_ID), ("server", SERVER_ID), IMPOSTOR],
         )?;
+        let sides = [("CLIENT", &leaves[0]), ("SERVER", &leaves[1])];
+        let values = self.fill_in(lab, folder, &root, &sides);
         self.leaves = Some((leaves[1].clone(), leaves[2].clone()));
+        self.root = root;
+        Ok(values)
+    }
+
+    /// At the agent's: what a near end has chosen. The client's sidecar is nobody's business there.
+    pub(super) fn sent(at: IpAddr, ports: &BTreeMap<String, u16>) -> Result<Self, String> {
+        let names = [
+            OUT_PLAIN, OUT_TLS, OUT_DIRECT, IN_PLAIN, IN_TLS, OUT_STAGE, IN_STAGE,
+        ];
+        known(ports, |name| {
+            let of = |prefix: &str| {
+                name.strip_prefix(prefix)
+                    .is_some_and(|n| names.contains(&n))
+            };
+            PROTOCOLS.iter().any(|(_, prefix)| of(prefix))
+        })?;
+        Ok(Self {
+            captured: None,
+            client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            server: at,
+            ports: ports.clone(),
+            leaves: None,
+            root: PathBuf::new(),
+            far: false,
+        })
+    }
+
+    pub(super) fn ports(&self) -> &BTreeMap<String, u16> {
+        &self.ports
+    }
+
+    /// The root, and the server's certificate.
+    pub(super) fn of_server(&self) -> Result<(&Path, &Leaf), String> {
+        let leaves = self.leaves.as_ref();
+        let (server, _) = leaves.ok_or_else(|| "no certificates were made".to_owned())?;
+        Ok((&self.root, server))
+    }
+
+    /// The server's first listener, on which no experiment measures it alone.
+    pub(super) fn quiet(&self) -> Result<SocketAddr, String> {
+        let port = self.ports.get(IN_PLAIN);
+        let port = port.ok_or_else(|| format!("no port is given for {IN_PLAIN}"))?;
+        Ok(SocketAddr::new(self.server, *port))
+    }
+
+    /// What a template may ask for, given certificates.
+    pub(super) fn fill_in(
+        &self,
+        lab: &Lab<'_>,
+        folder: &Path,
+        root: &Path,
+        sides: &[(&str, &Leaf)],
+    ) -> Vec<(String, String)> {
         let shown = |path: &Path| path.display().to_string();
         let mut values: Vec<(String, String)> = self
             .ports
@@ -231,7 +309,7 @@ impl Listeners {
                 key,
                 both,
             },
-        ) in [("CLIENT", &leaves[0]), ("SERVER", &leaves[1])]
+        ) in sides
         {
             values.push((format!("{side}_CERTIFICATE"), shown(certificate)));
             values.push((format!("{side}_KEY"), shown(key)));
@@ -247,7 +325,7 @@ impl Listeners {
             ("ECHO_ADDRESS", lab.echo.http.ip().to_string()),
             ("ECHO_PORT", lab.echo.http.port().to_string()),
             ("TCP_ECHO_PORT", lab.echo.tcp.port().to_string()),
-            ("ROOT", shown(&root)),
+            ("ROOT", shown(root)),
             ("CLIENT_ID", CLIENT_ID.to_owned()),
             ("SERVER_ID", SERVER_ID.to_owned()),
             ("WORKERS", lab.workers.to_string()),
@@ -256,7 +334,7 @@ impl Listeners {
         ] {
             values.push((name.to_owned(), value));
         }
-        Ok(values)
+        values
     }
 
     /// The way at whose end the lab may put servers of its own; over gRPC it would be HTTP's.
@@ -266,6 +344,9 @@ impl Listeners {
             let port = self.ports.get(&format!("{prefix}{name}"))?;
             Some(SocketAddr::new(on, *port))
         };
+        if self.far {
+            return None;
+        }
         let (right, wrong) = self.leaves.clone()?;
         let networks = self.captured.as_ref().map(|(pods, _)| pods.networks());
         // Inside, the client calls the server, and the kernel its sidecar.

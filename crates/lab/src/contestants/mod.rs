@@ -10,6 +10,7 @@ mod nginx;
 mod pair;
 mod pipy;
 mod relay;
+pub(crate) mod served;
 mod voile;
 mod ztunnel;
 
@@ -42,6 +43,25 @@ pub(crate) struct Instance {
     pub(crate) name: String,
     pub(crate) role: &'static str,
     pub(crate) pids: Vec<u32>,
+    /// The agent's numbers for its processes, when it runs at the agent's; none here.
+    pub(crate) far: Vec<u32>,
+}
+
+impl Instance {
+    /// One on this machine.
+    pub(crate) fn here(name: String, role: &'static str, pids: Vec<u32>) -> Self {
+        Self {
+            name,
+            role,
+            pids,
+            far: Vec::new(),
+        }
+    }
+
+    /// Its processes, as far as this machine knows them.
+    pub(crate) fn pids_here(&self) -> &[u32] {
+        if self.far.is_empty() { &self.pids } else { &[] }
+    }
 }
 
 /// Where a hop can be watched, when that is not the loopback device that all share.

@@ -4,16 +4,21 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::rc::Rc;
 
 use voile_host::child::{Supervised, stop_all};
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
+use super::certificates;
 use super::listeners::{Listeners, Takes};
+use super::served::{self, Served};
 use super::{CLIENT, Contestant, Counts, Instance, Recorded, Route, SERVER, Stage, peers_folder};
+use crate::agent::{Far, PeerOrder, What};
 use crate::definition::Action;
 use crate::events::Sign;
 use crate::plan::{Outfit, Way};
+use crate::process::Process;
 use crate::target::{Lab, STOP_GRACE};
 
 /// Which of the two.
@@ -150,13 +155,14 @@ struct Running<Page> {
     values: [Values; 2],
     /// Processes that have taken over from the server's sidecar, and those that they took over from.
     epoch: u32,
-    retired: Vec<Supervised>,
+    retired: Vec<Process>,
 }
 
 struct Sidecar<Page> {
-    process: Supervised,
+    process: Process,
     side: Side,
-    page: Page,
+    /// None of one at the agent's, which asks it there.
+    page: Option<Page>,
 }
 
 impl<P: Peer> Pair<P> {
@@ -164,6 +170,15 @@ impl<P: Peer> Pair<P> {
         Self {
             peer,
             running: None,
+        }
+    }
+
+    /// What that sidecar has carried, by its own word.
+    fn count(&self, sidecar: &Sidecar<P::Page>, protocol: &str) -> Result<Option<u64>, String> {
+        match (&sidecar.process, &sidecar.page) {
+            (Process::There(process), _) => process.count(protocol),
+            (Process::Here(_), Some(page)) => self.peer.count(page, protocol),
+            (Process::Here(_), None) => Ok(None),
         }
     }
 
@@ -182,7 +197,7 @@ impl<P: Peer> Contestant for Pair<P> {
         let folder = peers_folder(lab, self.peer.name())?;
         let mut listeners = match lab.network {
             Some(network) => Listeners::captured(lab, network, self.peer.name(), P::TAKES)?,
-            None => Listeners::choose(P::NET)?,
+            None => Listeners::choose(P::NET, lab.far)?,
         };
         let values = listeners.values(lab, &folder)?;
         let placed = listeners.lab(lab);
@@ -197,15 +212,21 @@ impl<P: Peer> Contestant for Pair<P> {
         let launch = |side, values: &Values| {
             let (process, page) = self.peer.launch(lab, &folder, side, values, 0)?;
             Ok::<_, String>(Sidecar {
-                process,
+                process: process.into(),
                 side,
-                page,
+                page: Some(page),
             })
         };
-        let sidecars = [
-            launch(Side::Client, &values[0])?,
-            launch(Side::Server, &values[1])?,
-        ];
+        let client = launch(Side::Client, &values[0])?;
+        let server = match lab.far {
+            Some(far) => Sidecar {
+                process: send(far, lab, self.peer.name(), &listeners)?,
+                side: Side::Server,
+                page: None,
+            },
+            None => launch(Side::Server, &values[1])?,
+        };
+        let sidecars = [client, server];
         self.running = Some(Running {
             sidecars,
             listeners,
@@ -232,13 +253,15 @@ impl<P: Peer> Contestant for Pair<P> {
             let route = running.listeners.route(lab, &way);
             let route = route.ok_or_else(|| format!("{name} has no listener for HTTP"))?;
             let taken = route.hops[0].spot.as_ref().and_then(|spot| spot.listener);
-            match (P::probe(&sidecar.page, route.entry), taken) {
+            let probe = sidecar.page.as_ref();
+            let probe = probe.map_or(Probe::Tcp(route.entry), |page| P::probe(page, route.entry));
+            match (probe, taken, sidecar.process.here()) {
                 // Nobody but the pod itself is turned to it.
-                (Probe::Tcp(_), Some(port)) => {
+                (Probe::Tcp(_), Some(port), Some(process)) => {
                     let address = SocketAddr::new(route.hops[0].address.ip(), port);
-                    lab.wait_listening(&mut sidecar.process, address)?;
+                    lab.wait_listening(process, address)?;
                 }
-                (probe, _) => lab.wait_ready(&mut sidecar.process, &probe)?,
+                (probe, ..) => sidecar.process.wait_ready(lab, &probe)?,
             }
         }
         Ok(())
@@ -268,10 +291,8 @@ impl<P: Peer> Contestant for Pair<P> {
         running.epoch += 1;
         if !upgrade {
             let retired = running.retired.iter_mut();
-            stop_all(
-                retired.chain([&mut running.sidecars[1].process]),
-                STOP_GRACE,
-            );
+            let all = retired.chain([&mut running.sidecars[1].process]);
+            stop_all(all.filter_map(Process::here), STOP_GRACE);
             running.retired.clear();
             running.epoch = 0;
         }
@@ -297,9 +318,9 @@ impl<P: Peer> Contestant for Pair<P> {
             Probe::Tcp(address) | Probe::Direct(address) => Sign::Listens(address),
         };
         let new = Sidecar {
-            process,
+            process: process.into(),
             side: Side::Server,
-            page,
+            page: Some(page),
         };
         let old = std::mem::replace(&mut running.sidecars[1], new);
         running.retired.push(old.process);
@@ -311,7 +332,7 @@ impl<P: Peer> Contestant for Pair<P> {
             // Who was taken over from ends by itself soon.
             running
                 .retired
-                .retain_mut(|old| old.wait(STOP_GRACE).is_none());
+                .retain_mut(|old| old.here().is_some_and(|old| old.wait(STOP_GRACE).is_none()));
         }
         self.ready(lab)
     }
@@ -328,18 +349,14 @@ impl<P: Peer> Contestant for Pair<P> {
         let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
         sidecars
             .filter(|sidecar| sidecar.side.is_on(way))
-            .map(|sidecar| Instance {
-                name: sidecar.process.name().to_owned(),
-                role: sidecar.side.role(),
-                pids: sidecar.process.group_pids(),
-            })
+            .map(|sidecar| sidecar.process.instance(sidecar.side.role()))
             .collect()
     }
 
     fn counts(&self, protocol: &str) -> Counts {
         let mut counts = BTreeMap::new();
         for sidecar in &self.running()?.sidecars {
-            let Some(count) = self.peer.count(&sidecar.page, protocol)? else {
+            let Some(count) = self.count(sidecar, protocol)? else {
                 return Ok(None);
             };
             counts.insert(sidecar.side.role(), count);
@@ -356,8 +373,12 @@ impl<P: Peer> Contestant for Pair<P> {
         let sidecars = self.running()?.sidecars.iter();
         let on_path = sidecars.filter(|sidecar| sidecar.side.is_on(way));
         let one = |sidecar: &Sidecar<P::Page>| {
-            self.peer
-                .recorded(&folder, sidecar.side, &sidecar.page, &way.protocol)
+            // What one at an agent's writes is not looked at.
+            let page = sidecar.page.as_ref();
+            page.map_or_else(Vec::new, |page| {
+                self.peer
+                    .recorded(&folder, sidecar.side, page, &way.protocol)
+            })
         };
         Ok(on_path.flat_map(one).collect())
     }
@@ -375,10 +396,7 @@ impl<P: Peer> Contestant for Pair<P> {
             pods.alive(lab)?;
         }
         for Sidecar { process, .. } in &mut running.sidecars {
-            if let Some(exit) = process.try_exit() {
-                let name = process.name();
-                return Err(format!("{name} {exit}{}", lab.log_end(name)));
-            }
+            process.alive(lab)?;
         }
         Ok(())
     }
@@ -400,14 +418,18 @@ impl<P: Peer> Contestant for Pair<P> {
 
     fn tls_by_its_own_word(&self) -> Option<String> {
         let [_, server] = &self.running.as_ref()?.sidecars;
-        P::tls(&server.page)
+        match &server.process {
+            Process::There(process) => process.tls(),
+            Process::Here(_) => P::tls(server.page.as_ref()?),
+        }
     }
 
     fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             let sidecars = running.sidecars.iter_mut();
             let sidecars = sidecars.map(|sidecar| &mut sidecar.process);
-            stop_all(sidecars.chain(&mut running.retired), STOP_GRACE);
+            let all = sidecars.chain(&mut running.retired);
+            stop_all(all.filter_map(Process::here), STOP_GRACE);
             running.values.iter().for_each(P::tidy);
             if let Some(pods) = running.listeners.pods() {
                 pods.stop();
@@ -431,6 +453,49 @@ pub(super) fn status_address(lab: &Lab<'_>, values: &Values) -> Result<SocketAdd
     let pod = pod.and_then(|(_, address)| address.parse::<IpAddr>().ok());
     let pod = pod.ok_or("a sidecar in a network of its own has no address")?;
     Ok(SocketAddr::new(pod, STATUS_PORT))
+}
+
+/// Has the server's sidecar started at the agent's, from the same listeners.
+fn send(far: &Far, lab: &Lab<'_>, name: &str, listeners: &Listeners) -> Result<Process, String> {
+    let (root, leaf) = listeners.of_server()?;
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).map_err(|e| format!("reading {}: {e}", path.display()))
+    };
+    let order = PeerOrder {
+        contestant: name.to_owned(),
+        ports: listeners.ports().clone(),
+        root: read(root)?,
+        certificate: read(&leaf.certificate)?,
+        key: read(&leaf.key)?,
+    };
+    let (process, _) = far.start(lab, What::Peer(Box::new(order)))?;
+    Ok(Process::There(process))
+}
+
+/// At the agent's: starts the server's sidecar on that address from what a near end sent and was checked.
+pub(super) fn serve<P: Peer + 'static>(
+    peer: P,
+    lab: &Lab<'_>,
+    at: IpAddr,
+    order: &PeerOrder,
+) -> Result<Served, String> {
+    let listeners = Listeners::sent(at, &order.ports)?;
+    let root = served::place(lab.folder, "root.pem", &order.root)?;
+    let leaf = certificates::place(lab.folder, "server", &order.certificate, &order.key)?;
+    let mut values = listeners.fill_in(lab, lab.folder, &root, &[("SERVER", &leaf)]);
+    let number = fastrand::u32(1..BASE_IDS).to_string();
+    values.push((BASE_ID.to_owned(), number));
+    let (process, page) = peer.launch(lab, lab.folder, Side::Server, &values, 0)?;
+    let probe = P::probe(&page, listeners.quiet()?);
+    let asked = Rc::new((peer, page));
+    let other = Rc::clone(&asked);
+    Ok(Served {
+        process,
+        probe,
+        count: Box::new(move |protocol| asked.0.count(&asked.1, protocol)),
+        tls: Box::new(move || P::tls(&other.1)),
+        tidy: Box::new(move || P::tidy(&values)),
+    })
 }
 
 /// Writes a peer's configuration and says where it is.

@@ -2,14 +2,16 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use voile_host::child::{Supervised, stop_all};
+use voile_host::child::stop_all;
 use voile_host::ports::free_port;
 use voile_host::ready::Probe;
 
 use super::listeners::{Listeners, Takes};
 use super::{CLIENT, Contestant, Counts, Hop, Instance, Route, SERVER};
+use crate::agent::What;
 use crate::network::{HTTP_PORT, Network, TCP_PORT};
 use crate::plan::Way;
+use crate::process::Process;
 use crate::target::{Lab, STOP_GRACE};
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -21,7 +23,7 @@ const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 12, 0, 2));
 /// server. Only those on a cell's path are charged to it.
 #[derive(Default)]
 pub(super) struct Relay {
-    running: Vec<(Supervised, &'static str, SocketAddr)>,
+    running: Vec<(Process, &'static str, SocketAddr)>,
     /// Networks of their own, when not on loopback.
     pods: Option<Listeners>,
 }
@@ -32,6 +34,10 @@ const TAKEN: [(&str, &str); 3] = [
     ("client", "PLAIN_PORT"),
     ("client-only", "DIRECT_PORT"),
 ];
+
+fn free(on: IpAddr) -> Result<SocketAddr, String> {
+    free_port(on).map_err(|e| format!("a port for a relay: {e}"))
+}
 
 impl Relay {
     fn launch(
@@ -51,9 +57,30 @@ impl Relay {
             "--workers",
             &lab.workers.to_string(),
         ]);
-        self.running
-            .push((spec.start().map_err(|e| e.to_string())?, role, listen));
+        let process = spec.start().map_err(|e| e.to_string())?;
+        self.running.push((process.into(), role, listen));
         Ok(())
+    }
+
+    /// The relay before the server, here or at the agent's.
+    fn launch_server(
+        &mut self,
+        lab: &Lab<'_>,
+        name: &str,
+        to: SocketAddr,
+    ) -> Result<SocketAddr, String> {
+        let Some(far) = lab.far else {
+            let listen = free(SERVER_ADDRESS)?;
+            self.launch(lab, name, SERVER, listen, to)?;
+            return Ok(listen);
+        };
+        let tcp = to == lab.echo.tcp;
+        let (process, addresses) = far.start(lab, What::Relay { tcp })?;
+        let listen = *addresses
+            .first()
+            .ok_or("the agent's relay listens nowhere")?;
+        self.running.push((Process::There(process), SERVER, listen));
+        Ok(listen)
     }
 
     /// In networks of their own: each port that is called is turned to a relay, and nobody's calls are turned twice.
@@ -121,11 +148,9 @@ impl Contestant for Relay {
         if let Some(network) = lab.network {
             return self.start_captured(lab, network);
         }
-        let free = |on| free_port(on).map_err(|e| format!("a port for a relay: {e}"));
         for (kind, echo) in [("", lab.echo.http), ("tcp-", lab.echo.tcp)] {
             let name = |name: &str| format!("relay-{kind}{name}");
-            let server = free(SERVER_ADDRESS)?;
-            self.launch(lab, &name("server"), SERVER, server, echo)?;
+            let server = self.launch_server(lab, &name("server"), echo)?;
             self.launch(lab, &name("client"), CLIENT, free(CLIENT_ADDRESS)?, server)?;
             self.launch(
                 lab,
@@ -140,10 +165,9 @@ impl Contestant for Relay {
 
     fn ready(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         for (child, _, address) in &mut self.running {
-            if self.pods.is_some() {
-                lab.wait_listening(child, *address)?;
-            } else {
-                lab.wait_ready(child, &Probe::Tcp(*address))?;
+            match child.here().filter(|_| self.pods.is_some()) {
+                Some(child) => lab.wait_listening(child, *address)?,
+                None => child.wait_ready(lab, &Probe::Tcp(*address))?,
             }
         }
         Ok(())
@@ -187,11 +211,7 @@ impl Contestant for Relay {
                     .running
                     .iter()
                     .find(|(child, ..)| child.name() == name)?;
-                Some(Instance {
-                    name,
-                    role,
-                    pids: child.group_pids(),
-                })
+                Some(child.instance(role))
             })
             .collect()
     }
@@ -205,13 +225,7 @@ impl Contestant for Relay {
             pods.alive(lab)?;
         }
         for (child, ..) in &mut self.running {
-            if let Some(exit) = child.try_exit() {
-                return Err(format!(
-                    "{} {exit}{}",
-                    child.name(),
-                    lab.log_end(child.name())
-                ));
-            }
+            child.alive(lab)?;
         }
         Ok(())
     }
@@ -232,7 +246,8 @@ impl Contestant for Relay {
     }
 
     fn stop(&mut self) {
-        stop_all(self.running.iter_mut().map(|(child, ..)| child), STOP_GRACE);
+        let children = self.running.iter_mut();
+        stop_all(children.filter_map(|(child, ..)| child.here()), STOP_GRACE);
         self.running.clear();
         if let Some(pods) = self.pods.as_mut().and_then(Listeners::pods) {
             pods.stop();

@@ -1,6 +1,7 @@
 //! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default.
 
 mod changes;
+mod served;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use voile_host::child::{Exit, Output, Spec, Supervised, stop_all};
 use voile_host::ports::free_port;
-use voile_host::ready::{Probe, http_get};
+use voile_host::ready::Probe;
 
 use super::captured::{Calls, Captured, Redirection};
 use super::listeners::fill;
@@ -18,13 +19,18 @@ use super::{
     CLIENT, CONTROL, Contestant, Counts, Expected, Hop, IMPOSTOR, Instance, Recorded, Route,
     SERVER, Stage, certificates, lines, listeners, peers_folder,
 };
+use crate::agent::Far;
 use crate::definition::{Action, Variant, generated_resources};
 use crate::events::Sign;
 use crate::find;
 use crate::network::{GATEWAY, INBOUND, OUTBOUND};
 use crate::plan::Way;
+use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
 use changes::Changes;
+pub(super) use served::serve;
+pub(super) use served::{CONNECTIONS, counted};
+use served::{Told, far_port, metric, tell};
 
 const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
 const CAPTURED_TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh-netns.yaml");
@@ -36,9 +42,6 @@ const COLLECTOR: &str = "collector.lab.internal";
 const ACCESS_LOG: &str = "accessLogFile: ${FOLDER}/access.log";
 /// How long `voile token create` may take.
 const TOKEN_BOUND: Duration = Duration::from_secs(10);
-/// The counters of Istio's standard metrics.
-const REQUESTS: &str = "istio_requests_total";
-pub(super) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 /// Names of the services' ports in the mesh's template, and what they carry.
 const PORTS: [(&str, &str); 11] = [
     ("MUTUAL_PORT", "http1"),
@@ -96,8 +99,9 @@ struct Running {
 
 #[derive(Debug)]
 struct Sidecar {
-    process: Supervised,
+    process: Process,
     role: &'static str,
+    /// Nowhere of one at the agent's, which asks it there.
     admin: SocketAddr,
     metrics: SocketAddr,
     readiness: SocketAddr,
@@ -111,6 +115,7 @@ pub(super) struct Ports {
     services: BTreeMap<&'static str, u16>,
     client: IpAddr,
     server: IpAddr,
+    captured: bool,
 }
 
 /// A port that is free on both pods' addresses: a service has the same on the client's listener and the server's.
@@ -143,6 +148,31 @@ impl Ports {
             services,
             client: CLIENT_ADDRESS,
             server: SERVER_ADDRESS,
+            captured: false,
+        })
+    }
+
+    /// The server's pod is the agent's machine, and the client's is this one, by the addresses at which they see each
+    /// other: sidecars call from the addresses of their pods.
+    fn far(far: &Far) -> Result<Self, String> {
+        let near = far.near();
+        let client = if near.is_loopback() {
+            CLIENT_ADDRESS
+        } else {
+            near
+        };
+        let mut services = BTreeMap::new();
+        for (name, _) in PORTS {
+            services.insert(name, far_port(far, client)?);
+        }
+        let control = free_port(near).map_err(|e| format!("a port for the control plane: {e}"))?;
+        Ok(Self {
+            control,
+            monitoring: local_port()?,
+            services,
+            client,
+            server: far.address(),
+            captured: false,
         })
     }
 
@@ -164,6 +194,7 @@ impl Ports {
             services: CAPTURED_PORTS.into_iter().collect(),
             client: CLIENT_ADDRESS,
             server: SERVER_ADDRESS,
+            captured: true,
         })
     }
 
@@ -186,7 +217,7 @@ impl Ports {
         ] {
             values.push((name.to_owned(), value));
         }
-        let captured = self.client != CLIENT_ADDRESS;
+        let captured = self.captured;
         let mut text = if captured {
             CAPTURED_TEMPLATE
         } else {
@@ -205,6 +236,10 @@ impl Ports {
                 ));
             }
             text = text.replace(from, to);
+        }
+        if !captured && self.server != SERVER_ADDRESS {
+            // The server at the agent's listens where the near end reaches it, too.
+            text = text.replace("defaultEndpoint: 127.0.0.1:", "defaultEndpoint: 0.0.0.0:");
         }
         if !variant.append.is_empty() {
             text = format!("{}\n---\n{}", text.trim_end(), variant.append);
@@ -326,6 +361,9 @@ impl Voile {
     ) -> Result<Sidecar, String> {
         let account = format!("lab/{pod}");
         let token_file = self.token(lab, state, &account, pod)?;
+        if let (Some(far), SERVER) = (lab.far, role) {
+            return self.send(lab, far, state, ports, &token_file);
+        }
         let address = if role == CLIENT {
             ports.client
         } else {
@@ -338,31 +376,16 @@ impl Voile {
         } else {
             (local_port()?, local_port()?, local_port()?)
         };
-        let spec = lab
-            .process(role, &self.process_name(pod), self.program(lab))?
-            .args([
-                "proxy",
-                "--workload",
-                &account,
-                "--control",
-                &format!("https://{}", ports.control),
-            ])
-            .arg("--root-cert")
-            .arg(state.join("root-cert.pem"))
-            .arg("--token-file")
-            .arg(token_file)
-            .args([
-                "--admin",
-                &admin.to_string(),
-                "--metrics",
-                &metrics.to_string(),
-            ])
-            .args([
-                "--readiness",
-                &readiness.to_string(),
-                "--workers",
-                &lab.workers.to_string(),
-            ])
+        let spec = lab.process(role, &self.process_name(pod), self.program(lab))?;
+        let told = Told {
+            account: &account,
+            control: ports.control,
+            root: &state.join("root-cert.pem"),
+            token: &token_file,
+            pages: [admin, metrics, readiness],
+            workers: lab.workers,
+        };
+        let spec = tell(spec, &told)
             .args(
                 captured
                     .then_some(["--capture", "redirect"])
@@ -379,8 +402,9 @@ impl Voile {
         } else {
             spec
         };
+        let process = spec.start().map_err(|e| e.to_string())?;
         Ok(Sidecar {
-            process: spec.start().map_err(|e| e.to_string())?,
+            process: process.into(),
             role,
             admin,
             metrics,
@@ -395,6 +419,7 @@ impl Contestant for Voile {
     }
 
     fn start(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        self.possible(lab)?;
         let folder = peers_folder(lab, &self.variant.name)?;
         let (config, state) = (folder.join("config"), folder.join("state"));
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
@@ -413,7 +438,7 @@ impl Contestant for Voile {
         }
         let ports = match ports {
             Some(ports) => ports,
-            None => Ports::choose()?,
+            None => lab.far.map_or_else(Ports::choose, Ports::far)?,
         };
         let placed = captured.as_ref().map(|pods| pods.lab(lab));
         let lab = placed.as_ref().unwrap_or(lab);
@@ -450,10 +475,8 @@ impl Contestant for Voile {
             return Err("Voile was not started".to_owned());
         };
         for sidecar in &mut running.sidecars {
-            lab.wait_ready(
-                &mut sidecar.process,
-                &Probe::Http(sidecar.readiness, "/healthz/ready".to_owned()),
-            )?;
+            let probe = Probe::Http(sidecar.readiness, "/healthz/ready".to_owned());
+            sidecar.process.wait_ready(lab, &probe)?;
         }
         Ok(())
     }
@@ -487,6 +510,7 @@ impl Contestant for Voile {
             });
             return Some(route);
         }
+        let (client, server) = (running.ports.client, running.ports.server);
         let hop = |to, on: IpAddr, port, tls| Hop {
             to,
             address: SocketAddr::new(on, port),
@@ -496,19 +520,19 @@ impl Contestant for Voile {
         let (name, port, mut hops) = match (way.mode.as_str(), way.tls) {
             ("clientonly", false) => {
                 let port = port("DIRECT_PORT")?;
-                let hops = vec![hop(CLIENT, CLIENT_ADDRESS, port, false)];
+                let hops = vec![hop(CLIENT, client, port, false)];
                 ("direct.lab.internal", port, hops)
             }
             ("serveronly", false) => {
                 let port = port("PLAIN_PORT")?;
-                let hops = vec![hop(SERVER, SERVER_ADDRESS, port, false)];
+                let hops = vec![hop(SERVER, server, port, false)];
                 ("server.lab.svc.cluster.local", port, hops)
             }
             ("both", tls) => {
                 let port = port(if tls { "MUTUAL_PORT" } else { "PLAIN_PORT" })?;
                 let hops = vec![
-                    hop(CLIENT, CLIENT_ADDRESS, port, false),
-                    hop(SERVER, SERVER_ADDRESS, port, tls),
+                    hop(CLIENT, client, port, false),
+                    hop(SERVER, server, port, tls),
                 ];
                 ("server.lab.svc.cluster.local", port, hops)
             }
@@ -547,18 +571,18 @@ impl Contestant for Voile {
             "serveronly" => role == SERVER,
             _ => true,
         };
-        let instance = |child: &Supervised, role| Instance {
-            name: child.name().to_owned(),
-            role,
-            pids: child.group_pids(),
-        };
         let mut instances: Vec<Instance> = running
             .sidecars
             .iter()
             .filter(|sidecar| on_path(sidecar.role))
-            .map(|sidecar| instance(&sidecar.process, sidecar.role))
+            .map(|sidecar| sidecar.process.instance(sidecar.role))
             .collect();
-        instances.push(instance(&running.control, CONTROL));
+        let control = &running.control;
+        instances.push(Instance::here(
+            control.name().to_owned(),
+            CONTROL,
+            control.group_pids(),
+        ));
         instances
     }
 
@@ -566,26 +590,14 @@ impl Contestant for Voile {
         if !self.variant.counts {
             return Ok(None);
         }
-        let counter = if protocol == "tcp" {
-            CONNECTIONS
-        } else {
-            REQUESTS
-        };
         let running = self.running.as_ref().ok_or("Voile does not run")?;
         let mut counts = BTreeMap::new();
         for sidecar in &running.sidecars {
-            let (status, body) = http_get(sidecar.metrics, "/metrics")
-                .map_err(|e| format!("{}'s metrics: {e}", sidecar.process.name()))?;
-            if status != 200 {
-                return Err(format!(
-                    "{}'s metrics answer {status}",
-                    sidecar.process.name()
-                ));
-            }
-            counts.insert(
-                sidecar.role,
-                counted(&String::from_utf8_lossy(&body), counter, protocol),
-            );
+            let count = match &sidecar.process {
+                Process::There(process) => process.count(protocol)?.unwrap_or(0),
+                Process::Here(process) => metric(process.name(), sidecar.metrics, protocol)?,
+            };
+            counts.insert(sidecar.role, count);
         }
         Ok(Some(counts))
     }
@@ -609,7 +621,7 @@ impl Contestant for Voile {
     }
 
     fn stage(&self, lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
-        let Some(running) = &self.running else {
+        let Some(running) = self.running.as_ref().filter(|_| lab.far.is_none()) else {
             return Ok(None);
         };
         let name = if protocol == "tcp" {
@@ -650,18 +662,13 @@ impl Contestant for Voile {
         if let Some(captured) = &mut running.captured {
             captured.alive(lab)?;
         }
-        let sidecars = running
-            .sidecars
-            .iter_mut()
-            .map(|sidecar| &mut sidecar.process);
-        for child in sidecars.chain([&mut running.control]) {
-            if let Some(exit) = child.try_exit() {
-                return Err(format!(
-                    "{} {exit}{}",
-                    child.name(),
-                    lab.log_end(child.name())
-                ));
-            }
+        for sidecar in &mut running.sidecars {
+            sidecar.process.alive(lab)?;
+        }
+        let control = &mut running.control;
+        if let Some(exit) = control.try_exit() {
+            let name = control.name();
+            return Err(format!("{name} {exit}{}", lab.log_end(name)));
         }
         Ok(())
     }
@@ -675,11 +682,10 @@ impl Contestant for Voile {
         let Some(running) = &self.running else {
             return Vec::new();
         };
-        let sidecars = running.sidecars.iter().map(|sidecar| &sidecar.process);
-        sidecars
-            .chain([&running.control])
-            .map(|child| child.command_line().to_owned())
-            .collect()
+        let sidecars = running.sidecars.iter();
+        let sidecars = sidecars.map(|sidecar| sidecar.process.command_line());
+        let all = sidecars.chain([running.control.command_line()]);
+        all.map(str::to_owned).collect()
     }
 
     fn terms(&self) -> Vec<String> {
@@ -698,37 +704,13 @@ impl Contestant for Voile {
             let sidecars = running
                 .sidecars
                 .iter_mut()
-                .map(|sidecar| &mut sidecar.process);
+                .filter_map(|sidecar| sidecar.process.here());
             stop_all(sidecars.chain([&mut running.control]), STOP_GRACE);
             if let Some(captured) = &mut running.captured {
                 captured.stop();
             }
         }
     }
-}
-
-/// All series of a counter, added up; of requests those that were answered well, so that nobody takes what was refused for
-/// what was served.
-pub(super) fn counted(exposition: &str, counter: &str, protocol: &str) -> u64 {
-    let good = |line: &&str| match protocol {
-        "tcp" => true,
-        "grpc" => line.contains("grpc_response_status=\"0\""),
-        _ => line.contains("response_code=\"2"),
-    };
-    exposition
-        .lines()
-        .filter(|line| {
-            line.strip_prefix(counter)
-                .is_some_and(|rest| rest.starts_with(['{', ' ']))
-        })
-        .filter(good)
-        .filter_map(|line| {
-            let after_labels = line.rfind('}').map_or(line, |at| &line[at + 1..]);
-            after_labels
-                .split_ascii_whitespace()
-                .find_map(|word| word.parse::<f64>().ok())
-        })
-        .sum::<f64>() as u64
 }
 
 #[cfg(test)]
@@ -743,6 +725,7 @@ mod tests {
             services: PORTS.iter().map(|(name, _)| (*name, 3)).collect(),
             client: CLIENT_ADDRESS,
             server: SERVER_ADDRESS,
+            captured: false,
         };
         let echo = Echo {
             http: SocketAddr::new(LOCAL, 6),
@@ -753,6 +736,7 @@ mod tests {
         ports.resources(&echo, &variant, folder).expect("filled");
         let captured = Ports {
             client: LOCAL,
+            captured: true,
             ..ports.clone()
         };
         captured
@@ -762,19 +746,5 @@ mod tests {
         ports
             .resources(&echo, &variant, folder)
             .expect_err("nothing to replace");
-    }
-
-    #[test]
-    fn good_requests_are_added_up_over_their_series_and_no_others() {
-        let text = "# TYPE istio_requests_total counter\n\
-            istio_requests_total{response_code=\"200\",grpc_response_status=\"0\",path=\"a b\"} 5\n\
-            istio_requests_total{response_code=\"204\"} 3 1700000000\n\
-            istio_requests_total{response_code=\"200\",grpc_response_status=\"7\"} 30\n\
-            istio_requests_total{response_code=\"403\"} 2 1700000000\n\
-            istio_requests_totally{x=\"y\"} 100\nistio_request_bytes_count{} 9\n";
-        assert_eq!(counted(text, REQUESTS, "http1"), 38);
-        assert_eq!(counted(text, REQUESTS, "grpc"), 5);
-        let text = "istio_tcp_connections_opened_total{response_flags=\"-\"} 4\n";
-        assert_eq!(counted(text, CONNECTIONS, "tcp"), 4);
     }
 }

@@ -209,10 +209,8 @@ impl Contestant for Ztunnel {
             "serveronly" => role == SERVER,
             _ => true,
         };
-        let instance = |child: &Supervised, role| Instance {
-            name: child.name().to_owned(),
-            role,
-            pids: child.group_pids(),
+        let instance = |child: &Supervised, role| {
+            Instance::here(child.name().to_owned(), role, child.group_pids())
         };
         let sidecars = running.sidecars.iter().filter(|(_, role, _)| on_path(role));
         let sidecars = sidecars.map(|(process, role, _)| instance(process, role));

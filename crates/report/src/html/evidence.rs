@@ -15,6 +15,9 @@ pub(super) fn write(page: &mut String, record: &Record) {
         ("seed", experiment.seed.to_string()),
     ];
     environment(page, &record.environment, &more);
+    if let Some(far) = &record.far {
+        machine(page, "Environment of servers and their sidecars", far, &[]);
+    }
     repeat(page, record);
 }
 
@@ -140,10 +143,17 @@ fn contestants(page: &mut String, record: &Record) {
 
 /// Where it was measured, and what else is known of the run.
 pub(crate) fn environment(page: &mut String, environment: &Environment, more: &[(&str, String)]) {
+    machine(page, "Environment", environment, more);
+}
+
+fn machine(page: &mut String, title: &str, environment: &Environment, more: &[(&str, String)]) {
     let load = environment
         .load_average
         .map_or_else(|| "unknown".to_owned(), |load| format!("{load:.2}"));
-    page.push_str("<h2>Environment</h2>\n<div class=\"scroll\"><table><tbody>\n");
+    let _ = write!(
+        page,
+        "<h2>{title}</h2>\n<div class=\"scroll\"><table><tbody>\n"
+    );
     for (name, value) in [
         ("host", environment.host.clone()),
         ("processor", environment.cpu.clone()),

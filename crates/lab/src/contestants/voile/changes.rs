@@ -10,6 +10,7 @@ use super::{CLIENT, Running, SERVER, Voile};
 use crate::definition::Action;
 use crate::events::{Renewal, Sign};
 use crate::plan::Way;
+use crate::process::Process;
 use crate::target::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
 /// The name that the second server's answers carry.
@@ -29,7 +30,7 @@ pub(super) struct Changes {
     second: Option<(Echo, [Supervised; 2])>,
     moved: bool,
     /// Processes that a new one took over from, and that finish what they have.
-    retired: Vec<Supervised>,
+    retired: Vec<Process>,
 }
 
 impl Voile {
@@ -214,7 +215,7 @@ impl Voile {
         }
         for sidecar in &mut self.running()?.sidecars {
             let probe = Probe::Http(sidecar.readiness, READY.to_owned());
-            lab.wait_ready(&mut sidecar.process, &probe)?;
+            sidecar.process.wait_ready(lab, &probe)?;
         }
         Ok(())
     }

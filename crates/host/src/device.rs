@@ -1,0 +1,64 @@
+//! Which network device has an address, so that what is said to it can be looked at there and nowhere twice.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ptr;
+
+/// The device that has this IPv4 address; for one of loopback's, loopback.
+///
+/// # Errors
+/// When none has it.
+#[expect(
+    unsafe_code,
+    reason = "the kernel's list of addresses has no safe wrapper"
+)]
+pub fn device_of(address: IpAddr) -> io::Result<CString> {
+    if address.is_loopback() {
+        return Ok(c"lo".to_owned());
+    }
+    let mut first = ptr::null_mut();
+    // SAFETY: the list is made by the C library, read while it lives, and freed once; what it points to is looked at only
+    // where it is not null and of the family that it says it is.
+    unsafe {
+        if libc::getifaddrs(&raw mut first) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut found = None;
+        let mut next = first;
+        while let Some(entry) = next.as_ref() {
+            next = entry.ifa_next;
+            let Some(socket) = entry.ifa_addr.as_ref() else {
+                continue;
+            };
+            if i32::from(socket.sa_family) == libc::AF_INET {
+                let socket = ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in>());
+                let its = Ipv4Addr::from(u32::from_be(socket.sin_addr.s_addr));
+                if IpAddr::V4(its) == address {
+                    found = Some(CStr::from_ptr(entry.ifa_name).to_owned());
+                    break;
+                }
+            }
+        }
+        libc::freeifaddrs(first);
+        found.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("no device has address {address}"),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_its_addresses_and_nobody_a_strangers() {
+        let of = |address: [u8; 4]| device_of(address.into());
+        assert_eq!(of([127, 9, 0, 1]).expect("loopback").as_c_str(), c"lo");
+        // TEST-NET-1: never anybody's.
+        assert!(of([192, 0, 2, 77]).is_err());
+    }
+}

@@ -1,0 +1,399 @@
+//! The near end's side of an agent: what it started there, as processes that can be asked, measured and ended from here.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::rc::Rc;
+use std::time::Duration;
+
+use voile_host::cgroup::Throttling;
+use voile_host::machine::CoreTime;
+use voile_host::sampler::{Holdings, Usage};
+use voile_report::record::{Calibration, Environment};
+
+use super::link::{Link, Timed};
+use super::serve::{LET_IN, boot, profile};
+use super::token::Token;
+use super::words::{
+    Answer, FRAME_BYTES, Hello, Look, PROTOCOL, Request, Start, Started, Welcome, What,
+};
+use crate::contestants::Instance;
+use crate::target::{Echo, Lab};
+use crate::wire::Seen;
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
+/// An answer takes no longer than a process may take to become ready, and a little.
+const ANSWER: Duration = Duration::from_secs(40);
+
+/// Where an agent is and what it must know.
+#[derive(Debug, Clone)]
+pub struct AgentAddress {
+    /// HOST:PORT, as it was written.
+    pub name: String,
+    /// The shared secret.
+    pub token: Token,
+}
+
+/// A session with an agent. Its end ends everything there.
+#[derive(Clone)]
+pub(crate) struct Far(Rc<Session>);
+
+struct Session {
+    name: String,
+    link: RefCell<Link>,
+    /// Why nothing more can be asked.
+    lost: RefCell<Option<String>>,
+    far: IpAddr,
+    near: IpAddr,
+    welcome: Welcome,
+    /// The machine's name in records.
+    host: String,
+    one_machine: bool,
+}
+
+impl fmt::Debug for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "agent at {}", self.0.name)
+    }
+}
+
+impl Far {
+    /// Calls an agent and begins a session.
+    pub(crate) fn call(agent: &AgentAddress, here: &Environment) -> Result<Self, String> {
+        let name = &agent.name;
+        let failed = |what: &str, e: std::io::Error| format!("the agent at {name}: {what}{e}");
+        let addresses = name
+            .to_socket_addrs()
+            .map_err(|e| failed("not an address, HOST:PORT: ", e))?;
+        let v4 = addresses.into_iter().find(SocketAddr::is_ipv4);
+        let address = v4.ok_or_else(|| {
+            format!(
+                "the agent at {name}: it has no IPv4 address, by which its packets are looked at"
+            )
+        })?;
+        let stream = TcpStream::connect_timeout(&address, CONNECT).map_err(|e| {
+            let hint = match e.kind() {
+                std::io::ErrorKind::ConnectionRefused => {
+                    " (is `voile bench agent` running there, with --listen for this address?)"
+                }
+                _ => "",
+            };
+            format!("the agent at {name}: {e}{hint}")
+        })?;
+        let (near, far) = (
+            stream.local_addr().map_err(|e| failed("", e))?.ip(),
+            address.ip(),
+        );
+        let socket = Timed::new(stream, || false).map_err(|e| failed("", e))?;
+        let mut link = Link::call(socket)
+            .map_err(|e| failed("it does not speak as `voile bench agent`: ", e))?;
+        link.prove(&agent.token)
+            .map_err(|why| format!("the agent at {name} does not let us in: {why}"))?;
+        link.send(&Hello {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            profile: profile().to_owned(),
+        })
+        .map_err(|e| failed("", e))?;
+        link.allow(FRAME_BYTES);
+        link.within(Some(LET_IN));
+        let welcome: Option<Welcome> = link.receive().map_err(|e| failed("", e))?;
+        let welcome = welcome.ok_or_else(|| format!("the agent at {name} hung up"))?;
+        if !welcome.refused.is_empty() {
+            return Err(format!(
+                "the agent at {name} does not let us in: {}",
+                welcome.refused
+            ));
+        }
+        let there = &welcome.environment.host;
+        let host = if *there == here.host {
+            format!("{there} (agent)")
+        } else {
+            there.clone()
+        };
+        Ok(Self(Rc::new(Session {
+            name: name.clone(),
+            link: RefCell::new(link),
+            lost: RefCell::new(None),
+            far,
+            near,
+            one_machine: welcome.boot == boot() && !welcome.boot.is_empty(),
+            welcome,
+            host,
+        })))
+    }
+
+    /// Where servers and the server's sidecars are.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.0.far
+    }
+
+    /// Our address, as the agent sees it.
+    pub(crate) fn near(&self) -> IpAddr {
+        self.0.near
+    }
+
+    /// The machine's name in records.
+    pub(crate) fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    /// Whether it is this very machine, whose cores must not be counted twice.
+    pub(crate) fn one_machine(&self) -> bool {
+        self.0.one_machine
+    }
+
+    /// The machine, as records tell it.
+    pub(crate) fn environment(&self) -> Environment {
+        Environment {
+            host: self.0.host.clone(),
+            ..self.0.welcome.environment.clone()
+        }
+    }
+
+    /// Why nothing more can be asked of it.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.0.lost.borrow().clone()
+    }
+
+    /// Whether that hop is there.
+    pub(crate) fn has(&self, address: SocketAddr) -> bool {
+        address.ip() == self.0.far
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, String> {
+        if let Some(why) = self.lost() {
+            return Err(why);
+        }
+        let mut link = self.0.link.borrow_mut();
+        link.within(Some(ANSWER));
+        let answer = link.send(request).and_then(|()| link.receive::<Answer>());
+        let why = match answer {
+            Ok(Some(Answer::Failed(why))) => return Err(why),
+            Ok(Some(answer)) => return Ok(answer),
+            Ok(None) => "it hung up".to_owned(),
+            Err(e) => e.to_string(),
+        };
+        let why = format!("the agent at {} is gone: {why}", self.0.name);
+        *self.0.lost.borrow_mut() = Some(why.clone());
+        Err(why)
+    }
+
+    fn strange(&self) -> String {
+        format!("the agent at {} answers something else", self.0.name)
+    }
+
+    /// How fast that machine is.
+    pub(crate) fn calibrate(&self) -> Result<Calibration, String> {
+        match self.ask(&Request::Calibrate)? {
+            Answer::Calibrated(calibration) => Ok(*calibration),
+            _ => Err(self.strange()),
+        }
+    }
+
+    /// Free ports there.
+    pub(crate) fn ports(&self, number: u16) -> Result<Vec<u16>, String> {
+        match self.ask(&Request::Ports(number))? {
+            Answer::Ports(ports) if ports.len() == usize::from(number) => Ok(ports),
+            _ => Err(self.strange()),
+        }
+    }
+
+    /// Starts something there; where it listens, if the agent chose that.
+    pub(crate) fn start(
+        &self,
+        lab: &Lab<'_>,
+        what: What,
+    ) -> Result<(FarProcess, Vec<SocketAddr>), String> {
+        let start = Start {
+            what,
+            echo: (lab.echo != Echo::NOWHERE).then_some(lab.echo),
+            workers: lab.workers,
+            bound: lab.bounds.tell(),
+        };
+        match self.ask(&Request::Start(Box::new(start)))? {
+            Answer::Started(Started {
+                number,
+                name,
+                command,
+                addresses,
+            }) => {
+                let process = FarProcess {
+                    far: self.clone(),
+                    number,
+                    name,
+                    command,
+                };
+                Ok((process, addresses))
+            }
+            _ => Err(self.strange()),
+        }
+    }
+
+    /// Clocks of these instances, those that are there.
+    pub(crate) fn look(&self, instances: &[Instance]) -> Result<FarLook, String> {
+        let numbers = instances.iter().map(|instance| instance.far.clone());
+        match self.ask(&Request::Look(numbers.collect()))? {
+            Answer::Looked(look) if look.usage.len() == instances.len() => Ok(FarLook(look)),
+            _ => Err(self.strange()),
+        }
+    }
+
+    /// Memory of an instance there.
+    pub(crate) fn hold(&self, instance: &Instance) -> Result<Holdings, String> {
+        match self.ask(&Request::Hold(vec![instance.far.clone()]))? {
+            Answer::Held(held) if held.len() == 1 => {
+                let [rss_bytes, pss_bytes, anonymous_bytes, threads, descriptors] = held[0];
+                Ok(Holdings {
+                    rss_bytes,
+                    pss_bytes,
+                    anonymous_bytes,
+                    threads,
+                    descriptors,
+                })
+            }
+            _ => Err(self.strange()),
+        }
+    }
+
+    /// Which process of these listens at that address there.
+    pub(crate) fn owner(
+        &self,
+        address: SocketAddr,
+        numbers: &[u32],
+    ) -> Result<Option<u32>, String> {
+        match self.ask(&Request::Owner(address, numbers.to_vec()))? {
+            Answer::Owner(owner) => Ok(owner),
+            _ => Err(self.strange()),
+        }
+    }
+
+    /// Begins to look at what travels to these listeners there; the first is called from here.
+    pub(crate) fn watch(&self, listeners: &[SocketAddr], marker: &str) -> Result<(), String> {
+        let hops = listeners.iter().enumerate();
+        let hops = hops.map(|(at, address)| (*address, at == 0)).collect();
+        self.ask(&Request::Watch(hops, marker.to_owned())).map(drop)
+    }
+
+    /// What was seen on each, and packets that were lost to the capture.
+    pub(crate) fn seen(&self) -> Result<(Vec<Seen>, u64), String> {
+        match self.ask(&Request::Seen)? {
+            Answer::Seen(seen, lost) => Ok((seen, lost)),
+            _ => Err(self.strange()),
+        }
+    }
+}
+
+/// A process that an agent started. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct FarProcess {
+    far: Far,
+    number: u32,
+    name: String,
+    command: String,
+}
+
+impl FarProcess {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn command_line(&self) -> &str {
+        &self.command
+    }
+
+    /// It as what is charged for its work.
+    pub(crate) fn instance(&self, role: &'static str) -> Instance {
+        let pids = match self.far.ask(&Request::Pids(self.number)) {
+            Ok(Answer::Pids(pids)) => pids,
+            _ => Vec::new(),
+        };
+        Instance {
+            name: self.name.clone(),
+            role,
+            pids,
+            far: vec![self.number],
+        }
+    }
+
+    pub(crate) fn wait_ready(&self) -> Result<(), String> {
+        self.far.ask(&Request::Ready(self.number)).map(drop)
+    }
+
+    pub(crate) fn alive(&self) -> Result<(), String> {
+        self.far.ask(&Request::Alive(self.number)).map(drop)
+    }
+
+    /// What it has carried by its own word; none when it keeps no count.
+    pub(crate) fn count(&self, protocol: &str) -> Result<Option<u64>, String> {
+        match self
+            .far
+            .ask(&Request::Count(self.number, protocol.to_owned()))?
+        {
+            Answer::Count(count) => Ok(count),
+            _ => Err(self.far.strange()),
+        }
+    }
+
+    /// Negotiated TLS by its own word.
+    pub(crate) fn tls(&self) -> Option<String> {
+        match self.far.ask(&Request::Tls(self.number)) {
+            Ok(Answer::Tls(word)) => word,
+            _ => None,
+        }
+    }
+}
+
+impl Drop for FarProcess {
+    fn drop(&mut self) {
+        // Where the agent is gone, so is its process.
+        let _ = self.far.ask(&Request::Stop(vec![self.number]));
+    }
+}
+
+/// Clocks of the agent's machine at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FarLook(Look);
+
+impl FarLook {
+    /// Of the instance in that place.
+    pub(crate) fn usage(&self, at: usize) -> Usage {
+        let [
+            cpu_ns,
+            user_ns,
+            system_ns,
+            voluntary_switches,
+            involuntary_switches,
+        ] = self.0.usage.get(at).copied().unwrap_or_default();
+        Usage {
+            cpu_ns,
+            user_ns,
+            system_ns,
+            voluntary_switches,
+            involuntary_switches,
+        }
+    }
+
+    pub(crate) fn throttling(&self, at: usize) -> Option<Throttling> {
+        let [periods, throttled, throttled_ns] = self.0.throttling.get(at).copied().flatten()?;
+        Some(Throttling {
+            periods,
+            throttled,
+            throttled_ns,
+        })
+    }
+
+    pub(crate) fn machine(&self) -> Option<CoreTime> {
+        let (available_ns, idle_ns) = self.0.machine?;
+        Some(CoreTime {
+            available_ns,
+            idle_ns,
+        })
+    }
+
+    /// How long after an earlier one, by that machine's clock.
+    pub(crate) fn since(&self, earlier: &Self) -> Duration {
+        Duration::from_nanos(self.0.at_ns.saturating_sub(earlier.0.at_ns))
+    }
+}

@@ -1,0 +1,363 @@
+//! One connection between the two ends: TLS 1.3, frames of JSON with a length before them, and proof of the token before
+//! anything else is said. Every wait has an end: by a moment, by the user, or because the other end is gone.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection,
+    SignatureScheme, StreamOwned, version,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::token::{BINDING_BYTES, End, Token};
+use super::words::{GREETING_BYTES, Proof};
+
+/// How long greeting each other may take in all.
+pub(super) const GREETING: Duration = Duration::from_secs(10);
+/// How often a wait looks whether it shall end.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A network that carries nothing any more is noticed after about this long.
+const SILENCE: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
+/// What an exporter is asked for (RFC 9266).
+const EXPORTER: &[u8] = b"EXPORTER-Channel-Binding";
+/// A name that nobody checks: the token says who it is.
+const NAME: &str = "voile-bench-agent";
+
+/// A socket whose every wait ends at a moment, or when somebody says so.
+pub(super) struct Timed {
+    stream: TcpStream,
+    until: Option<Instant>,
+    stopped: fn() -> bool,
+}
+
+impl Timed {
+    pub(super) fn new(stream: TcpStream, stopped: fn() -> bool) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, SILENCE)?;
+        sockopt::set_tcp_keepintvl(&stream, SILENCE)?;
+        sockopt::set_tcp_keepcnt(&stream, PROBES)?;
+        let all = SILENCE * (PROBES + 1);
+        let milliseconds = u32::try_from(all.as_millis()).unwrap_or(u32::MAX);
+        sockopt::set_tcp_user_timeout(&stream, milliseconds)?;
+        Ok(Self {
+            stream,
+            until: Some(Instant::now() + GREETING),
+            stopped,
+        })
+    }
+
+    fn wait(&self, flags: PollFlags) -> io::Result<()> {
+        loop {
+            if (self.stopped)() {
+                return Err(io::Error::other("asked to end"));
+            }
+            let left = match self.until {
+                Some(until) => until.saturating_duration_since(Instant::now()),
+                None => LOOK_EVERY,
+            };
+            if left.is_zero() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+            }
+            let bound = left.min(LOOK_EVERY);
+            let bound = Timespec {
+                tv_sec: bound.as_secs().cast_signed(),
+                tv_nsec: bound.subsec_nanos().into(),
+            };
+            let mut polled = [PollFd::new(&self.stream, flags)];
+            match poll(&mut polled, Some(&bound)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(buffer) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::IN)?,
+                other => return other,
+            }
+        }
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.write(bytes) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.wait(PollFlags::OUT)?,
+                other => return other,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+enum Tls {
+    Near(Box<StreamOwned<ClientConnection, Timed>>),
+    Agent(Box<StreamOwned<ServerConnection, Timed>>),
+}
+
+/// A connection.
+pub(super) struct Link {
+    tls: Tls,
+    limit: usize,
+}
+
+impl Link {
+    /// Calls an agent: the connection is sealed, and nobody has proven anything.
+    pub(super) fn call(socket: Timed) -> io::Result<Self> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(io::Error::other)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(ByToken(provider)))
+            .with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, socket);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(Self {
+            tls: Tls::Near(Box::new(stream)),
+            limit: GREETING_BYTES,
+        })
+    }
+
+    /// Takes a call, as above.
+    pub(super) fn take(socket: Timed, config: &Arc<ServerConfig>) -> io::Result<Self> {
+        let connection = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, socket);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(Self {
+            tls: Tls::Agent(Box::new(stream)),
+            limit: GREETING_BYTES,
+        })
+    }
+
+    /// Proves to the agent that we know the token, and sees whether it does.
+    pub(super) fn prove(&mut self, token: &Token) -> Result<(), String> {
+        let failed = |e: io::Error| e.to_string();
+        let binding = self.binding().map_err(failed)?;
+        self.send(&Proof {
+            proof: token.prove(End::Near, &binding),
+            ..Proof::default()
+        })
+        .map_err(failed)?;
+        let answer: Proof = self.receive().map_err(failed)?.ok_or("it hung up")?;
+        if !answer.refused.is_empty() {
+            return Err(answer.refused);
+        }
+        if !token.proves(End::Agent, &binding, &answer.proof) {
+            return Err(
+                "it does not know the token: it is not the agent it seems to be".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// The agent's part of that; an error is for the log, the other end is told.
+    pub(super) fn demand(&mut self, token: &Token) -> Result<(), String> {
+        let failed = |e: io::Error| e.to_string();
+        let binding = self.binding().map_err(failed)?;
+        let proof: Proof = self.receive().map_err(failed)?.ok_or("it said nothing")?;
+        if !token.proves(End::Near, &binding, &proof.proof) {
+            let refused = "wrong token".to_owned();
+            let _ = self.send(&Proof {
+                refused: refused.clone(),
+                ..Proof::default()
+            });
+            return Err(refused);
+        }
+        self.send(&Proof {
+            proof: token.prove(End::Agent, &binding),
+            ..Proof::default()
+        })
+        .map_err(failed)
+    }
+
+    fn binding(&self) -> io::Result<[u8; BINDING_BYTES]> {
+        let binding = [0; BINDING_BYTES];
+        match &self.tls {
+            Tls::Near(stream) => stream
+                .conn
+                .export_keying_material(binding, EXPORTER, Some(&[])),
+            Tls::Agent(stream) => stream
+                .conn
+                .export_keying_material(binding, EXPORTER, Some(&[])),
+        }
+        .map_err(io::Error::other)
+    }
+
+    /// From now on frames may be that long.
+    pub(super) fn allow(&mut self, bytes: usize) {
+        self.limit = bytes;
+    }
+
+    /// What is waited for next must come within this time.
+    pub(super) fn within(&mut self, bound: Option<Duration>) {
+        self.socket().until = bound.map(|bound| Instant::now() + bound);
+    }
+
+    /// Another handle of the socket, to see whether the other end is gone.
+    pub(super) fn watcher(&mut self) -> io::Result<TcpStream> {
+        self.socket().stream.try_clone()
+    }
+
+    fn socket(&mut self) -> &mut Timed {
+        match &mut self.tls {
+            Tls::Near(stream) => &mut stream.sock,
+            Tls::Agent(stream) => &mut stream.sock,
+        }
+    }
+
+    fn stream(&mut self) -> &mut dyn Duplex {
+        match &mut self.tls {
+            Tls::Near(stream) => stream.as_mut(),
+            Tls::Agent(stream) => stream.as_mut(),
+        }
+    }
+
+    /// Sends one frame.
+    pub(super) fn send(&mut self, words: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_vec(words)?;
+        if text.len() > self.limit {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} bytes are more than a frame may have", text.len()),
+            ));
+        }
+        let length = (text.len() as u32).to_be_bytes();
+        let stream = self.stream();
+        stream.write_all(&[&length[..], &text].concat())?;
+        stream.flush()
+    }
+
+    /// Receives one frame; none when the other end hung up between frames.
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let limit = self.limit;
+        let stream = self.stream();
+        let mut length = [0; 4];
+        let got = match stream.read(&mut length) {
+            // Without TLS's own goodbye: who is killed says none.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
+            got => got?,
+        };
+        if got == 0 {
+            return Ok(None);
+        }
+        stream.read_exact(&mut length[got..])?;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > limit {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a frame of {length} bytes; {limit} are allowed"),
+            ));
+        }
+        let mut text = vec![0; length];
+        stream.read_exact(&mut text)?;
+        let words = serde_json::from_slice(&text);
+        words
+            .map(Some)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("not our words: {e}")))
+    }
+}
+
+trait Duplex: Read + Write {}
+impl<T: Read + Write> Duplex for T {}
+
+/// Whether the other end of this socket has hung up, or is gone.
+pub(super) fn hung_up(socket: &TcpStream) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::RDHUP)];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut polled, Some(&at_once)), Ok(1..))
+}
+
+/// A certificate of an hour or a day is as good as any: the token says who is there.
+pub(super) fn server_config() -> Result<Arc<ServerConfig>, String> {
+    let failed = |e: String| format!("making the agent's certificate: {e}");
+    let key = rcgen::KeyPair::generate().map_err(|e| failed(e.to_string()))?;
+    let params =
+        rcgen::CertificateParams::new(vec![NAME.to_owned()]).map_err(|e| failed(e.to_string()))?;
+    let certificate = params
+        .self_signed(&key)
+        .map_err(|e| failed(e.to_string()))?;
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(|e| failed(e.to_string()))?
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key.into())
+        .map_err(|e| failed(e.to_string()))?;
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// Takes any certificate whose key the other end has: the proof that follows is bound to this connection.
+#[derive(Debug)]
+struct ByToken(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for ByToken {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,26 @@
+//! The far end of an experiment on another host: `voile bench agent` starts the servers and the server's sidecars there,
+//! measures them, and looks at the wire; the near end keeps the clock, the generator and the record.
+//!
+//! ```text
+//! near (voile bench run --agent)                      far (voile bench agent)
+//!   load ── client's sidecar ───────── network ───────── server's sidecar ── echo
+//!   Far ──── one TLS connection, both ends proven by one token ──── Session (one at a time)
+//! ```
+//! What travels is a closed set of typed requests: no command line, no program's name, no path. The agent fills in its own
+//! templates, runs only what it finds itself, and ends all of it with the connection.
+
+mod far;
+mod link;
+mod serve;
+mod session;
+mod token;
+mod words;
+
+pub use far::AgentAddress;
+pub(crate) use far::{Far, FarLook, FarProcess};
+pub use serve::{AgentSettings, serve_agent};
+pub use token::Token;
+pub(crate) use words::{Bound, PeerOrder, VoileOrder, What};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! `voile bench agent`: listens, lets in who knows the token, one session at a time, and ends each with its connection.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::ServerConfig;
+
+use super::link::{GREETING, Link, Timed, server_config};
+use super::session::Session;
+use super::token::Token;
+use super::words::{FRAME_BYTES, Hello, PROTOCOL, Welcome};
+use crate::environment::environment;
+use crate::find::{Found, voile_version};
+
+/// Connections that have not proven anything yet; more are closed at once.
+const STRANGERS: usize = 16;
+/// How often we look whether we shall end.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A near end that asks nothing for so long has been forgotten: longer than any slice.
+pub(super) const SILENCE: Duration = Duration::from_secs(2 * 3600);
+/// How long ending a session may take: its processes are told, and killed where they do not heed it.
+const HAND_OVER: Duration = Duration::from_secs(5);
+/// Where the kernel says which of its starts this is.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
+/// What an agent runs, and for whom.
+pub struct AgentSettings {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// What the near end must know.
+    pub token: Token,
+    /// Whether it ends after one session.
+    pub once: bool,
+    /// The `voile` program to measure, which is also server and relay.
+    pub voile: PathBuf,
+    /// Peers on this machine.
+    pub found: Found,
+    /// Other builds of `voile`, by the names that the near end gives them, too.
+    pub builds: Vec<(String, PathBuf)>,
+}
+
+/// Listens until `stopped`. `listening` is told where, `say` what happens.
+///
+/// # Errors
+/// When it cannot listen there.
+pub fn serve_agent(
+    settings: &AgentSettings,
+    listening: &mut dyn FnMut(SocketAddr),
+    say: &(dyn Fn(&str) + Sync),
+    stopped: fn() -> bool,
+) -> Result<(), String> {
+    voile_host::machine::raise_descriptor_limit();
+    let failed = |e: std::io::Error| format!("cannot listen on {}: {e}", settings.listen);
+    let listener = TcpListener::bind(settings.listen).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    listening(listener.local_addr().map_err(failed)?);
+    let agent = Agent {
+        settings,
+        tls: server_config()?,
+        welcome: welcome(settings),
+        say,
+        stopped,
+        strangers: AtomicUsize::new(0),
+        seat: Seat::default(),
+        served: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        while !agent.ended() {
+            match listener.accept() {
+                Ok((stream, from)) => {
+                    if agent.strangers.fetch_add(1, Ordering::AcqRel) >= STRANGERS {
+                        agent.strangers.fetch_sub(1, Ordering::AcqRel);
+                        continue;
+                    }
+                    let agent = &agent;
+                    scope.spawn(move || agent.greet(stream, from));
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => wait(Some(&listener)),
+                // Somebody who left again, or no descriptors: neither ends an agent, nor keeps it busy.
+                Err(_) => wait(None),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Until somebody calls, or a little while.
+fn wait(listener: Option<&TcpListener>) {
+    let bound = Timespec {
+        tv_sec: 0,
+        tv_nsec: LOOK_EVERY.subsec_nanos().into(),
+    };
+    let polled = listener.map(|listener| PollFd::new(listener, PollFlags::IN));
+    let _ = poll(&mut polled.into_iter().collect::<Vec<_>>(), Some(&bound));
+}
+
+/// Which start of a kernel this is.
+pub(super) fn boot() -> String {
+    let text = std::fs::read_to_string(BOOT).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// What we are, and what we found.
+fn welcome(settings: &AgentSettings) -> Welcome {
+    let mut environment = environment(&settings.voile);
+    let found = settings.found.all().into_iter();
+    let mut versions: BTreeMap<String, String> = found
+        .filter_map(|(name, peer)| Some((name.to_owned(), peer.ok()?.version.clone())))
+        .collect();
+    for (name, path) in &settings.builds {
+        versions.insert(name.clone(), voile_version(path));
+    }
+    environment.versions.extend(versions);
+    Welcome {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        profile: environment.profile.clone(),
+        environment,
+        boot: boot(),
+        ..Welcome::default()
+    }
+}
+
+/// Why an end of that kind cannot be talked to.
+pub(super) fn unlike(hello: &Hello) -> Option<String> {
+    let ours = env!("CARGO_PKG_VERSION");
+    if hello.protocol != PROTOCOL || hello.version != ours {
+        return Some(format!(
+            "the agent is voile {ours} (protocol {PROTOCOL}), the near end voile {} (protocol {}): both must be the same",
+            hello.version, hello.protocol
+        ));
+    }
+    let profile = profile();
+    (hello.profile != profile).then(|| {
+        format!(
+            "the agent is a {profile} build of voile, the near end a {} build: their figures are not set side by side",
+            hello.profile
+        )
+    })
+}
+
+pub(super) fn profile() -> &'static str {
+    if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    }
+}
+
+/// One session at a time; who comes while the last one is being ended waits for that.
+#[derive(Default)]
+struct Seat {
+    taken: Mutex<bool>,
+    left: Condvar,
+}
+
+impl Seat {
+    /// None when it is taken for longer than that.
+    fn take(&self, patience: Duration) -> Option<Seated<'_>> {
+        let taken = self.taken.lock().ok()?;
+        let (mut taken, _) = self
+            .left
+            .wait_timeout_while(taken, patience, |taken| *taken)
+            .ok()?;
+        if *taken {
+            return None;
+        }
+        *taken = true;
+        Some(Seated(self))
+    }
+}
+
+/// Leaves the seat when it is dropped.
+struct Seated<'a>(&'a Seat);
+
+impl Drop for Seated<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut taken) = self.0.taken.lock() {
+            *taken = false;
+        }
+        self.0.left.notify_one();
+    }
+}
+
+struct Agent<'a> {
+    settings: &'a AgentSettings,
+    tls: Arc<ServerConfig>,
+    welcome: Welcome,
+    say: &'a (dyn Fn(&str) + Sync),
+    stopped: fn() -> bool,
+    strangers: AtomicUsize,
+    seat: Seat,
+    served: AtomicBool,
+}
+
+impl Agent<'_> {
+    fn ended(&self) -> bool {
+        (self.stopped)() || (self.settings.once && self.served.load(Ordering::Acquire))
+    }
+
+    fn greet(&self, stream: TcpStream, from: SocketAddr) {
+        let known = self.known(stream);
+        self.strangers.fetch_sub(1, Ordering::AcqRel);
+        match known.and_then(|(link, at)| self.serve(link, at, from)) {
+            Ok(()) => {}
+            Err(why) => (self.say)(&format!("{from} is not let in: {why}")),
+        }
+    }
+
+    /// The connection of who knows the token and is of our kind, and the address of ours that it called.
+    fn known(&self, stream: TcpStream) -> Result<(Link, SocketAddr), String> {
+        let failed = |e: std::io::Error| e.to_string();
+        let at = stream.local_addr().map_err(failed)?;
+        let socket = Timed::new(stream, self.stopped).map_err(failed)?;
+        let mut link = Link::take(socket, &self.tls).map_err(failed)?;
+        link.demand(&self.settings.token)?;
+        let hello: Hello = link.receive().map_err(failed)?.ok_or("it hung up")?;
+        // Larger than what a stranger may send, and sent to none.
+        link.allow(FRAME_BYTES);
+        match unlike(&hello) {
+            None => Ok((link, at)),
+            Some(why) => Err(self.refuse(&mut link, why)),
+        }
+    }
+
+    fn refuse(&self, link: &mut Link, why: String) -> String {
+        let welcome = Welcome {
+            refused: why.clone(),
+            ..self.welcome.clone()
+        };
+        // Who does not hear it any more need not.
+        let _ = link.send(&welcome);
+        why
+    }
+
+    /// Has a session with it, or refuses it one.
+    fn serve(&self, mut link: Link, at: SocketAddr, from: SocketAddr) -> Result<(), String> {
+        let Some(_seat) = self.seat.take(HAND_OVER) else {
+            let why = "the agent is busy with another session".to_owned();
+            return Err(self.refuse(&mut link, why));
+        };
+        let session = match Session::begin(self.settings, at, from.ip()) {
+            Ok(session) => session,
+            Err(why) => return Err(self.refuse(&mut link, why)),
+        };
+        link.send(&self.welcome).map_err(|e| e.to_string())?;
+        (self.say)(&format!("{from}: session begins"));
+        let ended = session.serve(link);
+        let why = ended.err().unwrap_or_else(|| "it hung up".to_owned());
+        (self.say)(&format!("{from}: session ended, nothing of it runs: {why}"));
+        self.served.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// How long a near end waits for being let in.
+pub(super) const LET_IN: Duration = GREETING;

@@ -1,0 +1,400 @@
+//! One session of an agent: what the near end asks for is started, asked, measured and looked at, within bounds; all of it
+//! ends with the session.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use voile_host::child::{Supervised, stop_all};
+use voile_host::machine::{CoreTime, cores_here};
+use voile_host::ports::{forget, free_port};
+use voile_host::sampler::{Holdings, Usage};
+
+use super::link::{Link, hung_up};
+use super::serve::{AgentSettings, SILENCE};
+use super::words::{Answer, Look, Request, Start, Started, What};
+use crate::bounds::Bounds;
+use crate::calibration::calibrate;
+use crate::contestants::Instance;
+use crate::contestants::served::{self, Served};
+use crate::proof::listener_owner;
+use crate::target::{Echo, Lab, STOP_GRACE};
+use crate::wire::Capture;
+
+/// Processes of one session, ended ones included: more than any experiment has at once, fewer than would harm a machine.
+const MAX_STARTS: u32 = 10_000;
+const MAX_PROCESSES: usize = 256;
+/// Threads that a proxy may be asked to have.
+const MAX_WORKERS: u32 = 256;
+/// Ports that one question may ask for.
+const MAX_PORTS: u16 = 256;
+/// Instances that one question may name, and processes of one.
+const MAX_INSTANCES: usize = 256;
+/// Hops of a path, and letters of the word that marks its requests.
+const MAX_HOPS: usize = 8;
+const MAX_MARKER: usize = 64;
+
+/// A process, and what it needs to be spoken of.
+struct Running {
+    served: Served,
+    folder: PathBuf,
+    bounds: Bounds,
+}
+
+/// What the near end has here.
+pub(super) struct Session<'a> {
+    settings: &'a AgentSettings,
+    /// The address that the near end called: servers and sidecars listen on it.
+    at: IpAddr,
+    near: IpAddr,
+    processes: BTreeMap<u32, Running>,
+    /// Where its servers listen.
+    echos: Vec<Echo>,
+    capture: Option<Capture>,
+    started: u32,
+    /// Removed last.
+    folder: TempDir,
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.end(|_| true);
+        if let Some(capture) = self.capture.take() {
+            let _ = capture.finish();
+        }
+        // What a session used is free for the next.
+        forget(self.at);
+    }
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn begin(
+        settings: &'a AgentSettings,
+        at: SocketAddr,
+        near: IpAddr,
+    ) -> Result<Self, String> {
+        let folder = tempfile::Builder::new()
+            .prefix("voile-agent-")
+            .tempdir()
+            .map_err(|e| format!("a temporary folder: {e}"))?;
+        Ok(Self {
+            settings,
+            at: at.ip(),
+            near,
+            processes: BTreeMap::new(),
+            echos: Vec::new(),
+            capture: None,
+            started: 0,
+            folder,
+        })
+    }
+
+    /// Answers until the other end hangs up; an error says why it was ended before.
+    pub(super) fn serve(mut self, mut link: Link) -> Result<(), String> {
+        let failed = |e: std::io::Error| e.to_string();
+        let socket = link.watcher().map_err(failed)?;
+        loop {
+            link.within(Some(SILENCE));
+            let Some(request) = link.receive::<Request>().map_err(failed)? else {
+                return Ok(());
+            };
+            let answer = self.answer(request, &socket);
+            let answer = answer.unwrap_or_else(Answer::Failed);
+            link.send(&answer).map_err(failed)?;
+        }
+    }
+
+    fn answer(&mut self, request: Request, socket: &TcpStream) -> Result<Answer, String> {
+        Ok(match request {
+            Request::Calibrate => Answer::Calibrated(Box::new(calibrate())),
+            Request::Ports(number) => Answer::Ports(self.ports(number)?),
+            Request::Start(start) => Answer::Started(self.start(&start, socket)?),
+            Request::Ready(number) => {
+                self.with(number, socket, |running, lab| {
+                    let Served { process, probe, .. } = &mut running.served;
+                    lab.wait_ready(process, probe)
+                })?;
+                Answer::Done
+            }
+            Request::Alive(number) => {
+                self.with(number, socket, |running, lab| {
+                    alive(&mut running.served.process, lab)
+                })?;
+                Answer::Done
+            }
+            Request::Count(number, protocol) => {
+                Answer::Count((self.running(number)?.served.count)(&protocol)?)
+            }
+            Request::Tls(number) => Answer::Tls((self.running(number)?.served.tls)()),
+            Request::Pids(number) => {
+                Answer::Pids(self.running(number)?.served.process.group_pids())
+            }
+            Request::Look(instances) => Answer::Looked(self.look(&instances)?),
+            Request::Hold(instances) => Answer::Held(self.hold(&instances)?),
+            Request::Owner(address, numbers) => {
+                let owner = listener_owner(address, None, &self.pids(&numbers)?);
+                Answer::Owner(owner.map_err(|e| format!("cannot read /proc: {e}"))?)
+            }
+            Request::Watch(hops, marker) => {
+                self.watch(&hops, &marker)?;
+                Answer::Done
+            }
+            Request::Seen => {
+                let capture = self.capture.take().ok_or("nothing is watched")?;
+                let (seen, lost) = capture.finish()?;
+                Answer::Seen(seen, lost)
+            }
+            Request::Stop(numbers) => {
+                self.end(|number| numbers.contains(number));
+                Answer::Done
+            }
+        })
+    }
+
+    fn ports(&self, number: u16) -> Result<Vec<u16>, String> {
+        if number > MAX_PORTS {
+            return Err(format!("{number} ports; {MAX_PORTS} at once are allowed"));
+        }
+        let ports = (0..number).map(|_| free_port(self.at).map(|address| address.port()));
+        let ports: std::io::Result<_> = ports.collect();
+        ports.map_err(|e| format!("a port on the agent's machine: {e}"))
+    }
+
+    fn running(&self, number: u32) -> Result<&Running, String> {
+        let running = self.processes.get(&number);
+        running.ok_or_else(|| format!("the agent has no process {number}"))
+    }
+
+    fn pids(&self, numbers: &[u32]) -> Result<Vec<u32>, String> {
+        let mut pids = Vec::new();
+        for number in numbers {
+            pids.extend(self.running(*number)?.served.process.group_pids());
+        }
+        Ok(pids)
+    }
+
+    /// Does something with a process, in the lab that it was started in.
+    fn with(
+        &mut self,
+        number: u32,
+        socket: &TcpStream,
+        what: impl FnOnce(&mut Running, &Lab<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let voile = &self.settings.voile;
+        let running = self.processes.get_mut(&number);
+        let running = running.ok_or_else(|| format!("the agent has no process {number}"))?;
+        let folder = running.folder.clone();
+        let bounds = running.bounds.clone();
+        let stopped = || hung_up(socket);
+        let lab = lab(voile, &folder, Echo::NOWHERE, 1, bounds, &stopped);
+        what(running, &lab)
+    }
+
+    /// Whether it may be started; the server that it leads to.
+    fn admit(&self, start: &Start) -> Result<Echo, String> {
+        if self.started >= MAX_STARTS || self.processes.len() >= MAX_PROCESSES {
+            return Err(format!(
+                "the agent starts no more than {MAX_PROCESSES} processes at once, {MAX_STARTS} in all"
+            ));
+        }
+        if !(1..=MAX_WORKERS).contains(&start.workers) {
+            return Err(format!("{} workers: 1 to {MAX_WORKERS}", start.workers));
+        }
+        let here = cores_here();
+        for (role, cores) in &start.bound.cores {
+            if let Some(stranger) = cores.iter().find(|core| !here.contains(core)) {
+                return Err(format!(
+                    "the agent may not run {role} on core {stranger}: it has {here:?}"
+                ));
+            }
+        }
+        match start.echo {
+            None => Ok(Echo::NOWHERE),
+            Some(echo) if self.echos.contains(&echo) => Ok(echo),
+            Some(echo) => Err(format!("{} is no server of the agent's", echo.http)),
+        }
+    }
+
+    fn start(&mut self, start: &Start, socket: &TcpStream) -> Result<Started, String> {
+        let echo = self.admit(start)?;
+        self.started += 1;
+        let number = self.started;
+        let folder = self.folder.path().join(number.to_string());
+        std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let bounds = Bounds::told(&start.bound);
+        let stopped = || hung_up(socket);
+        let voile = &self.settings.voile;
+        let lab = lab(
+            voile,
+            &folder,
+            echo,
+            start.workers,
+            bounds.clone(),
+            &stopped,
+        );
+        let (mut served, addresses) = match &start.what {
+            What::Echo { sink } => served::echo(&lab, self.at, *sink)?,
+            What::Relay { tcp } => served::relay(&lab, self.at, *tcp)?,
+            What::Peer(order) => (
+                served::peer(&lab, self.at, order, &self.settings.found)?,
+                Vec::new(),
+            ),
+            What::Voile(order) => {
+                if order.control.ip() != self.near {
+                    return Err(format!(
+                        "the control plane is said to be at {}, and the agent was called from {}: without translation of \
+                         addresses in between they are one",
+                        order.control, self.near
+                    ));
+                }
+                (
+                    served::voile(&lab, order, &self.settings.builds)?,
+                    Vec::new(),
+                )
+            }
+        };
+        if let (What::Echo { .. }, [http, tcp]) = (&start.what, addresses.as_slice()) {
+            lab.wait_ready(&mut served.process, &served.probe)?;
+            self.echos.push(Echo {
+                http: *http,
+                tcp: *tcp,
+            });
+        }
+        let started = Started {
+            number,
+            name: served.process.name().to_owned(),
+            command: served
+                .process
+                .command_line()
+                .replace(&folder.display().to_string(), "FOLDER"),
+            addresses,
+        };
+        let running = Running {
+            served,
+            folder,
+            bounds,
+        };
+        self.processes.insert(number, running);
+        Ok(started)
+    }
+
+    fn look(&self, instances: &[Vec<u32>]) -> Result<Look, String> {
+        let mut look = Look::default();
+        for (numbers, pids) in instances.iter().zip(self.instances(instances)?) {
+            let used = Usage::of_all(&pids);
+            look.usage.push([
+                used.cpu_ns,
+                used.user_ns,
+                used.system_ns,
+                used.voluntary_switches,
+                used.involuntary_switches,
+            ]);
+            let throttled = numbers.first().and_then(|number| {
+                let running = self.processes.get(number)?;
+                let name = running.served.process.name().to_owned();
+                let throttling =
+                    running
+                        .bounds
+                        .throttling(&Instance::here(name, "", Vec::new()))?;
+                Some([
+                    throttling.periods,
+                    throttling.throttled,
+                    throttling.throttled_ns,
+                ])
+            });
+            look.throttling.push(throttled);
+        }
+        let machine = CoreTime::now().ok();
+        look.machine = machine.map(|time| (time.available_ns, time.idle_ns));
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        look.at_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
+        Ok(look)
+    }
+
+    fn hold(&self, instances: &[Vec<u32>]) -> Result<Vec<[u64; 5]>, String> {
+        let held = self.instances(instances)?.into_iter().map(|pids| {
+            let held = Holdings::of_all(&pids);
+            [
+                held.rss_bytes,
+                held.pss_bytes,
+                held.anonymous_bytes,
+                held.threads,
+                held.descriptors,
+            ]
+        });
+        Ok(held.collect())
+    }
+
+    /// The processes of each instance.
+    fn instances(&self, instances: &[Vec<u32>]) -> Result<Vec<Vec<u32>>, String> {
+        let named: usize = instances.iter().map(Vec::len).sum();
+        if instances.len() > MAX_INSTANCES || named > MAX_INSTANCES {
+            return Err(format!("{named} instances; {MAX_INSTANCES} are allowed"));
+        }
+        instances.iter().map(|numbers| self.pids(numbers)).collect()
+    }
+
+    fn watch(&mut self, hops: &[(SocketAddr, bool)], marker: &str) -> Result<(), String> {
+        let strange = hops.iter().find(|(address, _)| address.ip() != self.at);
+        if let Some((address, _)) = strange {
+            return Err(format!("{address} is not the agent's to watch"));
+        }
+        if hops.len() > MAX_HOPS || marker.len() > MAX_MARKER || marker.is_empty() {
+            return Err(format!("no more than {MAX_HOPS} hops are watched"));
+        }
+        self.capture = None;
+        let capture = Capture::on_devices(hops, marker).map_err(|e| e.to_string())?;
+        self.capture = Some(capture);
+        Ok(())
+    }
+
+    /// Ends these, all of them told before any is waited for.
+    fn end(&mut self, which: impl Fn(&u32) -> bool) {
+        let ended = self
+            .processes
+            .iter_mut()
+            .filter(|(number, _)| which(number));
+        stop_all(
+            ended.map(|(_, running)| &mut running.served.process),
+            STOP_GRACE,
+        );
+        let gone: Vec<u32> = self
+            .processes
+            .keys()
+            .copied()
+            .filter(|number| which(number))
+            .collect();
+        for number in gone {
+            if let Some(running) = self.processes.remove(&number) {
+                (running.served.tidy)();
+                let _ = std::fs::remove_dir_all(&running.folder);
+            }
+        }
+    }
+}
+
+fn alive(process: &mut Supervised, lab: &Lab<'_>) -> Result<(), String> {
+    match process.try_exit() {
+        None => Ok(()),
+        Some(exit) => {
+            let name = process.name();
+            Err(format!("{name} {exit}{}", lab.log_end(name)))
+        }
+    }
+}
+
+fn lab<'a>(
+    voile: &Path,
+    folder: &'a Path,
+    echo: Echo,
+    workers: u32,
+    bounds: Bounds,
+    stopped: &'a dyn Fn() -> bool,
+) -> Lab<'a> {
+    Lab {
+        workers,
+        bounds,
+        ..Lab::on_loopback(voile, folder, echo, stopped)
+    }
+}

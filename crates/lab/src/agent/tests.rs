@@ -1,0 +1,289 @@
+//! An agent and what may be said to it by who knows its token, and by who does not: real sockets, no contestants.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
+use super::link::{Link, Timed};
+use super::serve::{AgentSettings, profile, serve_agent};
+use super::token::Token;
+use super::words::{
+    Answer, Bound, FRAME_BYTES, Hello, PROTOCOL, Request, Start, VoileOrder, Welcome, What,
+};
+use crate::find::peers;
+use crate::target::Echo;
+
+/// `serve_agent` asks a function, so agents of tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+static STOP: AtomicBool = AtomicBool::new(false);
+
+fn stopped() -> bool {
+    STOP.load(Ordering::Acquire)
+}
+
+/// Runs an agent while `task` talks to it; what it said is returned.
+fn with_agent(task: impl FnOnce(SocketAddr, &Token)) -> Vec<String> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    STOP.store(false, Ordering::Release);
+    let settings = AgentSettings {
+        listen: ([127, 0, 0, 1], 0).into(),
+        token: Token::generate().expect("random"),
+        once: false,
+        voile: "/bin/false".into(),
+        found: peers(&[]).expect("looked for"),
+        builds: Vec::new(),
+    };
+    let said = Mutex::new(Vec::new());
+    let say = |line: &str| {
+        said.lock().expect("no panic").push(line.to_owned());
+    };
+    let (listening, at) = mpsc::channel();
+    thread::scope(|scope| {
+        let agent = scope.spawn(|| {
+            let mut tell = |address| listening.send(address).expect("heard");
+            serve_agent(&settings, &mut tell, &say, stopped)
+        });
+        let at = at.recv().expect("it listens");
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            task(at, &settings.token);
+        }));
+        STOP.store(true, Ordering::Release);
+        agent.join().expect("no panic").expect("it listened");
+        if let Err(panic) = done {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    said.into_inner().expect("no panic")
+}
+
+fn call(at: SocketAddr) -> Link {
+    let stream = TcpStream::connect(at).expect("it listens");
+    let socket = Timed::new(stream, || false).expect("a socket");
+    Link::call(socket).expect("TLS")
+}
+
+fn hello() -> Hello {
+    Hello {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        profile: profile().to_owned(),
+    }
+}
+
+fn enter(at: SocketAddr, token: &Token) -> Link {
+    let mut link = call(at);
+    link.prove(token).expect("the token is right");
+    link.send(&hello()).expect("sent");
+    link.allow(FRAME_BYTES);
+    let welcome: Welcome = link.receive().expect("received").expect("an answer");
+    assert_eq!(welcome.refused, "");
+    link
+}
+
+fn ask(link: &mut Link, request: &Request) -> Answer {
+    link.send(request).expect("sent");
+    link.receive().expect("received").expect("an answer")
+}
+
+#[test]
+fn who_does_not_know_the_token_is_told_so_and_no_more() {
+    let said = with_agent(|at, _| {
+        let why = call(at).prove(&Token::generate().expect("random"));
+        assert_eq!(why, Err("wrong token".to_owned()));
+        // Requests in place of a proof are none.
+        let mut link = call(at);
+        link.send(&Request::Ports(1)).expect("sent");
+        let answer = link.receive::<serde_json::Value>();
+        assert!(
+            !matches!(&answer, Ok(Some(value)) if value.get("Ports").is_some()),
+            "{answer:?}"
+        );
+    });
+    assert!(
+        said.iter()
+            .any(|line| line.ends_with("is not let in: wrong token")),
+        "{said:?}"
+    );
+    assert!(
+        !said.iter().any(|line| line.contains("session begins")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn another_version_or_build_is_named_by_both() {
+    with_agent(|at, token| {
+        for (other, words) in [
+            (
+                Hello {
+                    protocol: PROTOCOL + 1,
+                    ..hello()
+                },
+                "both must be the same",
+            ),
+            (
+                Hello {
+                    version: "99.0".to_owned(),
+                    ..hello()
+                },
+                "the near end voile 99.0",
+            ),
+            (
+                Hello {
+                    profile: "odd".to_owned(),
+                    ..hello()
+                },
+                "the near end a odd build",
+            ),
+        ] {
+            let mut link = call(at);
+            link.prove(token).expect("the token is right");
+            link.send(&other).expect("sent");
+            link.allow(FRAME_BYTES);
+            let welcome: Welcome = link.receive().expect("received").expect("an answer");
+            assert!(welcome.refused.contains(words), "{}", welcome.refused);
+        }
+    });
+}
+
+fn start(what: What) -> Start {
+    Start {
+        what,
+        echo: None,
+        workers: 1,
+        bound: Bound::default(),
+    }
+}
+
+fn order() -> VoileOrder {
+    VoileOrder {
+        contestant: "voile".to_owned(),
+        other_build: false,
+        control: ([127, 0, 0, 1], 1).into(),
+        root: "-----BEGIN CERTIFICATE-----\n".to_owned(),
+        token: "x".to_owned(),
+    }
+}
+
+/// Requests that are beyond a bound, or speak of what is not the session's, and what is said of them.
+fn beyond(at: SocketAddr) -> Vec<(Request, &'static str)> {
+    let elsewhere: SocketAddr = ([192, 0, 2, 1], 80).into();
+    let stranger = Echo {
+        http: elsewhere,
+        tcp: elsewhere,
+    };
+    let relay = |workers, echo| {
+        Request::Start(Box::new(Start {
+            workers,
+            echo,
+            ..start(What::Relay { tcp: true })
+        }))
+    };
+    vec![
+        (Request::Ports(u16::MAX), "at once are allowed"),
+        (Request::Ready(7), "no process 7"),
+        (Request::Pids(1), "no process 1"),
+        (Request::Look(vec![vec![1]]), "no process 1"),
+        (Request::Look(vec![Vec::new(); 100_000]), "are allowed"),
+        (
+            Request::Watch(vec![(elsewhere, true)], "m".to_owned()),
+            "not the agent's to watch",
+        ),
+        (
+            Request::Watch(vec![(at, true)], "m".repeat(1000)),
+            "hops are watched",
+        ),
+        (Request::Seen, "nothing is watched"),
+        (relay(100_000, None), "workers"),
+        (relay(1, Some(stranger)), "no server of the agent's"),
+    ]
+}
+
+/// Sidecars of Voile that an agent does not start.
+fn strange_sidecars() -> Vec<(Request, &'static str)> {
+    let orders = [
+        (
+            VoileOrder {
+                control: ([192, 0, 2, 1], 80).into(),
+                ..order()
+            },
+            "the agent was called from 127.0.0.1",
+        ),
+        (
+            VoileOrder {
+                contestant: "../../etc/x".to_owned(),
+                ..order()
+            },
+            "a contestant's name",
+        ),
+        (
+            VoileOrder {
+                contestant: "old".to_owned(),
+                other_build: true,
+                ..order()
+            },
+            "--contestant old=PATH",
+        ),
+        (
+            VoileOrder {
+                token: "a b".to_owned(),
+                ..order()
+            },
+            "one word of ASCII",
+        ),
+        (
+            VoileOrder {
+                root: "load_module /x.so;".to_owned(),
+                ..order()
+            },
+            "as PEM",
+        ),
+    ];
+    let request = |order| Request::Start(Box::new(start(What::Voile(Box::new(order)))));
+    orders
+        .into_iter()
+        .map(|(order, words)| (request(order), words))
+        .collect()
+}
+
+#[test]
+fn requests_beyond_their_bounds_fail_one_by_one_and_the_session_goes_on() {
+    with_agent(|at, token| {
+        let mut link = enter(at, token);
+        for (request, words) in beyond(at).into_iter().chain(strange_sidecars()) {
+            match ask(&mut link, &request) {
+                Answer::Failed(why) => assert!(why.contains(words), "{request:?}: {why}"),
+                other => panic!("{request:?} is answered by {other:?}"),
+            }
+        }
+        let ports = ask(&mut link, &Request::Ports(3));
+        assert!(matches!(ports, Answer::Ports(ports) if ports.len() == 3));
+    });
+}
+
+#[test]
+fn words_that_are_none_end_the_session_and_not_the_agent() {
+    let said = with_agent(|at, token| {
+        let mut link = enter(at, token);
+        link.send(&"rm -rf /").expect("sent");
+        let end = link.receive::<Answer>();
+        assert!(matches!(end, Ok(None) | Err(_)), "{end:?}");
+        let mut link = enter(at, token);
+        link.allow(usize::MAX);
+        let _ = link.send(&"x".repeat(FRAME_BYTES));
+        let end = link.receive::<Answer>();
+        assert!(matches!(end, Ok(None) | Err(_)), "{end:?}");
+        let mut link = enter(at, token);
+        assert!(matches!(
+            ask(&mut link, &Request::Ports(1)),
+            Answer::Ports(_)
+        ));
+    });
+    for words in ["not our words", "a frame of"] {
+        assert!(
+            said.iter().any(|line| line.contains(words)),
+            "{words}: {said:?}"
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! What travels between the two ends: a greeting that every version understands, then a closed set of requests and answers.
+//! Nothing in it is a command line, a program or a path.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use voile_report::record::{Calibration, Environment};
+
+use crate::target::Echo;
+use crate::wire::Seen;
+
+/// Raised whenever the words below change.
+pub(super) const PROTOCOL: u32 = 1;
+/// Bytes of a frame before the other end has proven itself, and after.
+pub(super) const GREETING_BYTES: usize = 4 << 10;
+pub(super) const FRAME_BYTES: usize = 1 << 20;
+
+/// The first frame of each end: that it knows the token. Where the agent's is missing, why it will not talk.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Proof {
+    pub(super) proof: Vec<u8>,
+    pub(super) refused: String,
+}
+
+/// Who the near end is. Fields may be added, never renamed: an older end must be able to read a newer one's.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Hello {
+    pub(super) protocol: u32,
+    pub(super) version: String,
+    pub(super) profile: String,
+}
+
+/// Who the agent is, or why it does not go on.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Welcome {
+    pub(super) protocol: u32,
+    pub(super) version: String,
+    pub(super) profile: String,
+    pub(super) refused: String,
+    /// Its machine, with versions of what it found.
+    pub(super) environment: Environment,
+    /// Changes whenever a kernel is started: equal on both ends means one machine.
+    pub(super) boot: String,
+}
+
+/// What binds a process, as [`crate::bounds::Bounds`] has it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Bound {
+    pub(crate) cores: BTreeMap<String, Vec<usize>>,
+    pub(crate) cpu: Option<f64>,
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+/// The server's sidecar of a peer that is configured by files: what the agent's own templates ask for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PeerOrder {
+    pub(crate) contestant: String,
+    /// By their names in templates.
+    pub(crate) ports: BTreeMap<String, u16>,
+    pub(crate) root: String,
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+/// The server's sidecar of Voile.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct VoileOrder {
+    /// The contestant's name; of another build the one under which the agent was given it.
+    pub(crate) contestant: String,
+    pub(crate) other_build: bool,
+    /// Where the near end's control plane is.
+    pub(crate) control: SocketAddr,
+    pub(crate) root: String,
+    pub(crate) token: String,
+}
+
+/// What an agent starts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum What {
+    /// The server; its TCP port is a sink, or sends back what it gets.
+    Echo {
+        sink: bool,
+    },
+    /// A bare relay before the server's HTTP or TCP port.
+    Relay {
+        tcp: bool,
+    },
+    Peer(Box<PeerOrder>),
+    Voile(Box<VoileOrder>),
+}
+
+/// What to start, and how.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Start {
+    pub(super) what: What,
+    /// The server that it leads to: one of the session's.
+    pub(super) echo: Option<Echo>,
+    pub(super) workers: u32,
+    pub(super) bound: Bound,
+}
+
+/// What the near end asks. Processes are named by the numbers that [`Started`] gave.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// How fast the machine is: four seconds of work.
+    Calibrate,
+    /// So many free ports on the agent's address.
+    Ports(u16),
+    Start(Box<Start>),
+    /// Waits until it answers.
+    Ready(u32),
+    /// Whether it still runs.
+    Alive(u32),
+    /// Requests (connections over TCP) that it has carried by its own word.
+    Count(u32, String),
+    /// Negotiated TLS by its own word.
+    Tls(u32),
+    /// The processes of its group.
+    Pids(u32),
+    /// Clocks of these instances and of the machine.
+    Look(Vec<Vec<u32>>),
+    /// Memory of these instances.
+    Hold(Vec<Vec<u32>>),
+    /// Which process of these listens there.
+    Owner(SocketAddr, Vec<u32>),
+    /// Begins to watch these listeners; whether each is called from outside.
+    Watch(Vec<(SocketAddr, bool)>, String),
+    /// Ends that, and tells.
+    Seen,
+    Stop(Vec<u32>),
+}
+
+/// A process that was started.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Started {
+    pub(super) number: u32,
+    pub(super) name: String,
+    pub(super) command: String,
+    /// Where it listens, where the agent chose it.
+    pub(super) addresses: Vec<SocketAddr>,
+}
+
+/// Clocks at one moment.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Look {
+    /// The agent's own clock, of which only differences say something.
+    pub(crate) at_ns: u64,
+    /// Cores × time, and how much of it was idle.
+    pub(crate) machine: Option<(u64, u64)>,
+    /// CPU, user, system, voluntary and involuntary switches of each instance.
+    pub(crate) usage: Vec<[u64; 5]>,
+    /// Periods, those it was held back in, and nanoseconds it was, where its CPU is limited.
+    pub(crate) throttling: Vec<Option<[u64; 3]>>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Done,
+    /// That request failed; the session goes on.
+    Failed(String),
+    Calibrated(Box<Calibration>),
+    Ports(Vec<u16>),
+    Started(Started),
+    Count(Option<u64>),
+    Tls(Option<String>),
+    Pids(Vec<u32>),
+    Looked(Look),
+    /// RSS, PSS, anonymous bytes, threads and descriptors of each instance.
+    Held(Vec<[u64; 5]>),
+    Owner(Option<u32>),
+    Seen(Vec<Seen>, u64),
+}

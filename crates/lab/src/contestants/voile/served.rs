@@ -1,0 +1,194 @@
+//! One sidecar of Voile: what it is told on its command line, here or at an agent's, and what it says that it has carried.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use voile_host::child::Spec;
+use voile_host::ready::{Probe, http_get};
+
+use super::{LOCAL, Ports, SERVER, Sidecar, Voile, local_port};
+use crate::agent::{Far, VoileOrder, What};
+use crate::contestants::served::{Served, place};
+use crate::process::Process;
+use crate::target::Lab;
+
+/// The counters of Istio's standard metrics.
+const REQUESTS: &str = "istio_requests_total";
+pub(in crate::contestants) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
+/// What a sidecar is told.
+pub(super) struct Told<'a> {
+    pub(super) account: &'a str,
+    pub(super) control: SocketAddr,
+    pub(super) root: &'a Path,
+    pub(super) token: &'a Path,
+    /// Where it tells of itself: administration, metrics, readiness.
+    pub(super) pages: [SocketAddr; 3],
+    pub(super) workers: u32,
+}
+
+/// Its command line.
+pub(super) fn tell(spec: Spec, told: &Told<'_>) -> Spec {
+    let [admin, metrics, readiness] = told.pages.map(|page| page.to_string());
+    spec.args(["proxy", "--workload", told.account])
+        .args(["--control", &format!("https://{}", told.control)])
+        .arg("--root-cert")
+        .arg(told.root)
+        .arg("--token-file")
+        .arg(told.token)
+        .args(["--admin", &admin, "--metrics", &metrics])
+        .args(["--readiness", &readiness])
+        .args(["--workers", &told.workers.to_string()])
+}
+
+/// A port that is free on both ends.
+pub(super) fn far_port(far: &Far, near: IpAddr) -> Result<u16, String> {
+    const AT_ONCE: u16 = 4;
+    for _ in 0..25 {
+        for port in far.ports(AT_ONCE)? {
+            if std::net::TcpListener::bind((near, port)).is_ok() {
+                return Ok(port);
+            }
+        }
+    }
+    Err(format!(
+        "no port is free on both {near} and {}",
+        far.address()
+    ))
+}
+
+impl Voile {
+    /// Has the server's sidecar started at the agent's.
+    pub(super) fn send(
+        &self,
+        lab: &Lab<'_>,
+        far: &Far,
+        state: &Path,
+        ports: &Ports,
+        token_file: &Path,
+    ) -> Result<Sidecar, String> {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path).map_err(|e| format!("reading {}: {e}", path.display()))
+        };
+        let order = VoileOrder {
+            contestant: self.variant.name.clone(),
+            other_build: self.variant.program.is_some(),
+            control: ports.control,
+            root: read(&state.join("root-cert.pem"))?,
+            token: read(token_file)?,
+        };
+        let (process, _) = far.start(lab, What::Voile(Box::new(order)))?;
+        let nowhere = SocketAddr::new(LOCAL, 0);
+        Ok(Sidecar {
+            process: Process::There(process),
+            role: SERVER,
+            admin: nowhere,
+            metrics: nowhere,
+            readiness: nowhere,
+        })
+    }
+
+    /// What cannot be had when the server's sidecar is on another machine.
+    pub(super) fn possible(&self, lab: &Lab<'_>) -> Result<(), String> {
+        let why = if !self.variant.arguments.is_empty() {
+            "gives `voile proxy` arguments of its own, which an agent does not take"
+        } else if self.variant.append.contains("${FOLDER}") {
+            "writes into a folder, which two machines do not share"
+        } else {
+            return Ok(());
+        };
+        if lab.far.is_none() {
+            return Ok(());
+        }
+        Err(format!(
+            "{} {why}: measured on one machine only",
+            self.variant.name
+        ))
+    }
+}
+
+/// At an agent's: the server's sidecar, of that program.
+pub(in crate::contestants) fn serve(
+    lab: &Lab<'_>,
+    order: &VoileOrder,
+    program: &Path,
+) -> Result<Served, String> {
+    let root = place(lab.folder, "root-cert.pem", &order.root)?;
+    let token = place(lab.folder, "server.token", &order.token)?;
+    let pages = [local_port()?, local_port()?, local_port()?];
+    let told = Told {
+        account: "lab/server",
+        control: order.control,
+        root: &root,
+        token: &token,
+        pages,
+        workers: lab.workers,
+    };
+    let name = format!("{}-server", order.contestant);
+    let spec = tell(lab.process(SERVER, &name, program)?, &told);
+    let [_, metrics, readiness] = pages;
+    Ok(Served {
+        process: spec.start().map_err(|e| e.to_string())?,
+        probe: Probe::Http(readiness, "/healthz/ready".to_owned()),
+        count: Box::new(move |protocol| metric(&name, metrics, protocol).map(Some)),
+        tls: Box::new(|| None),
+        tidy: Box::new(|| {}),
+    })
+}
+
+/// What a sidecar has carried, by its metrics.
+pub(super) fn metric(name: &str, page: SocketAddr, protocol: &str) -> Result<u64, String> {
+    let counter = if protocol == "tcp" {
+        CONNECTIONS
+    } else {
+        REQUESTS
+    };
+    let (status, body) =
+        http_get(page, "/metrics").map_err(|e| format!("{name}'s metrics: {e}"))?;
+    if status != 200 {
+        return Err(format!("{name}'s metrics answer {status}"));
+    }
+    Ok(counted(&String::from_utf8_lossy(&body), counter, protocol))
+}
+
+/// All series of a counter, added up; of requests those that were answered well, so that nobody takes what was refused for
+/// what was served.
+pub(in crate::contestants) fn counted(exposition: &str, counter: &str, protocol: &str) -> u64 {
+    let good = |line: &&str| match protocol {
+        "tcp" => true,
+        "grpc" => line.contains("grpc_response_status=\"0\""),
+        _ => line.contains("response_code=\"2"),
+    };
+    exposition
+        .lines()
+        .filter(|line| {
+            line.strip_prefix(counter)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        })
+        .filter(good)
+        .filter_map(|line| {
+            let after_labels = line.rfind('}').map_or(line, |at| &line[at + 1..]);
+            after_labels
+                .split_ascii_whitespace()
+                .find_map(|word| word.parse::<f64>().ok())
+        })
+        .sum::<f64>() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_requests_are_added_up_over_their_series_and_no_others() {
+        let text = "# TYPE istio_requests_total counter\n\
+            istio_requests_total{response_code=\"200\",grpc_response_status=\"0\",path=\"a b\"} 5\n\
+            istio_requests_total{response_code=\"204\"} 3 1700000000\n\
+            istio_requests_total{response_code=\"200\",grpc_response_status=\"7\"} 30\n\
+            istio_requests_total{response_code=\"403\"} 2 1700000000\n\
+            istio_requests_totally{x=\"y\"} 100\nistio_request_bytes_count{} 9\n";
+        assert_eq!(counted(text, REQUESTS, "http1"), 38);
+        assert_eq!(counted(text, REQUESTS, "grpc"), 5);
+        let text = "istio_tcp_connections_opened_total{response_flags=\"-\"} 4\n";
+        assert_eq!(counted(text, CONNECTIONS, "tcp"), 4);
+    }
+}

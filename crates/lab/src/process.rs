@@ -1,0 +1,87 @@
+//! A process of an experiment, wherever it runs: here (maybe in a network namespace), or at the agent's on another host.
+
+use std::time::Duration;
+
+use voile_host::child::Supervised;
+use voile_host::ready::Probe;
+
+use crate::agent::FarProcess;
+use crate::contestants::Instance;
+use crate::target::Lab;
+
+/// A process that an experiment started. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) enum Process {
+    Here(Supervised),
+    There(FarProcess),
+}
+
+impl From<Supervised> for Process {
+    fn from(process: Supervised) -> Self {
+        Self::Here(process)
+    }
+}
+
+impl Process {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Here(process) => process.name(),
+            Self::There(process) => process.name(),
+        }
+    }
+
+    /// What started it; at the agent's, as the agent tells it.
+    pub(crate) fn command_line(&self) -> &str {
+        match self {
+            Self::Here(process) => process.command_line(),
+            Self::There(process) => process.command_line(),
+        }
+    }
+
+    /// It as what is charged for its work.
+    pub(crate) fn instance(&self, role: &'static str) -> Instance {
+        match self {
+            Self::Here(process) => {
+                Instance::here(process.name().to_owned(), role, process.group_pids())
+            }
+            Self::There(process) => process.instance(role),
+        }
+    }
+
+    /// Waits until it answers; who asks at the agent's knows by what.
+    pub(crate) fn wait_ready(&mut self, lab: &Lab<'_>, probe: &Probe) -> Result<(), String> {
+        match self {
+            Self::Here(process) => lab.wait_ready(process, probe),
+            Self::There(process) => process.wait_ready(),
+        }
+    }
+
+    /// Whether it still runs; if not, how it ended.
+    pub(crate) fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
+        match self {
+            Self::Here(process) => match process.try_exit() {
+                None => Ok(()),
+                Some(exit) => {
+                    let name = process.name();
+                    Err(format!("{name} {exit}{}", lab.log_end(name)))
+                }
+            },
+            Self::There(process) => process.alive(),
+        }
+    }
+
+    /// Ends it; at the agent's it ends when it is dropped.
+    pub(crate) fn stop(&mut self, grace: Duration) {
+        if let Self::Here(process) = self {
+            process.stop(grace);
+        }
+    }
+
+    /// The one here, to be ended among others.
+    pub(crate) fn here(&mut self) -> Option<&mut Supervised> {
+        match self {
+            Self::Here(process) => Some(process),
+            Self::There(_) => None,
+        }
+    }
+}
