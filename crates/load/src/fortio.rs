@@ -45,6 +45,8 @@ pub struct Form {
     pub labels: String,
     /// `-runid`.
     pub run_id: i64,
+    /// `-n`.
+    pub exactly: u64,
     /// `-p`, in percent.
     pub percentiles: Vec<f64>,
     /// `-r`, in µs.
@@ -58,6 +60,7 @@ impl Default for Form {
         Self {
             labels: String::new(),
             run_id: 0,
+            exactly: 0,
             percentiles: vec![50.0, 75.0, 90.0, 99.0, 99.9],
             resolution_us: RESOLUTION_US,
             offset_us: 0,
@@ -70,15 +73,6 @@ impl LoadResult {
     #[must_use]
     pub fn to_fortio(&self, form: &Form) -> String {
         let options = &self.options;
-        let mut codes = Map::new();
-        for (status, count) in &self.status {
-            codes.insert(status.clone(), json!(count));
-        }
-        // Fortio counts what has no status as -1.
-        let without: u64 = self.scheduled - self.status.values().sum::<u64>();
-        if without > 0 {
-            codes.insert("-1".to_owned(), json!(without));
-        }
         let requested = if self.requested_rps > 0.0 {
             self.requested_rps.to_string()
         } else {
@@ -102,14 +96,14 @@ impl LoadResult {
             "Version": concat!("voile ", env!("CARGO_PKG_VERSION")),
             "DurationHistogram": histogram(&self.latency, form),
             "ErrorsDurationHistogram": histogram(&self.error_latency, form),
-            "Exactly": options.requests.unwrap_or(0),
+            "Exactly": form.exactly,
             "Jitter": false,
             "Uniform": options.arrival == "uniform",
             "NoCatchUp": false,
             "RunID": form.run_id,
             "AccessLoggerInfo": "",
             "ID": id(&self.start_time, &form.labels),
-            "RetCodes": codes,
+            "RetCodes": self.codes(),
             "URL": options.url,
             "NumConnections": 1,
             "DisableKeepAlive": !options.keepalive,
@@ -121,6 +115,39 @@ impl LoadResult {
             "VoileInvalidReasons": self.invalid_reasons,
         });
         serde_json::to_string_pretty(&value).expect("invariant: a JSON value serialises")
+    }
+
+    /// How requests ended, in Fortio's words: statuses of HTTP, and -1 without one; SERVING or ERROR of gRPC; OK or why not of bytes.
+    fn codes(&self) -> Map<String, Value> {
+        let mut codes = Map::new();
+        let mut count = |name: &str, more: u64| {
+            let before = codes.get(name).and_then(Value::as_u64).unwrap_or(0);
+            if more > 0 {
+                codes.insert(name.to_owned(), json!(before + more));
+            }
+        };
+        let without: u64 = self.scheduled - self.status.values().sum::<u64>();
+        match self.options.protocol {
+            "http1" | "http2" => {
+                for (status, more) in &self.status {
+                    count(status, *more);
+                }
+                count("-1", without);
+            }
+            "grpc" => {
+                for (status, more) in &self.status {
+                    count(if status == "0" { "SERVING" } else { "ERROR" }, *more);
+                }
+                count("ERROR", without);
+            }
+            _ => {
+                count("OK", self.ok);
+                for (kind, more) in &self.errors {
+                    count(kind, *more);
+                }
+            }
+        }
+        codes
     }
 }
 

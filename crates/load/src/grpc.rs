@@ -1,6 +1,9 @@
 //! What gRPC adds to HTTP/2: length-prefixed messages, a status in the trailers, and the few protobuf fields that the
 //! methods we call and serve need. Messages are otherwise opaque.
 
+/// As many messages as come.
+pub const ANY_MESSAGES: u32 = u32::MAX;
+
 /// Compressed flag and length, before each message.
 pub(crate) const PREFIX_BYTES: usize = 5;
 
@@ -78,9 +81,9 @@ impl Messages {
         self.head != 0
     }
 
-    /// So many messages, and nothing after them.
+    /// So many messages, or any number, and nothing after them.
     pub(crate) fn exactly(&self, count: u32) -> bool {
-        self.whole == count && self.head == 0
+        (self.whole == count || count == ANY_MESSAGES) && self.head == 0
     }
 }
 

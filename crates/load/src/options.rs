@@ -419,6 +419,11 @@ impl LoadOptions {
         }
         self.check_bytes()?;
         let (sent, wanted) = self.messages;
+        let wanted = if wanted == grpc::ANY_MESSAGES {
+            1
+        } else {
+            wanted
+        };
         if (sent, wanted) != (1, 1)
             && (self.protocol != Protocol::Grpc || sent.max(wanted) > MAX_MESSAGES)
         {

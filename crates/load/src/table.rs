@@ -61,7 +61,9 @@ impl LoadResult {
         let statuses: Vec<_> = self
             .status
             .iter()
-            .map(|(status, count)| format!("{status}: {count}"))
+            .map(|(status, count)| {
+                format!("{status}{}: {count}", named(self.options.protocol, status))
+            })
             .collect();
         writeln!(text, "{:<12}{:>12}", "status", statuses.join(", "))?;
         writeln!(
@@ -103,6 +105,32 @@ impl LoadResult {
         )?;
         write_verdict(text, &self.invalid_reasons)
     }
+}
+
+/// What a status of gRPC is called.
+fn named(protocol: &str, status: &str) -> String {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+    let code = status.parse::<usize>().ok().filter(|_| protocol == "grpc");
+    let name = code.and_then(|code| NAMES.get(code));
+    name.map(|name| format!(" {name}")).unwrap_or_default()
 }
 
 /// All errors, and how many of each kind.

@@ -89,8 +89,8 @@ enum Command {
     Agreement(Comparison),
     /// Compare what a request costs `voile load` with what it costs Fortio, wrk and h2load, on the same server.
     ///
-    /// As many requests as go over HTTP/1.1, HTTP/2, gRPC and TCP, per core of the generator; and the same answer from a
-    /// server with a fixed delay. Whoever is not here is left out. Writes a folder: report.html, generators.json. About three
+    /// As many requests as go over HTTP/1.1, HTTP/2, gRPC and TCP, per core of the generator and, both sides sharing all cores, in all; and the same answer from a
+    /// server with a fixed delay. Whoever is not here is left out. Writes a folder: report.html, generators.json. About eight
     /// minutes. Exit code 1 when a bound is missed.
     Generators(Comparison),
     /// Measure what a mesh costs a whole graph of services (see examples/graphs): latency end to end, CPU per request and hop.

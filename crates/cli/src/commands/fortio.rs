@@ -275,6 +275,7 @@ fn form(said: &Said) -> Result<Form, String> {
     let mut form = Form {
         labels: said.value("labels").unwrap_or_default().to_owned(),
         run_id: said.number("runid")?.unwrap_or_default() as i64,
+        exactly: said.number("n")?.unwrap_or_default().max(0.0) as u64,
         ..Form::default()
     };
     if let Some(list) = said.value("p") {

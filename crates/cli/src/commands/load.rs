@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use voile_load::fortio::Form;
+use voile_load::grpc::ANY_MESSAGES;
 use voile_load::options::{DEFAULT_TCP_BYTES, Replayed, UNTIL_STOPPED, parse_sizes, pattern};
 use voile_load::trace::{MAX_RECORDED, Trace};
 use voile_load::{
@@ -179,6 +180,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MIN:MAX", value_parser = parse_reuse, conflicts_with = "no_keepalive", help_heading = "Over what")]
     connection_reuse: Option<(u64, u64)>,
     /// gRPC: messages that a call sends and that its answer must bring, for streaming methods: 100:100, 100:1, 1:100.
+    /// Without it, each message of --data is sent once, and a stream of answers may bring as many as it likes.
     #[arg(long, value_name = "OUT:IN", value_parser = parse_messages, help_heading = "What")]
     messages: Option<(u32, u32)>,
     /// gRPC, a method with streams both ways: each lane keeps a call open, and a request is a message of it, sent when the last
@@ -608,7 +610,11 @@ fn describe(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
             return Err("data: one message goes with --interleave".to_owned());
         }
         let (many, answers) = method.streaming();
-        let (sent, wanted) = args.messages.unwrap_or((messages.len() as u32, 1));
+        // How many answers a stream brings, only the server knows.
+        let open = answers && args.interleave.is_none();
+        let wanted = if open { ANY_MESSAGES } else { 1 };
+        let usual = (messages.len() as u32, wanted);
+        let (sent, wanted) = args.messages.unwrap_or(usual);
         if (sent > 1 && !many)
             || (wanted != 1 && !answers)
             || (args.interleave.is_some() && !(many && answers))

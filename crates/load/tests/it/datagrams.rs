@@ -40,6 +40,10 @@ fn datagrams_come_back() {
         assert_eq!((result.ok, result.errors_total), (100, 0), "{size}");
         assert_eq!(result.bytes.body, 100 * size as u64);
         assert_eq!(result.options.protocol, "udp");
+        let json = result.to_fortio(&voile_load::fortio::Form::default());
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["RunType"], "UDP");
+        assert_eq!(json["RetCodes"], serde_json::json!({"OK": 100}));
     }
     // One after the other, as many as go; and a socket for each.
     (options.rate, options.requests) = (0.0, Some(1001));

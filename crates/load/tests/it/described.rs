@@ -214,3 +214,24 @@ fn grpcurl_needs_no_proto_files() {
         "{nobody}"
     );
 }
+
+#[test]
+fn a_stream_of_answers_may_bring_as_many_as_it_likes() {
+    let server = Served::echo(EchoOptions::default());
+    for (answers, wanted, good) in [
+        (1, voile_load::grpc::ANY_MESSAGES, true),
+        (7, voile_load::grpc::ANY_MESSAGES, true),
+        (7, 7, true),
+        (7, 1, false),
+    ] {
+        let path = format!("voile.echo.v1.Echo/Repeat?messages={answers}");
+        let mut options = LoadOptions::new(target(&server, &path));
+        (options.rate, options.messages) = (200.0, (1, wanted));
+        options.duration = Duration::from_millis(100);
+        options.timeout = PATIENCE;
+        options.body = b"hi".to_vec();
+        let result = run(&options);
+        let told = (result.ok, result.errors_total);
+        assert_eq!(told, if good { (20, 0) } else { (0, 20) }, "{path}");
+    }
+}
