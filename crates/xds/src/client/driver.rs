@@ -2,7 +2,7 @@
 //! takes them; responses are applied one by one by the handler, on the driver's task.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -15,6 +15,7 @@ use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use super::backoff::Backoff;
 use super::changes::Changes;
 use super::connect::{ClientConfig, ClientError, CredentialSource, connect};
+use super::patience::{ANSWER_TIMEOUT, Patience};
 use super::state::ClientState;
 use super::subscriptions::{Rejection, Subscriptions, Update};
 use crate::generated::ads::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -25,10 +26,6 @@ const MAX_WANTED_NAMES: usize = 100_000;
 const MAX_RESPONSE_BYTES: usize = 200 * 1024 * 1024;
 /// Requests waiting for the transport; one ACK per response and one merged change at a time need no more.
 const REQUEST_QUEUE: usize = 16;
-
-/// How long the control plane may say nothing after it was asked for something. It must answer, if only that there is
-/// nothing; a large mesh takes seconds. Nothing is asked of an idle proxy's control plane, and no timer runs.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Applies an update, at once; returns what it cannot use.
 pub type Handler = Box<dyn FnMut(&Update) -> Vec<Rejection> + Send>;
@@ -236,15 +233,17 @@ impl Driver {
         let mut answered = false;
         let mut patience = Patience::default();
         if self.subscriptions.wanted() > 0 {
-            patience.asked();
+            patience.asked(self.subscriptions.turn(), Instant::now());
         }
         loop {
             let next = tokio::select! {
                 response = responses.message() => match response {
                     Ok(Some(response)) => {
                         answered = true;
-                        patience = Patience::default();
-                        vec![self.apply(response)]
+                        let answer = self.apply(response);
+                        let oldest = self.subscriptions.unanswered().map(|name| name.turn);
+                        patience.heard(oldest, Instant::now());
+                        vec![answer]
                     }
                     Ok(None) => return self.broken("it ended the stream"),
                     Err(status) if answered && status.code() == tonic::Code::Unauthenticated => {
@@ -256,14 +255,14 @@ impl Driver {
                     Err(status) => return self.refused(&status),
                 },
                 () = commands.news.notified() => commands.apply(&mut self.subscriptions),
-                () = patience.lost() => return self.broken("it does not answer"),
+                () = patience.lost() => return self.unanswered(),
             };
             if self.subscriptions.wanted() > MAX_WANTED_NAMES {
                 tracing::warn!(names = self.subscriptions.wanted(), "{SubscribeError}");
             }
             for request in next {
                 if !request.resource_names_subscribe.is_empty() {
-                    patience.asked();
+                    patience.asked(self.subscriptions.turn(), Instant::now());
                 }
                 let sent = tokio::time::timeout(ANSWER_TIMEOUT, requests.send(request)).await;
                 if !matches!(sent, Ok(Ok(()))) {
@@ -318,6 +317,17 @@ impl Driver {
         request
     }
 
+    /// Patience is lost, and with what.
+    fn unanswered(&self) -> ClientError {
+        match self.subscriptions.unanswered() {
+            Some(first) => self.broken(&format!(
+                "it does not answer what was asked for ({} `{}`)",
+                first.type_url, first.name
+            )),
+            None => self.broken("it does not answer"),
+        }
+    }
+
     fn broken(&self, status: &str) -> ClientError {
         ClientError::Stream {
             address: self.config.address.clone(),
@@ -329,24 +339,6 @@ impl Driver {
         match std::error::Error::source(status) {
             Some(source) => self.broken(&format!("the connection was lost: {}", innermost(source))),
             None => self.broken(&format!("{:?}: {}", status.code(), status.message())),
-        }
-    }
-}
-
-/// Since when something was asked for and nothing came.
-#[derive(Debug, Default)]
-struct Patience(Option<Instant>);
-
-impl Patience {
-    fn asked(&mut self) {
-        self.0.get_or_insert_with(Instant::now);
-    }
-
-    /// Ready when it took too long; never while nothing is asked for.
-    async fn lost(&self) {
-        match self.0 {
-            Some(since) => tokio::time::sleep_until(since + ANSWER_TIMEOUT).await,
-            None => std::future::pending().await,
         }
     }
 }

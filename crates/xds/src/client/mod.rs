@@ -6,12 +6,15 @@ mod backoff;
 mod changes;
 mod connect;
 mod driver;
+mod patience;
 mod state;
 mod subscriptions;
+#[cfg(test)]
+mod tests;
 
 pub use backoff::Backoff;
 pub use changes::Changes;
 pub use connect::{ClientConfig, ClientError, Credential, CredentialSource, TokenFile};
 pub use driver::{Handler, SubscribeError, XdsClient};
 pub use state::{ClientState, TypeState};
-pub use subscriptions::{Rejection, ResourceUpdate, Subscriptions, Update};
+pub use subscriptions::{Rejection, ResourceUpdate, Subscriptions, Unanswered, Update};

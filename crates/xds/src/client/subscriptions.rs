@@ -60,8 +60,21 @@ struct Kind {
     held: BTreeMap<Arc<str>, Arc<str>>,
     /// Names of which nothing came since they were asked for.
     owed: BTreeSet<Arc<str>>,
+    /// Names asked for on the open stream of which nothing was said, with the turn at which they were asked for.
+    unanswered: BTreeMap<Arc<str>, u64>,
     /// Whether the first request of this type went out on the open stream.
     announced: bool,
+}
+
+/// A name that was asked for and of which nothing was said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unanswered<'a> {
+    /// How many times something had been asked for when it was.
+    pub turn: u64,
+    /// Its type.
+    pub type_url: &'a str,
+    /// The name.
+    pub name: &'a str,
 }
 
 /// The client's side of one stream, and what outlives it.
@@ -70,6 +83,8 @@ pub struct Subscriptions {
     node: Node,
     kinds: BTreeMap<Arc<str>, Kind>,
     open: bool,
+    /// Times that something was asked for.
+    turn: u64,
 }
 
 impl Subscriptions {
@@ -79,14 +94,19 @@ impl Subscriptions {
             node,
             kinds: BTreeMap::new(),
             open: false,
+            turn: 0,
         }
     }
 
     /// A stream is open: the requests to send on it first.
     pub fn open(&mut self) -> Vec<DeltaDiscoveryRequest> {
         self.open = true;
+        self.turn += 1;
         let mut requests = Vec::new();
         for (type_url, kind) in &mut self.kinds {
+            // Of the others nothing need be said: what we hold of them may be true.
+            let owed = kind.owed.iter().cloned();
+            kind.unanswered = owed.map(|name| (name, self.turn)).collect();
             // What is held but wanted no more must be announced too, so that it is told as removed.
             kind.announced = !kind.wanted.is_empty() || !kind.held.is_empty();
             if kind.announced {
@@ -101,6 +121,7 @@ impl Subscriptions {
         self.open = false;
         for kind in self.kinds.values_mut() {
             kind.announced = false;
+            kind.unanswered.clear();
         }
     }
 
@@ -119,6 +140,7 @@ impl Subscriptions {
             if kind.wanted.remove(&name) {
                 // What it brought counts as held until the server tells that it is removed: another name may stand for it.
                 kind.owed.remove(&name);
+                kind.unanswered.remove(&name);
                 gone.push(name);
             }
         }
@@ -134,6 +156,12 @@ impl Subscriptions {
         gone.retain(|name| !kind.wanted.contains(name));
         if !self.open || (new.is_empty() && gone.is_empty()) {
             return None;
+        }
+        if !new.is_empty() {
+            self.turn += 1;
+            let named = new.iter().filter(|name| &***name != WILDCARD);
+            kind.unanswered
+                .extend(named.map(|name| (name.clone(), self.turn)));
         }
         if !kind.announced {
             kind.announced = !kind.wanted.is_empty();
@@ -206,12 +234,13 @@ impl Subscriptions {
             let rejected: BTreeSet<&str> = rejections.iter().map(|r| &*r.name).collect();
             for name in &update.removed {
                 kind.held.remove(name);
+                kind.unanswered.remove(name);
             }
             // That there is nothing may have been said before the name was asked for again, so it settles nothing.
             for resource in &update.added {
-                kind.owed.remove(&resource.name);
-                for alias in &resource.aliases {
-                    kind.owed.remove(alias);
+                for name in resource.aliases.iter().chain([&resource.name]) {
+                    kind.owed.remove(name);
+                    kind.unanswered.remove(name);
                 }
             }
             // Rejected versions are not held; the older one that stays in force is.
@@ -234,6 +263,23 @@ impl Subscriptions {
         self.kinds.get(type_url).map_or(0, |kind| kind.held.len())
     }
 
+    /// How often something was asked for.
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// What was asked for first of that of which nothing was said on the open stream.
+    pub fn unanswered(&self) -> Option<Unanswered<'_>> {
+        let all = self.kinds.iter().flat_map(|(type_url, kind)| {
+            kind.unanswered.iter().map(|(name, turn)| Unanswered {
+                turn: *turn,
+                type_url,
+                name,
+            })
+        });
+        all.min()
+    }
+
     /// How many names of all types are wanted.
     pub fn wanted(&self) -> usize {
         self.kinds.values().map(|kind| kind.wanted.len()).sum()
@@ -241,7 +287,8 @@ impl Subscriptions {
 }
 
 /// What is said of a type when a stream opens. A server does not send again what we say we hold, but whoever asked for a
-/// name since the last answer may hold nothing of it: those are asked for apart, and a server must answer that.
+/// name since the last answer may hold nothing of it: those are asked for apart, and a server must answer that. They are
+/// not among what we say we hold either: to istiod what we hold is asked for already, and who asks for that gets no answer.
 fn first_requests(node: &Node, type_url: &str, kind: &Kind) -> Vec<DeltaDiscoveryRequest> {
     if kind.held.is_empty() || kind.owed.is_empty() {
         return vec![first_request(node, type_url, kind, &kind.wanted)];
@@ -268,6 +315,7 @@ fn first_request(
         initial_resource_versions: kind
             .held
             .iter()
+            .filter(|(name, _)| !kind.owed.contains(*name))
             .map(|(name, version)| (name.to_string(), version.to_string()))
             .collect(),
         ..DeltaDiscoveryRequest::default()

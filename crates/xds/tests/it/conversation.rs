@@ -137,6 +137,8 @@ impl World {
             let told = self.answers.get(name);
             assert_eq!(told, Some(&truth), "seed {seed}, {name}");
         }
+        // Or the client would lose its patience with a server that has said all there is.
+        assert_eq!(self.client.unanswered(), None, "seed {seed}");
     }
 }
 
