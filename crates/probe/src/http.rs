@@ -1,8 +1,10 @@
-//! `GET` of a path by HTTP/1.1, over TLS where it is asked for, on a connection of its own: only the status matters.
+//! `GET` of a path by HTTP/1.1, over TLS where it is asked for (and then by HTTP/2 where the server prefers it), on a connection
+//! of its own: only the status matters.
 //! Redirects to the same host are followed as the kubelet does, to another port and scheme too; one that leads elsewhere is
 //! the answer.
 
 mod redirect;
+mod two;
 
 use std::io::{self, Read, Write};
 
@@ -54,6 +56,9 @@ fn ask(server: &Server, place: &Place, headers: &[(String, String)]) -> io::Resu
     let mut stream = server.stream(place.port, place.tls)?;
     let mut address = server.address;
     address.set_port(place.port);
+    if stream.is_http2() {
+        return two::ask(&mut stream, &address.to_string(), place, headers);
+    }
     let request = request(&address.to_string(), place, headers);
     stream.write_all(request.as_bytes())?;
     // TLS holds back what it has encrypted.
@@ -65,18 +70,7 @@ fn ask(server: &Server, place: &Place, headers: &[(String, String)]) -> io::Resu
 
 fn request(authority: &str, place: &Place, headers: &[(String, String)]) -> String {
     let mut text = format!("GET {} HTTP/1.1\r\n", place.target);
-    let usual = [
-        ("Host", authority),
-        ("User-Agent", USER_AGENT),
-        ("Accept", "*/*"),
-    ];
-    let is = |own: &str, name: &str| own.eq_ignore_ascii_case(name);
-    let own = headers.iter().map(|(name, value)| (&**name, &**value));
-    // A redirect that names its host means that one.
-    let own = own.filter(|(name, _)| !(place.named && is(name, "Host")));
-    let given = |name: &str| own.clone().any(|(own, _)| is(own, name));
-    let usual = usual.into_iter().filter(|(name, _)| !given(name));
-    for (name, value) in usual.chain(own.clone()).chain([("Connection", "close")]) {
+    for (name, value) in fields(authority, place, headers).chain([("Connection", "close")]) {
         text.push_str(name);
         text.push_str(": ");
         text.push_str(value);
@@ -84,6 +78,31 @@ fn request(authority: &str, place: &Place, headers: &[(String, String)]) -> Stri
     }
     text.push_str("\r\n");
     text
+}
+
+/// The usual fields and the application's own, which take their place.
+fn fields<'a>(
+    authority: &'a str,
+    place: &Place,
+    headers: &'a [(String, String)],
+) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {
+    let usual = [
+        ("Host", authority),
+        ("User-Agent", USER_AGENT),
+        ("Accept", "*/*"),
+    ];
+    fn is(own: &str, name: &str) -> bool {
+        own.eq_ignore_ascii_case(name)
+    }
+    // A redirect that names its host means that one.
+    let named = place.named;
+    let own = headers.iter().map(|(name, value)| (&**name, &**value));
+    let own = own.filter(move |(name, _)| !(named && is(name, "Host")));
+    let given = own.clone();
+    let usual = usual
+        .into_iter()
+        .filter(move |(name, _)| !given.clone().any(|(own, _)| is(own, name)));
+    usual.chain(own)
 }
 
 fn wrong(what: &'static str) -> io::Error {

@@ -1,5 +1,5 @@
-//! One question to an application, as Kubernetes' kubelet asks it: by TCP, HTTP/1.1 (also over TLS, where no certificate is
-//! verified) or gRPC's health protocol, on the calling thread, within a deadline. What comes back is not trusted: a bounded part of it is read. Who
+//! One question to an application, as Kubernetes' kubelet asks it: by TCP, HTTP/1.1 (or, over TLS, where no certificate is
+//! verified, HTTP/2 where the server prefers that) or gRPC's health protocol, on the calling thread, within a deadline. What comes back is not trusted: a bounded part of it is read. Who
 //! asks, how often, and what follows from the answers is decided elsewhere.
 
 mod grpc;
@@ -210,6 +210,16 @@ struct Bounded {
 enum Stream {
     Plain(Bounded),
     Tls(Box<StreamOwned<ClientConnection, Bounded>>),
+}
+
+impl Stream {
+    /// Whether the server chose HTTP/2.
+    fn is_http2(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(stream) => stream.conn.alpn_protocol() == Some(tls::HTTP2),
+        }
+    }
 }
 
 impl Read for Stream {

@@ -13,6 +13,9 @@ use rustls::{
 
 use super::{Bounded, Server};
 
+/// What ALPN calls HTTP/2.
+pub(super) const HTTP2: &[u8] = b"h2";
+
 /// Accepts every certificate and every signature. For probes alone: it must not leave this module.
 #[derive(Debug)]
 struct Unverified;
@@ -67,18 +70,22 @@ fn config() -> io::Result<Arc<ClientConfig>> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Unverified))
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // As a kubelet, whose client is Go's: of the two the server chooses, by its own order.
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     // Each question is to learn whether a handshake succeeds now.
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::clone(CONFIG.get_or_init(|| Arc::new(config))))
 }
 
-/// Begins; the handshake comes with the first byte. No server name is sent, as none is an address (RFC 6066).
+/// Shakes hands. No server name is sent, as none is an address (RFC 6066).
 pub(super) fn client(
     server: &Server,
-    stream: Bounded,
+    mut stream: Bounded,
 ) -> io::Result<StreamOwned<ClientConnection, Bounded>> {
     let name = ServerName::from(server.address.ip());
-    let connection = ClientConnection::new(config()?, name).map_err(io::Error::other)?;
+    let mut connection = ClientConnection::new(config()?, name).map_err(io::Error::other)?;
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream)?;
+    }
     Ok(StreamOwned::new(connection, stream))
 }

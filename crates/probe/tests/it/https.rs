@@ -9,6 +9,7 @@ use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, ServerConnection, Stream, SupportedProtocolVersion};
+use voile_http2::{Config, Connection, Fields, Link, Pool, SendResponse};
 use voile_probe::{Question, ask};
 
 use super::{LONG, server};
@@ -27,20 +28,25 @@ fn worst_certificate() -> (
     (certificate.der().clone(), key)
 }
 
-/// A server of that version only; gives back what it was asked, and whether the asker said farewell.
-fn https(
-    version: &'static SupportedProtocolVersion,
-    answers: Vec<String>,
-) -> (SocketAddr, thread::JoinHandle<Vec<(String, bool)>>) {
+fn config(version: &'static SupportedProtocolVersion, alpn: &[&str]) -> Arc<ServerConfig> {
     let (certificate, key) = worst_certificate();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[version])
         .expect("a version")
         .with_no_client_auth()
         .with_single_cert(vec![certificate], key)
         .expect("a certificate");
-    let config = Arc::new(config);
+    config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Arc::new(config)
+}
+
+/// A server of that version only; gives back what it was asked, and whether the asker said farewell.
+fn https(
+    version: &'static SupportedProtocolVersion,
+    answers: Vec<String>,
+) -> (SocketAddr, thread::JoinHandle<Vec<(String, bool)>>) {
+    let config = config(version, &[]);
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = listener.local_addr().expect("bound");
     let thread = thread::spawn(move || {
@@ -115,4 +121,170 @@ fn what_is_no_tls_is_said_to_be_none() {
     let failure = ask(address, None, &question(true, "/"), LONG).expect_err("nothing");
     assert!(failure.why.contains("https://"), "{failure}");
     thread.join().expect("no panic");
+}
+
+static GENEROUS: Config = Config {
+    stream_window: 65_535,
+    connection_window: 65_535,
+    max_header_list: 16_384,
+    max_continuations: 8,
+    max_peer_streams: 1,
+    initial_streams: 0,
+    max_remembered_resets: 8,
+    max_unseen_resets: 8,
+    max_provoked_resets: 8,
+    forgiving_streams: 8,
+    max_unsent: 1 << 20,
+    max_empty_frames: 8,
+    max_interim: 8,
+    max_heads: 1 << 20,
+    max_window_changes: 8,
+};
+
+/// Serves the one request of an HTTP/2 connection; gives its head, and whether the asker said GOAWAY.
+fn by_http2(
+    stream: &mut (impl Read + Write),
+    answer: impl FnOnce(&mut SendResponse),
+) -> (Fields, bool) {
+    let link = Link::new(Connection::server(&GENEROUS, Pool::new()));
+    let mut answer = Some(answer);
+    let mut asked = None;
+    let mut bytes = [0; 4096];
+    let mut said = Vec::new();
+    loop {
+        if let Some((head, _body, mut respond)) = link.accept() {
+            answer.take().expect("one request")(&mut respond);
+            asked = Some(head);
+        }
+        let mut connection = link.borrow();
+        let out = connection.output().to_vec();
+        connection.wrote(out.len());
+        // Who has heard enough listens no more.
+        let gone = stream
+            .write_all(&out)
+            .and_then(|()| stream.flush())
+            .is_err();
+        match stream.read(&mut bytes) {
+            Ok(read @ 1..) if !gone => {
+                said.extend_from_slice(&bytes[..read]);
+                connection.receive(&bytes[..read]);
+            }
+            _ => break,
+        }
+    }
+    let goaway = said.windows(5).any(|five| five == [8, 7, 0, 0, 0]);
+    (asked.expect("a request"), goaway)
+}
+
+/// Answers one question by whatever was agreed on; what it was asked, and nothing where nothing was agreed on.
+fn answer_either(config: Arc<ServerConfig>, listener: &TcpListener) -> Option<String> {
+    let (mut socket, _) = listener.accept().expect("a connection");
+    let mut connection = ServerConnection::new(config).expect("a connection");
+    while connection.is_handshaking() {
+        connection.complete_io(&mut socket).ok()?;
+    }
+    let http2 = connection.alpn_protocol() == Some(b"h2");
+    let mut stream = Stream::new(&mut connection, &mut socket);
+    if !http2 {
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).expect("a request");
+        let answer = b"HTTP/1.1 203 x\r\nContent-Length: 0\r\n\r\n";
+        stream.write_all(answer).expect("sent");
+        let asked = String::from_utf8_lossy(&buffer[..read]).into_owned();
+        return asked.lines().next().map(str::to_owned);
+    }
+    let (head, goaway) = by_http2(&mut stream, |respond| {
+        let mut hints = Fields::response(103);
+        hints.push("link", b"</x>");
+        respond.send_informational(hints).expect("sent");
+        let body = respond.send_response(Fields::response(203), false);
+        let sent = body
+            .expect("sent")
+            .send_data(vec![b'x'; 30_000].into(), true);
+        sent.expect("sent");
+    });
+    assert!(goaway, "a farewell");
+    let fields: Vec<_> = head.iter().map(|(name, _)| name).collect();
+    assert_eq!(fields, ["user-agent", "accept", "x-probe"]);
+    let path = head.path().expect("a path");
+    let authority = head.authority().expect("an authority");
+    let scheme = head.scheme().expect("a scheme");
+    Some(format!("{} {scheme}://{authority}{path}", head.method()))
+}
+
+#[test]
+fn the_server_chooses_between_http2_and_http1_as_a_kubelet_lets_it() {
+    let (one, two) = ("GET /up?x=1 HTTP/1.1", "GET https://shop.test/up?x=1");
+    // (what the server speaks) -> what it is asked; nothing where nothing is in common
+    let table: [(&[&str], Option<&str>); 6] = [
+        (&[], Some(one)),
+        (&["http/1.1"], Some(one)),
+        (&["h2"], Some(two)),
+        (&["h2", "http/1.1"], Some(two)),
+        (&["http/1.1", "h2"], Some(one)),
+        (&["foo"], None),
+    ];
+    for (alpn, expected) in table {
+        let config = config(&TLS13, alpn);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let address = listener.local_addr().expect("bound");
+        let thread = thread::spawn(move || answer_either(config, &listener));
+        let question = Question::Http {
+            tls: true,
+            path: "/up?x=1".to_owned(),
+            headers: vec![
+                ("HOST".to_owned(), "shop.test".to_owned()),
+                ("X-Probe".to_owned(), "yes".to_owned()),
+            ],
+        };
+        let found = ask(address, None, &question, LONG);
+        assert_eq!(thread.join().expect("no panic").as_deref(), expected);
+        match expected {
+            Some(_) => assert_eq!(found, Ok(203), "{alpn:?}"),
+            None => {
+                let failure = found.expect_err("nothing in common");
+                assert!(failure.why.contains("TLS: "), "{failure}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_answer_by_http2_that_is_none_is_no_good_health() {
+    type Answer = fn(&mut SendResponse);
+    let table: [(Answer, &str); 3] = [
+        (
+            |respond| {
+                let answered = respond.send_response(Fields::response(503), true);
+                answered.map(drop).expect("sent");
+            },
+            "answers 503",
+        ),
+        (
+            |respond| respond.send_reset(voile_http2::Reason::INTERNAL_ERROR),
+            "the server reset the request",
+        ),
+        (
+            |respond| {
+                let mut head = Fields::response(200);
+                head.push("content-length", b"9");
+                let mut body = respond.send_response(head, false).expect("sent");
+                body.send_data(b"ok".to_vec().into(), true).expect("sent");
+            },
+            "breaks a rule of HTTP/2",
+        ),
+    ];
+    for (answer, expected) in table {
+        let config = config(&TLS13, &["h2"]);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let address = listener.local_addr().expect("bound");
+        let thread = thread::spawn(move || {
+            let (mut socket, _) = listener.accept().expect("a connection");
+            let mut connection = ServerConnection::new(config).expect("a connection");
+            by_http2(&mut Stream::new(&mut connection, &mut socket), answer);
+        });
+        let failure = ask(address, None, &question(true, "/"), LONG).expect_err(expected);
+        assert!(failure.why.contains(expected), "{failure}");
+        thread.join().expect("no panic");
+    }
 }
