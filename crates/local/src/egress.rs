@@ -22,10 +22,11 @@ use voile_host::enclosure::{Inside, Outward};
 use voile_host::netns::original_destination;
 
 use crate::addresses::is_service;
+use crate::room::Room;
 
 /// How long a connection to the world may take; a sidecar's own patience is 10 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections held at once; more wait in the kernel's queue.
+/// Connections held at once; more wait in the kernel's queue, and it is said.
 const MAX_CONNECTIONS: u64 = 4096;
 /// What part of our descriptors may be such connections, which take two each; the rest starts pods and serves relays.
 const DESCRIPTOR_SHARE: u64 = 4;
@@ -59,7 +60,7 @@ fn first_name_server(resolv_conf: &str) -> Option<SocketAddr> {
 pub(crate) struct Gate {
     runtime: tokio::runtime::Handle,
     inside: Inside,
-    room: Arc<Semaphore>,
+    room: Room,
 }
 
 impl Gate {
@@ -70,7 +71,10 @@ impl Gate {
         Self {
             runtime: runtime.clone(),
             inside: inside.clone(),
-            room: Arc::new(Semaphore::new(usize::try_from(room).unwrap_or(1))),
+            room: Room::new(
+                "the way out of the mesh",
+                usize::try_from(room).unwrap_or(1),
+            ),
         }
     }
 
@@ -100,7 +104,7 @@ impl Gate {
         // Dropped with this task, and each connection's task with it.
         let mut connections = tokio::task::JoinSet::new();
         loop {
-            let Ok(permit) = self.room.clone().acquire_owned().await else {
+            let Some(permit) = self.room.place().await else {
                 return;
             };
             while connections.try_join_next().is_some() {}

@@ -24,6 +24,7 @@ pub mod probing;
 pub mod process;
 pub mod relay;
 pub mod rollout;
+mod room;
 pub mod run_folder;
 pub mod runner;
 pub mod scrape;

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
+
+use crate::room::Room;
 
 /// How long a connection to a pod on this machine may take; longer means nobody accepts there.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that one relay holds at once; more wait in the kernel's queue.
+/// Connections that one relay holds at once, of two descriptors each; more wait in the kernel's queue, and it is said.
 const MAX_CONNECTIONS: usize = 4096;
 /// After accept failed (descriptors ran out), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -81,7 +83,12 @@ impl Relay {
         let _inside = runtime.enter();
         let listener = TcpListener::from_std(listener)?;
         let (targets, watched) = watch::channel(Vec::new());
-        let task = runtime.spawn(serve(listener, source, watched));
+        let what = match source {
+            None => format!("the published port {address}"),
+            Some(pod) => format!("the services that {pod} calls at {address}"),
+        };
+        let room = Room::new(&what, MAX_CONNECTIONS);
+        let task = runtime.spawn(serve(listener, source, watched, room));
         Ok(Self {
             address,
             targets,
@@ -114,20 +121,20 @@ async fn serve(
     listener: TcpListener,
     source: Option<Ipv4Addr>,
     targets: watch::Receiver<Vec<SocketAddr>>,
+    room: Room,
 ) {
     let turn = Arc::new(AtomicUsize::new(0));
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     // Dropped with this task, and each connection's task with it.
     let mut connections = tokio::task::JoinSet::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else {
+        let Some(place) = room.place().await else {
             return;
         };
         while connections.try_join_next().is_some() {}
         let client = match listener.accept().await {
             Ok((client, _)) => client,
             Err(error) => {
-                tracing::warn!(%error, "a relay cannot accept");
+                tracing::warn!(%error, "{} cannot accept", room.what());
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -138,7 +145,7 @@ async fn serve(
             if let Some((client, pod)) = connect(client, source, &targets, &turn).await {
                 copy(client, pod).await;
             }
-            drop(permit);
+            drop(place);
         });
     }
 }
