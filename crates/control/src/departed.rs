@@ -1,10 +1,16 @@
 //! Workloads that left the mesh: their proxies get time to finish, then the mesh is none of their business, however long
-//! their tokens and certificates are good for. Known to this process only; a token that nobody rewrites ends by itself.
+//! their tokens and certificates are good for. It is remembered in the state directory with who was there, since whoever
+//! holds a certificate renews it by itself: one restart of the control plane, and a workload that left would stay for ever.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
 use voile_model::{Identity, Namespace};
 
 use crate::snapshot::MeshSnapshot;
@@ -12,34 +18,44 @@ use crate::snapshot::MeshSnapshot;
 /// Most that are remembered of each kind; the first to leave is forgotten first.
 const MAX_DEPARTED: usize = 10_000;
 
+/// Name in the state directory.
+const FILE: &str = "workloads.json";
+
+type Pod = (Namespace, Arc<str>);
+
+/// Who is in the mesh: pods, and identities that at least one workload has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Present {
+    pods: HashSet<Pod>,
+    identities: HashSet<Identity>,
+}
+
+impl Present {
+    pub(crate) fn of(snapshot: &MeshSnapshot) -> Self {
+        let all = || snapshot.configurations.values();
+        Self {
+            pods: all()
+                .map(|private| (private.owner.namespace.clone(), private.pod.clone()))
+                .collect(),
+            identities: all().map(|private| private.owner.clone()).collect(),
+        }
+    }
+}
+
 /// See the module. Each with the moment at which its streams end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Departed {
-    pods: HashMap<(Namespace, Arc<str>), Instant>,
+    pods: HashMap<Pod, Instant>,
     /// Identities that no workload has any more.
     identities: HashMap<Identity, Instant>,
 }
 
 impl Departed {
     /// What is true after `after` took the place of `before`.
-    pub(crate) fn follow(&self, before: &MeshSnapshot, after: &MeshSnapshot, end: Instant) -> Self {
-        let pods = |of: &MeshSnapshot| -> Vec<(Namespace, Arc<str>)> {
-            let all = of.configurations.values();
-            all.map(|private| (private.owner.namespace.clone(), private.pod.clone()))
-                .collect()
-        };
-        let identities = |of: &MeshSnapshot| -> Vec<Identity> {
-            let all = of.configurations.values();
-            all.map(|private| private.owner.clone()).collect()
-        };
+    pub(crate) fn follow(&self, before: &Present, after: &Present, end: Instant) -> Self {
         Self {
-            pods: gone(&self.pods, pods(before), &pods(after), end),
-            identities: gone(
-                &self.identities,
-                identities(before),
-                &identities(after),
-                end,
-            ),
+            pods: gone(&self.pods, &before.pods, &after.pods, end),
+            identities: gone(&self.identities, &before.identities, &after.identities, end),
         }
     }
 
@@ -56,18 +72,17 @@ impl Departed {
     }
 }
 
-fn gone<K: Clone + Eq + std::hash::Hash>(
+fn gone<K: Clone + Eq + Hash>(
     known: &HashMap<K, Instant>,
-    before: Vec<K>,
-    after: &[K],
+    before: &HashSet<K>,
+    after: &HashSet<K>,
     end: Instant,
 ) -> HashMap<K, Instant> {
-    let there: std::collections::HashSet<&K> = after.iter().collect();
     let mut all = known.clone();
     for key in before {
-        all.entry(key).or_insert(end);
+        all.entry(key.clone()).or_insert(end);
     }
-    all.retain(|key, _| !there.contains(key));
+    all.retain(|key, _| !after.contains(key));
     if all.len() > MAX_DEPARTED {
         let mut ends: Vec<Instant> = all.values().copied().collect();
         ends.sort_unstable();
@@ -75,4 +90,223 @@ fn gone<K: Clone + Eq + std::hash::Hash>(
         all.retain(|_, end| *end >= oldest);
     }
     all
+}
+
+/// What is written: each name, and for those that left the second since 1970 at which their streams end.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Written {
+    /// `namespace/name`.
+    pods: BTreeMap<String, Option<u64>>,
+    /// SPIFFE IDs.
+    identities: BTreeMap<String, Option<u64>>,
+}
+
+/// What is remembered from one run of the control plane to the next.
+#[derive(Debug)]
+pub(crate) struct Register {
+    path: PathBuf,
+}
+
+impl Register {
+    pub(crate) fn new(state: &Path) -> Self {
+        Self {
+            path: state.join(FILE),
+        }
+    }
+
+    /// Who was there and who had left when it was last written; nobody when that cannot be read, which is said.
+    pub(crate) fn load(&self) -> (Present, Departed) {
+        let written = match std::fs::read(&self.path) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Written::default()),
+            Err(error) => Err(error.to_string()),
+        };
+        let written = written.unwrap_or_else(|error| {
+            tracing::warn!(path = %self.path.display(), error, "who left the mesh before cannot be read; workloads that left may renew certificates that they still hold");
+            Written::default()
+        });
+        let clock = (Instant::now(), SystemTime::now());
+        let pod = |name: &str| {
+            let (namespace, pod) = name.split_once('/')?;
+            Some((Namespace::new(namespace)?, pod.into()))
+        };
+        let (pods, left_pods) = read(&written.pods, pod, clock);
+        let (identities, left_identities) =
+            read(&written.identities, |name| name.parse().ok(), clock);
+        let present = Present { pods, identities };
+        let departed = Departed {
+            pods: left_pods,
+            identities: left_identities,
+        };
+        (present, departed)
+    }
+
+    /// Writes them down. Failing is no reason to stop: it is said.
+    pub(crate) fn keep(&self, present: &Present, departed: &Departed) {
+        let clock = (Instant::now(), SystemTime::now());
+        let pod = |(namespace, pod): &Pod| format!("{namespace}/{pod}");
+        let written = Written {
+            pods: write(&present.pods, &departed.pods, pod, clock),
+            identities: write(
+                &present.identities,
+                &departed.identities,
+                Identity::to_string,
+                clock,
+            ),
+        };
+        if let Err(error) = self.write(&written) {
+            tracing::warn!(path = %self.path.display(), %error, "who left the mesh cannot be kept for the next start");
+        }
+    }
+
+    fn write(&self, written: &Written) -> std::io::Result<()> {
+        let draft = self.path.with_extension("draft");
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft)?;
+        file.write_all(&serde_json::to_vec(written)?)?;
+        file.sync_all()?;
+        std::fs::rename(draft, &self.path)
+    }
+}
+
+/// One moment by both clocks.
+type Clock = (Instant, SystemTime);
+
+fn read<K: Eq + Hash>(
+    written: &BTreeMap<String, Option<u64>>,
+    key: impl Fn(&str) -> Option<K>,
+    (now, wall): Clock,
+) -> (HashSet<K>, HashMap<K, Instant>) {
+    let (mut present, mut left) = (HashSet::new(), HashMap::new());
+    for (name, end) in written {
+        let Some(key) = key(name) else {
+            continue;
+        };
+        match end {
+            None => {
+                present.insert(key);
+            }
+            Some(seconds) => {
+                let end = UNIX_EPOCH.checked_add(Duration::from_secs(*seconds));
+                let wait = end.and_then(|end| end.duration_since(wall).ok());
+                // A moment that is over, or that no clock knows, is now.
+                let end = wait.and_then(|wait| now.checked_add(wait));
+                left.insert(key, end.unwrap_or(now));
+            }
+        }
+    }
+    (present, left)
+}
+
+fn write<K>(
+    present: &HashSet<K>,
+    left: &HashMap<K, Instant>,
+    name: impl Fn(&K) -> String,
+    (now, wall): Clock,
+) -> BTreeMap<String, Option<u64>> {
+    let seconds = |end: &Instant| {
+        let end = wall + end.saturating_duration_since(now);
+        end.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    };
+    let there = present.iter().map(|key| (name(key), None));
+    let gone = left
+        .iter()
+        .map(|(key, end)| (name(key), Some(seconds(end))));
+    there.chain(gone).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(pods: &[&str]) -> Present {
+        let shop = Namespace::new("shop").expect("a namespace");
+        let identity = |pod: &&str| {
+            let identity = format!("spiffe://cluster.local/ns/shop/sa/{pod}");
+            identity.parse().expect("an identity")
+        };
+        Present {
+            pods: pods
+                .iter()
+                .map(|pod| (shop.clone(), (*pod).into()))
+                .collect(),
+            identities: pods.iter().map(identity).collect(),
+        }
+    }
+
+    fn left(departed: &Departed) -> Vec<String> {
+        let mut names: Vec<String> = departed
+            .pods
+            .keys()
+            .map(|(_, pod)| pod.to_string())
+            .collect();
+        names.sort();
+        assert_eq!(departed.identities.len(), names.len());
+        names
+    }
+
+    #[test]
+    fn who_left_before_or_during_a_restart_has_left_after_it() {
+        let state = tempfile::tempdir().expect("a folder");
+        let register = Register::new(state.path());
+        assert_eq!(register.load(), (Present::default(), Departed::default()));
+        let end = Instant::now() + Duration::from_secs(100);
+        let (first, second) = (present(&["a", "b", "c"]), present(&["b", "c"]));
+        let departed = Departed::default().follow(&first, &second, end);
+        assert_eq!(left(&departed), ["a"]);
+        register.keep(&second, &departed);
+
+        // The next run finds `c` gone, too, and `a` back.
+        let (known, departed) = Register::new(state.path()).load();
+        assert_eq!(known, second);
+        assert_eq!(left(&departed), ["a"]);
+        let kept = departed.pods.values().all(|kept| {
+            let off = kept.max(&end).duration_since(*kept.min(&end));
+            off <= Duration::from_secs(2)
+        });
+        assert!(kept, "its time goes on");
+        let now = departed.follow(&known, &present(&["b"]), end);
+        assert_eq!(left(&now), ["a", "c"]);
+        let back = now.follow(&present(&["b"]), &present(&["a", "b"]), end);
+        assert_eq!(left(&back), ["c"]);
+    }
+
+    #[test]
+    fn a_register_that_is_damaged_or_strange_remembers_what_it_can() {
+        let state = tempfile::tempdir().expect("a folder");
+        let register = Register::new(state.path());
+        for (text, expected) in [
+            ("", &[][..]),
+            ("[]", &[]),
+            (r#"{"pods": 7, "identities": {}}"#, &[]),
+            (
+                r#"{"pods": {"shop/a": 1, "b": 1, "UP/c": 1, "shop/d": 18446744073709551615},
+                    "identities": {"spiffe://x/ns/shop/sa/a": 0, "x": 1, "spiffe://x/ns/shop/sa/d": 1}}"#,
+                &["a", "d"],
+            ),
+        ] {
+            std::fs::write(state.path().join(FILE), text).expect("written");
+            let (known, departed) = register.load();
+            assert_eq!(known, Present::default(), "{text}");
+            assert_eq!(left(&departed), expected, "{text}");
+            assert!(departed.pods.values().all(|end| *end <= Instant::now()));
+        }
+    }
+
+    #[test]
+    fn of_too_many_the_first_to_leave_are_forgotten() {
+        let now = Instant::now();
+        let known: HashMap<usize, Instant> = (0..MAX_DEPARTED)
+            .map(|at| (at, now + Duration::from_secs(at as u64)))
+            .collect();
+        let before = HashSet::from([MAX_DEPARTED]);
+        let end = now + Duration::from_secs(1 << 20);
+        let all = gone(&known, &before, &HashSet::new(), end);
+        assert_eq!(all.len(), MAX_DEPARTED);
+        assert!(!all.contains_key(&0) && all.contains_key(&MAX_DEPARTED));
+    }
 }

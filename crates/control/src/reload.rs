@@ -1,6 +1,7 @@
 //! The loop that turns edits into snapshots: wait for rest, read, check, translate, publish. What is broken is reported
 //! and what was good stays in force; what is equal is not published.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use voile_identity::TrustStore;
 use voile_model::{Diagnostic, Mesh, codes};
 use voile_xds::server::Snapshot;
 
+use crate::departed::{Present, Register};
 use crate::error::ControlError;
 use crate::last_good::LastGood;
 use crate::options::FAREWELL;
@@ -45,6 +47,23 @@ const NOTHING: &str =
 const HELD: &str = "the configuration holds a security policy that is not enforced yet: none of it is put in force, the \
                     last good configuration stays";
 
+/// What the state directory remembers from one run to the next.
+pub(crate) struct Kept {
+    last_good: LastGood,
+    virtual_addresses: VirtualAddresses,
+    register: Register,
+}
+
+impl Kept {
+    pub(crate) fn open(state: &Path) -> Self {
+        Self {
+            last_good: LastGood::new(state),
+            virtual_addresses: VirtualAddresses::load(state),
+            register: Register::new(state),
+        }
+    }
+}
+
 /// What the loop carries from one reading to the next.
 pub(crate) struct Reload<S> {
     pub(crate) source: S,
@@ -54,8 +73,7 @@ pub(crate) struct Reload<S> {
     pub(crate) status: Arc<Status>,
     /// How long a removed workload's proxy is still told what it asks.
     pub(crate) farewell: Duration,
-    last_good: LastGood,
-    virtual_addresses: VirtualAddresses,
+    kept: Kept,
     mesh: Option<Mesh>,
     snapshot: Option<Arc<MeshSnapshot>>,
 }
@@ -67,8 +85,7 @@ impl<S: Source> Reload<S> {
         publish: watch::Sender<Arc<dyn Snapshot<Caller>>>,
         trust: Arc<TrustStore>,
         status: Arc<Status>,
-        last_good: LastGood,
-        virtual_addresses: VirtualAddresses,
+        kept: Kept,
     ) -> Self {
         Self {
             source,
@@ -77,9 +94,8 @@ impl<S: Source> Reload<S> {
             trust,
             status,
             farewell: FAREWELL,
-            mesh: last_good.load(),
-            last_good,
-            virtual_addresses,
+            mesh: kept.last_good.load(),
+            kept,
             snapshot: None,
         }
     }
@@ -109,14 +125,14 @@ impl<S: Source> Reload<S> {
             };
             mesh = good;
         }
-        let addressed = self.virtual_addresses.give(&mesh);
+        let addressed = self.kept.virtual_addresses.give(&mesh);
         let (mut snapshot, mut problems) = translate(&addressed, self.snapshot.as_deref());
-        if let Some(before) = &self.snapshot {
-            snapshot.departed =
-                before
-                    .departed
-                    .follow(before, &snapshot, Instant::now() + self.farewell);
-        }
+        let present = Present::of(&snapshot);
+        let (before, departed) = match &self.snapshot {
+            Some(before) => (Present::of(before), before.departed.clone()),
+            None => self.kept.register.load(),
+        };
+        snapshot.departed = departed.follow(&before, &present, Instant::now() + self.farewell);
         if held {
             problems.push(HELD.to_owned());
             tracing::error!("{HELD}");
@@ -130,12 +146,13 @@ impl<S: Source> Reload<S> {
         self.status.errors.store(errors as u64, Ordering::Relaxed);
         self.status.reloads.fetch_add(1, Ordering::Relaxed);
         if errors == 0 && (changed || first) {
-            self.last_good.keep(&files, &mesh);
+            self.kept.last_good.keep(&files, &mesh);
         }
         if errors > 0 {
             self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
         }
         if changed {
+            self.kept.register.keep(&present, &snapshot.departed);
             let config = &mesh.config;
             self.trust
                 .set_trust_domain(&config.trust_domain, &config.trust_domain_aliases);

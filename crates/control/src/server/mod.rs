@@ -30,13 +30,11 @@ use voile_model::TrustDomain;
 use voile_xds::server::{AdsService, Snapshot};
 
 use crate::error::ControlError;
-use crate::last_good::LastGood;
 use crate::options::Options;
-use crate::reload::{Reload, Reporter};
+use crate::reload::{Kept, Reload, Reporter};
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
-use crate::virtual_addresses::VirtualAddresses;
 use authenticate::Present;
 use routes::Routes;
 
@@ -126,8 +124,7 @@ impl Control {
             publish,
             keys.trust.clone(),
             status.clone(),
-            LastGood::new(&options.state),
-            VirtualAddresses::load(&options.state),
+            Kept::open(&options.state),
         );
         reload.farewell = options.farewell;
         reload.read()?;

@@ -134,7 +134,7 @@ async fn certified(mesh: &Mesh, token: Credential) -> Result<(), tonic::Code> {
 
 #[tokio::test]
 async fn the_authority_certifies_nobody_who_left_and_everybody_who_is_back() {
-    let mesh = Mesh::start_with(SHOP, |options| {
+    let mut mesh = Mesh::start_with(SHOP, |options| {
         options.farewell = Duration::ZERO;
     })
     .await;
@@ -142,15 +142,24 @@ async fn the_authority_certifies_nobody_who_left_and_everybody_who_is_back() {
     let mut watching = mesh.client(mesh.token("client", None));
     watching.ask(ADDRESS, &[SERVICE]);
     watching.until(|told| told.held.len() == 3).await;
-    let left = || mesh.token("echo", Some("echo-2"));
-    let stayed = || mesh.token("echo", Some("echo-1"));
-    assert_eq!(certified(&mesh, left()).await, Ok(()));
+    let left = |mesh: &Mesh| mesh.token("echo", Some("echo-2"));
+    let stayed = |mesh: &Mesh| mesh.token("echo", Some("echo-1"));
+    assert_eq!(certified(&mesh, left(&mesh)).await, Ok(()));
     std::fs::remove_file(mesh.config().join("more.yaml")).unwrap();
     watching.until(|told| told.held.len() == 2).await;
     let refused = Err(tonic::Code::PermissionDenied);
-    assert_eq!(certified(&mesh, left()).await, refused);
-    assert_eq!(certified(&mesh, stayed()).await, Ok(()), "the other pod");
+    assert_eq!(certified(&mesh, left(&mesh)).await, refused);
+    assert_eq!(
+        certified(&mesh, stayed(&mesh)).await,
+        Ok(()),
+        "the other pod"
+    );
+    // Another process of the control plane knows it, too.
+    mesh.stop().await;
+    mesh.restart().await;
+    assert_eq!(certified(&mesh, left(&mesh)).await, refused);
+    assert_eq!(certified(&mesh, stayed(&mesh)).await, Ok(()));
     mesh.edit("more.yaml", SECOND_ECHO);
     watching.until(|told| told.held.len() == 3).await;
-    assert_eq!(certified(&mesh, left()).await, Ok(()));
+    assert_eq!(certified(&mesh, left(&mesh)).await, Ok(()));
 }
