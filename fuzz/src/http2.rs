@@ -141,7 +141,7 @@ fn feed(link: &Link, bytes: &[u8], step: usize) -> Vec<u8> {
 }
 
 fn served(bytes: &[u8], step: usize) -> Outcome {
-    let link = Link::new(Connection::server(CONFIG, Pool::new()));
+    let link = Link::new(Connection::server(&CONFIG, Pool::new()));
     let said = feed(&link, &[PREFACE, &SETTINGS, bytes].concat(), step);
     let (mut streams, mut heads, mut bodies) = (Vec::new(), 0, 0);
     let mut held = Vec::new();
@@ -166,7 +166,7 @@ fn served(bytes: &[u8], step: usize) -> Outcome {
 }
 
 fn answered(bytes: &[u8], step: usize) -> Outcome {
-    let link = Link::new(Connection::client(CONFIG, Pool::new()));
+    let link = Link::new(Connection::client(&CONFIG, Pool::new()));
     let mut asked = Vec::new();
     for _ in 0..ASKED {
         let mut head = Fields::new();
@@ -211,9 +211,9 @@ fn request(id: u32, block: &[u8]) -> Vec<u8> {
 /// Blocks, each behind its length: what is read of each, written by us and read again is the same. Tables go on from one
 /// to the next in both.
 pub(crate) fn hpack(data: &[u8]) {
-    let first = Link::new(Connection::server(CONFIG, Pool::new()));
-    let second = Link::new(Connection::server(CONFIG, Pool::new()));
-    let between = Link::new(Connection::client(CONFIG, Pool::new()));
+    let first = Link::new(Connection::server(&CONFIG, Pool::new()));
+    let second = Link::new(Connection::server(&CONFIG, Pool::new()));
+    let between = Link::new(Connection::client(&CONFIG, Pool::new()));
     first.borrow().receive(PREFACE);
     first.borrow().receive(&SETTINGS);
     between.borrow().receive(&SETTINGS);

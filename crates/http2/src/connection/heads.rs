@@ -25,13 +25,13 @@ impl Connection {
         if head.has(flag::END_HEADERS) {
             return self.block(head.stream, end_stream, own_parent, text);
         }
-        self.input.block = Some(Block {
+        self.input.block = Some(Box::new(Block {
             stream: head.stream,
             end_stream,
             own_parent,
             continuations: 0,
             text: text.to_vec(),
-        });
+        }));
         Ok(())
     }
 

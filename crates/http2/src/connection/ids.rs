@@ -35,7 +35,8 @@ pub(super) enum Gone {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
-    open: HashMap<u32, usize, BuildHasherDefault<ByNumber>>,
+    /// Places fit in as many bits as numbers do.
+    open: HashMap<u32, u32, BuildHasherDefault<ByNumber>>,
     over: VecDeque<u32>,
     reset: VecDeque<u32>,
 }
@@ -45,11 +46,11 @@ const MAX_OVER: usize = 16;
 
 impl Ids {
     pub(super) fn get(&self, id: u32) -> Option<usize> {
-        self.open.get(&id).copied()
+        self.open.get(&id).map(|place| *place as usize)
     }
 
     pub(super) fn insert(&mut self, id: u32, key: usize) {
-        self.open.insert(id, key);
+        self.open.insert(id, key as u32);
     }
 
     /// The stream is over; at most `resets` of those that we reset are remembered.
@@ -74,6 +75,6 @@ impl Ids {
     }
 
     pub(super) fn keys(&self) -> Vec<usize> {
-        self.open.values().copied().collect()
+        self.open.values().map(|place| *place as usize).collect()
     }
 }

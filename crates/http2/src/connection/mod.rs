@@ -122,7 +122,7 @@ const WAKE_AT_ONCE: usize = 4;
 /// See the module.
 pub struct Connection {
     side: Side,
-    config: Config,
+    config: &'static Config,
     pool: Pool,
     input: Input,
     decoder: Decoder,
@@ -163,7 +163,7 @@ pub struct Connection {
 
 impl Connection {
     /// The end that answers. Its settings are waiting to be written.
-    pub fn server(config: Config, pool: Pool) -> Self {
+    pub fn server(config: &'static Config, pool: Pool) -> Self {
         let mut server = Self::new(Side::Server, config, pool);
         server.greet(&[
             (setting::MAX_CONCURRENT_STREAMS, config.max_peer_streams),
@@ -175,7 +175,7 @@ impl Connection {
     }
 
     /// The end that asks. Preface and settings are waiting to be written.
-    pub fn client(config: Config, pool: Pool) -> Self {
+    pub fn client(config: &'static Config, pool: Pool) -> Self {
         let mut client = Self::new(Side::Client, config, pool);
         client.room().extend_from_slice(PREFACE);
         client.greet(&[
@@ -186,7 +186,7 @@ impl Connection {
         client
     }
 
-    fn new(side: Side, config: Config, pool: Pool) -> Self {
+    fn new(side: Side, config: &'static Config, pool: Pool) -> Self {
         Self {
             side,
             config,

@@ -40,7 +40,7 @@ pub(super) struct Input {
     /// The beginning of a frame that is not whole.
     partial: Vec<u8>,
     pub(super) passing: Option<Passing>,
-    pub(super) block: Option<Block>,
+    pub(super) block: Option<Box<Block>>,
 }
 
 impl Input {

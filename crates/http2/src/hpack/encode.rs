@@ -29,7 +29,9 @@ pub(crate) struct Encoder {
     table: Table,
     /// Hashes of the table's entries, newest first: what is searched.
     hashes: VecDeque<u32>,
-    seen: Box<[u32; SEEN]>,
+    /// Half a hash of each, since there is one of these for every idle connection: a field that is taken for another was
+    /// only indexed at its first time.
+    seen: Box<[u16; SEEN]>,
     /// The peer is to be told of a new size at the next block: the least in between, then the last.
     resized: Option<(usize, usize)>,
 }
@@ -88,10 +90,12 @@ impl Encoder {
                 return;
             }
             let seen = &mut self.seen[(hash >> 8) as usize % SEEN];
-            if *seen == hash {
+            // Not 0, which stands for nothing seen.
+            let half = (hash >> 16) as u16 | 1;
+            if *seen == half {
                 self.insert(hash, name, value, number);
             } else {
-                *seen = hash;
+                *seen = half;
                 way = Way::Plain;
             }
         }
@@ -133,7 +137,6 @@ fn way(name: &[u8], value: &[u8]) -> Way {
     }
 }
 
-/// Not 0, which stands for nothing seen.
 fn hash(name: &[u8], value: &[u8]) -> u32 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut state = (name.len() as u64) << 32 | value.len() as u64;
@@ -147,7 +150,7 @@ fn hash(name: &[u8], value: &[u8]) -> u32 {
             state = (state.rotate_left(5) ^ u64::from(*byte)).wrapping_mul(ODD);
         }
     }
-    (state >> 32) as u32 | 1
+    (state >> 32) as u32
 }
 
 fn string(out: &mut Vec<u8>, text: &[u8]) {

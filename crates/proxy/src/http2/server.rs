@@ -79,7 +79,7 @@ pub async fn serve_connection<S: Io + 'static, R: HttpRole + 'static>(
     role: Rc<R>,
     stream: S,
 ) -> ConnectionEnd {
-    let link = Link::new(Connection::server(CONFIG, worker.buffers.http2.clone()));
+    let link = Link::new(Connection::server(&CONFIG, worker.buffers.http2.clone()));
     let mut wire = Wire::new(stream, link.clone(), worker.buffers.clone());
     let greeting = poll_fn(|cx| {
         let moved = wire.poll(cx);

@@ -323,7 +323,7 @@ impl<K: Clone + Eq + Hash + 'static> Upstreams<K> {
             .map_err(|_| ConnectFailure::new("upstream_connect_timeout"))??;
         let local = stream.local_address();
         // The preface and our settings leave with the first request.
-        let link = Link::new(Wires::client(CONFIG, self.buffers.http2.clone()));
+        let link = Link::new(Wires::client(&CONFIG, self.buffers.http2.clone()));
         let wire = Wire::new(stream, link.clone(), self.buffers.clone());
         let connection = Rc::new(Connection {
             link,

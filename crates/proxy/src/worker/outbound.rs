@@ -203,56 +203,69 @@ struct Relayed {
     upstream_local: Option<SocketAddr>,
 }
 
-async fn relay(worker: Rc<Worker>, slot: Rc<OutboundSlot>, stream: Stream, opaque: Opaque) {
-    let worker = &worker;
+/// Carries an opaque connection to its end, and tells of it. No `async fn`: the future of one holds each argument twice.
+fn relay(
+    worker: Rc<Worker>,
+    slot: Rc<OutboundSlot>,
+    stream: Stream,
+    opaque: Opaque,
+) -> impl Future<Output = ()> {
     let (start, started) = (SystemTime::now(), Instant::now());
-    let local = slot.plan.borrow().bind;
-    let (service, otherwise) = {
-        let table = slot.table.borrow();
-        let service = table.opaque(opaque.server_name.as_deref()).cloned();
-        (service, table.otherwise)
-    };
-    let relayed = match (&service, otherwise) {
-        (None, Otherwise::NoRoute) => refuse(worker, &black_hole(), &stream, "NR"),
-        // Envoy's black hole is a cluster without endpoints.
-        (None, _) => refuse(worker, &black_hole(), &stream, "UH"),
-        (Some(service), _) => to_service(worker, service, stream, opaque.watched).await,
-    };
-    let Relayed {
-        series,
-        flags,
-        failure,
-        received,
-        sent,
-        upstream,
-        upstream_local,
-    } = relayed;
-    worker
-        .shard
-        .borrow_mut()
-        .tcp_closed(series, flags, received, sent);
-    let downstream = Downstream {
-        local,
-        remote: opaque.remote,
-        principal: "",
-        suite: None,
-    };
-    let record = TcpRecord {
-        start,
-        duration: started.elapsed(),
-        flags,
-        failure: &failure,
-        received,
-        sent,
-        upstream,
-        upstream_local,
-        server_name: opaque.server_name.as_deref().unwrap_or_default(),
-        cluster: service
-            .as_ref()
-            .map_or(BLACK_HOLE, |service| service.cluster.as_str()),
-        ..TcpRecord::new(Side::Client, downstream)
-    };
-    logged::tcp(worker, &record);
+    let Opaque {
+        remote,
+        server_name,
+        watched,
+    } = opaque;
+    async move {
+        let worker = &worker;
+        let (service, otherwise) = {
+            let table = slot.table.borrow();
+            let service = table.opaque(server_name.as_deref()).cloned();
+            (service, table.otherwise)
+        };
+        let relayed = match (&service, otherwise) {
+            (None, Otherwise::NoRoute) => refuse(worker, &black_hole(), &stream, "NR"),
+            // Envoy's black hole is a cluster without endpoints.
+            (None, _) => refuse(worker, &black_hole(), &stream, "UH"),
+            (Some(service), _) => to_service(worker, service, stream, watched).await,
+        };
+        let downstream = Downstream {
+            local: slot.plan.borrow().bind,
+            remote,
+            principal: "",
+            suite: None,
+        };
+        let record = TcpRecord {
+            start,
+            duration: started.elapsed(),
+            server_name: server_name.as_deref().unwrap_or_default(),
+            cluster: service
+                .as_ref()
+                .map_or(BLACK_HOLE, |service| service.cluster.as_str()),
+            ..TcpRecord::new(Side::Client, downstream)
+        };
+        relayed.record(worker, record);
+    }
+}
+
+impl Relayed {
+    /// Counts it, and writes its line.
+    fn record(self, worker: &Worker, record: TcpRecord<'_>) {
+        let (received, sent) = (self.received, self.sent);
+        let mut shard = worker.shard.borrow_mut();
+        shard.tcp_closed(self.series, self.flags, received, sent);
+        drop(shard);
+        let record = TcpRecord {
+            flags: self.flags,
+            failure: &self.failure,
+            received,
+            sent,
+            upstream: self.upstream,
+            upstream_local: self.upstream_local,
+            ..record
+        };
+        logged::tcp(worker, &record);
+    }
 }
 
 async fn to_service(

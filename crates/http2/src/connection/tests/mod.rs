@@ -106,7 +106,7 @@ fn said(link: &Link) -> Vec<String> {
 }
 
 fn server() -> Link {
-    let link = Link::new(Connection::server(CONFIG, Pool::new()));
+    let link = Link::new(Connection::server(&CONFIG, Pool::new()));
     hear(
         &link,
         &[PREFACE, &frame(kind::SETTINGS, 0, 0, &[])].concat(),
@@ -116,7 +116,7 @@ fn server() -> Link {
 }
 
 fn client() -> Link {
-    let link = Link::new(Connection::client(CONFIG, Pool::new()));
+    let link = Link::new(Connection::client(&CONFIG, Pool::new()));
     hear(&link, &frame(kind::SETTINGS, 0, 0, &[]));
     assert_eq!(said(&link), ["SETTINGS", "WINDOW 0 134465", "SETTINGS ack"]);
     link
@@ -457,12 +457,12 @@ fn bad_beginnings_are_refused() {
             [PREFACE, &frame(kind::PING, 0, 0, &[0; 8])].concat(),
         ),
     ] {
-        let link = Link::new(Connection::server(CONFIG, Pool::new()));
+        let link = Link::new(Connection::server(&CONFIG, Pool::new()));
         hear(&link, &bytes);
         let end = link.borrow().end();
         assert_eq!(end, Some(End::Error(Reason::PROTOCOL_ERROR)), "{what}");
     }
-    let link = Link::new(Connection::client(CONFIG, Pool::new()));
+    let link = Link::new(Connection::client(&CONFIG, Pool::new()));
     hear(
         &link,
         &[settings, b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()].concat(),

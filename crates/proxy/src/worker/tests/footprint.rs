@@ -85,10 +85,6 @@ const COUNTED: u64 = 1000;
 /// Connections that wait.
 const IDLE: usize = 100;
 
-/// What the runtime's tasks and timers of one connection are larger by when other crates' tests are built along (their
-/// features are everybody's then): up to 49 bytes beyond the table were counted. The product has none of them.
-const FEATURES_OF_OTHERS: i64 = 60;
-
 /// Connections before those, so that what is made once is not counted.
 const FIRST: usize = 10;
 
@@ -312,7 +308,8 @@ async fn open_on_demand(
 }
 
 /// What each connection holds on the worker's thread that carried one exchange and then says nothing: our own memory, and
-/// not what the allocator adds to each piece.
+/// not what the allocator adds to each piece. It is the same whatever is built along, as long as nobody asks for tokio's
+/// `rt-multi-thread`: with it a handle on the runtime is 16 bytes and not 8, and each socket and timer has one or two.
 async fn idle_bytes(role: Role, protocol: Protocol, mode: MutualTls, settings: Settings) -> i64 {
     let stage = Stage::new(settings);
     let encrypted = mode == MutualTls::Strict;
@@ -370,7 +367,7 @@ fn an_idle_connection_is_small() {
     use MutualTls::{Disable, Permissive, Strict};
     use Protocol::{Auto, Grpc, Http, Tcp};
     let table = [
-        (Role::Client, Tcp, Disable, 2_450),
+        (Role::Client, Tcp, Disable, 2_400),
         (Role::Client, Auto, Disable, 3_400),
         (Role::Client, Http, Disable, 3_400),
         (Role::Client, Tcp, Strict, 9_800),
@@ -380,8 +377,8 @@ fn an_idle_connection_is_small() {
         (Role::Server, Tcp, Strict, 10_100),
         (Role::Server, Http, Strict, 11_200),
         // Callers of HTTP/2 share the connections to their servers, so this is one side only.
-        (Role::Client, Grpc, Disable, 3_760),
-        (Role::Server, Grpc, Disable, 4_096),
+        (Role::Client, Grpc, Disable, 3_400),
+        (Role::Server, Grpc, Disable, 3_760),
         (Role::Server, Grpc, Strict, 11_400),
     ];
     let mut wrong = Vec::new();
@@ -392,7 +389,7 @@ fn an_idle_connection_is_small() {
         });
         let each = each.get();
         println!("{role:?} {protocol:?} {mode:?}: {each} bytes of {most}");
-        if !(most / 2..=most + FEATURES_OF_OTHERS).contains(&each) {
+        if !(most / 2..=most).contains(&each) {
             wrong.push(format!(
                 "{role:?} {protocol:?} {mode:?}: {each} bytes, more than {most} (or far less)"
             ));
