@@ -147,8 +147,13 @@ impl Dispatcher {
     }
 
     /// The proxy has begun: what that took is let go once whoever waited for it has been told.
-    pub(super) fn settles(&self) {
-        self.settling.arrived();
+    pub(super) fn begun(&self) {
+        self.settling.begun();
+    }
+
+    /// The mesh changed: reading of it took much that serving does not.
+    pub(super) fn told(&self) {
+        self.settling.told();
     }
 
     fn count_shed(&self, reason: &str) {

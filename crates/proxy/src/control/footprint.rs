@@ -15,34 +15,73 @@ use tokio::time::Instant;
 /// Whoever connects has begun to be served after this long.
 const SETTLE: Duration = Duration::from_secs(2);
 
+/// Whoever waited for the start has been told of its end after this long: letting go is the last thing that the start does.
+const START: Duration = Duration::from_secs(1);
+
+/// What came later than this before a letting go may have touched pages after it.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Least time from one letting go to the next: it costs the requests after it about a hundred faults of a microsecond.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Lets go again after connections came. Without connections it does nothing and no timer runs.
+/// Lets go at the end of the start and again after connections or news came. Without them it does nothing and no timer runs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settling(Rc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
+    begun: Cell<bool>,
     pending: Cell<bool>,
     last: Cell<Option<Instant>>,
+    /// When the last connection came, or the last news.
+    newest: Cell<Option<Instant>>,
 }
 
 impl Settling {
+    /// The proxy is ready, and says so now.
+    pub(super) fn begun(&self) {
+        self.0.begun.set(true);
+        self.let_go_at(Instant::now() + START);
+    }
+
+    /// There is news of the mesh. What comes before the end of the start belongs to it.
+    pub(super) fn told(&self) {
+        if self.0.begun.get() {
+            self.arrived();
+        }
+    }
+
     /// A connection came.
     pub(super) fn arrived(&self) {
+        let now = Instant::now();
+        self.0.newest.set(Some(now));
+        self.let_go_at(due(self.0.last.get(), now));
+    }
+
+    fn let_go_at(&self, mut at: Instant) {
         if self.0.pending.replace(true) {
             return;
         }
-        let at = due(self.0.last.get(), Instant::now());
         let shared = Rc::clone(&self.0);
         tokio::task::spawn_local(async move {
-            tokio::time::sleep_until(at).await;
-            release_cold_pages();
-            shared.last.set(Some(Instant::now()));
+            loop {
+                tokio::time::sleep_until(at).await;
+                release_cold_pages();
+                let now = Instant::now();
+                shared.last.set(Some(now));
+                if !was_late(shared.newest.get(), now) {
+                    break;
+                }
+                at = due(Some(now), now);
+            }
             shared.pending.set(false);
         });
     }
+}
+
+/// Whether something came so shortly before now that it may touch pages yet.
+fn was_late(newest: Option<Instant>, now: Instant) -> bool {
+    newest.is_some_and(|newest| newest + LATE > now)
 }
 
 /// When to let go for a connection that came now.
@@ -185,6 +224,9 @@ mod tests {
         assert_eq!(due(None, now), now + SETTLE);
         assert_eq!(due(Some(now), now + SETTLE), now + INTERVAL);
         assert_eq!(due(Some(now), now + INTERVAL), now + INTERVAL + SETTLE);
+        assert!(!was_late(None, now));
+        assert!(was_late(Some(now), now));
+        assert!(!was_late(Some(now), now + LATE));
     }
 
     #[test]

@@ -446,7 +446,7 @@ async fn control(
             begun = true;
             let released = footprint::release_cold_pages();
             memory::give_back();
-            dispatcher.settles();
+            dispatcher.begun();
             tracing::info!(released, "ready");
             doors.ready().await?;
         }

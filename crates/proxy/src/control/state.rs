@@ -146,6 +146,7 @@ impl Control {
 
     /// After a response: asks for what the configuration now speaks of, and publishes if the state is closed and new.
     pub(super) fn publish(&mut self) {
+        self.dispatcher.told();
         self.subscribe();
         self.subscribe_authorization();
         self.shared().registry.forget_names();
