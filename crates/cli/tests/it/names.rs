@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::mesh::resolver::{Resolver, ask};
 use crate::mesh::{Client, Mesh, application, free_port, get, local, series, wait_until};
@@ -49,22 +51,26 @@ fn add_entries(mesh: &Mesh) {
     std::fs::write(&path, text).expect("written");
 }
 
-/// An application outside the mesh that answers with its name.
-fn outside(mesh: &Mesh, last: u8, name: &'static str) -> Ipv4Addr {
+/// An application outside the mesh that answers with its name. Once it is to leave, each answer is its connection's last.
+fn outside(mesh: &Mesh, last: u8, name: &'static str, leaves: &Arc<AtomicBool>) -> Ipv4Addr {
     let IpAddr::V4(address) = mesh.client_pod() else {
         panic!("the mesh has IPv4 addresses");
     };
     let [a, b, c, _] = address.octets();
     let address = Ipv4Addr::new(a, b, c, last);
     let listener = TcpListener::bind((address, OUTSIDE)).expect("the application's address");
+    let leaves = Arc::clone(leaves);
     application::serve(listener, move |stream| {
         let mut reader = std::io::BufReader::new(stream);
         while application::read_request(&mut reader).is_some() {
+            let last = leaves.load(Ordering::Relaxed);
             let answer = format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}",
-                name.len()
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{}\r\n{name}",
+                name.len(),
+                if last { "Connection: close\r\n" } else { "" }
             );
-            if reader.get_mut().write_all(answer.as_bytes()).is_err() {
+            let sent = reader.get_mut().write_all(answer.as_bytes());
+            if last || sent.is_err() {
                 return;
             }
         }
@@ -89,7 +95,9 @@ fn endpoints_known_by_a_name_are_resolved_and_the_last_good_addresses_outlive_th
         ..Client::default()
     };
     let mesh = Mesh::start_as("STRICT", &how);
-    let (one, two) = (outside(&mesh, 11, "one"), outside(&mesh, 12, "two"));
+    let (leaves, stays) = (Arc::default(), Arc::default());
+    let one = outside(&mesh, 11, "one", &leaves);
+    let two = outside(&mesh, 12, "two", &stays);
     resolver.set(Some(BTreeMap::from([("app.test", vec![one, two])])));
     add_entries(&mesh);
     let at = |port| SocketAddr::new(mesh.http().ip(), port);
@@ -118,9 +126,22 @@ fn endpoints_known_by_a_name_are_resolved_and_the_last_good_addresses_outlive_th
     });
     assert_eq!(called(at(FIRST)), "one");
     resolver.set(Some(BTreeMap::from([("app.test", vec![two])])));
-    // Open connections to the first address of a name stay, as Istio has it; so only the other one is sure to follow.
     wait_until("calls follow the name", || {
         (0..10).all(|_| called(at(ALL)) == "two")
+    });
+    // "Connections made to hosts will be retained even if DNS records change frequently" (Istio on DNS_ROUND_ROBIN): the open
+    // ones serve on, and once the server ends them new ones go where the name leads now.
+    for _ in 0..10 {
+        assert_eq!(called(at(FIRST)), "one");
+    }
+    leaves.store(true, Ordering::Relaxed);
+    wait_until("new connections go to the new address", || {
+        let answers: Vec<String> = (0..10).map(|_| called(at(FIRST))).collect();
+        assert!(
+            answers.iter().all(|name| ["one", "two"].contains(&&**name)),
+            "{answers:?}"
+        );
+        answers.iter().all(|name| name == "two")
     });
 }
 
