@@ -43,11 +43,12 @@ impl Part {
             Some((rates, length)) => (rates, Some(parse_duration(length)?)),
             None => (text, None),
         };
+        let whole = text;
         let rate = |text: &str| {
             let rate = text.trim().parse::<f64>().ok();
             rate.filter(|rate| rate.is_finite() && *rate >= 0.0)
                 .ok_or_else(|| {
-                    format!("`{text}` is no rate: expected N, N..M, N@5s, or several with commas")
+                    format!("`{whole}` is no rate: expected N, N..M, N@5s, or several with commas")
                 })
         };
         let (from, to) = match rates.split_once("..") {

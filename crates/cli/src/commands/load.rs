@@ -1,6 +1,8 @@
 //! `voile load`: options in, one result out (table, JSON or Fortio's JSON), and an exit code that says whether the
 //! run may be believed.
 
+mod words;
+
 use std::io::{IsTerminal as _, Write as _};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,20 +18,10 @@ use voile_load::{
     TlsOptions, bulk, capacity, describe::Method, parse_duration, read,
 };
 
-/// What most people come for.
-const EXAMPLES: &str = "Examples:
-  1000 a second for 30 s over 16 connections, and what came of each second as JSON:
-      voile load http://127.0.0.1:8080/ -r 1000 -c 16 -d 30s --warmup 5s --json
-  Users who come at random, more and more of them:
-      voile load http://127.0.0.1:8080/ -r 100..2000 -d 2m --arrival poisson -c 64
-  As many as go, from 16 connections:
-      voile load http://127.0.0.1:8080/ -r 0 -c 16
-  How much the service carries before one in a hundred waits 5 ms:
-      voile load http://127.0.0.1:8080/ -c 64 --find-capacity 'p99<5ms,errors<0.1%'
-  A gRPC method, described by the server itself:
-      voile load grpc://127.0.0.1:9000/shop.Cart/Add --data '{\"item\":\"tea\"}' -r 500
-  What an access log recorded, ten times as fast:
-      voile load http://127.0.0.1:8080/ --replay access.log --replay-requests --replay-speed 10";
+use words::{
+    ArrivalName, EXAMPLES, Format, ProtocolName, TlsArgs, interval, parse_header, parse_messages,
+    parse_reuse, parse_target,
+};
 
 /// Send load to a URL on a schedule and measure latency from the instant each request was due.
 ///
@@ -71,6 +63,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         short = 'r',
+        allow_negative_numbers = true,
         default_value = "100",
         value_name = "N|PROFILE",
         verbatim_doc_comment,
@@ -245,114 +238,6 @@ pub(crate) struct Args {
     progress: bool,
 }
 
-/// What goes with https://, h2://, grpcs:// and tls://.
-#[derive(Debug, clap::Args)]
-struct TlsArgs {
-    /// TLS: authorities to trust, in PEM; the system's otherwise.
-    #[arg(long, value_name = "FILE", help_heading = "TLS")]
-    cacert: Option<PathBuf>,
-    /// TLS: our certificate and its chain, in PEM, for servers that want one (mutual TLS).
-    #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
-    cert: Option<PathBuf>,
-    /// TLS: the key of --cert, in PEM.
-    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
-    key: Option<PathBuf>,
-    /// TLS: trust any certificate.
-    #[arg(long, short = 'k', conflicts_with = "cacert", help_heading = "TLS")]
-    insecure: bool,
-    /// TLS: the name to ask for (SNI) and to find in the certificate, instead of the URL's host.
-    #[arg(long, value_name = "NAME", help_heading = "TLS")]
-    tls_name: Option<String>,
-    /// TLS: resume earlier sessions; each connection shakes hands wholly otherwise.
-    #[arg(long, help_heading = "TLS")]
-    tls_resume: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum ProtocolName {
-    /// HTTP/1.1.
-    Http1,
-    /// HTTP/1.0: a connection for each request.
-    #[value(name = "http1.0")]
-    Http10,
-    /// HTTP/2 without TLS, by prior knowledge.
-    Http2,
-    /// gRPC over it.
-    Grpc,
-    /// TCP: so many bytes there, so many back.
-    TcpRr,
-    /// The same, and a connection for each: connect, request, close.
-    TcpCrr,
-    /// TCP: as many bytes as go through.
-    TcpBulk,
-}
-
-impl ProtocolName {
-    fn spoken(self) -> Protocol {
-        match self {
-            Self::Http1 | Self::Http10 => Protocol::Http1,
-            Self::Http2 => Protocol::Http2,
-            Self::Grpc => Protocol::Grpc,
-            Self::TcpRr | Self::TcpCrr => Protocol::TcpRr,
-            Self::TcpBulk => Protocol::TcpBulk,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum ArrivalName {
-    /// One even schedule over all connections.
-    Uniform,
-    /// Seeded exponential gaps.
-    Poisson,
-    /// All connections in phase, one request in flight each, as fortio sends by default.
-    Fortio,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// For people.
-    Table,
-    /// All figures and histograms.
-    Json,
-    /// The JSON that Fortio writes.
-    Fortio,
-}
-
-fn parse_target(text: &str, resolve: Resolve) -> Result<(f64, Target), String> {
-    let weight = text.split_once('=').and_then(|(weight, url)| {
-        let weight = weight.parse::<f64>().ok()?;
-        Some((weight, url))
-    });
-    let (weight, url) = weight.unwrap_or((1.0, text));
-    Ok((weight, Target::resolved(url, resolve)?))
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = parse_duration(text).map_err(|e| e.to_string())?;
-    if interval.is_zero() || interval >= Duration::from_millis(10) {
-        return Ok(interval);
-    }
-    Err("at least 10ms, and whole milliseconds".to_owned())
-}
-
-fn parse_messages(text: &str) -> Result<(u32, u32), String> {
-    let (sent, wanted) = text.split_once(':').ok_or("expected OUT:IN")?;
-    let number = |text: &str| text.parse().map_err(|_| "expected OUT:IN".to_owned());
-    Ok((number(sent)?, number(wanted)?))
-}
-
-fn parse_reuse(text: &str) -> Result<(u64, u64), String> {
-    let (least, most) = text.split_once(':').unwrap_or((text, text));
-    let number = |text: &str| text.parse().map_err(|_| "expected MIN:MAX".to_owned());
-    Ok((number(least)?, number(most)?))
-}
-
-fn parse_header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("expected `Name: value`")?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
-}
-
 /// Shows results that were written before.
 fn read(args: &Args) -> Result<(), String> {
     let one = |path: &PathBuf| {
@@ -384,7 +269,7 @@ pub(crate) fn run_in(args: &Args, form: &Form) -> ExitCode {
             }
         };
     }
-    let options = match options(args) {
+    let options = match options(args).and_then(|options| writable(args).map(|()| options)) {
         Ok(options) => options,
         Err(why) => {
             eprintln!("voile load: {why}");
@@ -701,6 +586,9 @@ fn count(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
     let Some(requests) = args.requests else {
         return Ok(());
     };
+    if requests == 0 {
+        return Err("requests 0: expected at least 1".to_owned());
+    }
     if options.rate <= 0.0 {
         options.duration = UNTIL_STOPPED;
         options.requests = Some(requests);
@@ -769,11 +657,29 @@ fn body(args: &Args) -> Result<Vec<u8>, String> {
     }
 }
 
+/// Whether the result can be written where it shall be, asked before the run: afterwards it would be lost.
+fn writable(args: &Args) -> Result<(), String> {
+    let Some(path) = &args.out else { return Ok(()) };
+    let there = path.exists();
+    let opened = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path);
+    opened.map_err(|error| format!("write {}: {error}", path.display()))?;
+    if !there {
+        // It comes with its contents. Should it not go away, it is written over.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
 fn print(args: &Args, text: &str) -> Result<(), String> {
     match &args.out {
-        Some(path) => {
-            std::fs::write(path, text).map_err(|error| format!("write {}: {error}", path.display()))
-        }
+        Some(path) => std::fs::write(path, text).map_err(|error| {
+            // What was measured must not be lost with it.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            format!("write {}: {error}; the result is on stdout", path.display())
+        }),
         None => std::io::stdout()
             .write_all(text.as_bytes())
             .map_err(|error| format!("write to stdout: {error}")),

@@ -1,0 +1,129 @@
+//! The words of `voile load`: what its options may be, and how they are read.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use voile_load::{Protocol, Resolve, Target, parse_duration};
+
+/// What most people come for.
+pub(super) const EXAMPLES: &str = "Examples:
+  1000 a second for 30 s over 16 connections, and what came of each second as JSON:
+      voile load http://127.0.0.1:8080/ -r 1000 -c 16 -d 30s --warmup 5s --json
+  Users who come at random, more and more of them:
+      voile load http://127.0.0.1:8080/ -r 100..2000 -d 2m --arrival poisson -c 64
+  As many as go, from 16 connections:
+      voile load http://127.0.0.1:8080/ -r 0 -c 16
+  How much the service carries before one in a hundred waits 5 ms:
+      voile load http://127.0.0.1:8080/ -c 64 --find-capacity 'p99<5ms,errors<0.1%'
+  A gRPC method, described by the server itself:
+      voile load grpc://127.0.0.1:9000/shop.Cart/Add --data '{\"item\":\"tea\"}' -r 500
+  What an access log recorded, ten times as fast:
+      voile load http://127.0.0.1:8080/ --replay access.log --replay-requests --replay-speed 10";
+
+/// What goes with https://, h2://, grpcs:// and tls://.
+#[derive(Debug, clap::Args)]
+pub(super) struct TlsArgs {
+    /// TLS: authorities to trust, in PEM; the system's otherwise.
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    pub(super) cacert: Option<PathBuf>,
+    /// TLS: our certificate and its chain, in PEM, for servers that want one (mutual TLS).
+    #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
+    pub(super) cert: Option<PathBuf>,
+    /// TLS: the key of --cert, in PEM.
+    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
+    pub(super) key: Option<PathBuf>,
+    /// TLS: trust any certificate.
+    #[arg(long, short = 'k', conflicts_with = "cacert", help_heading = "TLS")]
+    pub(super) insecure: bool,
+    /// TLS: the name to ask for (SNI) and to find in the certificate, instead of the URL's host.
+    #[arg(long, value_name = "NAME", help_heading = "TLS")]
+    pub(super) tls_name: Option<String>,
+    /// TLS: resume earlier sessions; each connection shakes hands wholly otherwise.
+    #[arg(long, help_heading = "TLS")]
+    pub(super) tls_resume: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum ProtocolName {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/1.0: a connection for each request.
+    #[value(name = "http1.0")]
+    Http10,
+    /// HTTP/2 without TLS, by prior knowledge.
+    Http2,
+    /// gRPC over it.
+    Grpc,
+    /// TCP: so many bytes there, so many back.
+    TcpRr,
+    /// The same, and a connection for each: connect, request, close.
+    TcpCrr,
+    /// TCP: as many bytes as go through.
+    TcpBulk,
+}
+
+impl ProtocolName {
+    pub(super) fn spoken(self) -> Protocol {
+        match self {
+            Self::Http1 | Self::Http10 => Protocol::Http1,
+            Self::Http2 => Protocol::Http2,
+            Self::Grpc => Protocol::Grpc,
+            Self::TcpRr | Self::TcpCrr => Protocol::TcpRr,
+            Self::TcpBulk => Protocol::TcpBulk,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(super) enum ArrivalName {
+    /// One even schedule over all connections.
+    Uniform,
+    /// Seeded exponential gaps.
+    Poisson,
+    /// All connections in phase, one request in flight each, as fortio sends by default.
+    Fortio,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// For people.
+    Table,
+    /// All figures and histograms.
+    Json,
+    /// The JSON that Fortio writes.
+    Fortio,
+}
+
+pub(super) fn parse_target(text: &str, resolve: Resolve) -> Result<(f64, Target), String> {
+    let weight = text.split_once('=').and_then(|(weight, url)| {
+        let weight = weight.parse::<f64>().ok()?;
+        Some((weight, url))
+    });
+    let (weight, url) = weight.unwrap_or((1.0, text));
+    Ok((weight, Target::resolved(url, resolve)?))
+}
+
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|e| e.to_string())?;
+    if interval.is_zero() || interval >= Duration::from_millis(10) {
+        return Ok(interval);
+    }
+    Err("at least 10ms, and whole milliseconds".to_owned())
+}
+
+pub(super) fn parse_messages(text: &str) -> Result<(u32, u32), String> {
+    let (sent, wanted) = text.split_once(':').ok_or("expected OUT:IN")?;
+    let number = |text: &str| text.parse().map_err(|_| "expected OUT:IN".to_owned());
+    Ok((number(sent)?, number(wanted)?))
+}
+
+pub(super) fn parse_reuse(text: &str) -> Result<(u64, u64), String> {
+    let (least, most) = text.split_once(':').unwrap_or((text, text));
+    let number = |text: &str| text.parse().map_err(|_| "expected MIN:MAX".to_owned());
+    Ok((number(least)?, number(most)?))
+}
+
+pub(super) fn parse_header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("expected `Name: value`")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
