@@ -6,6 +6,7 @@
 mod authorization;
 pub mod codes;
 mod destinations;
+pub mod explain;
 mod listeners;
 mod peer_authentication;
 mod services;

@@ -13,6 +13,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) labels: &'a Labels,
     pub(crate) has_sidecar: bool,
+    pub(crate) service_account: &'a Arc<str>,
     pub(crate) source: &'a Source,
     /// Of Pods and Deployments.
     pub(crate) template: Option<&'a PodTemplate>,
@@ -71,6 +72,7 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
             namespace: &workload.key.namespace,
             labels: &workload.labels,
             has_sidecar: workload.has_sidecar,
+            service_account: &workload.service_account,
             source: &workload.source,
             template: None,
             named_ports: workload.named_ports.clone(),
@@ -94,6 +96,7 @@ fn of_template<'a>(
         namespace,
         labels: &template.labels,
         has_sidecar: template.has_sidecar,
+        service_account: &template.service_account,
         source,
         template: Some(template),
         named_ports: ports

@@ -38,10 +38,11 @@ impl From<MutualTlsMode> for Mode {
 
 /// The mode at a port of a workload. `port` is the WORKLOAD's port (a target port, not a service's).
 pub fn effective(mesh: &Mesh, workload: &Workload, port: Port) -> Effective {
-    effective_for(mesh, &workload.key.namespace, &workload.labels, port)
+    effective_at(mesh, &workload.key.namespace, &workload.labels, port)
 }
 
-fn effective_for(mesh: &Mesh, namespace: &Namespace, labels: &Labels, port: Port) -> Effective {
+/// As `effective`, for a workload that is not yet running.
+pub fn effective_at(mesh: &Mesh, namespace: &Namespace, labels: &Labels, port: Port) -> Effective {
     if let Some(policy) = selecting(mesh, namespace, labels)
         && let Some(mode) = policy.port_modes.get(&port).and_then(|entry| entry.mode)
     {

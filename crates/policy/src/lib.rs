@@ -7,5 +7,5 @@ pub mod authorization;
 mod effective;
 mod inbound;
 
-pub use effective::{Effective, effective, inherited};
+pub use effective::{Effective, effective, effective_at, inherited};
 pub use inbound::{ConnectionFacts, Denial, DenialReason, Mode, Permit, Trust, inbound};

@@ -4,7 +4,9 @@ mod analyze;
 mod bench;
 mod control;
 mod echo;
+mod explain;
 mod fortio;
+mod generate;
 mod graph;
 mod load;
 mod proxy;
@@ -12,6 +14,7 @@ mod relay;
 mod token;
 mod token_files;
 mod up;
+mod who_can;
 
 use std::process::ExitCode;
 
@@ -32,6 +35,12 @@ enum Command {
     Up(up::Args),
     #[command(about = "Check a folder of YAML and print every problem with its place")]
     Analyze(analyze::Args),
+    #[command(about = "Say whether a request would be let in, and why")]
+    Explain(explain::Args),
+    #[command(about = "Say who may call a service")]
+    WhoCan(who_can::Args),
+    #[command(about = "Make resources by the thousand, for experiments")]
+    Generate(generate::Args),
     #[command(about = "Run the control plane")]
     Control(control::Args),
     #[command(about = "Run a proxy")]
@@ -57,6 +66,9 @@ impl Voile {
         match self.command {
             Command::Up(args) => up::run(args),
             Command::Analyze(args) => analyze::run(args),
+            Command::Explain(args) => explain::run(args),
+            Command::WhoCan(args) => who_can::run(&args),
+            Command::Generate(args) => generate::run(args),
             Command::Control(args) => control::run(args),
             Command::Proxy(args) => proxy::run(args),
             Command::Token(args) => token::run(args),

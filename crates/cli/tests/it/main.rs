@@ -9,6 +9,7 @@ mod bench_netns;
 mod captured;
 mod credentials;
 mod destination_rules;
+mod explain;
 mod graph;
 mod handover;
 mod handover_names;

@@ -1,0 +1,407 @@
+//! Why a request would be let in or not: the same decision that a proxy makes, with the policy and the rule that make it,
+//! and what would have to be otherwise. And who can call a service at all.
+
+mod callers;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, Service, ServicePort};
+use voile_model::{Identity, Namespace, Port, Source};
+use voile_policy::authorization::{
+    Attribute, Denial, Facts, Http, PathNormalization, Policy, Reason, RuleRef, Term, TrustDomains,
+    Verdict, naive,
+};
+use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
+
+pub use callers::{Access, Answer, Caller, who_can};
+
+use crate::subject::{Subject, subjects};
+
+/// A request that somebody asks about.
+#[derive(Debug, Clone)]
+pub struct Question<'a> {
+    /// Who calls; `None` is plaintext.
+    pub from: Option<&'a Identity>,
+    /// From where.
+    pub source_ip: Option<IpAddr>,
+    /// The method.
+    pub method: &'a str,
+    /// Path and query, as a client would send them.
+    pub path: &'a str,
+    /// Host and port; `None` is the service's own name.
+    pub host: Option<&'a str>,
+    /// Name and value.
+    pub headers: &'a [(String, String)],
+    /// SNI.
+    pub server_name: Option<&'a str>,
+}
+
+/// What one workload behind a service says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The workload, for people: `Pod shop/web`.
+    pub workload: String,
+    /// Its port.
+    pub port: Port,
+    /// Whether it would be let in.
+    pub allowed: bool,
+    /// What decided.
+    pub decided: Decided,
+    /// What would have to be otherwise, one sentence each.
+    pub otherwise: Vec<String>,
+    /// What dry-run policies and AUDIT would say.
+    pub beside: Vec<String>,
+}
+
+/// What decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decided {
+    /// One sentence.
+    pub why: String,
+    /// `namespace/name` of the policy, if one decided.
+    pub policy: Option<String>,
+    /// Its rule, counted from 0.
+    pub rule: Option<u32>,
+    /// Where that was written.
+    pub source: Option<Source>,
+}
+
+/// A service by what people call it: `web`, `web.shop`, `shop/web`, `web.shop.svc.cluster.local`. The namespace is for a
+/// name without one.
+#[must_use]
+pub fn service_called<'a>(mesh: &'a Mesh, name: &str, own: &Namespace) -> Option<&'a Arc<Service>> {
+    let (namespace, name) = match name.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, name),
+    };
+    let name = name.trim_end_matches('.');
+    let fits = |service: &&Arc<Service>| {
+        let host = service.key.hostname.as_str();
+        let own_name = format!("{}.{}", service.name, service.key.namespace);
+        let named = match namespace {
+            Some(namespace) => {
+                service.key.namespace.as_str() == namespace
+                    && (host == name || *service.name == *name)
+            }
+            None => {
+                let short = service.key.namespace == *own && *service.name == *name;
+                host == name || short || own_name == name || format!("{own_name}.svc") == name
+            }
+        };
+        named
+    };
+    mesh.services.values().find(fits)
+}
+
+/// The port of a service that people name by its number or its name; the only one if they name none.
+#[must_use]
+pub fn port_called<'a>(service: &'a Service, port: Option<&str>) -> Option<&'a ServicePort> {
+    match port {
+        None if service.ports.len() == 1 => service.ports.first(),
+        None => None,
+        Some(text) => {
+            let fits = |one: &&ServicePort| *one.name == *text || one.number.to_string() == text;
+            service.ports.iter().find(fits)
+        }
+    }
+}
+
+/// Answers for every workload behind a service's port.
+#[must_use]
+pub fn explain(
+    mesh: &Mesh,
+    service: &Service,
+    port: &ServicePort,
+    question: &Question<'_>,
+) -> Vec<Explanation> {
+    let subjects = subjects(mesh);
+    let behind = subjects.iter().filter(|subject| subject.is_behind(service));
+    behind
+        .filter_map(|subject| {
+            let target = subject.target(&port.target)?;
+            Some(one(
+                mesh,
+                subject,
+                (service, port.protocol),
+                target,
+                question,
+            ))
+        })
+        .collect()
+}
+
+/// A workload's policies, ready to be asked.
+pub(crate) struct Held<'a> {
+    pub(crate) written: Vec<&'a Arc<AuthorizationPolicy>>,
+    pub(crate) policies: Vec<Policy>,
+}
+
+impl<'a> Held<'a> {
+    pub(crate) fn of(mesh: &'a Mesh, subject: &Subject<'_>) -> Self {
+        let config = &mesh.config;
+        let aliases = config.trust_domain_aliases.iter();
+        let aliases: Vec<&str> = aliases.map(voile_model::TrustDomain::as_str).collect();
+        let domains = TrustDomains::new(config.trust_domain.as_str(), &aliases);
+        let all = mesh.authorization_for_labels(subject.namespace, subject.labels);
+        // A policy of the model was checked, value by value.
+        let read = |policy: &'a Arc<AuthorizationPolicy>| Some((policy, Policy::of(policy).ok()?));
+        let (written, mut policies): (Vec<_>, Vec<_>) = all.into_iter().filter_map(read).unzip();
+        policies.iter_mut().for_each(|policy| domains.apply(policy));
+        Self { written, policies }
+    }
+
+    fn decided(&self, why: String, rule: Option<RuleRef>) -> Decided {
+        let found =
+            rule.and_then(|rule| Some((self.written.get(rule.policy as usize)?, rule.rule)));
+        let source = found.map(|(policy, rule)| {
+            let rule = policy.rules.get(rule as usize);
+            rule.map_or_else(|| policy.source.clone(), |rule| rule.source.clone())
+        });
+        Decided {
+            why,
+            policy: found.map(|(policy, _)| policy.name.to_string()),
+            rule: found.map(|(_, rule)| rule),
+            source,
+        }
+    }
+}
+
+fn mode(mesh: &Mesh, subject: &Subject<'_>, port: Port) -> Mode {
+    effective_at(mesh, subject.namespace, subject.labels, port).mode
+}
+
+/// Why peer authentication refuses, if it does.
+fn refused_at_the_door(mesh: &Mesh, mode: Mode, from: Option<&Identity>) -> Option<String> {
+    let config = &mesh.config;
+    let trust = Trust::new(
+        config.trust_domain.clone(),
+        config.trust_domain_aliases.clone(),
+    );
+    let facts = match from {
+        None => ConnectionFacts::Plaintext,
+        Some(identity) => ConnectionFacts::MutualTls(Some(identity)),
+    };
+    inbound(mode, facts, &trust)
+        .err()
+        .map(|denial| denial.to_string())
+}
+
+fn one(
+    mesh: &Mesh,
+    subject: &Subject<'_>,
+    (service, protocol): (&Service, Protocol),
+    port: Port,
+    question: &Question<'_>,
+) -> Explanation {
+    let mut explanation = Explanation {
+        workload: subject.name.clone(),
+        port,
+        allowed: true,
+        decided: Decided {
+            why: "no ALLOW policy holds for it, and no other matches".to_owned(),
+            policy: None,
+            rule: None,
+            source: None,
+        },
+        otherwise: Vec::new(),
+        beside: Vec::new(),
+    };
+    if !subject.has_sidecar {
+        explanation.decided.why = "no sidecar stands before it: nothing is enforced".to_owned();
+        return explanation;
+    }
+    let mode = mode(mesh, subject, port);
+    if let Some(why) = refused_at_the_door(mesh, mode, question.from) {
+        explanation.allowed = false;
+        explanation.decided.why = why;
+        explanation
+            .otherwise
+            .push(format!("PeerAuthentication is {mode:?} there"));
+        return explanation;
+    }
+    let held = Held::of(mesh, subject);
+    let mode = PathNormalization::from(mesh.config.path_normalization);
+    let Ok(path) = mode.normalize(question.path.as_bytes()) else {
+        explanation.allowed = held.policies.is_empty();
+        explanation.decided.why =
+            "the path can be read in two ways: 400 where any policy holds".to_owned();
+        return explanation;
+    };
+    let ip = question.source_ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    let host = question.host.unwrap_or(service.key.hostname.as_str());
+    let headers: Vec<(&str, &str)> = question
+        .headers
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    let http = Http {
+        authority: Some(host.as_bytes()),
+        method: question.method.as_bytes(),
+        path: &path,
+        headers: &headers,
+        claims: None,
+    };
+    let opaque = matches!(protocol, Protocol::Tcp | Protocol::Tls);
+    let facts = Facts {
+        source: question.from,
+        source_ip: ip,
+        remote_ip: ip,
+        destination: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port.get()),
+        sni: question.server_name,
+        http: (!opaque).then_some(http),
+    };
+    judge(&held, &facts, &mut explanation);
+    explanation
+}
+
+fn judge(held: &Held<'_>, facts: &Facts<'_>, explanation: &mut Explanation) {
+    let outcome = naive::decide(&held.policies, facts);
+    let denial = match outcome.verdict {
+        Verdict::Allowed(permit) => {
+            if permit.rule().is_some() {
+                explanation.decided =
+                    held.decided("an ALLOW rule matches".to_owned(), permit.rule());
+            }
+            None
+        }
+        Verdict::Denied(denial) => Some(denial),
+        Verdict::Ask(ask) => Some(ask.refused()),
+    };
+    if let Some(denial) = denial {
+        explanation.allowed = false;
+        explanation.decided = held.decided(words(denial).to_owned(), denial.rule);
+        explanation.otherwise = match denial.rule {
+            Some(rule) => unmatched(held, rule),
+            None => nearest(held, facts),
+        };
+    }
+    let dry = [
+        ("ALLOW", outcome.dry_run.allow),
+        ("DENY", outcome.dry_run.deny),
+    ];
+    for (action, verdict) in dry {
+        if let Some(verdict) = verdict {
+            let word = if verdict.allowed { "allow" } else { "deny" };
+            let named = held
+                .decided(String::new(), verdict.rule)
+                .policy
+                .unwrap_or_default();
+            explanation.beside.push(format!(
+                "{action} policies on dry run would {word} it {named}"
+            ));
+        }
+    }
+}
+
+fn words(denial: Denial) -> &'static str {
+    match denial.reason {
+        Reason::DenyRule => "a DENY rule matches",
+        Reason::NotAllowed => "there are ALLOW policies, and none of their rules matches",
+        Reason::Provider => "a CUSTOM rule matches, and external services are not asked yet",
+        Reason::SeveralProviders => {
+            "a CUSTOM rule matches, and CUSTOM policies name several providers"
+        }
+    }
+}
+
+/// What a term says, for people.
+pub(crate) fn said(term: &Term) -> String {
+    let list = |patterns: &[voile_policy::authorization::Pattern]| {
+        let shown: Vec<String> = patterns.iter().take(5).map(ToString::to_string).collect();
+        let more = if patterns.len() > 5 { ", …" } else { "" };
+        format!("{}{more}", shown.join(", "))
+    };
+    let mut parts = Vec::new();
+    if !term.any.is_empty() {
+        parts.push(format!("{} is one of {}", term.attribute, list(&term.any)));
+    }
+    if !term.none.is_empty() {
+        parts.push(format!(
+            "{} is none of {}",
+            term.attribute,
+            list(&term.none)
+        ));
+    }
+    parts.join(" and ")
+}
+
+/// A rule that denies would not if one of these did not hold.
+fn unmatched(held: &Held<'_>, rule: RuleRef) -> Vec<String> {
+    let policy = held.policies.get(rule.policy as usize);
+    let rule = policy.and_then(|policy| policy.rules.get(rule.rule as usize));
+    let terms: Vec<String> = rule
+        .iter()
+        .flat_map(|rule| rule.terms())
+        .map(said)
+        .collect();
+    match terms.is_empty() {
+        true => {
+            vec!["the rule matches everything: remove it, or say in it what is meant".to_owned()]
+        }
+        false => vec![format!("it denies while {}", terms.join("; and "))],
+    }
+}
+
+/// The ALLOW rules that fail by least, each with what fails.
+fn nearest(held: &Held<'_>, facts: &Facts<'_>) -> Vec<String> {
+    const SHOWN: usize = 3; // more is no answer
+    let allows = held
+        .policies
+        .iter()
+        .zip(&held.written)
+        .filter(|(policy, written)| {
+            !policy.dry_run && written.action == voile_model::mesh::authorization::Action::Allow
+        });
+    let mut found: Vec<(usize, String)> = allows
+        .flat_map(|(policy, written)| {
+            policy
+                .rules
+                .iter()
+                .zip(&written.rules)
+                .map(move |(rule, place)| {
+                    let fails = |terms: &Vec<Term>| -> Vec<String> {
+                        let failing = terms.iter().filter(|term| {
+                            let answered = facts.http.is_some() || !term.attribute.is_http();
+                            !answered || !naive::holds(term, facts)
+                        });
+                        failing.map(said).collect()
+                    };
+                    let best =
+                        |parts: &Vec<Vec<Term>>| parts.iter().map(fails).min_by_key(Vec::len);
+                    let mut failing = best(&rule.from).unwrap_or_default();
+                    failing.extend(best(&rule.to).unwrap_or_default());
+                    failing.extend(fails(&rule.when));
+                    let text = format!(
+                        "{} in {} would allow it if {}",
+                        written.name,
+                        place.source,
+                        failing.join(", and ")
+                    );
+                    (failing.len(), text)
+                })
+        })
+        .collect();
+    found.sort();
+    let mut shown: Vec<String> = found
+        .into_iter()
+        .take(SHOWN)
+        .map(|(_, text)| text)
+        .collect();
+    if shown.is_empty() {
+        shown.push("no ALLOW policy has a rule: write one".to_owned());
+    }
+    shown
+}
+
+/// Whether an attribute is known when it is known who calls which port.
+fn is_known(attribute: &Attribute) -> bool {
+    matches!(
+        attribute,
+        Attribute::SourcePrincipal
+            | Attribute::SourceNamespace
+            | Attribute::SourceServiceAccount
+            | Attribute::SourceTrustDomain
+            | Attribute::DestinationPort
+    )
+}

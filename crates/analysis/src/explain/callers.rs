@@ -1,0 +1,202 @@
+//! Who can call a service: every identity of the mesh, and whoever has none, against each of its ports. What depends on
+//! the request is said in the words of the rules.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use voile_model::mesh::{Mesh, Protocol, Service};
+use voile_model::{Identity, Port};
+use voile_policy::authorization::{Action, Facts, Policy, Rule, Term, naive};
+
+use super::{Held, is_known, mode, refused_at_the_door, said};
+use crate::subject::{Subject, subjects};
+
+/// Who calls.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Caller {
+    /// Somebody with a certificate of the mesh.
+    Identity(Identity),
+    /// Whoever calls in plaintext.
+    Plaintext,
+}
+
+/// What a caller may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Anything.
+    Everything,
+    /// What these say, or does not match those.
+    Some(Vec<String>),
+    /// Nothing; why.
+    Nothing(String),
+}
+
+/// One cell: a caller at a port of a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Who calls.
+    pub caller: Caller,
+    /// The workload, for people.
+    pub workload: String,
+    /// The service's port.
+    pub port: Port,
+    /// What it may.
+    pub answer: Answer,
+}
+
+/// The whole table, callers in order.
+#[must_use]
+pub fn who_can(mesh: &Mesh, service: &Service) -> Vec<Access> {
+    let subjects = subjects(mesh);
+    let mut callers: BTreeMap<Caller, ()> = BTreeMap::new();
+    for subject in subjects.iter().filter(|subject| subject.has_sidecar) {
+        let identity = Identity {
+            trust_domain: mesh.config.trust_domain.clone(),
+            namespace: subject.namespace.clone(),
+            service_account: subject.service_account.clone(),
+        };
+        callers.insert(Caller::Identity(identity), ());
+    }
+    callers.insert(Caller::Plaintext, ());
+    let mut table = Vec::new();
+    for caller in callers.keys() {
+        for subject in subjects.iter().filter(|subject| subject.is_behind(service)) {
+            let held = Held::of(mesh, subject);
+            for port in &service.ports {
+                let Some(target) = subject.target(&port.target) else {
+                    continue;
+                };
+                let asked = (port.protocol, target);
+                table.push(Access {
+                    caller: caller.clone(),
+                    workload: subject.name.clone(),
+                    port: port.number,
+                    answer: answer(mesh, subject, &held, caller, asked),
+                });
+            }
+        }
+    }
+    table
+}
+
+fn answer(
+    mesh: &Mesh,
+    subject: &Subject<'_>,
+    held: &Held<'_>,
+    caller: &Caller,
+    (protocol, port): (Protocol, Port),
+) -> Answer {
+    if !subject.has_sidecar {
+        return Answer::Everything;
+    }
+    let from = match caller {
+        Caller::Identity(identity) => Some(identity),
+        Caller::Plaintext => None,
+    };
+    if let Some(why) = refused_at_the_door(mesh, mode(mesh, subject, port), from) {
+        return Answer::Nothing(why);
+    }
+    let nowhere = Ipv4Addr::UNSPECIFIED.into();
+    let facts = Facts {
+        source: from,
+        source_ip: nowhere,
+        remote_ip: nowhere,
+        destination: SocketAddr::new(nowhere, port.get()),
+        sni: None,
+        http: None,
+    };
+    let http = !matches!(protocol, Protocol::Tcp | Protocol::Tls);
+    let enforced = || held.policies.iter().filter(|policy| !policy.dry_run);
+    let mut conditions = Vec::new();
+    for policy in enforced() {
+        if !matches!(policy.action, Action::Deny | Action::Custom(_)) {
+            continue;
+        }
+        match weigh(policy, &facts, http) {
+            Maybe::Always => return Answer::Nothing(format!("{} denies everything", policy.name)),
+            Maybe::Never => {}
+            Maybe::When(rules) => {
+                conditions.extend(rules.into_iter().map(|rule| format!("not ({rule})")));
+            }
+        }
+    }
+    let allows: Vec<&Policy> = enforced()
+        .filter(|policy| policy.action == Action::Allow)
+        .collect();
+    let mut allowed = Vec::new();
+    let mut always = allows.is_empty();
+    for policy in allows {
+        match weigh(policy, &facts, http) {
+            Maybe::Always => always = true,
+            Maybe::Never => {}
+            Maybe::When(rules) => allowed.extend(rules),
+        }
+    }
+    if !always {
+        if allowed.is_empty() {
+            return Answer::Nothing("no ALLOW rule can match".to_owned());
+        }
+        conditions.push(allowed.join(" or "));
+    }
+    match conditions.is_empty() {
+        true => Answer::Everything,
+        false => Answer::Some(conditions),
+    }
+}
+
+/// Whether a policy matches, as far as it is known.
+enum Maybe {
+    Always,
+    Never,
+    /// If one of these holds.
+    When(Vec<String>),
+}
+
+fn weigh(policy: &Policy, facts: &Facts<'_>, http: bool) -> Maybe {
+    let mut when = Vec::new();
+    for rule in &policy.rules {
+        let Some(rule) = rule.answerable(&policy.action, http) else {
+            continue;
+        };
+        match open(&rule, facts) {
+            None => {}
+            Some(left) if left.is_empty() => return Maybe::Always,
+            Some(left) => when.push(left),
+        }
+    }
+    match when.is_empty() {
+        true => Maybe::Never,
+        false => Maybe::When(when),
+    }
+}
+
+/// What a rule still asks when it is known who calls which port: `None` never matches, nothing always does.
+fn open(rule: &Rule, facts: &Facts<'_>) -> Option<String> {
+    let left = |terms: &Vec<Term>| -> Option<Vec<String>> {
+        let known = |term: &&Term| is_known(&term.attribute);
+        let holds = terms
+            .iter()
+            .filter(known)
+            .all(|term| naive::holds(term, facts));
+        let unknown = terms.iter().filter(|term| !known(term));
+        holds.then(|| unknown.map(said).collect())
+    };
+    let part = |parts: &Vec<Vec<Term>>| -> Option<String> {
+        if parts.is_empty() {
+            return Some(String::new());
+        }
+        let open: Vec<Vec<String>> = parts.iter().filter_map(left).collect();
+        if open.iter().any(Vec::is_empty) {
+            return Some(String::new());
+        }
+        let alternatives: Vec<String> = open.iter().map(|terms| terms.join(" and ")).collect();
+        (!alternatives.is_empty()).then(|| alternatives.join(" or "))
+    };
+    let parts = [
+        part(&rule.from)?,
+        part(&rule.to)?,
+        left(&rule.when)?.join(" and "),
+    ];
+    let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    Some(parts.join(" and "))
+}

@@ -1,0 +1,196 @@
+//! `voile explain`: would this request be let in, and why. The folder is read as the control plane would read it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use voile_analysis::explain::{self, Explanation, Question};
+use voile_model::{Identity, Mesh, Namespace};
+
+/// What is asked.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Answers for every workload behind the service: whether it would let the request in, which policy and rule decide,\n\
+    with file and line, and what would have to be otherwise.\n\n\
+    Exit code: 0 allowed by all, 1 denied by any, 2 when the folder cannot be read or names are not known."
+)]
+pub(crate) struct Args {
+    /// Folders of YAML, taken together as one mesh
+    #[arg(required = true, value_name = "DIR")]
+    directories: Vec<PathBuf>,
+    /// Who calls: spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT, or NAMESPACE/SERVICE-ACCOUNT; plaintext if left out
+    #[arg(long, value_name = "IDENTITY")]
+    from: Option<String>,
+    /// What is called: SERVICE[:PORT], NAMESPACE/SERVICE[:PORT] or a host name
+    #[arg(long, value_name = "SERVICE:PORT")]
+    to: String,
+    /// The method
+    #[arg(long, default_value = "GET")]
+    method: String,
+    /// Path and query
+    #[arg(long, default_value = "/")]
+    path: String,
+    /// Host and port that the request names; the service's own name if left out
+    #[arg(long)]
+    host: Option<String>,
+    /// A header of the request
+    #[arg(long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// Address of the caller
+    #[arg(long, value_name = "ADDRESS")]
+    source_ip: Option<IpAddr>,
+    /// Server name of its TLS handshake
+    #[arg(long)]
+    sni: Option<String>,
+    /// How the answer is printed
+    #[arg(long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Output {
+    Text,
+    Json,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    match answer(&args) {
+        Ok(explanations) => {
+            let text = match args.output {
+                Output::Json => json(&explanations),
+                Output::Text => explanations.iter().map(text).collect(),
+            };
+            print!("{text}");
+            ExitCode::from(u8::from(explanations.iter().any(|one| !one.allowed)))
+        }
+        Err(why) => {
+            eprintln!("voile explain: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Reads folders as one mesh.
+pub(super) fn mesh(directories: &[PathBuf]) -> Result<Mesh, String> {
+    let mut files = Vec::new();
+    for directory in directories {
+        let read = voile_model::files::read_directory(directory);
+        files.extend(
+            read.map_err(|error| {
+                format!("cannot read the folder {}: {error}", directory.display())
+            })?,
+        );
+    }
+    let (mesh, problems) = voile_model::check(&files, None);
+    let errors = problems.iter().filter(|problem| problem.is_error()).count();
+    if errors > 0 {
+        eprintln!("the folder has {errors} errors: see voile analyze");
+    }
+    Ok(mesh)
+}
+
+fn identity(mesh: &Mesh, text: &str) -> Result<Identity, String> {
+    let whole = match text.split_once('/') {
+        Some((namespace, account)) if !text.starts_with("spiffe://") => {
+            format!(
+                "spiffe://{}/ns/{namespace}/sa/{account}",
+                mesh.config.trust_domain
+            )
+        }
+        _ => text.to_owned(),
+    };
+    whole.parse().map_err(|error| format!("--from: {error}"))
+}
+
+fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
+    let mesh = mesh(&args.directories)?;
+    let from = args
+        .from
+        .as_ref()
+        .map(|text| identity(&mesh, text))
+        .transpose()?;
+    let own = from
+        .as_ref()
+        .map_or_else(Namespace::default_namespace, |from| from.namespace.clone());
+    let (name, port) = match args.to.rsplit_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (&*args.to, None),
+    };
+    let service = explain::service_called(&mesh, name, &own)
+        .ok_or_else(|| format!("--to: there is no service `{name}`"))?;
+    let port = explain::port_called(service, port).ok_or_else(|| {
+        let ports: Vec<String> = service
+            .ports
+            .iter()
+            .map(|port| port.number.to_string())
+            .collect();
+        format!("--to: name a port of {}: {}", service.key, ports.join(", "))
+    })?;
+    let header = |text: &String| {
+        let (name, value) = text
+            .split_once(':')
+            .ok_or_else(|| format!("--header: `{text}` is not NAME: VALUE"))?;
+        Ok((name.trim().to_owned(), value.trim().to_owned()))
+    };
+    let headers = args
+        .headers
+        .iter()
+        .map(header)
+        .collect::<Result<Vec<_>, String>>()?;
+    let question = Question {
+        from: from.as_ref(),
+        source_ip: args.source_ip,
+        method: &args.method,
+        path: &args.path,
+        host: args.host.as_deref(),
+        headers: &headers,
+        server_name: args.sni.as_deref(),
+    };
+    let explanations = explain::explain(&mesh, service, port, &question);
+    match explanations.is_empty() {
+        true => Err(format!(
+            "no workload is behind port {} of {}",
+            port.number, service.key
+        )),
+        false => Ok(explanations),
+    }
+}
+
+fn text(one: &Explanation) -> String {
+    let verdict = if one.allowed { "ALLOWED" } else { "DENIED" };
+    let mut out = format!(
+        "{verdict} by {}, port {}: {}\n",
+        one.workload, one.port, one.decided.why
+    );
+    if let (Some(policy), Some(rule), Some(source)) =
+        (&one.decided.policy, one.decided.rule, &one.decided.source)
+    {
+        out += &format!("  AuthorizationPolicy {policy}, rule {rule}, in {source}\n");
+    }
+    for line in &one.otherwise {
+        out += &format!("  otherwise: {line}\n");
+    }
+    for line in &one.beside {
+        out += &format!("  beside: {line}\n");
+    }
+    out
+}
+
+fn json(all: &[Explanation]) -> String {
+    let one = |one: &Explanation| {
+        serde_json::json!({
+            "workload": one.workload,
+            "port": one.port.get(),
+            "allowed": one.allowed,
+            "why": one.decided.why,
+            "policy": one.decided.policy,
+            "rule": one.decided.rule,
+            "file": one.decided.source.as_ref().map(|source| source.file.to_string()),
+            "line": one.decided.source.as_ref().map(|source| source.line),
+            "otherwise": one.otherwise,
+            "beside": one.beside,
+        })
+    };
+    let all: Vec<_> = all.iter().map(one).collect();
+    format!("{:#}\n", serde_json::Value::Array(all))
+}

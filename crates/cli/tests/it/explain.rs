@@ -1,0 +1,234 @@
+//! `voile explain`, `voile who-can` and `voile generate policies`, from their command lines.
+
+use std::path::Path;
+
+use crate::mesh::Process;
+
+const MESH: &str = r#"apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {istio-injection: enabled}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}, {name: tcp-db, port: 81, targetPort: 9000}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {serviceAccountName: web, containers: [{name: app, image: none, command: [web], ports: [{containerPort: 8080}]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: shop}
+spec: {serviceAccountName: client, containers: [{name: app, image: none, command: [client]}]}
+"#;
+
+const POLICIES: &str = r#"apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: readers, namespace: shop}
+spec:
+  rules:
+  - from: [{source: {principals: ["cluster.local/ns/shop/sa/client"]}}]
+    to: [{operation: {methods: [GET], paths: ["/a*"]}}]
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: no-admin, namespace: shop}
+spec:
+  action: DENY
+  rules:
+  - to: [{operation: {paths: ["*/admin"], ports: ["8080"]}}]
+"#;
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("mesh.yaml"), MESH).expect("the mesh");
+    std::fs::write(folder.path().join("policies.yaml"), POLICIES).expect("the policies");
+    folder
+}
+
+fn voile(arguments: &[&str], folder: &Path) -> (Option<i32>, String) {
+    let output = Process::output(|voile| {
+        let folder = folder.to_string_lossy();
+        voile.args(arguments.iter().map(|word| word.replace("DIR", &folder)));
+    });
+    let said = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+#[test]
+fn explain_names_the_rule_that_decides_and_what_would_have_to_be_otherwise() {
+    let folder = folder();
+    let ask = |more: &[&str]| {
+        let mut words = vec!["explain", "DIR", "--to", "web.shop:80"];
+        words.extend(more);
+        voile(&words, folder.path())
+    };
+    let client = ["--from", "spiffe://cluster.local/ns/shop/sa/client"];
+    let (code, said) = ask(&[client[0], client[1], "--path", "/a/b"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.starts_with("ALLOWED by Deployment shop/web, port 8080"),
+        "{said}"
+    );
+    assert!(
+        said.contains("AuthorizationPolicy shop/readers, rule 0"),
+        "{said}"
+    );
+    assert!(said.contains("policies.yaml:6:"), "{said}");
+
+    let (code, said) = ask(&[client[0], client[1], "--path", "/a/x/../admin"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("DENIED") && said.contains("shop/no-admin, rule 0"),
+        "{said}"
+    );
+    assert!(
+        said.contains("it denies while") && said.contains("request.path is one of */admin"),
+        "{said}"
+    );
+
+    let (code, said) = ask(&["--from", "shop/other", "--method", "POST", "--path", "/a"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("none of their rules matches"), "{said}");
+    assert!(
+        said.contains("source.principal is one of cluster.local/ns/shop/sa/client"),
+        "{said}"
+    );
+    assert!(said.contains("request.method is one of GET"), "{said}");
+
+    let (code, said) = ask(&["--output", "json"]);
+    assert_eq!(code, Some(1), "{said}");
+    let read: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(read[0]["allowed"], false, "{said}");
+
+    let (code, said) = voile(&["explain", "DIR", "--to", "nobody:80"], folder.path());
+    assert_eq!(code, Some(2), "{said}");
+}
+
+#[test]
+fn who_can_tells_what_each_caller_may() {
+    let folder = folder();
+    let (code, said) = voile(
+        &["who-can", "DIR", "web", "--namespace", "shop"],
+        folder.path(),
+    );
+    assert_eq!(code, Some(0), "{said}");
+    let line = |caller: &str, port: &str| {
+        let fits = |line: &&str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.first() == Some(&caller) && words.get(3) == Some(&port)
+        };
+        said.lines()
+            .find(fits)
+            .unwrap_or_else(|| panic!("no line of {caller} and {port}: {said}"))
+    };
+    let client = line("spiffe://cluster.local/ns/shop/sa/client", "80");
+    assert!(
+        client.contains("if not (request.path is one of */admin)"),
+        "{client}"
+    );
+    assert!(
+        client.contains("request.method is one of GET and request.path is one of /a*"),
+        "{client}"
+    );
+    for (caller, port) in [
+        ("plaintext", "80"),
+        ("spiffe://cluster.local/ns/shop/sa/web", "80"),
+    ] {
+        assert!(line(caller, port).contains("nothing"), "{said}");
+    }
+    // HTTP's words allow nothing on an opaque port.
+    assert!(
+        line("spiffe://cluster.local/ns/shop/sa/client", "81").contains("nothing"),
+        "{said}"
+    );
+    let (_, json) = voile(
+        &["who-can", "DIR", "shop/web", "--output", "json"],
+        folder.path(),
+    );
+    let read: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert!(
+        read.as_array().is_some_and(|rows| rows.len() == 6),
+        "{json}"
+    );
+}
+
+#[test]
+fn generated_policies_are_right_the_same_for_a_seed_and_hit_where_they_are_told() {
+    let folder = folder();
+    std::fs::remove_file(folder.path().join("policies.yaml")).expect("removed");
+    let kinds = [
+        "paths",
+        "source-ips",
+        "namespaces",
+        "principals",
+        "request-principals",
+        "headers",
+        "mixed",
+    ];
+    for kind in kinds {
+        let words = [
+            "generate",
+            "policies",
+            "--kind",
+            kind,
+            "--rules",
+            "50",
+            "--policies",
+            "7",
+            "--namespace",
+            "shop",
+            "--selector",
+            "app=web",
+            "--peer-authentications",
+            "2",
+            "--seed",
+            "9",
+        ];
+        let (code, made) = voile(&words, folder.path());
+        assert_eq!(code, Some(0), "{made}");
+        assert_eq!(voile(&words, folder.path()).1, made, "{kind}");
+        std::fs::write(folder.path().join("generated.yaml"), &made).expect("written");
+        let (code, said) = voile(&["analyze", "DIR"], folder.path());
+        assert_eq!(code, Some(0), "{kind}: {said}");
+        let rules = made
+            .lines()
+            .filter(|line| line.starts_with("  - {"))
+            .count();
+        assert_eq!(
+            (rules, made.matches("kind: AuthorizationPolicy").count()),
+            (50, 7),
+            "{kind}"
+        );
+    }
+    for (hit, allowed) in [("first", 0), ("last", 0), ("17", 0), ("miss", 1)] {
+        let words = [
+            "generate",
+            "policies",
+            "--rules",
+            "50",
+            "--policies",
+            "5",
+            "--namespace",
+            "shop",
+            "--hit",
+            hit,
+        ];
+        let (_, made) = voile(&words, folder.path());
+        std::fs::write(folder.path().join("generated.yaml"), &made).expect("written");
+        let (code, said) = voile(
+            &["explain", "DIR", "--to", "shop/web:80", "--path", "/"],
+            folder.path(),
+        );
+        assert_eq!(code, Some(allowed), "{hit}: {said}");
+    }
+}
