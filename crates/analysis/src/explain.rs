@@ -79,7 +79,7 @@ pub fn service_called<'a>(mesh: &'a Mesh, name: &str, own: &Namespace) -> Option
     let fits = |service: &&Arc<Service>| {
         let host = service.key.hostname.as_str();
         let own_name = format!("{}.{}", service.name, service.key.namespace);
-        let named = match namespace {
+        match namespace {
             Some(namespace) => {
                 service.key.namespace.as_str() == namespace
                     && (host == name || *service.name == *name)
@@ -88,8 +88,7 @@ pub fn service_called<'a>(mesh: &'a Mesh, name: &str, own: &Namespace) -> Option
                 let short = service.key.namespace == *own && *service.name == *name;
                 host == name || short || own_name == name || format!("{own_name}.svc") == name
             }
-        };
-        named
+        }
     };
     mesh.services.values().find(fits)
 }
