@@ -124,9 +124,7 @@ fn http_matches(attribute: &Attribute, pattern: &Pattern, http: &Http<'_>) -> bo
         (Attribute::Path, Pattern::Template(template)) => {
             template.matches(without_query(http.path))
         }
-        (Attribute::RequestHeader(name), Pattern::Text(text)) => {
-            header(name, http).is_some_and(|value| text_or_present(text, &value))
-        }
+        (Attribute::RequestHeader(name), Pattern::Text(text)) => header(name, text, http),
         (Attribute::RequestPrincipal, Pattern::RequestPrincipal(principal)) => {
             request_principal(principal, http)
         }
@@ -149,27 +147,24 @@ fn text_or_present(text: &Text, value: &[u8]) -> bool {
     *text == Text::Present || text.matches(value)
 }
 
-/// A header's value: several lines are joined by commas. The pseudo-headers are headers too, and `Host` is `:authority`.
-fn header(name: &str, http: &Http<'_>) -> Option<Vec<u8>> {
+/// Whether one of a header's lines matches: each is compared by itself, as a stock Envoy 1.40 does, never joined. The
+/// pseudo-headers are headers too, and `Host` is `:authority`.
+fn header(name: &str, text: &Text, http: &Http<'_>) -> bool {
     match name {
-        ":authority" | "host" => return http.authority.map(<[u8]>::to_vec),
-        ":method" => return Some(http.method.to_vec()),
-        ":path" => return Some(http.path.to_vec()),
+        ":authority" | "host" => {
+            return http
+                .authority
+                .is_some_and(|host| text_or_present(text, host));
+        }
+        ":method" => return text_or_present(text, http.method),
+        ":path" => return text_or_present(text, http.path),
         _ => {}
     }
-    let mut joined: Option<Vec<u8>> = None;
+    let mut found = false;
     http.headers.each(&mut |line, value| {
-        if line.eq_ignore_ascii_case(name.as_bytes()) {
-            match &mut joined {
-                Some(joined) => {
-                    joined.push(b',');
-                    joined.extend_from_slice(value);
-                }
-                None => joined = Some(value.to_vec()),
-            }
-        }
+        found |= line.eq_ignore_ascii_case(name.as_bytes()) && text_or_present(text, value);
     });
-    joined
+    found
 }
 
 fn request_principal(principal: &RequestPrincipal, http: &Http<'_>) -> bool {

@@ -19,13 +19,13 @@ pub(super) const ISSUERS: &[&str] = &[
 pub(super) const SUBJECTS: &[&str] = &["user", "user-2", "admin", "*", ""];
 pub(super) const CLAIM_VALUES: &[&str] = &["admin", "user", "users", "", "two\nlines"];
 pub(super) const V4: &[&str] = &[
-    "10.0.0.1",
-    "10.0.0.2",
-    "10.0.1.1",
-    "10.9.0.1",
-    "192.168.0.1",
+    "127.0.0.1",
+    "127.0.0.2",
+    "127.0.1.1",
+    "127.9.0.1",
+    "127.200.0.1",
 ];
-pub(super) const V6: &[&str] = &["::1", "fd00::1", "fd00::1:2", "::ffff:10.0.0.1"];
+pub(super) const V6: &[&str] = &["::1", "fd00::1", "fd00::1:2", "::ffff:127.0.0.1"];
 const SEGMENTS: &[&str] = &[
     "a",
     "b",

@@ -28,21 +28,6 @@ pub(super) struct Uses {
     pub(super) token: bool,
 }
 
-enum HeaderValue<'a> {
-    One(&'a [u8]),
-    /// Several lines.
-    Joined(Vec<u8>),
-}
-
-impl HeaderValue<'_> {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::One(bytes) => bytes,
-            Self::Joined(bytes) => bytes,
-        }
-    }
-}
-
 /// A reading of the namespace: where it lies in the principal.
 struct Reading {
     start: u32,
@@ -60,7 +45,8 @@ pub(super) struct Prepared<'a> {
     sni: Bytes,
     port: [u8; 2],
     path: Option<&'a [u8]>,
-    headers: SmallVec<[(u16, HeaderValue<'a>); NAMED]>,
+    /// Each line by itself.
+    headers: SmallVec<[(u16, &'a [u8]); NAMED]>,
     claims: SmallVec<[(u16, &'a Value); NAMED]>,
     pub(super) issuer: Option<&'a [u8]>,
     pub(super) subject: Option<&'a [u8]>,
@@ -170,29 +156,27 @@ impl<'a> Prepared<'a> {
         ];
         for (name, value) in pseudo {
             if let (Some(number), Some(value)) = (store.header_number(name), value) {
-                self.headers.push((number, HeaderValue::One(value)));
+                self.headers.push((number, value));
             }
         }
         http.headers.each(&mut |name, value| {
             if name.eq_ignore_ascii_case(b"host") || name.first() == Some(&b':') {
                 return;
             }
-            let Some(number) = store.header_number(name) else {
-                return;
-            };
-            match self.headers.iter_mut().find(|known| known.0 == number) {
-                None => self.headers.push((number, HeaderValue::One(value))),
-                Some((_, known)) => {
-                    let joined = [known.bytes(), value].join(&b',');
-                    *known = HeaderValue::Joined(joined);
-                }
+            if let Some(number) = store.header_number(name) {
+                self.headers.push((number, value));
             }
         });
     }
 
     /// The headers and claims it has that some rule asks for.
     pub(super) fn named(&self) -> impl Iterator<Item = Dim> {
-        let headers = self.headers.iter().map(|(number, _)| Dim::header(*number));
+        let lines = self.headers.iter().enumerate();
+        let first = lines.filter(|(at, (number, _))| {
+            let before = &self.headers[..*at];
+            before.iter().all(|(known, _)| known != number)
+        });
+        let headers = first.map(|(_, (number, _))| Dim::header(*number));
         headers.chain(self.claims.iter().map(|(number, _)| Dim::claim(*number)))
     }
 
@@ -212,7 +196,7 @@ impl<'a> Prepared<'a> {
         readings.map(|reading| &self.principal[reading.start as usize..reading.end as usize])
     }
 
-    /// The one text an attribute stands for.
+    /// The one text a fixed attribute stands for.
     pub(super) fn text(&self, dim: Dim) -> Option<&[u8]> {
         let of_peer = |start: usize, end: usize| {
             let some = !self.principal.is_empty();
@@ -230,24 +214,22 @@ impl<'a> Prepared<'a> {
             Dim::ISSUER => self.issuer,
             Dim::SUBJECT => self.subject,
             Dim::ISSUER_SUBJECT => self.pair.as_deref(),
-            _ => match dim.kind() {
-                DimKind::Header(number) => {
-                    let mut headers = self.headers.iter();
-                    let found = headers.find(|known| known.0 == number)?;
-                    Some(found.1.bytes())
-                }
-                DimKind::Fixed | DimKind::Claim(_) => None,
-            },
+            _ => None,
         }
     }
 
-    /// Every text an attribute stands for: a claim may be a list, a namespace has several readings.
+    /// Every text an attribute stands for: a claim may be a list, a header several lines, a namespace has several readings.
     pub(super) fn each_text(&self, dim: Dim, found: &mut impl FnMut(&[u8])) {
         if dim == Dim::NAMESPACE {
             return self.namespaces().for_each(found);
         }
-        let DimKind::Claim(number) = dim.kind() else {
-            return self.text(dim).into_iter().for_each(found);
+        let number = match dim.kind() {
+            DimKind::Fixed => return self.text(dim).into_iter().for_each(found),
+            DimKind::Header(number) => {
+                let lines = self.headers.iter().filter(|known| known.0 == number);
+                return lines.for_each(|(_, value)| found(value));
+            }
+            DimKind::Claim(number) => number,
         };
         let mut claims = self.claims.iter();
         let value = claims.find(|known| known.0 == number).map(|known| known.1);

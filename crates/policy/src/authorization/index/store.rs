@@ -8,7 +8,7 @@
 use super::addresses::AddressTable;
 use super::claims::ClaimNames;
 use super::prepared::{Prepared, Uses};
-use super::rules::{Alternatives, Dim, DimKind, Matcher, NONE, Rule, Set, Span, Term};
+use super::rules::{Alternatives, Dim, Matcher, NONE, Rule, Set, Span, Term};
 use super::table::{NOTHING, Slots, TextTable};
 use super::templates::TemplateTable;
 use super::texts::Texts;
@@ -98,7 +98,7 @@ impl Table {
         if dim == Dim::NAMESPACE {
             return self.namespaces(store, facts, found);
         }
-        if let DimKind::Claim(_) = dim.kind() {
+        if !dim.is_fixed() {
             return facts.each_text(dim, &mut |text| self.text(store, text, found));
         }
         if let Some(text) = facts.text(dim) {

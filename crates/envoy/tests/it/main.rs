@@ -1,0 +1,5 @@
+//! The translation, value by value, and the comparison of our engine with a stock Envoy that runs it.
+
+mod differential;
+mod stock;
+mod translation;
