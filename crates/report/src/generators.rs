@@ -212,9 +212,9 @@ impl Generators {
     /// Its plots: what is compared in each scene, and what a request costs.
     #[must_use]
     pub fn sections(&self) -> Vec<Section> {
-        let drawn = |kind: &str, figure_of: &dyn Fn(&Scene) -> String| -> Vec<Plot> {
+        let drawn = |kind: &str, figure_of: &dyn Fn(&Scene) -> Option<String>| -> Vec<Plot> {
             let scenes = self.scenes.iter().filter_map(|scene| {
-                let figure = figure_of(scene);
+                let figure = figure_of(scene)?;
                 let (show, what) = shown(&figure);
                 let others = scene.bounds.iter().map(|bound| bound.of.as_str());
                 let rows = std::iter::once("voile")
@@ -251,14 +251,14 @@ impl Generators {
             section(
                 "Beside each other",
                 "Medians over rounds with 95 % intervals.",
-                drawn("scene", &|scene| scene.figure.clone()),
+                drawn("scene", &|scene| Some(scene.figure.clone())),
             ),
             section(
                 "What a request costs",
                 "CPU of the generator's process for a request, its system calls included.",
                 drawn("cpu", &|scene| {
                     let most = scene.figure.starts_with("requests_per_");
-                    if most { "cpu_us" } else { "none" }.to_owned()
+                    most.then(|| "cpu_us".to_owned())
                 }),
             ),
         ])

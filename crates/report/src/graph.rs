@@ -286,7 +286,7 @@ impl GraphRecord {
             cores(each.median * CLAIMED_RATE / 1e6),
             self.in_mesh(&memory)
                 .map_or_else(String::new, |memory| format!(
-                    ", its {CLAIMED_SIDECARS:.0} of them {:.1} GiB of memory",
+                    ", and its {CLAIMED_SIDECARS:.0} sidecars {:.1} GiB of memory",
                     memory.median * CLAIMED_SIDECARS / f64::from(1 << 30)
                 ))
         );
