@@ -116,6 +116,59 @@ fn found(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
+/// Turns what the client calls to the server without a sidecar, so that neither sidecar sees it and every answer is good.
+const BYPASS: &str = r#"
+client=${VOILE_LAB_PIDS#*client-sidecar=}
+client=${client%%[ ,]*}
+nsenter -t "$client" -n nft insert rule ip voile output ip daddr 10.211.0.1 tcp dport 8081 dnat to 10.210.2.2:8080
+"#;
+
+#[test]
+fn sidecars_that_are_bypassed_between_namespaces_are_found_though_every_answer_is_good() {
+    if let Some(missing) = ["nsenter", "nft"].iter().find(|name| !found(name)) {
+        eprintln!("skipped: needs {missing}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, file) = (folder.path().join("out"), folder.path().join("small.toml"));
+    let hook = format!("[hooks.bypass]\nbefore = [\"sh\", \"-c\", '''{BYPASS}''']\n[validity]");
+    let text = changed(&[
+        IN_NAMESPACES[0],
+        ("\"baseline\", \"relay\"", "\"voile\""),
+        ("modes = [\"baseline\", \"both\"]", "modes = [\"both\"]"),
+        ("response_sizes = [64, 4096]", "hooks = [\"bypass\"]"),
+        ("[validity]", &hook),
+    ]);
+    std::fs::write(&file, text).expect("written");
+    let ran = Process::output(|voile| {
+        voile
+            .args(["bench", "run", "--smoke", "--rounds", "2"])
+            .arg(&file)
+            .arg("--out")
+            .arg(&out)
+            .env("TMPDIR", folder.path());
+    });
+    let said = String::from_utf8_lossy(&ran.stderr);
+    if ["needs root", "nftables"]
+        .iter()
+        .any(|words| said.contains(words))
+    {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    let record = record(&out);
+    let runs = record["runs"].as_array().expect("runs");
+    assert!(runs.len() >= 2, "{said}");
+    for run in runs {
+        let reasons = run["invalid_reasons"].to_string();
+        for sidecar in ["client-sidecar", "server-sidecar"] {
+            let words = format!("the {sidecar} counted 0 good answers");
+            assert!(reasons.contains(&words), "{run}");
+        }
+        assert_eq!((&run["valid"], &run["errors"]), (&false.into(), &0.into()));
+    }
+}
+
 /// Control groups of labs whose process is gone.
 fn groups_of(folders: &[&str]) -> Vec<String> {
     let entries = folders
