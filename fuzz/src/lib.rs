@@ -1,6 +1,7 @@
 //! What must hold for any bytes that a stranger may send, as functions that panic when it does not. A fuzzer looks for
 //! inputs (`drivers/`), and every input worth keeping is replayed by an ordinary test (`corpus/`).
 
+mod authorization;
 mod chunked;
 mod detection;
 mod dns;
@@ -35,6 +36,8 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("certificate", identity::certificate),
     ("certificate_request", identity::request),
     ("token", identity::token),
+    ("authorization_path", authorization::path),
+    ("authorization_decision", authorization::decision),
 ];
 
 /// The property of that name.
