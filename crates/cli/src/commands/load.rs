@@ -581,6 +581,9 @@ fn judge(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
     Ok(())
 }
 
+/// Instants are rounded: the request after the last must not be due before the end. A tenth of the shortest period.
+const ROUNDING: Duration = Duration::from_nanos(10);
+
 /// How many requests end the run.
 fn count(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
     let Some(requests) = args.requests else {
@@ -603,6 +606,7 @@ fn count(args: &Args, options: &mut LoadOptions) -> Result<(), String> {
     let seconds = requests as f64 / options.rate;
     options.duration = Duration::try_from_secs_f64(seconds)
         .ok()
+        .map(|duration| duration.saturating_sub(ROUNDING))
         .filter(|duration| !duration.is_zero() && *duration < UNTIL_STOPPED)
         .ok_or_else(|| format!("requests {requests}: that many take {seconds:.1} s"))?;
     Ok(())

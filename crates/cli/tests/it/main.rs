@@ -22,6 +22,7 @@ mod leaks;
 mod liars;
 mod lifecycle;
 mod listeners;
+mod load_command;
 mod mesh;
 mod names;
 mod overload;

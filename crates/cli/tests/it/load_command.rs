@@ -1,0 +1,139 @@
+//! `voile load` and `voile echo` as a user meets them: words that are wrong, a run that is ended early, a result that cannot be
+//! written, and what comes out on which stream.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn voile() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_voile"))
+}
+
+/// A server that ends with the test, and its address.
+struct Server(Child, String);
+
+impl Server {
+    fn start() -> Self {
+        let mut child = voile()
+            .args(["echo", "--listen", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let told = BufReader::new(child.stderr.take().expect("piped"));
+        let line = told.lines().next().expect("a line").expect("readable");
+        let address = line.rsplit(' ').next().expect("an address").to_owned();
+        Self(child, address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn load(arguments: &[&str]) -> Output {
+    let mut command = voile();
+    command.arg("load").args(arguments);
+    command.output().expect("it runs")
+}
+
+#[test]
+fn what_is_wrong_with_the_words_of_a_load_is_said_before_anything_is_sent() {
+    let url = "http://127.0.0.1:1/";
+    for (arguments, wanted) in [
+        (&["ftp://a/"][..], "scheme `ftp`"),
+        (&["udp://127.0.0.1"], "a port is missing"),
+        (&["tcp://127.0.0.1:1/x"], "a path has no meaning"),
+        (&["udp://127.0.0.1:1", "--payload-size", "65508"], "65507"),
+        (&[url, "--resolve", "there"], "ip4 or ip6"),
+        (&["http://localhost.invalid/"], "cannot resolve"),
+        (&[url, "--rate", "100.."], "`100..` is no rate"),
+        (&[url, "--rate", "-5"], "`-5` is no rate"),
+        (
+            &[url, "--duration", "0", "--rate", "1..9"],
+            "needs a duration",
+        ),
+        (&[url, "--requests", "0"], "at least 1"),
+        (&[url, "--requests", "9", "--duration", "1s"], "--duration"),
+        (&[url, "--requests", "9", "--arrival", "poisson"], "chance"),
+        (&[url, "--abort", "status=many"], "status=503"),
+        (&[url, "--abort", "p99<1s"], "p99>5ms"),
+        (&[url, "--replay", "/nowhere"], "/nowhere"),
+        (&[url, "--replay-requests"], "--replay"),
+        (&[url, "--out", "/nowhere/result"], "write /nowhere/result"),
+        (&[url, "--protocol", "http1.0", "--streams", "2"], "streams"),
+        (
+            &[url, "--find-capacity", "p99<1s", "--duration", "0"],
+            "a probe must end",
+        ),
+    ] {
+        let told = load(arguments);
+        let why = String::from_utf8_lossy(&told.stderr);
+        assert_eq!(told.status.code(), Some(2), "{arguments:?}: {why}");
+        assert!(why.contains(wanted), "{arguments:?}: {why}");
+        assert!(told.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_load_that_is_ended_early_tells_what_it_has() {
+    let server = Server::start();
+    for (duration, planned) in [("1h", true), ("0", false)] {
+        let url = format!("http://{}/?size=10", server.1);
+        let mut run = voile()
+            .args(["load", &url, "--rate", "50", "--duration", duration])
+            .args(["--json", "--progress"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(run.stderr.take().expect("piped")).lines();
+        // The line of its first second: it is under way.
+        lines.next().expect("a line").expect("readable");
+        let pid = rustix::process::Pid::from_child(&run);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
+        lines.for_each(drop);
+        let told = run.wait_with_output().expect("it ends");
+        let json: Value = serde_json::from_slice(&told.stdout).expect("whole JSON");
+        assert_eq!(json["interrupted"], planned, "{duration}");
+        assert!(json["ok"].as_u64() > Some(0), "{duration}");
+        assert_eq!(json["latency_us"]["count"], json["scheduled"], "{duration}");
+        assert_eq!(told.status.success(), json["valid"] == true, "{duration}");
+    }
+}
+
+#[test]
+fn so_many_requests_are_sent_and_the_result_is_where_it_was_asked_for() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("result.json");
+    let url = format!("http://{}/?size=10", server.1);
+    let path = file.display().to_string();
+    for (words, format) in [
+        (&["load", "--rate=0", "--requests=37", "--json"][..], "ok"),
+        (&["load", "--rate=370", "--requests=37", "--json"], "ok"),
+        (&["fortio", "load", "-qps=0", "-n=37", "-json"], "RetCodes"),
+    ] {
+        let mut command = voile();
+        command.args(words);
+        if words[0] == "fortio" {
+            command.args([&path, &url]);
+        } else {
+            command.args([&url, "--out", &path]);
+        }
+        let told = command.output().expect("it runs");
+        assert!(told.stdout.is_empty(), "{words:?}");
+        let json = std::fs::read(&file).expect("written");
+        let json: Value = serde_json::from_slice(&json).expect("JSON");
+        let count = if format == "ok" {
+            &json["ok"]
+        } else {
+            &json["RetCodes"]["200"]
+        };
+        assert_eq!(*count, 37, "{words:?}: {json}");
+        std::fs::remove_file(&file).expect("it was there");
+    }
+}
