@@ -70,6 +70,22 @@ impl Authorization {
         }))
     }
 
+    /// The policies of a YAML text, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_yaml(text: &str) -> Self {
+        let (mesh, problems) =
+            voile_model::check(&[voile_model::SourceFile::new("policies.yaml", text)], None);
+        let wrong = problems.iter().any(voile_model::Diagnostic::is_error);
+        assert!(!wrong, "{problems:?}");
+        let policies = mesh.authorization_policies.values();
+        let policies: Vec<Policy> = policies.map(|one| read(one).expect("checked")).collect();
+        Self(Arc::new(Compiled {
+            engine: Engine::new(&policies),
+            normalization: PathNormalization::Base,
+            trusted_proxies: 0,
+        }))
+    }
+
     /// What the policies say.
     pub(crate) fn decide(&self, facts: &Facts<'_>) -> Outcome {
         self.0.engine.decide(facts)

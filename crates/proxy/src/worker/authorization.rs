@@ -19,8 +19,8 @@ use crate::http::{DENIED, Head};
 /// Leave to forward, as of one moment.
 #[derive(Debug)]
 pub(crate) struct Leave {
-    /// What peer authentication said.
-    _permit: Rc<Permit>,
+    /// What peer authentication said, where requests share it.
+    _permit: Option<Rc<Permit>>,
     /// When it was last judged.
     judgement: Cell<u32>,
 }
@@ -69,7 +69,7 @@ impl Counters {
 }
 
 impl Leave {
-    fn new(worker: &Worker, permit: Rc<Permit>) -> Self {
+    fn new(worker: &Worker, permit: Option<Rc<Permit>>) -> Self {
         Self {
             _permit: permit,
             judgement: Cell::new(worker.judgement.get()),
@@ -111,15 +111,15 @@ impl Leave {
     }
 }
 
-/// Judges an opaque connection that was admitted.
+/// Judges an opaque connection that was admitted: the permit is used up here, for connections are many and long.
 pub(crate) fn connection(
     worker: &Worker,
     slot: &InboundSlot,
     caller: &Caller,
-    permit: Permit,
+    _: Permit,
 ) -> Result<Leave, Denied> {
     judge_connection(worker, slot, caller)?;
-    Ok(Leave::new(worker, Rc::new(permit)))
+    Ok(Leave::new(worker, None))
 }
 
 /// Leave for an opaque connection that may turn out to be something else; nothing is counted.
@@ -127,7 +127,7 @@ pub(crate) fn rehearse(
     worker: &Worker,
     slot: &InboundSlot,
     caller: &Caller,
-    permit: Permit,
+    _: Permit,
 ) -> Option<Leave> {
     let policies = worker.authorization.borrow();
     let allowed = policies.as_ref().is_none_or(|policies| {
@@ -135,7 +135,7 @@ pub(crate) fn rehearse(
         let facts = facts(caller, bind, caller.remote.ip(), None);
         matches!(policies.decide(&facts).verdict, Verdict::Allowed(_))
     });
-    allowed.then(|| Leave::new(worker, Rc::new(permit)))
+    allowed.then(|| Leave::new(worker, None))
 }
 
 fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &Caller) -> Result<(), Denied> {
@@ -158,7 +158,7 @@ pub(crate) fn request(
     permit: Rc<Permit>,
 ) -> Result<(Leave, Option<Box<str>>), Denied> {
     let path = judge_request(worker, slot, caller, head)?;
-    Ok((Leave::new(worker, permit), path))
+    Ok((Leave::new(worker, Some(permit)), path))
 }
 
 /// Leave was taken back from a request.
@@ -228,7 +228,7 @@ fn facts<'a>(
         source_ip: caller.remote.ip(),
         remote_ip,
         destination,
-        sni: caller.server_name.as_deref(),
+        sni: caller.server_name.as_ref().map(|name| &*name.0),
         http,
     }
 }

@@ -59,8 +59,12 @@ pub(crate) struct Caller {
     pub(crate) suite: Option<CipherSuite>,
     pub(crate) remote: SocketAddr,
     /// SNI.
-    pub(crate) server_name: Option<Box<str>>,
+    pub(crate) server_name: Option<Box<ServerName>>,
 }
+
+/// The name that a TLS client asked for; behind a thin pointer, since few policies ask for it.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerName(pub(crate) Box<str>);
 
 impl Caller {
     /// As logs tell of it.
@@ -227,7 +231,8 @@ async fn identify(
         // TLS that is not ours belongs to the application, whatever the port says.
         Detected::Tls(hello) => {
             let mut opaque = plaintext(io, remote, Kind::Opaque);
-            opaque.caller.server_name = hello.server_name.map(Into::into);
+            let name = hello.server_name.map(Into::into);
+            opaque.caller.server_name = name.map(|name| Box::new(ServerName(name)));
             opaque
         }
         Detected::Http1 if protocol == Protocol::Auto => plaintext(io, remote, Kind::Http),
@@ -360,7 +365,8 @@ async fn terminate(
         (Inner::Opaque, _) => Kind::Opaque,
     };
     let suite = stream.cipher_suite();
-    let server_name = stream.server_name().map(Into::into);
+    let server_name = stream.server_name();
+    let server_name = server_name.map(|name| Box::new(ServerName(name.into())));
     Some(Identified {
         stream,
         caller: Caller {
