@@ -1,6 +1,6 @@
 //! The index says what the naive evaluator says, for any policies and any request: verdict, rule, audit and dry run.
 
-use voile_policy::authorization::{Action, Engine, Policy, PolicyName, Verdict, naive};
+use voile_policy::authorization::{Action, Engine, Policy, PolicyName, Rule, Verdict, naive};
 use voile_testkit::authorization::{Random, Scope, policies, request, rule};
 
 /// Sets of policies, and requests tried on each; `VOILE_CASES` multiplies the sets.
@@ -131,4 +131,42 @@ fn another_allow_rule_never_takes_and_another_deny_never_gives() {
         }
     }
     assert!(changed.iter().all(|count| *count > 20), "{changed:?}");
+}
+
+/// A rule that only excludes: every value of some random rules, as an excluded one.
+fn excluding(random: &mut Random) -> Rule {
+    let mut when = Vec::new();
+    for _ in 0..=random.below(2) {
+        let drawn = rule(random, Scope::ALL);
+        for term in drawn.terms() {
+            let mut term = term.clone();
+            term.none.append(&mut term.any);
+            when.push(term);
+        }
+    }
+    Rule {
+        when,
+        ..Rule::default()
+    }
+}
+
+#[test]
+fn rules_that_only_exclude_are_decided_as_the_naive_evaluator_does() {
+    for seed in 0..sets() / 25 {
+        let mut random = Random::new(seed + 3_000_000);
+        let rules = (0..20 + random.below(300)).map(|_| excluding(&mut random));
+        // One that excludes nothing would let everything pass.
+        let rules = rules.filter(|rule| !rule.when.is_empty()).collect();
+        let policy = Policy {
+            name: PolicyName {
+                namespace: "shop".into(),
+                name: "p".into(),
+            },
+            origin: None,
+            action: Action::Allow,
+            dry_run: false,
+            rules,
+        };
+        agrees(seed, &[policy], &mut random);
+    }
 }
