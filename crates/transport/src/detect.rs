@@ -30,9 +30,12 @@ pub enum Detected {
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// With these in front of a path nothing but HTTP is meant, so the rest of the line need not be waited for.
-const METHODS: [&[u8]; 9] = [
-    b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"CONNECT", b"TRACE",
+const METHODS: [&[u8]; 8] = [
+    b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE",
 ];
+
+/// What follows is for a forward proxy to grant, and then no HTTP: to whoever carries it both are bytes.
+const TUNNEL: &[u8] = b"CONNECT";
 
 /// Longest method of our own making that is still taken for one (the registry's longest has 17 letters).
 const MAX_METHOD: usize = 24;
@@ -85,14 +88,15 @@ fn request_line(bytes: &[u8]) -> Option<Detected> {
     if *after != b' ' {
         return Some(Detected::Opaque);
     }
+    if &bytes[..method] == TUNNEL {
+        return Some(Detected::Opaque);
+    }
     let target = &bytes[method + 1..];
     let known = METHODS.contains(&&bytes[..method]);
     match target.first() {
         None => return None,
         Some(b' ') => return Some(Detected::Opaque),
-        Some(first) if known && (*first == b'/' || &bytes[..method] == b"CONNECT") => {
-            return Some(Detected::Http1);
-        }
+        Some(b'/') if known => return Some(Detected::Http1),
         Some(_) => {}
     }
     let Some(end) = target.iter().position(|b| !(0x21..=0x7e).contains(b)) else {
