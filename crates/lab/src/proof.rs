@@ -83,7 +83,10 @@ pub(crate) fn prove(
             claim: "a capture on each hop shows the requests, encrypted where they should be"
                 .to_owned(),
             verdict: Verdict::NotProven,
-            evidence: format!("needs CAP_NET_RAW, at the agent's too: {why}"),
+            evidence: match lab.far {
+                Some(_) => format!("needs CAP_NET_RAW, at the agent's too: {why}"),
+                None => format!("needs CAP_NET_RAW: {why}"),
+            },
         }),
     }
     checks.extend(features_on(lab, contestant, way, recorded, expected));

@@ -253,6 +253,50 @@ fn a_near_end_that_is_killed_leaves_nothing_at_the_agents_and_the_next_is_served
     assert_eq!(process.wait().code(), Some(0), "{}", process.log());
 }
 
+#[test]
+fn a_sidecar_that_dies_at_the_agents_is_named_and_the_rest_is_measured() {
+    let agent = Agent::start("127.0.0.1:0");
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let mut bench = Process::start("bench", |voile| {
+        let words = ["bench", "quick", "--only", "relay", "--rounds", "2"];
+        let words = voile.args(words).args(["--slice", "300ms"]);
+        words.arg(agent.option()).arg("--out").arg(&out);
+    });
+    wait_until("it measures", || bench.log().contains("slice 2/"));
+    let mut killed = 0;
+    for pid in children(agent.process.pid()) {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&words).contains("\0relay\0") {
+            let pid = rustix::process::Pid::from_raw(pid.cast_signed()).expect("a process");
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+            killed += 1;
+        }
+    }
+    assert_eq!(killed, 2, "one before each of the server's ports");
+    bench.wait();
+    let record = record(&out);
+    let runs = record["runs"].as_array().expect("runs");
+    let reasons: String = runs
+        .iter()
+        .map(|run| run["invalid_reasons"].to_string())
+        .collect();
+    assert!(
+        reasons.contains("relay-server was ended by signal 9"),
+        "{reasons}"
+    );
+    let last = runs
+        .iter()
+        .rev()
+        .find(|run| run["contestant"] == "baseline");
+    assert!(
+        last.is_some_and(|run| run["requests"].as_u64() > Some(0)),
+        "{}",
+        bench.log()
+    );
+    assert_eq!(record["experiment"]["interrupted"], false);
+}
+
 /// A run of a few seconds with these options.
 fn bench_with(options: &[&str], out: &Path) -> Output {
     Process::output(|voile| {

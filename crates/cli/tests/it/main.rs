@@ -34,5 +34,6 @@ mod telemetry;
 mod tidy;
 mod traffic;
 mod truth;
+mod unlucky;
 mod up;
 mod up_netns;
