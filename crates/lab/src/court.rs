@@ -555,11 +555,16 @@ impl<'a> Court<'a> {
                 "Only the first {most} cells were looked at more closely, {left} were not."
             ));
         }
-        for cell in cells {
+        let (all, each) = (cells.len(), Plan::looking(self.definition));
+        for (done, cell) in cells.into_iter().enumerate() {
             if self.halls.stopped() {
                 return;
             }
-            (self.say)(&format!("looking at {cell}"));
+            let left = each.as_secs_f64() * (all - done) as f64 / all as f64;
+            (self.say)(&format!(
+                "\rlooking more closely, cell {}/{all}, about {left:.0} s left: {cell}",
+                done + 1
+            ));
             match self.profile_one(cell, record) {
                 Ok(found) => record.profiles.push(found),
                 Err(Broken::Stopped) => return,

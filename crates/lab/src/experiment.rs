@@ -70,6 +70,15 @@ struct Running<'a> {
     before: f64,
 }
 
+/// Whether this machine has what the definition asks for, before anything is started; `apart` when some of it runs elsewhere.
+///
+/// # Errors
+/// Cores, control groups or programs of hooks that are not there, by name.
+pub fn can_run(definition: &Definition, apart: bool) -> Result<(), String> {
+    bounds::possible(definition, apart)?;
+    hooks::possible(definition)
+}
+
 /// Runs it. `say` receives lines for people; `stopped` is asked often.
 ///
 /// # Errors
@@ -80,8 +89,7 @@ pub fn run(
     stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, String> {
     voile_host::machine::raise_descriptor_limit();
-    bounds::possible(&settings.definition, settings.agent.is_some())?;
-    hooks::possible(&settings.definition)?;
+    can_run(&settings.definition, settings.agent.is_some())?;
     let far = match &settings.agent {
         Some(agent) => {
             apart(settings)?;

@@ -43,7 +43,7 @@ pub use definition::{
     Action, CpuSet, Definition, DefinitionError, Event, Generated, Hook, Isolation, Limits, Only,
     Overrides, Variant, quick,
 };
-pub use experiment::{Outcome, Settings, run};
+pub use experiment::{Outcome, Settings, can_run, run};
 pub use find::{Found, Nginx, Peer, fortio, peers};
 pub use folder::{Format, Redrawn, default_folder, read, redraw, write_plots};
 pub use generators::{GeneratorSettings, generators, measure_generators, write_generators};

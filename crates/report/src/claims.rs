@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{CellKey, Estimate, Record, Summary};
+use crate::shape::Shape;
 use crate::statistics::{estimate, paired_ratio, ratio_of_medians};
 use crate::summarise::{Rounds, by_cell};
 use crate::words::{interval, load_title, ratio, unit};
@@ -62,6 +63,8 @@ pub struct Where {
     pub rate: Option<u32>,
     /// …
     pub connections: Option<u32>,
+    /// What the mesh holds by number, as in [`crate::shape::Shape`]; where it is not said, nothing, or as there.
+    pub generated: Option<BTreeMap<String, u32>>,
 }
 
 impl Where {
@@ -75,6 +78,7 @@ impl Where {
             && says(&self.protocol, &cell.protocol)
             && says(&self.rate, &cell.rate)
             && says(&self.connections, &cell.connections)
+            && self.generated.clone().unwrap_or_default() == cell.shape.generated
     }
 
     /// The cell that differs from this one in what is said.
@@ -87,6 +91,13 @@ impl Where {
             protocol: or(&self.protocol, &cell.protocol),
             rate: self.rate.unwrap_or(cell.rate),
             connections: self.connections.unwrap_or(cell.connections),
+            shape: Shape {
+                generated: self
+                    .generated
+                    .clone()
+                    .unwrap_or_else(|| cell.shape.generated.clone()),
+                ..cell.shape.clone()
+            },
             ..cell.clone()
         }
     }

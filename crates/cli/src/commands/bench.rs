@@ -336,6 +336,9 @@ fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record
         eprintln!("missing: {missing}");
     }
     if run.dry_run {
+        if let Err(why) = voile_lab::can_run(&definition, agent.is_some()) {
+            eprintln!("this machine cannot: {why}");
+        }
         let plan = Plan::new(&definition, &|cell| found.has(&cell.contestant));
         print!(
             "{} ({})\n{}",

@@ -103,6 +103,40 @@ fn who_refuses_what_is_to_be_allowed_is_caught() {
     assert!(!why.contains("captured before the server"), "{why}");
 }
 
+#[test]
+fn who_bypasses_its_own_sidecar_is_caught() {
+    // A bare relay takes the place of the server's sidecar on the measured port, in that sidecar's own group of processes, so
+    // that every request arrives, well answered, at a socket that seems to be the sidecar's.
+    let script = r#"if [ "$1" = control ]; then
+  at="$3/.."
+  sed -n 's/.*defaultEndpoint: //p' "$3/mesh.yaml" | head -n 1 >"$at/real"
+  sed -n '/name: http-plain/{n;s/.*port: //p}' "$3/mesh.yaml" | head -n 1 >"$at/port"
+  sed -z -i 's/number: [0-9]*\(\n *protocol: HTTP\n *name: http-plain\n *captureMode: NONE\n *defaultEndpoint\)/number: 19999\1/' "$3/mesh.yaml"
+fi
+case "$*" in *"--workload lab/server"*)
+  at=$(printf '%s\n' "$@" | sed -n 's|/server.token$||p')
+  "$VOILE" relay --listen "127.10.0.2:$(cat "$at/port")" --to "$(cat "$at/real")" --workers 1 & ;;
+esac
+exec "$VOILE" "$@""#;
+    let (ran, record) = measured(script, DEFINITION);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(reasons(&record, "voile"), "[]", "{said}");
+    let why = reasons(&record, "cheat");
+    assert!(
+        why.contains("the server-sidecar counted 0 good answers, the generator"),
+        "{why} {said}"
+    );
+    assert!(
+        why.contains("counter of good answers grew by the requests sent: sent 300; client-sidecar 300, server-sidecar 0"),
+        "{why}"
+    );
+    // Nothing else gives it away: each answer is good, and each hop's socket is one of its own.
+    assert!(
+        !why.contains("failed (") && !why.contains("holds it"),
+        "{why}"
+    );
+}
+
 /// Measures with a program of ours in every place, the generator's too.
 fn measured_by(script: &str, definition: &str) -> (Option<i32>, String, serde_json::Value) {
     let folder = tempfile::tempdir().expect("a folder");

@@ -359,6 +359,9 @@ fn meshes(
         let numbers = match kind {
             "services" => &group.services,
             "policies" => &group.policies,
+            "principals" => &group.principals,
+            "paths" => &group.paths,
+            "source_ips" => &group.source_ips,
             _ => &group.routes,
         };
         let Some(numbers) = numbers else { continue };

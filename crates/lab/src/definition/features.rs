@@ -27,7 +27,7 @@ const MISSING: [(&str, &str); 3] = [
     ),
     (
         "policies",
-        "needs the authorization engine, which issue 5 (identity and policy) brings; then `policies = [100, 1000]` is their axis",
+        "is an axis of its own: `policies = [100, 1000]`, `principals`, `paths`, `source_ips`",
     ),
     (
         "routes",

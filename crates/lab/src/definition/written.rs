@@ -135,6 +135,9 @@ pub(super) struct WrittenCells {
     pub(super) hooks: Option<Vec<Spanned<String>>>,
     pub(super) services: Option<Vec<Spanned<u32>>>,
     pub(super) policies: Option<Vec<Spanned<u32>>>,
+    pub(super) principals: Option<Vec<Spanned<u32>>>,
+    pub(super) paths: Option<Vec<Spanned<u32>>>,
+    pub(super) source_ips: Option<Vec<Spanned<u32>>>,
     pub(super) routes: Option<Vec<Spanned<u32>>>,
 }
 

@@ -49,7 +49,7 @@ fn a_good_definition_is_read() {
 fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
     let text = GOOD.replace(
         "contestants = [\"relay\"]\nmodes = [\"both\"]",
-        "contestants = [\"voile\", \"relay\"]\nmodes = [\"both\"]\nservices = [0, 1000]\npolicies = [0, 50]\nroutes = [7]",
+        "contestants = [\"voile\", \"relay\"]\nmodes = [\"both\"]\nservices = [0, 1000]\npolicies = [50]\nroutes = [7]",
     );
     let definition = Definition::parse("mine.toml", &text).expect("good");
     let sizes: Vec<String> = definition
@@ -59,11 +59,15 @@ fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
         .collect();
     assert_eq!(
         sizes,
-        ["baseline ", "voile ", "voile 1000 services", "relay "]
+        [
+            "baseline ",
+            "voile 50 policies",
+            "voile 50 policies, 1000 services",
+            "relay "
+        ]
     );
     let missing = definition.missing.join("\n");
     for words in [
-        "50 policies: needs the authorization engine",
         "7 routes: needs routes by VirtualService",
         "relay: configuration by number is made for voile only",
     ] {
