@@ -91,6 +91,7 @@ pub(crate) fn request(data: &[u8]) {
     assert_eq!(whole.head_len(), index.head_len());
     let head = whole.head(bytes);
     assert!(head.target().ends_with(head.path_and_query()) || head.path_and_query() == "/");
+    assert_eq!(head.is_connect(), head.path_and_query().is_empty());
     assert!(head.path_and_query().starts_with(head.path()));
     for (name, _) in head.headers() {
         let first = head
@@ -171,6 +172,7 @@ pub(crate) fn response(data: &[u8]) {
     let asked = Asked {
         head: asked & 1 != 0,
         upgrade: asked & 2 != 0,
+        connect: asked & 4 != 0,
     };
     let mut whole = ResponseIndex::default();
     let all = whole.parse(bytes, asked);
@@ -210,7 +212,7 @@ pub(crate) fn response(data: &[u8]) {
         let forwarded = again.head(&out);
         assert_eq!(forwarded.status(), head.status());
         assert_eq!(forwarded.is_interim(), head.is_interim());
-        if !persist && !head.is_interim() && head.status() != 101 {
+        if !persist && !head.is_interim() && !head.opens_tunnel() {
             assert!(!forwarded.keep_alive(), "{}", out.escape_ascii());
         }
         let unwrapped = head.must_unwrap(client) && head.framing() == Framing::Chunked;

@@ -83,7 +83,7 @@ fn write(out: &mut Vec<u8>, parts: &[&[u8]]) {
 }
 
 impl RequestHead<'_> {
-    /// Appends the head to send upstream, always HTTP/1.1 in origin form with one `Host`.
+    /// Appends the head to send upstream, always HTTP/1.1 in origin form (CONNECT's is its authority) with one `Host`.
     pub fn write_forwarded(&self, edit: &RequestEdit<'_>, out: &mut Vec<u8>) {
         let (index, bytes) = (self.index, self.bytes);
         let section = index.line_end + 2;
@@ -95,7 +95,10 @@ impl RequestHead<'_> {
         let moved = edit.path.is_some() || index.target.authority.is_some();
         if index.version == Version::Http10 || moved {
             runs.from = section;
-            let path = edit.path.unwrap_or_else(|| self.path_and_query());
+            let path = match self.is_connect() {
+                true => self.target(),
+                false => edit.path.unwrap_or_else(|| self.path_and_query()),
+            };
             let method = self.method();
             write(
                 out,
@@ -132,6 +135,7 @@ impl RequestHead<'_> {
         let value = field.value.of(self.bytes);
         match field.known {
             Known::Other if field.nominated => Line::Drop,
+            Known::ContentLength if self.is_connect() => Line::Drop,
             Known::Other | Known::ContentLength | Known::TransferEncoding => Line::Keep,
             Known::Host if self.index.target.authority.is_some() => Line::Drop,
             Known::Host => Line::Keep,
@@ -173,6 +177,7 @@ impl ResponseHead<'_> {
         let connection: &[u8] = match self.status() {
             101 => b"Connection: Upgrade\r\n",
             100..200 => b"",
+            _ if self.opens_tunnel() => b"",
             _ if !edit.persist => b"Connection: close\r\n",
             _ if edit.client == Version::Http10 => b"Connection: keep-alive\r\n",
             _ => b"",
@@ -181,10 +186,10 @@ impl ResponseHead<'_> {
     }
 
     fn action(&self, field: &Field, client: Version) -> Line {
-        let bodiless = matches!(self.status(), 100..200 | 204);
+        let bodiless = matches!(self.status(), 100..200 | 204) || self.opens_tunnel();
         match field.known {
             Known::Other if field.nominated => Line::Drop,
-            // RFC 9112 section 6.1 and RFC 9110 section 8.6: neither belongs into 1xx or 204.
+            // RFC 9112 section 6.1 and RFC 9110 section 8.6: neither belongs into 1xx, 204 or 2xx to CONNECT.
             Known::ContentLength | Known::TransferEncoding if bodiless => Line::Drop,
             Known::TransferEncoding if client == Version::Http10 => Line::Drop,
             Known::Upgrade if matches!(self.status(), 101 | 426) => Line::Keep,

@@ -25,3 +25,4 @@ pub use limits::*;
 pub use reject::Reject;
 pub use request::{Progress, RequestHead, RequestIndex};
 pub use response::{Asked, ResponseHead, ResponseIndex};
+pub use target::is_tunnel_authority;

@@ -39,7 +39,7 @@ pub enum Reject {
     ConnectionOption,
     /// An expectation other than `100-continue`.
     Expectation,
-    /// `CONNECT`, which is not offered.
+    /// `CONNECT` with a body, which it cannot have.
     Connect,
     /// 101 without having been asked, or to something else.
     UnexpectedUpgrade,
@@ -52,7 +52,7 @@ impl Reject {
             Self::TargetTooLong => 414,
             Self::HeadTooLarge | Self::TooManyHeaders => 431,
             Self::Version => 505,
-            Self::UnknownCoding | Self::Connect => 501,
+            Self::UnknownCoding => 501,
             Self::Expectation => 417,
             _ => 400,
         }
@@ -79,7 +79,7 @@ impl Reject {
             Self::UnknownCoding => "unknown_transfer_coding",
             Self::ConnectionOption => "invalid_connection_option",
             Self::Expectation => "unknown_expectation",
-            Self::Connect => "connect_not_supported",
+            Self::Connect => "connect_with_body",
             Self::UnexpectedUpgrade => "unexpected_switching_protocols",
         }
     }

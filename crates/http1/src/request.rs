@@ -34,6 +34,7 @@ pub struct RequestIndex {
     keep_alive: bool,
     expects_continue: bool,
     upgrade: bool,
+    connect: bool,
 }
 
 impl RequestIndex {
@@ -65,6 +66,7 @@ impl RequestIndex {
         self.method = Span::new(layout.start, layout.start + method_len);
         self.version = version;
         let method = self.method.of(bytes);
+        self.connect = method == target::CONNECT;
         self.fields.parse(bytes, &layout)?;
         self.target = target::parse(method, target, target_at)?;
         self.check_fields(bytes)?;
@@ -84,6 +86,13 @@ impl RequestIndex {
     fn check_fields(&mut self, bytes: &[u8]) -> Result<(), Reject> {
         let options = self.fields.connection(bytes, true)?;
         self.framing = framing::declared(&self.fields, bytes, self.version)?.unwrap_or_default();
+        if self.connect {
+            // What follows is bytes for somebody else, or nothing.
+            match std::mem::take(&mut self.framing) {
+                Framing::None | Framing::Length(0) => {}
+                _ => return Err(Reject::Connect),
+            }
+        }
         self.host = None;
         self.expects_continue = false;
         let (mut upgrade, mut upgrade_to_http2) = (false, false);
@@ -94,6 +103,8 @@ impl RequestIndex {
                     return Err(Reject::Host);
                 }
                 Known::Host => self.host = Some(field.value),
+                // There is nothing to wait with, and whoever waits holds up a tunnel.
+                Known::Expect if self.connect => return Err(Reject::Expectation),
                 Known::Expect if value.eq_ignore_ascii_case(b"100-continue") => {
                     // RFC 9110 section 10.1.1: ignored from HTTP/1.0.
                     self.expects_continue = self.version == Version::Http11;
@@ -114,7 +125,8 @@ impl RequestIndex {
             && options.upgrade
             && !upgrade_to_http2
             && self.version == Version::Http11
-            && matches!(self.framing, Framing::None | Framing::Length(0));
+            && matches!(self.framing, Framing::None | Framing::Length(0))
+            && !self.connect;
         self.keep_alive = !options.close && (self.version == Version::Http11 || options.keep_alive);
         Ok(())
     }
@@ -187,9 +199,10 @@ impl<'a> RequestHead<'a> {
         text(self.index.target.whole.of(self.bytes))
     }
 
-    /// Path and query, also of an absolute target; `*` for OPTIONS on the whole server.
+    /// Path and query, also of an absolute target; `*` for OPTIONS on the whole server, empty for CONNECT.
     pub fn path_and_query(&self) -> &'a str {
         match text(self.index.target.path.of(self.bytes)) {
+            "" if self.is_connect() => "",
             "" if self.method() == "OPTIONS" => "*",
             "" => "/",
             path => path,
@@ -201,7 +214,7 @@ impl<'a> RequestHead<'a> {
         self.path_and_query().split('?').next().unwrap_or_default()
     }
 
-    /// Host and port: the target's if it is absolute (RFC 9112 section 3.2.2), else `Host`. None only in HTTP/1.0.
+    /// Host and port: the target's if it is absolute (RFC 9112 section 3.2.2) or CONNECT's, else `Host`. None only in HTTP/1.0.
     pub fn authority(&self) -> Option<&'a str> {
         let span = self.index.target.authority.or(self.index.host)?;
         Some(text(span.of(self.bytes)))
@@ -235,6 +248,11 @@ impl<'a> RequestHead<'a> {
     /// Whether a protocol upgrade is asked for and will be offered on.
     pub fn wants_upgrade(&self) -> bool {
         self.index.upgrade
+    }
+
+    /// Whether a tunnel is asked for, to what [`Self::authority`] says.
+    pub fn is_connect(&self) -> bool {
+        self.index.connect
     }
 
     /// Whether the request may be sent twice without harm (RFC 9110 section 9.2.2).

@@ -13,6 +13,8 @@ pub struct Asked {
     pub head: bool,
     /// An upgrade was asked for, so 101 is an answer.
     pub upgrade: bool,
+    /// The method was CONNECT, so that every 2xx opens a tunnel.
+    pub connect: bool,
 }
 
 /// Positions of a response head's parts; reusable, so that parsing allocates nothing.
@@ -24,9 +26,9 @@ pub struct ResponseIndex {
     head_len: usize,
     version: Version,
     status: u16,
-    pub(crate) declared: Option<Framing>,
     framing: Framing,
     options: ConnectionOptions,
+    tunnel: bool,
 }
 
 impl ResponseIndex {
@@ -54,8 +56,18 @@ impl ResponseIndex {
         self.head_len = layout.end;
         self.fields.parse(bytes, &layout)?;
         self.options = self.fields.connection(bytes, false)?;
-        self.declared = framing::declared(&self.fields, bytes, self.version)?;
-        self.framing = match (self.status, self.declared) {
+        self.tunnel = match self.status {
+            101 => asked.upgrade,
+            200..300 => asked.connect,
+            _ => false,
+        };
+        // Whatever a tunnel's answer declares is ignored (RFC 9110 section 9.3.6).
+        let declared = match self.tunnel && self.status != 101 {
+            true => None,
+            false => framing::declared(&self.fields, bytes, self.version)?,
+        };
+        self.framing = match (self.status, declared) {
+            _ if self.tunnel => Framing::None,
             (101, _) if !asked.upgrade => return Err(Reject::UnexpectedUpgrade),
             (100..200 | 204 | 304, _) => Framing::None,
             _ if asked.head => Framing::None,
@@ -116,6 +128,11 @@ impl ResponseHead<'_> {
     /// How the body is framed.
     pub fn framing(&self) -> Framing {
         self.index.framing
+    }
+
+    /// Whether what follows is no HTTP any more: 101, and 2xx to CONNECT.
+    pub fn opens_tunnel(&self) -> bool {
+        self.index.tunnel
     }
 
     /// Whether another response follows this one: every 1xx but 101.

@@ -9,19 +9,18 @@ use crate::reject::Reject;
 pub(crate) struct Target {
     /// The whole target as it came.
     pub(crate) whole: Span,
-    /// Path and query; empty for an absolute target without a path, which means `/` (`*` for OPTIONS).
+    /// Path and query; empty for an absolute target without a path, which means `/` (`*` for OPTIONS), and for CONNECT,
+    /// which has none.
     pub(crate) path: Span,
-    /// The authority of an absolute target.
+    /// The authority of an absolute target, or what CONNECT names.
     pub(crate) authority: Option<Span>,
 }
 
 /// Takes a target apart. `at` is where it starts in the head.
 pub(crate) fn parse(method: &[u8], target: &[u8], at: usize) -> Result<Target, Reject> {
-    if method == b"CONNECT" {
-        return Err(Reject::Connect);
-    }
     let whole = Span::new(at, at + target.len());
     match target {
+        _ if method == CONNECT => tunnel(target, whole),
         [b'/', ..] => Ok(Target {
             whole,
             path: whole,
@@ -34,6 +33,33 @@ pub(crate) fn parse(method: &[u8], target: &[u8], at: usize) -> Result<Target, R
         }),
         _ => absolute(target, at, whole),
     }
+}
+
+/// The method that asks for a tunnel.
+pub(crate) const CONNECT: &[u8] = b"CONNECT";
+
+/// Host and port, and nothing else (RFC 9112 section 3.2.3); a port that nobody can listen on is none (RFC 9110 section
+/// 9.3.6).
+fn tunnel(target: &[u8], whole: Span) -> Result<Target, Reject> {
+    if !is_tunnel_authority(target) {
+        return Err(Reject::Target);
+    }
+    Ok(Target {
+        whole,
+        path: Span::new(whole.to(), whole.to()),
+        authority: Some(whole),
+    })
+}
+
+/// `host ":" port`, both there, and the port one that somebody can listen on.
+pub fn is_tunnel_authority(value: &[u8]) -> bool {
+    let Some(colon) = memchr::memrchr(b':', value) else {
+        return false;
+    };
+    let port = &value[colon + 1..];
+    is_authority(value)
+        && port.iter().all(u8::is_ascii_digit)
+        && port.iter().any(|digit| *digit != b'0')
 }
 
 fn absolute(target: &[u8], at: usize, whole: Span) -> Result<Target, Reject> {

@@ -37,6 +37,14 @@ const METHODS: [&[u8]; 8] = [
 /// What follows is for a forward proxy to grant, and then no HTTP: to whoever carries it both are bytes.
 const TUNNEL: &[u8] = b"CONNECT";
 
+/// Whether what was taken for opaque is a request all the same, where HTTP is expected.
+#[must_use]
+pub fn begins_connect(bytes: &[u8]) -> bool {
+    bytes
+        .strip_prefix(TUNNEL)
+        .is_some_and(|rest| rest.starts_with(b" "))
+}
+
 /// Longest method of our own making that is still taken for one (the registry's longest has 17 letters).
 const MAX_METHOD: usize = 24;
 
@@ -180,6 +188,8 @@ pub async fn read_http(tcp: &mut TcpStream, prefix: &mut Vec<u8>) -> io::Result<
         }
         // The beginning of what is no preface: the engine waits for the rest.
         None => Ok(Detected::Http1),
+        // Where HTTP is expected it is a request as any other.
+        Some(Detected::Opaque) if begins_connect(&bytes[..count]) => Ok(Detected::Http1),
         Some(detected) => Ok(detected),
     }
 }

@@ -25,8 +25,8 @@ pub use client_hello::{ClientHello, HelloError};
 pub use close::{linger, reset};
 pub use connect::{ConnectError, connect};
 pub use detect::{
-    Detected, TLS_HANDSHAKE_RECORD, detect, is_word, read_first, read_http, read_opening,
-    read_prefix,
+    Detected, TLS_HANDSHAKE_RECORD, begins_connect, detect, is_word, read_first, read_http,
+    read_opening, read_prefix,
 };
 pub use handshake::{HandshakeError, accept_tls, connect_tls};
 pub use limits::*;

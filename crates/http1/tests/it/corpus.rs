@@ -278,6 +278,8 @@ fn every_response_of_the_corpus_comes_out_the_same_however_it_is_split() {
             (asked.head, case.expected) = (true, rest.to_owned());
         } else if let Some(rest) = case.expected.strip_prefix("UPGRADE ") {
             (asked.upgrade, case.expected) = (true, rest.to_owned());
+        } else if let Some(rest) = case.expected.strip_prefix("CONNECT ") {
+            (asked.connect, case.expected) = (true, rest.to_owned());
         }
         check(
             &case,

@@ -21,8 +21,8 @@ fn response(input: &str, client: Version, persist: bool) -> String {
     let mut index = ResponseIndex::default();
     index.reset();
     let asked = Asked {
-        head: false,
         upgrade: true,
+        ..Asked::default()
     };
     assert_eq!(
         index.parse(input.as_bytes(), asked),
@@ -201,6 +201,67 @@ fn responses_are_fitted_to_the_client_and_its_connection() {
             format!("{expected}\r\n"),
             "{input:?}"
         );
+    }
+}
+
+#[test]
+fn connect_goes_on_as_an_authority_with_one_host_and_no_body() {
+    let table = [
+        // (in, out)
+        (
+            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nProxy-Authorization: Basic eA==\r\nProxy-Connection: keep-alive\r\n",
+            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nProxy-Authorization: Basic eA==\r\n",
+        ),
+        // One answer to "to whom", and it is the target's.
+        (
+            "CONNECT [::1]:443 HTTP/1.1\r\nHost: other\r\nContent-Length: 0\r\nUpgrade: x\r\nConnection: upgrade\r\nA: b\r\n",
+            "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nA: b\r\n",
+        ),
+        (
+            "CONNECT a:443 HTTP/1.0\r\nA: b\r\n",
+            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\nA: b\r\n",
+        ),
+    ];
+    for (input, expected) in table {
+        let edit = RequestEdit {
+            // Of requests that have a path.
+            path: Some("/elsewhere"),
+            default_authority: Some("somebody"),
+            ..RequestEdit::default()
+        };
+        assert_eq!(
+            request(&format!("{input}\r\n"), &edit),
+            format!("{expected}\r\n")
+        );
+    }
+    let input = b"CONNECT a:443 HTTP/1.1\r\nHost: b\r\n\r\n";
+    let mut index = RequestIndex::default();
+    index.parse(input).unwrap();
+    let head = index.head(input);
+    assert_eq!(
+        (head.path_and_query(), head.authority()),
+        ("", Some("a:443"))
+    );
+    assert!(head.is_connect() && !head.is_idempotent() && !head.wants_upgrade());
+}
+
+#[test]
+fn an_answer_that_opens_a_tunnel_declares_no_body() {
+    let input = "HTTP/1.0 200 Connection established\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\nConnection: close\r\nA: b\r\n\r\n";
+    let asked = Asked {
+        connect: true,
+        ..Asked::default()
+    };
+    for client in [Version::Http10, Version::Http11] {
+        let mut index = ResponseIndex::default();
+        index.parse(input.as_bytes(), asked).unwrap();
+        let head = index.head(input.as_bytes());
+        assert!(head.opens_tunnel());
+        let mut out = Vec::new();
+        let persist = false;
+        head.write_forwarded(&ResponseEdit { client, persist }, &mut out);
+        let out = String::from_utf8(out).unwrap();
+        assert_eq!(out, "HTTP/1.1 200 Connection established\r\nA: b\r\n\r\n");
     }
 }
 

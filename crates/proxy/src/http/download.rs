@@ -148,7 +148,7 @@ impl Download {
         self.accepted = true;
     }
 
-    /// Whether the answer was 101.
+    /// Whether the answer was 101, or 2xx to CONNECT.
     pub(crate) fn is_tunnel(&self) -> bool {
         self.phase == Phase::Tunnel
     }
@@ -258,12 +258,12 @@ impl Download {
             self.until_close = head.framing() == Framing::UntilClose;
             self.unwrap = head.must_unwrap(terms.client);
             self.persist = terms.persist && !self.until_close && !self.unwrap;
-            self.upstream_keeps = head.keep_alive();
+            self.upstream_keeps = head.keep_alive() && !terms.asked.connect;
             self.upstream_patience = head
                 .keep_alive_timeout()
                 .map(|seconds| Duration::from_secs(seconds.into()));
             self.body = Body::new(head.framing());
-            self.phase = if self.status == 101 {
+            self.phase = if head.opens_tunnel() {
                 Phase::Tunnel
             } else {
                 Phase::Body

@@ -181,8 +181,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             asked: Asked {
                 head: head.is_head(),
                 upgrade: head.wants_upgrade(),
+                connect: head.is_connect(),
             },
-            keep_alive: head.keep_alive(),
+            // A refused CONNECT is the last: what its client sent early is no request (RFC 9110 section 9.3.6).
+            keep_alive: head.keep_alive() && !head.is_connect(),
             idempotent: head.is_idempotent(),
             websocket: websocket::is_handshake(&head),
         };
@@ -312,7 +314,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         upload: &mut Upload,
         tally: &mut Tally,
     ) -> After {
-        let mut stale = false;
+        // What a tunnel goes through was used by nobody before.
+        let mut stale = facts.asked.connect;
         loop {
             self.number_attempt(tally);
             let pooled = match stale {
@@ -351,7 +354,8 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             let mut landing = self
                 .fly(facts, route, upload, &mut download, &mut upstream)
                 .await;
-            if let Some(failed) = failure(landing, tally.reused, upload, &upstream, mark) {
+            let failed = failure(landing, tally.reused, upload, &upstream, mark);
+            if let Some(failed) = failed.filter(|_| !facts.asked.connect) {
                 // A stale pooled connection is replaced, once; that is no retry.
                 let replace = tally.reused && failed.is_harmless(facts.idempotent);
                 if upload.replayable && (replace || self.again(route, failed, upload, tally).await)
@@ -547,8 +551,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             asked: facts.asked,
             client: facts.version,
             persist: facts.keep_alive,
-            from_sidecar: route.to_sidecar,
-            retry: route.retry.as_deref(),
+            // Nothing is held back where nothing is sent again.
+            from_sidecar: route.to_sidecar && !facts.asked.connect,
+            retry: route.retry.as_deref().filter(|_| !facts.asked.connect),
             observer: route.observer.as_deref(),
         };
         let (role, retiring) = (self.role, self.retiring);
@@ -595,7 +600,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 return match download.persist && upload.received() {
                     true => After::Keep { end: upload.end() },
                     false => After::Close {
-                        linger: !upload.received(),
+                        linger: !upload.received() || facts.asked.connect,
                     },
                 };
             }
@@ -652,7 +657,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             .await
     }
 
-    /// After 101: bytes both ways until both sides ended. Recorded here, since the buffers move into the directions.
+    /// After 101, or 2xx to CONNECT: bytes both ways until both sides ended. Recorded here, since the buffers move into the directions.
     async fn tunnel(
         &mut self,
         started: Instant,

@@ -51,10 +51,12 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Path and query, also of an absolute target; `*` for OPTIONS on the whole server, `/` where there is none.
+    /// Path and query, also of an absolute target; `*` for OPTIONS on the whole server, `/` where there is none, and
+    /// nothing for CONNECT.
     pub fn path_and_query(&self) -> &'a str {
         match self {
             Self::Http1(head) => head.path_and_query(),
+            Self::Http2(head) if crate::http2::is_plain_connect(head) => "",
             Self::Http2(head) => head.path().unwrap_or("/"),
         }
     }
@@ -102,10 +104,10 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// Whether another protocol is asked for on the connection or stream.
+    /// Whether another protocol is asked for on the connection or stream, or a tunnel.
     pub fn wants_upgrade(&self) -> bool {
         match self {
-            Self::Http1(head) => head.wants_upgrade(),
+            Self::Http1(head) => head.wants_upgrade() || head.is_connect(),
             Self::Http2(head) => head.method() == "CONNECT",
         }
     }

@@ -4,7 +4,7 @@
 //! ```text
 //! HTTP/2 stream ─► Caller ─ HTTP/1.1 bytes ─► engine ─ pool ─► HTTP/1.1 upstream
 //! ```
-//! WebSockets (RFC 8441) become an upgrade. Trailers pass both ways where the other side's body has a place for them.
+//! WebSockets (RFC 8441) become an upgrade, CONNECT stays what it is. Trailers pass both ways where the other side's body has a place for them.
 
 use std::cell::RefCell;
 use std::io::{self, Write as _};
@@ -104,7 +104,9 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     live: Live,
 ) {
     let upgrade = websocket::is_extended_connect(&parts);
-    let chunked = !upgrade && !body.is_end_stream() && !parts.contains("content-length");
+    let connect = websocket::is_plain_connect(&parts);
+    let chunked =
+        !upgrade && !connect && !body.is_end_stream() && !parts.contains("content-length");
     let key = upgrade.then(websocket::key);
     let head = request_head(&parts, key.as_deref(), chunked, route.edit());
     let caller = Caller {
@@ -119,6 +121,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         asked: Asked {
             head: parts.method() == "HEAD",
             upgrade,
+            connect,
         },
         index: Box::default(),
         outward: Vec::new(),
@@ -156,12 +159,17 @@ fn request_head(
         .authority()
         .or(default_authority)
         .unwrap_or("localhost");
+    let connect = websocket::is_plain_connect(parts);
+    let target = match connect {
+        true => authority,
+        false => path.unwrap_or_else(|| head.path_and_query()),
+    };
     put(
         &mut out,
         &[
             method,
             " ",
-            path.unwrap_or_else(|| head.path_and_query()),
+            target,
             " HTTP/1.1\r\nhost: ",
             authority,
             "\r\n",
@@ -180,7 +188,7 @@ fn request_head(
         let crumbs: Vec<_> = parts.get_all("cookie").collect();
         field(&mut out, "cookie", &crumbs.join(&b"; "[..]));
     }
-    let bodiless = matches!(method, "GET" | "HEAD" | "OPTIONS" | "DELETE");
+    let bodiless = connect || matches!(method, "GET" | "HEAD" | "OPTIONS" | "DELETE");
     if let Some(key) = websocket_key {
         put(
             &mut out,
@@ -350,12 +358,12 @@ impl Caller {
                 self.outward = rest;
                 return Ok(());
             }
-            let (status, length) = (self.head(&rest)?, self.index.head_len());
-            rest.drain(..length);
-            self.index.reset();
-            if status == SWITCHING_PROTOCOLS {
+            let length = self.index.head_len();
+            if self.head(&rest)? {
                 self.phase = Phase::Tunnel;
             }
+            rest.drain(..length);
+            self.index.reset();
         }
         self.chunk = match &mut self.phase {
             Phase::Body(body) => {
@@ -378,13 +386,14 @@ impl Caller {
         self.proof.is_some() && said == self.proof.as_deref().map(str::as_bytes)
     }
 
-    /// Passes a head on.
-    fn head(&mut self, bytes: &[u8]) -> io::Result<u16> {
+    /// Passes a head on. True if a tunnel begins behind it.
+    fn head(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         let gone = |_| io::Error::from(io::ErrorKind::ConnectionReset);
         let head = self.index.head(bytes);
         let status = head.status();
         let (interim, framing) = (head.is_interim(), head.framing());
+        let tunnel = head.opens_tunnel();
         if status == SWITCHING_PROTOCOLS && !self.is_proven(&head) {
             // Whoever answers did not read the handshake (RFC 6455 section 4.1).
             let refusal = Fields::response(502);
@@ -397,21 +406,21 @@ impl Caller {
             status => status,
         });
         fields(&head, &mut response).ok_or_else(invalid)?;
-        if response.contains("grpc-status") {
+        if response.contains("grpc-status") || tunnel {
             // HTTP/1.1's way to say that there is no body; trailers have no length.
             response.remove("content-length");
         }
         if interim {
             self.respond.send_informational(response).map_err(gone)?;
-            return Ok(status);
+            return Ok(false);
         }
         let body = Body::new(framing);
-        let end = body.is_done() && status != SWITCHING_PROTOCOLS;
+        let end = body.is_done() && !tunnel;
         let send = self.respond.send_response(response, end).map_err(gone)?;
         self.send = Some(send);
         self.complete = end;
         self.phase = if end { Phase::Done } else { Phase::Body(body) };
-        Ok(status)
+        Ok(tunnel)
     }
 }
 

@@ -171,6 +171,11 @@ impl<'a> Flight<'a> {
             return Ok(());
         };
         headers::clean(&mut answer);
+        // Whoever is refused a tunnel has nothing to say into it.
+        call.is_tunnel &= (200..300).contains(&answer.status());
+        if call.is_tunnel {
+            answer.remove("content-length");
+        }
         tally.status = answer.status();
         tally.response_head = headers::size(&answer);
         if let Some(observer) = self.observer {

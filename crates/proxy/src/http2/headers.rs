@@ -3,6 +3,7 @@
 
 use voile_http2::Fields;
 
+use super::websocket::is_plain_connect;
 use crate::http::Observe;
 
 /// Fields removed in both directions because a forged one would be believed further on.
@@ -26,6 +27,15 @@ pub(crate) fn check_request(head: &Fields) -> Result<(), (u16, &'static str)> {
 fn check_fields(head: &Fields) -> Result<(), &'static str> {
     if head.method().bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Err("http2.method_lower_case");
+    }
+    if is_plain_connect(head) {
+        let authority = head.authority().unwrap_or_default();
+        if !voile_http1::is_tunnel_authority(authority.as_bytes()) {
+            return Err("http2.connect_authority");
+        }
+        if head.contains("content-length") || head.contains("expect") {
+            return Err("http2.connect_with_body");
+        }
     }
     if head.path() == Some("*") && head.method() != "OPTIONS" {
         return Err("http2.path");

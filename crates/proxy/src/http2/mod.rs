@@ -26,4 +26,4 @@ mod wire;
 
 pub(crate) use headers::is_idempotent;
 pub use server::serve_connection;
-pub(crate) use websocket::is_extended_connect;
+pub(crate) use websocket::{is_extended_connect, is_plain_connect};

@@ -14,7 +14,7 @@ use super::limits::{MAX_ATTEMPTS, PREMATURE};
 use super::pump::{Cause, Pump, Replay};
 use super::server::Live;
 use super::upstream::Lease;
-use super::{downgrade, headers, reply};
+use super::{downgrade, headers, is_extended_connect, is_plain_connect, reply};
 use crate::http::{
     ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, ResponseFlag, Route, UpstreamHttp,
 };
@@ -82,6 +82,9 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
                 call.answer(status, flag, "refused_by_role", &refusal.reason, &mut tally);
                 refusal.ticket
             }
+            Ok(route) if route.upstream == UpstreamHttp::Http1 && is_http2s_own(&parts) => {
+                Some(call.answer_incapable(route.ticket, &mut tally))
+            }
             Ok(route) if route.upstream == UpstreamHttp::Http1 => {
                 let serving =
                     downgrade::serve(&worker, role, route, parts, body, call.respond, live);
@@ -122,6 +125,11 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
         grpc: call.is_grpc.then_some(tally.grpc),
     });
     worker.buffers.http2.give_block(parts);
+}
+
+/// An extended CONNECT for which HTTP/1.1 has no upgrade that we know.
+fn is_http2s_own(head: &Fields) -> bool {
+    head.protocol().is_some() && !is_extended_connect(head)
 }
 
 fn request_head_bytes(head: &Fields) -> u64 {
@@ -165,6 +173,14 @@ impl Call {
         tally.response_head = sent.head;
         tally.response_body = sent.body;
         tally.grpc.status = sent.grpc_status;
+    }
+
+    /// Replies that HTTP/1.1 cannot carry it; gives the ticket back.
+    fn answer_incapable<T>(&mut self, ticket: T, tally: &mut Tally) -> T {
+        let (flag, details) = (ResponseFlag::UpstreamProtocolError, "connect_protocol");
+        let reason = "HTTP/1.1 has no words for this :protocol";
+        self.answer(501, flag, details, reason, tally);
+        ticket
     }
 
     /// How the client ended the stream, once it did.
@@ -243,7 +259,9 @@ async fn forward<R: HttpRole + 'static>(
         });
         let landing = landing.await;
         let failed = failure(landing, &lease);
-        if let Some(failed) = failed.filter(|_| flight.is_held()) {
+        // What asks for a tunnel is sent once.
+        let again_is_fine = flight.is_held() && !is_plain_connect(parts);
+        if let Some(failed) = failed.filter(|_| again_is_fine) {
             let harmless = failed.is_harmless(call.idempotent) && tally.attempts < MAX_ATTEMPTS;
             // The role is asked first: it may know a better place.
             if again(role, route, failed, call, tally).await || harmless {

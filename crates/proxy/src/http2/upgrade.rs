@@ -5,7 +5,7 @@
 //! ```text
 //! engine ─ HTTP/1.1 bytes ─► Upgraded ─► HTTP/2 stream
 //! ```
-//! An upgrade to WebSocket becomes an extended CONNECT (RFC 8441). Trailers go to clients that said `TE: trailers`.
+//! An upgrade to WebSocket becomes an extended CONNECT (RFC 8441), CONNECT stays what it is. Trailers go to clients that said `TE: trailers`.
 
 use std::io::{self, Write as _};
 use std::pin::Pin;
@@ -62,6 +62,8 @@ pub(crate) struct Upgraded {
     wants_trailers: bool,
     /// `Sec-WebSocket-Accept` for the client whose upgrade this is.
     websocket: Option<String>,
+    /// The client asked for a tunnel to somebody.
+    connect: bool,
     unprocessed: bool,
 }
 
@@ -84,6 +86,7 @@ impl Upgraded {
             is_head: false,
             wants_trailers: false,
             websocket: None,
+            connect: false,
             unprocessed: false,
         }
     }
@@ -137,7 +140,9 @@ impl Upgraded {
         }
         let request = request(&head, upgrade).ok_or(io::ErrorKind::InvalidData)?;
         let body = Body::new(head.framing());
-        let empty = matches!(head.framing(), Framing::None | Framing::Length(0)) && !upgrade;
+        self.connect = head.is_connect();
+        let tunnel = upgrade || self.connect;
+        let empty = matches!(head.framing(), Framing::None | Framing::Length(0)) && !tunnel;
         self.websocket = upgrade.then(|| websocket::accept(key.unwrap_or_default()));
         let Some((response, send)) = self.lease.link.send_request(request, empty) else {
             // The connection is closing.
@@ -148,7 +153,7 @@ impl Upgraded {
         self.answering = Answering::Head(Some(response));
         self.send = Some(send);
         self.sent = empty;
-        self.asking = match (upgrade, empty) {
+        self.asking = match (tunnel, empty) {
             (true, _) => Asking::Tunnel,
             (_, true) => Asking::Over,
             _ => Asking::Body(body),
@@ -241,9 +246,13 @@ impl Upgraded {
             self.answering = Answering::Body(body);
             return;
         }
+        let tunnel = self.connect && (200..300).contains(&status);
+        if tunnel {
+            answer.remove("content-length");
+        }
         line(&mut self.inward, status);
         lines(&mut self.inward, &answer);
-        let bodiless = self.is_head || matches!(status, 204 | 304);
+        let bodiless = tunnel || self.is_head || matches!(status, 204 | 304);
         if !bodiless && !answer.contains("content-length") {
             if body.is_end_stream() {
                 self.inward.extend_from_slice(b"content-length: 0\r\n");
@@ -303,8 +312,10 @@ fn request(head: &RequestHead<'_>, websocket: bool) -> Option<Fields> {
     let mut request = Fields::new();
     let method = if websocket { "CONNECT" } else { head.method() };
     request.push(":method", method.as_bytes());
-    request.push(":scheme", b"http");
-    request.push(":path", head.path_and_query().as_bytes());
+    if !head.is_connect() {
+        request.push(":scheme", b"http");
+        request.push(":path", head.path_and_query().as_bytes());
+    }
     let authority = head.authority().unwrap_or(headers::NO_AUTHORITY);
     request.push(":authority", authority.as_bytes());
     if websocket {

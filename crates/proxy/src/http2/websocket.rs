@@ -20,6 +20,11 @@ pub(crate) fn is_extended_connect(head: &Fields) -> bool {
         && protocol.is_some_and(|name| name.eq_ignore_ascii_case("websocket"))
 }
 
+/// Whether a request asks for a tunnel to somebody (RFC 9113 section 8.5).
+pub(crate) fn is_plain_connect(head: &Fields) -> bool {
+    head.method() == "CONNECT" && head.protocol().is_none()
+}
+
 /// Whether a request is RFC 6455's whole handshake, so that it means something without its key.
 pub(crate) fn is_handshake(head: &RequestHead<'_>) -> bool {
     let key = || STANDARD.decode(head.header("sec-websocket-key").unwrap_or_default());

@@ -223,6 +223,7 @@ async fn identify(
             return None; // An HTTP client that has nothing to say has no claim to an answer.
         }
     }
+    let connect = transport::begins_connect(&prefix);
     let io = TcpIo::new(tcp, prefix);
     let mut identified = match detected {
         Detected::Tls(hello) if mode == MutualTls::Permissive && hello.is_mesh() => {
@@ -240,7 +241,7 @@ async fn identify(
             plaintext(io, remote, Kind::Http2)
         }
         // RFC 9113 section 3.4: what is no preface ends the connection, unless it is a request of HTTP/1.1.
-        Detected::Opaque if protocol.is_http2() => {
+        Detected::Opaque if protocol.is_http2() && !connect => {
             transport::linger(Stream::Tcp(io)).await;
             return None;
         }

@@ -1,5 +1,5 @@
 //! Programs of others, as they are, through two sidecars on a port that nobody declared, in every mode: databases whose
-//! server speaks first or which change to TLS midway, a mail server, a cache under load, and a raw echo with half-closes.
+//! server speaks first or which change to TLS midway, a mail server, a forward proxy, a cache under load, and a raw echo with half-closes.
 //! Where a program is missing its test says so and is skipped.
 
 use std::io::{Read, Write};
@@ -12,11 +12,13 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use voile_host::netns::Namespace;
 
-use super::{Captured, PATIENCE, SERVER, VIP, connect, listen};
+use super::{Captured, FAR, PATIENCE, SERVER, VIP, connect, listen};
 use crate::mesh::{application, series, wait_until};
 
 /// A port of the service whose name says no protocol, and the target of it.
 const UNDECLARED: u16 = 9000;
+/// Where the forward proxy's clients want to go.
+const WEB: u16 = 8088;
 /// Somebody who is not root, since some servers refuse to be.
 const NOBODY: u32 = 65534;
 
@@ -347,6 +349,52 @@ fn mail_is_sent_through() {
             &to.port().to_string(),
         ]);
         run(inside, &mut command, "sent", what);
+    });
+}
+
+/// A forward proxy as its library writes it: answers in HTTP/1.0, one thread a tunnel.
+const FORWARD_PROXY: &str = "
+import http.server, socket, sys, threading
+class Proxy(http.server.BaseHTTPRequestHandler):
+    def do_CONNECT(self):
+        host, port = self.path.rsplit(':', 1)
+        with socket.create_connection((host, int(port)), 20) as far:
+            self.send_response(200)
+            self.end_headers()
+            def back():
+                while data := far.recv(65536):
+                    self.connection.sendall(data)
+                self.connection.shutdown(socket.SHUT_WR)
+            thread = threading.Thread(target=back)
+            thread.start()
+            while data := self.rfile.read1(65536):
+                far.sendall(data)
+            far.shutdown(socket.SHUT_WR)
+            thread.join()
+http.server.ThreadingHTTPServer(('0.0.0.0', int(sys.argv[1])), Proxy).serve_forever()
+";
+
+#[test]
+fn curl_tunnels_through_a_forward_proxy_that_nobody_declared() {
+    let (Some(python), Some(curl)) = (installed("python3"), installed("curl")) else {
+        return;
+    };
+    let Some(mesh) = Captured::start("STRICT", "") else {
+        return;
+    };
+    let web = listen(&mesh.world, (FAR, WEB));
+    application::reflect(web);
+    let mut command = Command::new(&python);
+    command.args(["-c", FORWARD_PROXY, &UNDECLARED.to_string()]);
+    let folder = folder();
+    let command = with_log(&mut command, folder.path());
+    let _server = serve(&mesh, folder, command, Signal::KILL);
+    in_every_mode(&mesh, |inside, to, what| {
+        let mut command = Command::new(&curl);
+        command.args(["-sS", "--max-time", "20", "--noproxy", "", "-p"]);
+        command.args(["--proxy", &format!("http://{to}")]);
+        command.arg(format!("http://{FAR}:{WEB}/through"));
+        run(inside, &mut command, "GET /through HTTP/1.1", what);
     });
 }
 

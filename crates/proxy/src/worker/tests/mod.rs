@@ -1,6 +1,7 @@
 //! A worker without its control thread: a plan, listeners on loopback, an authority of its own. What happens before the
 //! first byte and what a certificate may be is tested here, on real sockets.
 
+mod connect;
 mod conversions;
 mod cut_answers;
 mod footprint;

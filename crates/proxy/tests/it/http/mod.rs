@@ -2,6 +2,7 @@
 
 mod allocations;
 mod basics;
+mod connect;
 mod failures;
 mod flow;
 mod framing;
