@@ -91,14 +91,19 @@ fn from_ingress(listener: &IngressListener, own: IpAddr) -> Option<Inbound> {
     })
 }
 
-/// Each target port once; the first service that names it says what is spoken.
+/// Each target port once; the first service that names it says what is spoken, unless another says another version of
+/// HTTP: then each caller does, since a server of both would lose what only one of them carries (streams of gRPC).
 pub(super) fn target_ports(services: &[WorkloadService]) -> BTreeMap<Port, Protocol> {
     let mut by_target: BTreeMap<Port, Protocol> = BTreeMap::new();
     for member in services {
         for port in &member.service.ports {
             let target = member.ports.get(&port.number);
             if let (Some(target), Some(protocol)) = (target, protocol_of(port.protocol)) {
-                by_target.entry(*target).or_insert(protocol);
+                let known = by_target.entry(*target).or_insert(protocol);
+                if known.is_http() && protocol.is_http() && known.is_http2() != protocol.is_http2()
+                {
+                    *known = Protocol::Auto;
+                }
             }
         }
     }
@@ -211,4 +216,50 @@ fn from_egress(
         name: format!("outbound/{bind}"),
     };
     Some((bind, made))
+}
+
+#[cfg(test)]
+mod tests {
+    use voile_model::Port;
+    use voile_xds::wire::Protocol;
+
+    /// What port 8080 of a workload speaks whose service has these ports.
+    fn spoken(ports: &[&str]) -> Option<Protocol> {
+        let mut list = String::new();
+        for (at, name) in ports.iter().enumerate() {
+            list += &format!("{{name: {name}, port: {}, targetPort: 8080}}, ", 80 + at);
+        }
+        let text = format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop}}\n\
+             spec: {{selector: {{app: web}}, ports: [{list}]}}\n---\n\
+             apiVersion: v1\nkind: Pod\nmetadata: {{name: web, namespace: shop, labels: {{app: web}}}}\n\
+             spec: {{containers: [{{name: app}}]}}\nstatus: {{podIP: 10.0.0.1, phase: Running}}\n"
+        );
+        let files = [voile_model::SourceFile::new("mesh.yaml", &text)];
+        let (mesh, problems) = voile_model::check(&files, None);
+        let wrong = problems.iter().any(voile_model::Diagnostic::is_error);
+        assert!(!wrong, "{problems:?}");
+        let workload = mesh.workloads.values().next().expect("a workload");
+        let by_target = super::target_ports(&mesh.services_of(workload));
+        by_target.get(&Port::new(8080)?).copied()
+    }
+
+    #[test]
+    fn a_target_port_speaks_what_its_service_says_and_both_versions_of_http_where_it_says_both() {
+        for (ports, expected) in [
+            (&["http"][..], Protocol::Http),
+            (&["grpc"], Protocol::Grpc),
+            (&["http2", "grpc"], Protocol::Http2),
+            (&["http", "grpc"], Protocol::Auto),
+            (&["grpc", "http"], Protocol::Auto),
+            (&["http", "http2-b"], Protocol::Auto),
+            (&["http", "grpc", "http-b"], Protocol::Auto),
+            // The first one says it, as before.
+            (&["http", "tcp"], Protocol::Http),
+            (&["tcp", "http"], Protocol::Tcp),
+            (&["raw", "http"], Protocol::Auto),
+        ] {
+            assert_eq!(spoken(ports), Some(expected), "{ports:?}");
+        }
+    }
 }

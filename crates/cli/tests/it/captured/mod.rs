@@ -5,6 +5,7 @@
 mod named;
 mod reach;
 mod server_first;
+mod shared_target;
 mod source;
 mod strangers;
 
