@@ -13,6 +13,7 @@ mod services;
 mod sidecars;
 mod subject;
 mod telemetry;
+mod tokens;
 mod workloads;
 
 use voile_model::{Diagnostic, Mesh};
@@ -26,6 +27,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     listeners::check(mesh, &subjects, &mut found);
     peer_authentication::check(mesh, &subjects, &mut found);
     authorization::check(mesh, &subjects, &mut found);
+    tokens::check(mesh, &mut found);
     workloads::check(mesh, &subjects, &mut found);
     telemetry::check(mesh, &subjects, &mut found);
     destinations::check(mesh, &mut found);

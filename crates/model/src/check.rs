@@ -17,6 +17,7 @@ mod last_good;
 mod networking;
 mod pod;
 mod probe;
+mod request_authentication;
 mod security;
 mod service_entry;
 mod shut;
@@ -34,8 +35,8 @@ use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
-    PeerAuthentication, Pod, ProxyConfig, Secret, Service, ServiceAccount, Sidecar, Telemetry,
-    Workload,
+    PeerAuthentication, Pod, ProxyConfig, RequestAuthentication, Secret, Service, ServiceAccount,
+    Sidecar, Telemetry, Workload,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -74,6 +75,7 @@ pub(crate) enum Checked {
     Sidecar(Arc<Sidecar>),
     PeerAuthentication(Arc<PeerAuthentication>),
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
+    RequestAuthentication(Arc<RequestAuthentication>),
     DestinationRule(Arc<DestinationRule>),
     Telemetry(Arc<Telemetry>),
     MeshConfig(Arc<MeshConfig>),
@@ -113,6 +115,7 @@ pub fn check(sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diag
     let unreadable = shut::Unreadable {
         named: read.broken_policies,
         authorization: read.broken_authorization,
+        tokens: read.broken_tokens,
         nameless: read.nameless_policies,
     };
     shut::shut(&mut mesh, unreadable, &mut diagnostics);
@@ -132,6 +135,8 @@ pub(crate) struct Read {
     broken_policies: BTreeMap<ResourceId, Arc<PeerAuthentication>>,
     /// AuthorizationPolicies among the bad, as far as they could be read.
     broken_authorization: BTreeMap<ResourceId, Arc<AuthorizationPolicy>>,
+    /// RequestAuthentications among the bad, as far as they could be read.
+    broken_tokens: BTreeMap<ResourceId, Arc<RequestAuthentication>>,
     /// What may be a security policy of a kind and cannot be told by name.
     nameless_policies: Vec<(&'static str, Source)>,
     diagnostics: Vec<Diagnostic>,

@@ -8,6 +8,7 @@ mod destination;
 pub mod peer_authentication;
 mod probe;
 mod relations;
+pub mod request_authentication;
 pub mod service;
 pub mod sidecar;
 pub mod telemetry;
@@ -28,6 +29,9 @@ pub use destination::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use probe::{Probe, Probes, Question};
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
+pub use request_authentication::{
+    ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, token_rules,
+};
 pub use service::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
     ServiceOrigin, ServicePort, TargetPort, Transport, Visibility,
@@ -68,6 +72,8 @@ pub struct Mesh {
     pub peer_authentications: Vec<Arc<PeerAuthentication>>,
     /// AuthorizationPolicies.
     pub authorization_policies: BTreeMap<ResourceName, Arc<AuthorizationPolicy>>,
+    /// RequestAuthentications, oldest first (creation time, then the order of the documents).
+    pub request_authentications: Vec<Arc<RequestAuthentication>>,
     /// DestinationRules, oldest first (creation time, then the order of the documents).
     pub destination_rules: Vec<Arc<DestinationRule>>,
     /// Telemetry resources, oldest first (creation time, then the order of the documents).

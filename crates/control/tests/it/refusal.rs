@@ -103,10 +103,10 @@ async fn an_address_in_use_or_open_to_the_network_is_an_error_that_says_so() {
 
 /// With a service more, so that it shows whether anything of the edit got through.
 const UNENFORCED: &str = r"
-apiVersion: security.istio.io/v1
-kind: RequestAuthentication
-metadata: {name: tokens, namespace: shop}
-spec: {}
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: isolated, namespace: shop}
+spec: {podSelector: {}}
 ---
 apiVersion: v1
 kind: Service

@@ -31,6 +31,8 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
     // Oldest first; without a time, the order of the documents, which is the order they are in.
     mesh.peer_authentications
         .sort_by_key(|policy| policy.created.unwrap_or(i64::MAX));
+    mesh.request_authentications
+        .sort_by_key(|one| one.created.unwrap_or(i64::MAX));
     mesh.destination_rules
         .sort_by_key(|rule| rule.created.unwrap_or(i64::MAX));
     mesh.telemetries
@@ -162,6 +164,7 @@ fn second_round(
         }
         Checked::PeerAuthentication(policy) => mesh.peer_authentications.push(policy.clone()),
         Checked::AuthorizationPolicy(policy) => mesh.add_policy(policy),
+        Checked::RequestAuthentication(one) => mesh.request_authentications.push(one.clone()),
         Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
         Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),

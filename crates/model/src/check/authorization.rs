@@ -43,7 +43,7 @@ pub(super) fn authorization_policy(
     };
     let rules = written.rules.iter().flatten();
     AuthorizationPolicy {
-        target: target(&written, report),
+        target: target(&written.target, written.at.as_ref(), report),
         rules: rules.map(|rule| checking.rule(rule)).collect(),
         name: meta.name,
         source: meta.source,
@@ -73,13 +73,14 @@ fn dry_run(meta: &Meta, report: &Report) -> bool {
     }
 }
 
-fn target(written: &written::AuthorizationPolicy, report: &Report) -> PolicyTarget {
+/// What a policy whose `spec` is `at` is for.
+pub(super) fn target(written: &written::Target, at: Option<&At>, report: &Report) -> PolicyTarget {
     let selector = values::selector(written.selector.as_ref(), report);
     match (&written.references, selector) {
         (None, Some(labels)) => PolicyTarget::Workloads(labels),
         (None, None) => PolicyTarget::Everything,
         (Some(references), selector) => {
-            if let (Some(at), true) = (&written.at, written.selector.is_some()) {
+            if let (Some(at), true) = (at, written.selector.is_some()) {
                 let message = "`selector` and `targetRefs` exclude each other";
                 report.error(codes::CONTRADICTION, at, message, "keep one");
             }

@@ -6,7 +6,7 @@ use super::kinds::{KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
     Checked, Read, ResourceId, Stored, authorization, config, destination, kubernetes, networking,
-    pod, security, service_entry, sidecar, telemetry,
+    pod, request_authentication, security, service_entry, sidecar, telemetry,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -22,9 +22,10 @@ const MAX_DOCUMENTS_PER_FILE: usize = 50_000;
 
 /// A text that cannot be read may be a security policy when it has this in it: the first letters of the kind, so that one
 /// cut off in the middle of its kind is taken for one too.
-const POLICY_WORDS: [(&str, &str); 2] = [
+const POLICY_WORDS: [(&str, &str); 3] = [
     ("PeerAuth", "PeerAuthentication"),
     ("AuthorizationPol", "AuthorizationPolicy"),
+    ("RequestAuth", "RequestAuthentication"),
 ];
 
 /// Reads every document of a file.
@@ -133,6 +134,9 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
                     read.broken_authorization
                         .entry(id.clone())
                         .or_insert(policy);
+                }
+                Checked::RequestAuthentication(policy) => {
+                    read.broken_tokens.entry(id.clone()).or_insert(policy);
                 }
                 _ => {}
             }
@@ -260,6 +264,9 @@ fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> 
         "ProxyConfig" => {
             networking::proxy_config(meta, fields, report).map(|p| Checked::ProxyConfig(p.into()))
         }
+        "RequestAuthentication" => Some(Checked::RequestAuthentication(
+            request_authentication::request_authentication(meta, fields, report).into(),
+        )),
         "Secret" => kubernetes::secret(meta, fields, report).map(|s| Checked::Secret(s.into())),
         "Service" => kubernetes::service(meta, fields, report)
             .map(|s| Checked::Services(vec![s.into()], Vec::new())),

@@ -54,6 +54,10 @@ pub(super) const KINDS: &[Kind] = &[
     ),
     kind("Pod", CORE),
     kind("ProxyConfig", &["networking.istio.io/v1beta1"]),
+    kind(
+        "RequestAuthentication",
+        &["security.istio.io/v1", "security.istio.io/v1beta1"],
+    ),
     kind("Secret", CORE),
     kind("Service", CORE),
     kind("ServiceAccount", CORE),
@@ -81,7 +85,6 @@ pub(super) enum Unread {
 
 /// Every kind that is known and not read.
 pub(super) const UNREAD: &[(&str, Unread)] = &[
-    ("RequestAuthentication", Unread::NotYetSecurity),
     ("NetworkPolicy", Unread::NotYetSecurity),
     ("BackendTLSPolicy", Unread::NotYetSecurity),
     ("VirtualService", Unread::NotYet),

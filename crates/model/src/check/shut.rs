@@ -1,6 +1,7 @@
 //! Fail closed: a security policy that cannot be read and was never good is held shut. A PeerAuthentication is STRICT, an
-//! AuthorizationPolicy denies everything, for whom they were meant as far as that can be told. What its author wanted to
-//! open opens when the text is right.
+//! AuthorizationPolicy denies everything, and so does a RequestAuthentication (an application behind it may believe that
+//! whatever token it gets is a good one), for whom they were meant as far as that can be told. What its author wanted to open
+//! opens when the text is right.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +10,14 @@ use super::ResourceId;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::authorization::{Action, AuthorizationPolicy, PolicyTarget, Rule};
-use crate::mesh::{Mesh, MutualTlsMode, PeerAuthentication};
+use crate::mesh::{Mesh, MutualTlsMode, PeerAuthentication, RequestAuthentication};
 use crate::names::{Namespace, ResourceName};
 use crate::source::Source;
 
 /// Name of the policy that stands for those without one.
 const NAMELESS: &str = "unreadable";
+/// End of the name of the denial that stands for a RequestAuthentication; no resource's name has a colon.
+const TOKENS: &str = ":request-authentication";
 
 /// Policies that could not be read.
 pub(super) struct Unreadable {
@@ -22,6 +25,8 @@ pub(super) struct Unreadable {
     pub(super) named: BTreeMap<ResourceId, Arc<PeerAuthentication>>,
     /// AuthorizationPolicies by name, as far as they could be read.
     pub(super) authorization: BTreeMap<ResourceId, Arc<AuthorizationPolicy>>,
+    /// RequestAuthentications by name, as far as they could be read.
+    pub(super) tokens: BTreeMap<ResourceId, Arc<RequestAuthentication>>,
     /// Without a name, by kind.
     pub(super) nameless: Vec<(&'static str, Source)>,
 }
@@ -46,25 +51,21 @@ pub(super) fn shut(mesh: &mut Mesh, unreadable: Unreadable, diagnostics: &mut Ve
         mesh.peer_authentications.push(policy.into());
     }
     for (id, broken) in unreadable.authorization {
-        // What aims at waypoints and gateways holds for nobody else, right or wrong.
-        let aside = matches!(broken.target, PolicyTarget::References(_));
-        if mesh.resources.contains_key(&id) || aside || broken.dry_run {
-            continue;
+        if !broken.dry_run {
+            let name = broken.name.clone();
+            shut_out(mesh, &id, name, &broken.source, &broken.target, diagnostics);
         }
-        let selects = matches!(broken.target, PolicyTarget::Workloads(_));
-        let scope = scope(&broken.name.namespace, &root, selects);
-        diagnostics.push(denied(&broken.source, &id.to_string(), &scope));
-        deny(
-            mesh,
-            broken.name.clone(),
-            &broken.source,
-            broken.target.clone(),
-        );
+    }
+    for (id, broken) in unreadable.tokens {
+        // Its denial must not take the place of an AuthorizationPolicy of the same name.
+        let name = format!("{}{TOKENS}", broken.name.name);
+        let name = ResourceName::new(broken.name.namespace.clone(), name);
+        shut_out(mesh, &id, name, &broken.source, &broken.target, diagnostics);
     }
     for (kind, source) in unreadable.nameless {
         let name = ResourceName::new(root.clone(), NAMELESS);
         let what = format!("what may be {kind}");
-        if kind == "AuthorizationPolicy" {
+        if kind != "PeerAuthentication" {
             diagnostics.push(denied(&source, &what, "the whole mesh"));
             deny(mesh, name, &source, PolicyTarget::Everything);
             continue;
@@ -91,6 +92,26 @@ fn scope(namespace: &Namespace, root: &Namespace, selects: bool) -> String {
         (false, true) => format!("what it selects in `{namespace}`"),
         (false, false) => format!("the namespace `{namespace}`"),
     }
+}
+
+/// Denies everything to whom a policy was meant for, unless its last good version is in force.
+fn shut_out(
+    mesh: &mut Mesh,
+    id: &ResourceId,
+    name: ResourceName,
+    source: &Source,
+    target: &PolicyTarget,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    // What aims at waypoints and gateways holds for nobody else, right or wrong.
+    let aside = matches!(target, PolicyTarget::References(_));
+    if mesh.resources.contains_key(id) || aside {
+        return;
+    }
+    let selects = matches!(target, PolicyTarget::Workloads(_));
+    let scope = scope(&name.namespace, &mesh.config.root_namespace, selects);
+    diagnostics.push(denied(source, &id.to_string(), &scope));
+    deny(mesh, name, source, target.clone());
 }
 
 /// Denies everything.

@@ -7,12 +7,38 @@ use crate::decode::{At, Cursor, Fields, Form};
 #[derive(Debug, Default)]
 pub(crate) struct AuthorizationPolicy {
     pub(crate) at: Option<At>,
-    pub(crate) selector: Option<Selector>,
-    /// `targetRef` and `targetRefs`, and whether either is there.
-    pub(crate) references: Option<Vec<Reference>>,
+    pub(crate) target: Target,
     pub(crate) action: Option<Text>,
     pub(crate) provider: Option<Provider>,
     pub(crate) rules: Option<Vec<Rule>>,
+}
+
+/// What a policy is for.
+#[derive(Debug, Default)]
+pub(crate) struct Target {
+    pub(crate) selector: Option<Selector>,
+    /// `targetRef` and `targetRefs`, and whether either is there.
+    pub(crate) references: Option<Vec<Reference>>,
+}
+
+impl Target {
+    /// Reads `selector`, `targetRef` and `targetRefs` of a `spec`.
+    pub(crate) fn read(spec: &mut Fields<'_>) -> Self {
+        let mut references = None;
+        if let Some(one) = spec.get("targetRef") {
+            references = Some(Reference::read(&one).into_iter().collect());
+        }
+        if let Some(list) = spec.get("targetRefs") {
+            let read = list.items();
+            references
+                .get_or_insert_with(Vec::new)
+                .extend(read.iter().filter_map(Reference::read));
+        }
+        Self {
+            selector: Selector::read(spec, "selector", "matchLabels"),
+            references,
+        }
+    }
 }
 
 /// One of `targetRefs`.
@@ -107,20 +133,9 @@ impl AuthorizationPolicy {
         let Some(mut spec) = document.inner("spec") else {
             return Self::default();
         };
-        let mut references = None;
-        if let Some(one) = spec.get("targetRef") {
-            references = Some(Reference::read(&one).into_iter().collect());
-        }
-        if let Some(list) = spec.get("targetRefs") {
-            let read = list.items();
-            references
-                .get_or_insert_with(Vec::new)
-                .extend(read.iter().filter_map(Reference::read));
-        }
         let policy = Self {
             at: Some(spec.at().clone()),
-            selector: Selector::read(&mut spec, "selector", "matchLabels"),
-            references,
+            target: Target::read(&mut spec),
             action: spec.text("action"),
             provider: spec.inner("provider").map(|mut provider| {
                 let read = Provider {

@@ -1,0 +1,154 @@
+//! Istio's RequestAuthentication, checked: whose tokens a workload believes, where requests carry them, and what the
+//! application is told of them. Keys are not read here: what a key set means is decided by `voile-policy`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::authorization::PolicyTarget;
+use super::{Mesh, Workload};
+use crate::names::{Labels, Namespace, ResourceName};
+use crate::source::Source;
+
+/// One resource. All that hold for a workload count together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestAuthentication {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// `metadata.creationTimestamp` in seconds since 1970, if written.
+    pub created: Option<i64>,
+    /// What it is for.
+    pub target: PolicyTarget,
+    /// `jwtRules`, as written.
+    pub rules: Vec<TokenRule>,
+}
+
+/// One of `jwtRules`: an issuer whose tokens are believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRule {
+    /// Where it was written.
+    pub source: Source,
+    /// `iss` must be this; anybody's when it is empty.
+    pub issuer: Arc<str>,
+    /// `aud` must hold one of these; any when there are none.
+    pub audiences: Vec<Arc<str>>,
+    /// Where the issuer's keys are.
+    pub keys: KeySource,
+    /// Headers that carry a token. With no place named in these three, `Authorization: Bearer` and the parameter
+    /// `access_token` do.
+    pub from_headers: Vec<HeaderPlace>,
+    /// Parameters of the query that carry a token.
+    pub from_params: Vec<Arc<str>>,
+    /// Cookies that carry a token.
+    pub from_cookies: Vec<Arc<str>>,
+    /// Whether the application gets the token itself.
+    pub forward_original: bool,
+    /// A header in which the application gets the token's payload, in lower case.
+    pub output_payload_to_header: Option<Arc<str>>,
+    /// Headers in which the application gets single claims.
+    pub output_claims: Vec<ClaimOutput>,
+    /// Claims that are lists written with blanks, besides `scope` and `permission`.
+    pub space_delimited_claims: Vec<Arc<str>>,
+    /// How long one question for keys may take.
+    pub timeout: Duration,
+}
+
+/// Where the keys of an issuer are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KeySource {
+    /// Here: a JSON Web Key Set as written (`jwks`).
+    Inline(Arc<str>),
+    /// To be fetched from here (`jwksUri`).
+    Uri(Arc<str>),
+    /// Where the issuer's own OpenID configuration says.
+    Discovery,
+}
+
+/// A header that carries a token.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HeaderPlace {
+    /// Its name in lower case.
+    pub name: Arc<str>,
+    /// What stands before the token; a line without it carries none.
+    pub prefix: Arc<str>,
+}
+
+/// A claim that the application gets in a header.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClaimOutput {
+    /// The header in lower case.
+    pub header: Arc<str>,
+    /// The claim; dots lead into objects.
+    pub claim: Arc<str>,
+}
+
+impl TokenRule {
+    /// Where a token may be when the rule names no place.
+    pub const DEFAULT_HEADER: (&'static str, &'static str) = ("authorization", "Bearer ");
+    /// The parameter that may carry a token when the rule names no place.
+    pub const DEFAULT_PARAM: &'static str = "access_token";
+
+    /// Whether it names no place, so that the default ones hold.
+    #[must_use]
+    pub fn in_default_places(&self) -> bool {
+        self.from_headers.is_empty() && self.from_params.is_empty() && self.from_cookies.is_empty()
+    }
+}
+
+impl RequestAuthentication {
+    /// Whether it holds for a workload with these labels.
+    #[must_use]
+    pub fn selects(&self, root: &Namespace, namespace: &Namespace, labels: &Labels) -> bool {
+        let here = self.name.namespace == *namespace || self.name.namespace == *root;
+        here && match &self.target {
+            PolicyTarget::Everything => true,
+            PolicyTarget::Workloads(selector) => selector.selects(labels),
+            PolicyTarget::References(_) => false,
+        }
+    }
+}
+
+impl Mesh {
+    /// The RequestAuthentications that hold for a workload, all of which count: its own namespace's, then the root
+    /// namespace's, each oldest first.
+    #[must_use]
+    pub fn request_authentication_for(
+        &self,
+        workload: &Workload,
+    ) -> Vec<&Arc<RequestAuthentication>> {
+        self.request_authentication_for_labels(&workload.key.namespace, &workload.labels)
+    }
+
+    /// As `request_authentication_for`, for a workload that is not yet running.
+    #[must_use]
+    pub fn request_authentication_for_labels(
+        &self,
+        namespace: &Namespace,
+        labels: &Labels,
+    ) -> Vec<&Arc<RequestAuthentication>> {
+        let root = &self.config.root_namespace;
+        let selecting = |one: &&Arc<RequestAuthentication>| one.selects(root, namespace, labels);
+        let mut found: Vec<_> = self
+            .request_authentications
+            .iter()
+            .filter(selecting)
+            .collect();
+        found.sort_by_key(|one| one.name.namespace != *namespace);
+        found
+    }
+}
+
+/// The rules of all these resources in the order in which tokens are tried: by issuer, and in the order given among
+/// rules of one issuer.
+#[must_use]
+pub fn token_rules<'a>(
+    resources: impl IntoIterator<Item = &'a Arc<RequestAuthentication>>,
+) -> Vec<(&'a RequestAuthentication, &'a TokenRule)> {
+    let rules = resources
+        .into_iter()
+        .flat_map(|one| one.rules.iter().map(|rule| (&**one, rule)));
+    let mut rules: Vec<_> = rules.collect();
+    rules.sort_by(|a, b| a.1.issuer.cmp(&b.1.issuer));
+    rules
+}
