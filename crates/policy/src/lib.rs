@@ -1,4 +1,4 @@
-//! Decisions about who may talk to whom: peer authentication, and `authorization`.
+//! Decisions about who may talk to whom: peer authentication, `tokens`, and `authorization`.
 //!
 //! Peer authentication has two halves. The control plane asks `effective` which mode holds at a workload's port; the proxy, which knows only that
 //! mode, asks `inbound` about each connection, and forwarding demands the `Permit` it gives. Pure, no I/O.
@@ -6,6 +6,7 @@
 pub mod authorization;
 mod effective;
 mod inbound;
+pub mod tokens;
 
 pub use effective::{Effective, effective, effective_at, inherited};
 pub use inbound::{ConnectionFacts, Denial, DenialReason, Mode, Permit, Trust, inbound};

@@ -4,6 +4,7 @@
 mod authority;
 pub mod authorization;
 mod handshake;
+pub mod tokens;
 
 pub use authority::{ShownCertificate, TestAuthority};
 pub use handshake::{

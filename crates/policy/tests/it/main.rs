@@ -3,6 +3,7 @@
 mod agreement;
 mod cost;
 mod kinds;
+mod tokens;
 
 use voile_model::{Identity, Port, SourceFile, TrustDomain, check};
 use voile_policy::{ConnectionFacts, DenialReason, Mode, Trust, effective, inbound};

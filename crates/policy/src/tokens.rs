@@ -1,0 +1,35 @@
+//! Whose is this request? Istio's RequestAuthentication: JSON Web Tokens found where rules say, verified by the issuer's keys,
+//! and handed to authorization as claims. Time is an argument; what a worker remembers of good tokens is one too.
+//!
+//! ```text
+//! TokenRule* + key sets ──► Rules::new ──► Rules::examine(Request, now, Cache) ──► Outcome
+//!                                            │ places ─ token ─ issuer ─ keys       ├ NoToken
+//!                                            └ Cache: tokens whose signature held   ├ Verified ──► claims, Edits
+//!                                                                                   └ Refused ──► 401, 403
+//! ```
+
+mod algorithm;
+mod cache;
+mod claims;
+mod edits;
+mod examine;
+mod json;
+mod keys;
+mod limits;
+mod outcome;
+mod places;
+mod read;
+mod rules;
+
+pub use algorithm::Algorithm;
+pub use cache::Cache;
+pub use claims::Token;
+pub use edits::{Edits, without_cookies, without_params};
+pub use keys::{KeyFault, KeySet, KeySetError};
+pub use limits::{
+    CACHE_BYTES, CLOCK_SKEW_SECONDS, MAX_CLAIM_VALUES, MAX_DEPTH, MAX_KEY_SET_BYTES, MAX_KEYS,
+    MAX_OUTPUT_BYTES, MAX_SIGNATURE_CHECKS, MAX_TOKEN_BYTES, MAX_TOKENS,
+};
+pub use outcome::{Outcome, Reason, Refusal, Verified};
+pub use places::Request;
+pub use rules::{Given, Rules};

@@ -1,0 +1,117 @@
+//! The signature algorithms of RFC 7518 and RFC 8037 that are believed. There is no `none` and no HMAC: a key that verifies must not
+//! be one that signs, or whoever can read it makes tokens.
+
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519,
+    EcdsaVerificationAlgorithm, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384,
+    RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384,
+    RSA_PSS_2048_8192_SHA512, RsaParameters, VerificationAlgorithm,
+};
+
+/// `alg` of a token or key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// RSA PKCS#1 v1.5 with SHA-256.
+    Rs256,
+    /// RSA PKCS#1 v1.5 with SHA-384.
+    Rs384,
+    /// RSA PKCS#1 v1.5 with SHA-512.
+    Rs512,
+    /// RSA PSS with SHA-256.
+    Ps256,
+    /// RSA PSS with SHA-384.
+    Ps384,
+    /// RSA PSS with SHA-512.
+    Ps512,
+    /// ECDSA on P-256 with SHA-256.
+    Es256,
+    /// ECDSA on P-384 with SHA-384.
+    Es384,
+    /// ECDSA on P-521 with SHA-512.
+    Es512,
+    /// Ed25519.
+    EdDsa,
+}
+
+/// How many algorithms an RSA key may be used with.
+pub(super) const RSA_ALGORITHMS: usize = 6;
+
+/// What kind of key an algorithm wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// With this number among the algorithms of RSA.
+    Rsa(usize),
+    P256,
+    P384,
+    P521,
+    Ed25519,
+}
+
+impl Algorithm {
+    const NAMES: [(&'static str, Self); 10] = [
+        ("RS256", Self::Rs256),
+        ("RS384", Self::Rs384),
+        ("RS512", Self::Rs512),
+        ("PS256", Self::Ps256),
+        ("PS384", Self::Ps384),
+        ("PS512", Self::Ps512),
+        ("ES256", Self::Es256),
+        ("ES384", Self::Es384),
+        ("ES512", Self::Es512),
+        ("EdDSA", Self::EdDsa),
+    ];
+
+    /// The algorithm of that name, in exactly that case.
+    pub fn of_name(name: &str) -> Option<Self> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|(_, algorithm)| *algorithm)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(_, known)| *known == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Rs256 => Kind::Rsa(0),
+            Self::Rs384 => Kind::Rsa(1),
+            Self::Rs512 => Kind::Rsa(2),
+            Self::Ps256 => Kind::Rsa(3),
+            Self::Ps384 => Kind::Rsa(4),
+            Self::Ps512 => Kind::Rsa(5),
+            Self::Es256 => Kind::P256,
+            Self::Es384 => Kind::P384,
+            Self::Es512 => Kind::P521,
+            Self::EdDsa => Kind::Ed25519,
+        }
+    }
+}
+
+/// RSA by its number. The library takes keys of 2,048 to 8,192 bits: RFC 7518 forbids shorter ones.
+pub(super) fn rsa(number: usize) -> &'static RsaParameters {
+    static ALL: [&RsaParameters; RSA_ALGORITHMS] = [
+        &RSA_PKCS1_2048_8192_SHA256,
+        &RSA_PKCS1_2048_8192_SHA384,
+        &RSA_PKCS1_2048_8192_SHA512,
+        &RSA_PSS_2048_8192_SHA256,
+        &RSA_PSS_2048_8192_SHA384,
+        &RSA_PSS_2048_8192_SHA512,
+    ];
+    ALL[number]
+}
+
+/// What verifies with a key that is not RSA.
+pub(super) fn other(kind: Kind) -> Option<&'static dyn VerificationAlgorithm> {
+    static P256: &EcdsaVerificationAlgorithm = &ECDSA_P256_SHA256_FIXED;
+    static P384: &EcdsaVerificationAlgorithm = &ECDSA_P384_SHA384_FIXED;
+    static P521: &EcdsaVerificationAlgorithm = &ECDSA_P521_SHA512_FIXED;
+    match kind {
+        Kind::Rsa(_) => None,
+        Kind::P256 => Some(P256),
+        Kind::P384 => Some(P384),
+        Kind::P521 => Some(P521),
+        Kind::Ed25519 => Some(&ED25519),
+    }
+}

@@ -1,0 +1,236 @@
+//! What a worker remembers: tokens whose signature held, by the hash of the whole token, and compared as a whole, so that no two
+//! are ever taken for each other. Bounded in bytes; what was asked for again since stays longer. Of bad tokens nothing is
+//! kept: who sends them can send a new one each time, and keys that come later may make one good.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::claims::Token;
+use super::keys::Fingerprint;
+use super::limits::{CACHE_BYTES, MAX_STRANGERS};
+use super::outcome::Reason;
+
+/// Key sets that did not make a token's signature, and what they said.
+pub(super) type Strangers = SmallVec<[(Fingerprint, Reason); 1]>;
+
+/// One worker's memory of good tokens.
+pub struct Cache {
+    seed: u64,
+    entries: HashMap<u64, Entry, BuildHasherDefault<Hashed>>,
+    /// In the order in which they came, or were last found to be in use.
+    order: VecDeque<u64>,
+    bytes: usize,
+    limit: usize,
+}
+
+struct Entry {
+    token: Arc<Token>,
+    /// Where several rules believe one issuer: keys that need not be tried again with this token.
+    strangers: Strangers,
+    bytes: usize,
+    used: bool,
+}
+
+/// The keys are hashes already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache")
+            .field("tokens", &self.entries.len())
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// An empty memory. The seed must be random where strangers send tokens, so that nobody can make them meet in one place.
+    pub fn new(seed: u64) -> Self {
+        Self::with_limit(seed, CACHE_BYTES)
+    }
+
+    /// As `new`, holding at most so many bytes.
+    pub fn with_limit(seed: u64, limit: usize) -> Self {
+        Self {
+            seed,
+            entries: HashMap::default(),
+            order: VecDeque::new(),
+            bytes: 0,
+            limit,
+        }
+    }
+
+    /// How many tokens are remembered.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// About how many bytes they take.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Forgets everything and gives the memory back.
+    pub fn clear(&mut self) {
+        *self = Self::with_limit(self.seed, self.limit);
+    }
+
+    pub(super) fn hash(&self, token: &[u8]) -> u64 {
+        hash(self.seed, token)
+    }
+
+    pub(super) fn get(&mut self, hash: u64, token: &[u8]) -> Option<(Arc<Token>, Strangers)> {
+        let entry = self.entries.get_mut(&hash)?;
+        if entry.token.text.as_bytes() != token {
+            return None;
+        }
+        entry.used = true;
+        Some((entry.token.clone(), entry.strangers.clone()))
+    }
+
+    /// Keeps in mind that these keys did not make the signature of a token that is remembered.
+    pub(super) fn add_stranger(
+        &mut self,
+        hash: u64,
+        token: &Token,
+        stranger: (Fingerprint, Reason),
+    ) {
+        if let Some(entry) = self.entries.get_mut(&hash)
+            && entry.token.text == token.text
+        {
+            if entry.strangers.len() == MAX_STRANGERS {
+                entry.strangers.remove(0);
+            }
+            entry.strangers.push(stranger);
+        }
+    }
+
+    pub(super) fn insert(&mut self, hash: u64, token: Arc<Token>, mut strangers: Strangers) {
+        const LARGEST_SHARE: usize = 8; // one token may not push out all others
+        strangers.truncate(MAX_STRANGERS);
+        // With its place in the table and in the order, and what else may be kept in mind.
+        let place = 2 * (size_of::<Entry>() + 2 * size_of::<u64>());
+        let bytes = token.memory() + place + MAX_STRANGERS * size_of::<(Fingerprint, Reason)>();
+        if bytes > self.limit / LARGEST_SHARE {
+            self.remove(hash);
+            return;
+        }
+        self.bytes += bytes;
+        let entry = Entry {
+            token,
+            strangers,
+            bytes,
+            used: false,
+        };
+        match self.entries.insert(hash, entry) {
+            Some(before) => self.bytes -= before.bytes,
+            None => self.order.push_back(hash),
+        }
+        while self.bytes > self.limit {
+            let Some(oldest) = self.order.pop_front() else {
+                return;
+            };
+            match self.entries.get_mut(&oldest) {
+                Some(entry) if entry.used => {
+                    entry.used = false;
+                    self.order.push_back(oldest);
+                }
+                Some(entry) => {
+                    self.bytes -= entry.bytes;
+                    self.entries.remove(&oldest);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Its place in the order stays, and is passed over later.
+    fn remove(&mut self, hash: u64) {
+        if let Some(entry) = self.entries.remove(&hash) {
+            self.bytes -= entry.bytes;
+            self.order.retain(|other| *other != hash);
+        }
+    }
+}
+
+/// A keyed hash of 64 bits: sixteen bytes a step, each multiplied with what the seed made of all before.
+fn hash(seed: u64, bytes: &[u8]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |a: u64, b: u64| {
+        let wide = u128::from(a) * u128::from(b);
+        (wide as u64) ^ (wide >> 64) as u64
+    };
+    let word = |bytes: &[u8]| {
+        let mut eight = [0; 8];
+        eight[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(eight)
+    };
+    let key = mix(seed ^ ODD, ODD.rotate_left(32)) | 1;
+    let mut state = key ^ bytes.len() as u64;
+    let mut chunks = bytes.chunks_exact(16);
+    for chunk in &mut chunks {
+        let (low, high) = chunk.split_at(8);
+        state = mix(
+            word(low) ^ state ^ ODD,
+            word(high) ^ key.rotate_left(17) ^ state,
+        );
+    }
+    let rest = chunks.remainder();
+    let (low, high) = rest.split_at(rest.len().min(8));
+    state = mix(
+        word(low) ^ state ^ ODD,
+        word(high) ^ key.rotate_left(17) ^ state,
+    );
+    mix(state ^ key, ODD)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::hash;
+
+    #[test]
+    fn texts_that_differ_in_one_byte_have_other_hashes() {
+        let text: Vec<u8> = (0..200).map(|number: u8| number.wrapping_mul(37)).collect();
+        let mut seen = HashSet::new();
+        for seed in 0..4 {
+            for length in 0..text.len() {
+                assert!(seen.insert(hash(seed, &text[..length])));
+            }
+            for at in 0..text.len() {
+                for bit in 0..8 {
+                    let mut other = text.clone();
+                    other[at] ^= 1 << bit;
+                    assert!(seen.insert(hash(seed, &other)), "{at} {bit}");
+                }
+            }
+        }
+    }
+}

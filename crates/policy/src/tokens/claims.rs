@@ -1,0 +1,212 @@
+//! A token whose signature held: what authorization asks of it, what the application is told, and how long it is good.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+use voile_model::mesh::ClaimOutput;
+
+use super::keys::Fingerprint;
+use super::limits::{CLOCK_SKEW_SECONDS, MAX_OUTPUT_BYTES};
+use super::outcome::Reason;
+use super::read::Unverified;
+use super::rules::Rule;
+
+/// A token whose signature held.
+#[derive(Debug)]
+pub struct Token {
+    /// As it came.
+    pub(super) text: Box<str>,
+    signed: usize,
+    payload: usize,
+    /// What was made of it by which keys: a rule that says otherwise has to look again.
+    pub(super) profile: Fingerprint,
+    pub(super) issuer: Box<str>,
+    audiences: Box<[Box<str>]>,
+    not_before: u64,
+    expiry: Option<u64>,
+    pub(super) claims: Map<String, Value>,
+    /// Headers' values in the order of the rule's outputs; none where the token has no such claim.
+    pub(super) outputs: Box<[Option<Box<str>>]>,
+}
+
+impl Token {
+    /// What a rule makes of a token whose signature its keys made.
+    pub(super) fn new(read: &mut Unverified<'_>, rule: &Rule) -> Result<Self, Reason> {
+        let outputs = rule.outputs.iter();
+        let outputs = outputs.map(|output| written(output, &read.claims));
+        let outputs = outputs.collect::<Result<_, _>>()?;
+        let mut claims = std::mem::take(&mut read.claims);
+        let issuer = claims.get("iss").and_then(Value::as_str);
+        let issuer = issuer.unwrap_or_default().into();
+        let audiences = audiences(&claims);
+        for name in &rule.split {
+            split(&mut claims, name);
+        }
+        Ok(Self {
+            text: read.text.into(),
+            signed: read.signed,
+            payload: read.payload,
+            profile: rule.profile,
+            issuer,
+            audiences,
+            not_before: read.not_before,
+            expiry: read.expiry,
+            claims,
+            outputs,
+        })
+    }
+
+    /// Its claims, those delimited by blanks split into lists.
+    pub fn claims(&self) -> &Map<String, Value> {
+        &self.claims
+    }
+
+    /// `iss`.
+    pub fn issuer(&self) -> &str {
+        &self.issuer
+    }
+
+    /// `sub`, if there is one.
+    pub fn subject(&self) -> Option<&str> {
+        self.claims.get("sub").and_then(Value::as_str)
+    }
+
+    /// Issuer and subject as policies name them (`requestPrincipals`); none when one is missing.
+    pub fn principal(&self) -> Option<String> {
+        let issuer = self.claims.get("iss").and_then(Value::as_str)?;
+        Some(format!("{issuer}/{}", self.subject()?))
+    }
+
+    /// When it expires, in seconds since 1970, if it says so. It is taken for [`CLOCK_SKEW_SECONDS`] longer.
+    pub fn expiry(&self) -> Option<u64> {
+        self.expiry
+    }
+
+    /// The payload as it came.
+    pub(super) fn payload(&self) -> &str {
+        &self.text[self.payload..self.signed]
+    }
+
+    pub(super) fn in_time(&self, now: u64) -> Result<(), Reason> {
+        in_time(self.not_before, self.expiry, now)
+    }
+
+    pub(super) fn audience(&self, rule: &Rule) -> Result<(), Reason> {
+        rule.takes_audience(self.audiences.iter().map(AsRef::as_ref))
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn memory(&self) -> usize {
+        let texts = self.audiences.iter().map(|text| 16 + text.len());
+        let outputs = self.outputs.iter().flatten().map(|text| 16 + text.len());
+        size_of::<Self>()
+            + self.text.len()
+            + self.issuer.len()
+            + texts.sum::<usize>()
+            + outputs.sum::<usize>()
+            + object(&self.claims)
+    }
+}
+
+/// About how many bytes of heap an object takes. Nodes of its tree hold up to eleven entries and are on average two thirds full.
+fn object(object: &Map<String, Value>) -> usize {
+    const ENTRY: usize = (size_of::<String>() + size_of::<Value>()) * 3 / 2;
+    const NODE: usize = 11 * (size_of::<String>() + size_of::<Value>()) + 16;
+    let entries = object
+        .iter()
+        .map(|(name, value)| ENTRY + name.len() + heap(value));
+    match object.is_empty() {
+        true => 0,
+        false => NODE + entries.sum::<usize>(),
+    }
+}
+
+fn heap(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.len() + 8,
+        Value::Array(list) => list
+            .iter()
+            .map(|value| size_of::<Value>() * 2 + heap(value))
+            .sum(),
+        Value::Object(inner) => object(inner),
+    }
+}
+
+/// Whether the time is between these two, give or take what clocks differ.
+pub(super) fn in_time(not_before: u64, expiry: Option<u64>, now: u64) -> Result<(), Reason> {
+    if now.saturating_add(CLOCK_SKEW_SECONDS) < not_before {
+        return Err(Reason::NotYetValid);
+    }
+    match expiry {
+        Some(expiry) if now > expiry.saturating_add(CLOCK_SKEW_SECONDS) => Err(Reason::Expired),
+        _ => Ok(()),
+    }
+}
+
+/// `aud`, each as it is compared.
+pub(super) fn audiences(claims: &Map<String, Value>) -> Box<[Box<str>]> {
+    let bare = |value: &Value| value.as_str().map(|text| bare_audience(text).into());
+    match claims.get("aud") {
+        Some(Value::Array(list)) => list.iter().filter_map(bare).collect(),
+        Some(value) => bare(value).into_iter().collect(),
+        None => Box::default(),
+    }
+}
+
+/// Audiences are compared without the scheme of HTTP and one final slash, as Envoy does.
+pub(super) fn bare_audience(text: &str) -> &str {
+    let rest = text
+        .strip_prefix("http://")
+        .or_else(|| text.strip_prefix("https://"))
+        .unwrap_or(text);
+    rest.strip_suffix('/').unwrap_or(rest)
+}
+
+/// Makes a list of a text delimited by blanks. One of nothing but blanks stays a text.
+fn split(claims: &mut Map<String, Value>, name: &str) {
+    if let Some(value) = claims.get_mut(name)
+        && let Some(text) = value.as_str()
+    {
+        let words = text.split(' ').filter(|word| !word.is_empty());
+        let list: Vec<Value> = words.map(|word| Value::String(word.to_owned())).collect();
+        if !list.is_empty() {
+            *value = Value::Array(list);
+        }
+    }
+}
+
+/// A claim as a header's value: texts, numbers and booleans as they are, lists and objects as JSON in base64. Dots lead into objects.
+fn written(output: &ClaimOutput, claims: &Map<String, Value>) -> Result<Option<Box<str>>, Reason> {
+    let mut names = output.claim.split('.');
+    let first = names.next().and_then(|name| claims.get(name));
+    let Some(value) = names.fold(first, |value, name| value?.get(name)) else {
+        return Ok(None);
+    };
+    let text = match value {
+        Value::Null => return Ok(None),
+        Value::Bool(value) => value.to_string(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+            (Some(whole), _) => whole.to_string(),
+            (None, Some(number)) => decimal(number),
+            (None, None) => return Ok(None),
+        },
+        Value::Array(_) | Value::Object(_) => STANDARD.encode(value.to_string()),
+    };
+    // A value with a line break would be two headers.
+    let unwritable = |byte: u8| byte.is_ascii_control() && byte != b'\t';
+    if text.len() > MAX_OUTPUT_BYTES || text.bytes().any(unwritable) {
+        return Err(Reason::Output);
+    }
+    Ok((!text.is_empty()).then(|| text.into()))
+}
+
+/// Whole numbers without a fraction, all others with six digits of it, as C writes them.
+fn decimal(number: f64) -> String {
+    const LIMIT: f64 = 18_446_744_073_709_551_616.0; // 2^64
+    match number.fract() == 0.0 && (0.0..LIMIT).contains(&number) {
+        true => format!("{number:.0}"),
+        false => format!("{number:.6}"),
+    }
+}

@@ -1,0 +1,250 @@
+//! The decision, as Envoy's filter takes it for Istio's translation of these rules: the first rule, by issuer, for which every token in
+//! its places is good, lets the request pass; no token in any place lets it pass as nobody's; all else is refused.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::cache::{Cache, Strangers};
+use super::claims::{Token, audiences, in_time};
+use super::keys::{Checked, KeySet};
+use super::limits::MAX_SIGNATURE_CHECKS;
+use super::outcome::{Outcome, Reason, Refusal, Verified};
+use super::places::{AllFound, Request};
+use super::read::Unverified;
+use super::rules::{Rule, Rules};
+
+/// A token as far as it is known.
+enum Known<'a> {
+    /// Its signature held before.
+    Good(Arc<Token>),
+    /// Nobody has looked yet.
+    New(Box<Unverified<'a>>),
+    Bad(Reason),
+}
+
+/// A token of this request.
+struct Looked<'a> {
+    place: u16,
+    hash: u64,
+    text: &'a [u8],
+    known: Known<'a>,
+    /// Keys that did not make its signature.
+    strangers: Strangers,
+}
+
+impl Looked<'_> {
+    fn issuer(&self) -> Result<&str, Reason> {
+        match &self.known {
+            Known::Good(token) => Ok(&token.issuer),
+            Known::New(read) => Ok(read.issuer()),
+            Known::Bad(reason) => Err(*reason),
+        }
+    }
+}
+
+struct Examining<'a> {
+    now: u64,
+    cache: &'a mut Cache,
+    /// How many signatures may still be checked.
+    left: usize,
+}
+
+impl Rules {
+    /// Looks for tokens in a request and says whose it is. `now` is in seconds since 1970.
+    pub fn examine(&self, request: &Request<'_>, now: u64, cache: &mut Cache) -> Outcome {
+        if self.is_empty() || is_preflight(request) {
+            return Outcome::NoToken;
+        }
+        let found = match self.places.find(request) {
+            Ok(found) if found.is_empty() => return Outcome::NoToken,
+            Ok(found) => found,
+            Err(reason) => return Outcome::Refused(Refusal { reason }),
+        };
+        let mut examining = Examining {
+            now,
+            cache,
+            left: MAX_SIGNATURE_CHECKS,
+        };
+        match self.judge(&found, &mut examining) {
+            Ok(verified) => Outcome::Verified(verified),
+            Err(reason) => Outcome::Refused(Refusal { reason }),
+        }
+    }
+
+    fn judge(
+        &self,
+        found: &AllFound<'_>,
+        examining: &mut Examining<'_>,
+    ) -> Result<Verified, Reason> {
+        let tokens = found.iter().map(|one| {
+            let hash = examining.cache.hash(&one.text);
+            let remembered = examining.cache.get(hash, &one.text);
+            let (known, strangers) = match remembered {
+                Some((token, strangers)) => (Known::Good(token), strangers),
+                None => match Unverified::read(&one.text) {
+                    Ok(read) => (Known::New(Box::new(read)), Strangers::new()),
+                    Err(reason) => (Known::Bad(reason), Strangers::new()),
+                },
+            };
+            Looked {
+                place: one.place,
+                hash,
+                text: &one.text,
+                known,
+                strangers,
+            }
+        });
+        let mut tokens: SmallVec<[Looked<'_>; 2]> = tokens.collect();
+        let mut refused: SmallVec<[(u32, Reason); 2]> = SmallVec::new();
+        for number in self.candidates(&tokens) {
+            match self.accept(number, &mut tokens, examining) {
+                Ok(verified) => return Ok(verified),
+                Err(reason) => refused.push((number, reason)),
+            }
+        }
+        Err(self.reason(&tokens, &refused))
+    }
+
+    /// Rules that believe the issuer of a token in one of their places, in order.
+    fn candidates(&self, tokens: &[Looked<'_>]) -> SmallVec<[u32; 4]> {
+        let mut all = SmallVec::new();
+        for token in tokens {
+            let Ok(issuer) = token.issuer() else { continue };
+            for rules in self.believing(issuer) {
+                let look_there = rules.iter().filter(|number| {
+                    let places = &self.rules[**number as usize].places;
+                    places.contains(&token.place)
+                });
+                all.extend(look_there.copied());
+            }
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Whether all tokens in a rule's places are good by it. The one in the first place says whose the request is.
+    fn accept(
+        &self,
+        number: u32,
+        tokens: &mut [Looked<'_>],
+        examining: &mut Examining<'_>,
+    ) -> Result<Verified, Reason> {
+        let rule = &self.rules[number as usize];
+        let mut places = SmallVec::new();
+        let mut first = None;
+        let own = tokens.iter_mut().rev();
+        for token in own.filter(|token| rule.places.contains(&token.place)) {
+            if !rule.believes(token.issuer()?) {
+                return Err(Reason::Issuer);
+            }
+            first = Some(examining.check(rule, token)?);
+            if !places.contains(&token.place) {
+                places.push(token.place);
+            }
+        }
+        Ok(Verified {
+            token: first.ok_or(Reason::Issuer)?,
+            rule: number as usize,
+            places,
+        })
+    }
+
+    /// Which of several reasons is told: that of the first rule that saw a token, if it says more than that the issuer is another's,
+    /// else the last that does.
+    fn reason(&self, tokens: &[Looked<'_>], refused: &[(u32, Reason)]) -> Reason {
+        let telling = |reason: &Reason| *reason != Reason::Issuer;
+        let first = tokens.iter().map(|token| self.places.first(token.place));
+        let first = first.min().unwrap_or(u32::MAX);
+        let by_first = refused.iter().find(|(number, _)| *number == first);
+        let by_first = by_first.map(|(_, reason)| *reason).filter(telling);
+        let by_last = refused
+            .iter()
+            .rev()
+            .map(|(_, reason)| *reason)
+            .find(telling);
+        let unread = tokens.iter().rev().find_map(|token| token.issuer().err());
+        by_first.or(unread).or(by_last).unwrap_or(Reason::Issuer)
+    }
+}
+
+impl Examining<'_> {
+    /// Whether a token is good by a rule that believes its issuer.
+    fn check(&mut self, rule: &Rule, token: &mut Looked<'_>) -> Result<Arc<Token>, Reason> {
+        match &token.known {
+            Known::Good(good) => {
+                good.in_time(self.now)?;
+                good.audience(rule)?;
+                if good.profile == rule.profile {
+                    return Ok(good.clone());
+                }
+            }
+            Known::New(read) => {
+                in_time(read.not_before, read.expiry, self.now)?;
+                let audiences = audiences(&read.claims);
+                rule.takes_audience(audiences.iter().map(AsRef::as_ref))?;
+            }
+            Known::Bad(reason) => return Err(*reason),
+        }
+        let keys = rule.keys.as_ref().map_err(|reason| *reason)?;
+        let mut before = token.strangers.iter();
+        if let Some((_, reason)) = before.find(|(known, _)| *known == keys.fingerprint) {
+            return Err(*reason);
+        }
+        let good = self.verify(rule, keys, token)?;
+        token.known = Known::Good(good.clone());
+        Ok(good)
+    }
+
+    /// Checks the signature and remembers a good token.
+    fn verify(
+        &mut self,
+        rule: &Rule,
+        keys: &KeySet,
+        token: &mut Looked<'_>,
+    ) -> Result<Arc<Token>, Reason> {
+        let mut again;
+        let read = match &mut token.known {
+            Known::New(read) => &mut **read,
+            // It was good by other keys, or other things were made of it.
+            Known::Good(_) | Known::Bad(_) => {
+                again = Unverified::read(token.text)?;
+                &mut again
+            }
+        };
+        let signed = &read.text.as_bytes()[..read.signed];
+        let id = read.key_id.as_deref();
+        let left = &mut self.left;
+        let reason = match keys.check(read.algorithm, id, signed, &read.signature, left) {
+            Checked::Holds => {
+                let good = Arc::new(Token::new(read, rule)?);
+                let strangers = std::mem::take(&mut token.strangers);
+                self.cache.insert(token.hash, good.clone(), strangers);
+                return Ok(good);
+            }
+            Checked::Exhausted => return Err(Reason::Exhausted),
+            Checked::Fails => Reason::Signature,
+            Checked::NoKey => Reason::NoKey,
+        };
+        let stranger = (keys.fingerprint, reason);
+        token.strangers.push(stranger);
+        if let Known::Good(good) = &token.known {
+            self.cache.add_stranger(token.hash, good, stranger);
+        }
+        Err(reason)
+    }
+}
+
+/// A browser asks before it sends anything: no credentials are in it (Fetch, "CORS-preflight fetch").
+fn is_preflight(request: &Request<'_>) -> bool {
+    if request.method != b"OPTIONS" {
+        return false;
+    }
+    let (mut origin, mut asked) = (false, false);
+    request.headers.each(&mut |name, value| {
+        origin |= name.eq_ignore_ascii_case(b"origin") && !value.is_empty();
+        asked |= name.eq_ignore_ascii_case(b"access-control-request-method") && !value.is_empty();
+    });
+    origin && asked
+}

@@ -1,0 +1,142 @@
+//! A token as it came: its parts and claims, nothing believed yet.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+use smallvec::SmallVec;
+
+use super::algorithm::Algorithm;
+use super::json;
+use super::limits::MAX_TOKEN_BYTES;
+use super::outcome::Reason;
+
+/// A signature of RSA with 4,096 bits fits.
+const USUAL_SIGNATURE_BYTES: usize = 512;
+
+/// A token that nobody has verified.
+pub(super) struct Unverified<'a> {
+    pub(super) text: &'a str,
+    pub(super) algorithm: Algorithm,
+    pub(super) key_id: Option<String>,
+    /// What is signed: the text up to here.
+    pub(super) signed: usize,
+    /// Where the payload begins; it ends where what is signed ends.
+    pub(super) payload: usize,
+    pub(super) signature: SmallVec<[u8; USUAL_SIGNATURE_BYTES]>,
+    pub(super) claims: Map<String, Value>,
+    pub(super) not_before: u64,
+    pub(super) expiry: Option<u64>,
+}
+
+impl<'a> Unverified<'a> {
+    /// Reads it. What is wrong first is what is said, in the order in which Envoy looks.
+    pub(super) fn read(text: &'a [u8]) -> Result<Self, Reason> {
+        let text = std::str::from_utf8(text).map_err(|_| Reason::Form)?;
+        let (header, payload, signature) = parts(text).ok_or(Reason::Form)?;
+        let decoded = decode(header).ok_or(Reason::HeaderEncoding)?;
+        let (algorithm, key_id) = read_header(&decoded)?;
+        let decoded = decode(payload).ok_or(Reason::PayloadEncoding)?;
+        let claims = json::object(&decoded).ok_or(Reason::PayloadJson)?;
+        texts(&claims, "iss", Reason::IssuerType)?;
+        texts(&claims, "sub", Reason::SubjectType)?;
+        time(&claims, "iat", Reason::IssuedType, Reason::IssuedRange)?;
+        let not_before = time(
+            &claims,
+            "nbf",
+            Reason::NotBeforeType,
+            Reason::NotBeforeRange,
+        )?;
+        let expiry = time(&claims, "exp", Reason::ExpiryType, Reason::ExpiryRange)?;
+        texts(&claims, "jti", Reason::IdType)?;
+        match claims.get("aud") {
+            None | Some(Value::String(_)) => {}
+            Some(Value::Array(list)) if list.iter().all(Value::is_string) => {}
+            Some(_) => return Err(Reason::AudienceType),
+        }
+        let signature = decode(signature).ok_or(Reason::SignatureEncoding)?;
+        Ok(Self {
+            text,
+            algorithm,
+            key_id,
+            signed: header.len() + 1 + payload.len(),
+            payload: header.len() + 1,
+            signature: SmallVec::from_slice(&signature),
+            claims,
+            not_before: not_before.unwrap_or(0),
+            expiry,
+        })
+    }
+
+    /// `iss`; without one, the empty text, which is no issuer's.
+    pub(super) fn issuer(&self) -> &str {
+        self.claims
+            .get("iss")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+}
+
+/// Three parts, none of them empty.
+fn parts(text: &str) -> Option<(&str, &str, &str)> {
+    if text.len() > MAX_TOKEN_BYTES {
+        return None;
+    }
+    let (header, rest) = text.split_once('.')?;
+    let (payload, signature) = rest.split_once('.')?;
+    let whole = [header, payload, signature];
+    let good = whole.iter().all(|part| !part.is_empty()) && !signature.contains('.');
+    good.then_some((header, payload, signature))
+}
+
+/// Base64url without padding, and in its one spelling: bits that stand for nothing must be zero.
+fn decode(part: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(part).ok()
+}
+
+fn read_header(bytes: &[u8]) -> Result<(Algorithm, Option<String>), Reason> {
+    let mut header = json::object(bytes).ok_or(Reason::HeaderJson)?;
+    let algorithm = header.get("alg").and_then(Value::as_str);
+    let algorithm = algorithm.ok_or(Reason::NoAlgorithm)?;
+    let algorithm = Algorithm::of_name(algorithm).ok_or(Reason::Algorithm)?;
+    let key_id = match header.remove("kid") {
+        None => None,
+        Some(Value::String(id)) => Some(id).filter(|id| !id.is_empty()),
+        Some(_) => return Err(Reason::KeyId),
+    };
+    if header.contains_key("crit") || header.contains_key("b64") {
+        return Err(Reason::Critical);
+    }
+    Ok((algorithm, key_id))
+}
+
+fn texts(claims: &Map<String, Value>, name: &str, reason: Reason) -> Result<(), Reason> {
+    match claims.get(name) {
+        None | Some(Value::String(_)) => Ok(()),
+        Some(_) => Err(reason),
+    }
+}
+
+/// Seconds since 1970, fractions cut off.
+fn time(
+    claims: &Map<String, Value>,
+    name: &str,
+    not_a_number: Reason,
+    out_of_range: Reason,
+) -> Result<Option<u64>, Reason> {
+    const LIMIT: f64 = 18_446_744_073_709_551_616.0; // 2^64
+    match claims.get(name) {
+        None => Ok(None),
+        Some(Value::Number(number)) => {
+            if let Some(whole) = number.as_u64() {
+                return Ok(Some(whole));
+            }
+            let number = number.as_f64().ok_or(not_a_number)?;
+            match (0.0..LIMIT).contains(&number) {
+                // In range, so that nothing but the fraction is lost.
+                true => Ok(Some(number as u64)),
+                false => Err(out_of_range),
+            }
+        }
+        Some(_) => Err(not_a_number),
+    }
+}

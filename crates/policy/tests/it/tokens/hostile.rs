@@ -1,0 +1,1 @@
+//! Tokens made to be believed wrongly, and tokens made to cost.
