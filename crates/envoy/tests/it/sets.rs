@@ -1,0 +1,209 @@
+//! Many sets of policies in one stock Envoy: each set is two routes, picked by a header, one with its rules for requests and
+//! one with those for connections. Every answer says what each filter found.
+//!
+//! Without TLS the peer's identity comes by a header that becomes filter state, as in Istio's waypoints; over TLS it is the
+//! certificate's. The connection's addresses come by the PROXY protocol, the client's also by X-Forwarded-For.
+
+use serde_json::{Map, Value, json};
+use voile_envoy::{Layer, Peer, TokenRule, Translation, token_filter};
+use voile_policy::authorization::{Action, Policy};
+
+use crate::stock::{Certificates, loopback, typed};
+
+/// Providers of CUSTOM policies that the generator knows.
+const PROVIDERS: [&str; 2] = ["ext", "other"];
+
+/// A filter's name, which is also how what it found is called.
+struct Filter {
+    name: &'static str,
+    actions: Vec<Action>,
+    dry_run: bool,
+    /// Its rules decide nothing.
+    shadow: bool,
+}
+
+fn filters() -> Vec<Filter> {
+    let custom = || PROVIDERS.map(|name| Action::Custom(name.into())).to_vec();
+    let filter = |name, actions, dry_run, shadow| Filter {
+        name,
+        actions,
+        dry_run,
+        shadow,
+    };
+    vec![
+        filter("dry_custom", custom(), true, true),
+        filter("dry_deny", vec![Action::Deny], true, true),
+        filter("dry_allow", vec![Action::Allow], true, true),
+        // Istio asks in shadow whether the provider must be asked.
+        filter("custom", custom(), false, true),
+        filter("audit", vec![Action::Audit], false, false),
+        filter("deny", vec![Action::Deny], false, false),
+        filter("allow", vec![Action::Allow], false, false),
+    ]
+}
+
+/// Rules of several actions as one.
+fn rules(set: &[Policy], translation: Translation, filter: &Filter) -> Option<Value> {
+    let mut all: Option<Value> = None;
+    for action in &filter.actions {
+        let Some(mut rules) = translation.rules(set, action, filter.dry_run) else {
+            continue;
+        };
+        match &mut all {
+            None => all = Some(rules),
+            Some(all) => {
+                let more = rules["policies"].as_object_mut().map(std::mem::take);
+                let policies = all["policies"].as_object_mut();
+                policies.expect("policies").extend(more.unwrap_or_default());
+            }
+        }
+    }
+    all
+}
+
+/// The rules of one set at one layer, as a route's own.
+fn overrides(set: &[Policy], translation: Translation) -> Value {
+    let mut all = Map::new();
+    for filter in filters() {
+        let Some(rules) = rules(set, translation, &filter) else {
+            continue;
+        };
+        let (field, prefix) = match filter.shadow {
+            true => ("shadow_rules", "shadow_rules_stat_prefix"),
+            false => ("rules", "rules_stat_prefix"),
+        };
+        let config = json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBACPerRoute",
+            "rbac": { field: rules, prefix: format!("{}_", filter.name) },
+        });
+        all.insert(filter.name.to_owned(), config);
+    }
+    all.into()
+}
+
+fn routes(sets: &[Vec<Policy>], peer: Peer) -> Value {
+    let layers = [("h", Layer::Http), ("t", Layer::Tcp)];
+    let route = |number: usize, set: &[Policy], (letter, layer): (&str, Layer)| {
+        let name = format!("{letter}{number}");
+        json!({
+            "match": { "prefix": "/", "headers": [{ "name": "x-set", "string_match": { "exact": name } }] },
+            "direct_response": { "status": 200 },
+            "typed_per_filter_config": overrides(set, Translation { layer, peer }),
+        })
+    };
+    let numbered = sets.iter().enumerate();
+    numbered
+        .flat_map(|(number, set)| layers.map(|layer| route(number, set, layer)))
+        .collect()
+}
+
+/// The filter that makes a header the peer's identity.
+fn filter_state() -> Value {
+    let principal = json!({
+        "object_key": "io.istio.peer_principal",
+        "factory_key": "envoy.string",
+        "format_string": {
+            "text_format_source": { "inline_string": "%REQ(x-principal)%" },
+            "omit_empty_values": true,
+        },
+        "skip_if_empty": true,
+    });
+    typed(
+        "state",
+        "extensions.filters.http.set_filter_state.v3.Config",
+        json!({ "on_request_headers": [principal] }),
+    )
+}
+
+/// Every answer, whoever gives it, says what the filters found.
+fn told() -> Value {
+    let header = |key: &str, value: &str| json!({ "header": { "key": key, "value": value } });
+    let at_least = json!({ "op": "GE", "value": { "default_value": 0, "runtime_key": "none" } });
+    json!({ "mappers": [{
+        "filter": { "status_code_filter": { "comparison": at_least } },
+        "headers_to_add": [
+            header("x-rbac", "%DYNAMIC_METADATA(envoy.filters.http.rbac)%"),
+            header("x-details", "%RESPONSE_CODE_DETAILS%"),
+        ],
+    }] })
+}
+
+fn manager(sets: &[Vec<Policy>], keys: &str, peer: Peer) -> Value {
+    let any_issuer = TokenRule {
+        issuer: String::new(),
+        audiences: Vec::new(),
+        keys: keys.to_owned(),
+        forward: true,
+        space_delimited: Vec::new(),
+    };
+    let mut http_filters = vec![filter_state()];
+    http_filters.extend(token_filter(&[any_issuer]));
+    let rbac = |filter: Filter| {
+        typed(
+            filter.name,
+            "extensions.filters.http.rbac.v3.RBAC",
+            json!({}),
+        )
+    };
+    http_filters.extend(filters().into_iter().map(rbac));
+    http_filters.push(typed(
+        "router",
+        "extensions.filters.http.router.v3.Router",
+        json!({}),
+    ));
+    typed(
+        "http",
+        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        json!({
+            "stat_prefix": "test",
+            "use_remote_address": true,
+            "xff_num_trusted_hops": 1,
+            "normalize_path": true,
+            "local_reply_config": told(),
+            "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes(sets, peer) }] },
+            "http_filters": http_filters,
+        }),
+    )
+}
+
+/// How the listener for these connections is called.
+pub(crate) fn listener_name(tls: bool, ipv6: bool) -> String {
+    let family = if ipv6 { 6 } else { 4 };
+    format!("{}{family}", if tls { "tls" } else { "plain" })
+}
+
+/// A listener for each way to connect.
+pub(crate) fn listeners(
+    sets: &[Vec<Policy>],
+    keys: &str,
+    certificates: &Certificates,
+    ipv6: bool,
+) -> Vec<Value> {
+    let proxy = typed(
+        "proxy",
+        "extensions.filters.listener.proxy_protocol.v3.ProxyProtocol",
+        json!({}),
+    );
+    let inspector = typed(
+        "inspector",
+        "extensions.filters.listener.tls_inspector.v3.TlsInspector",
+        json!({}),
+    );
+    let plain = json!({ "filters": [manager(sets, keys, Peer::FilterState)] });
+    let tls = json!({
+        "filters": [manager(sets, keys, Peer::Certificate)],
+        "transport_socket": certificates.transport_socket(),
+    });
+    let mut all = Vec::new();
+    for ipv6 in [false, true].into_iter().take(1 + usize::from(ipv6)) {
+        for (is_tls, chain) in [(false, &plain), (true, &tls)] {
+            all.push(json!({
+                "name": listener_name(is_tls, ipv6),
+                "address": loopback(ipv6),
+                "listener_filters": [proxy, inspector],
+                "filter_chains": [chain],
+            }));
+        }
+    }
+    all
+}
