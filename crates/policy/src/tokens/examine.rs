@@ -154,6 +154,10 @@ impl Rules {
     /// Which of several reasons is told: that of the first rule that saw a token, if it says more than that the issuer is another's,
     /// else the last that does.
     fn reason(&self, tokens: &[Looked<'_>], refused: &[(u32, Reason)]) -> Reason {
+        let exhausted = |(_, reason): &(u32, Reason)| *reason == Reason::Exhausted;
+        if refused.iter().any(exhausted) {
+            return Reason::Exhausted;
+        }
         let telling = |reason: &Reason| *reason != Reason::Issuer;
         let first = tokens.iter().map(|token| self.places.first(token.place));
         let first = first.min().unwrap_or(u32::MAX);

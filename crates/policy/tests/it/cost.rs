@@ -16,12 +16,12 @@ use crate::kinds::{KINDS, Kind};
 const MANY: usize = 300;
 const FEW: usize = 10;
 /// Decisions counted for each case.
-const COUNTED: u64 = 50;
+pub(crate) const COUNTED: u64 = 50;
 /// How much more a decision among many rules may cost: a fifth, as promised, and for kinds of a few hundred instructions
 /// nothing that would be seen.
-const GROWTH_PERCENT: u64 = 120;
+pub(crate) const GROWTH_PERCENT: u64 = 120;
 
-const ORDERS: &str = "VOILE_TEST_DECISIONS";
+pub(crate) const ORDERS: &str = "VOILE_TEST_DECISIONS";
 const SUBJECT: &str = "cost::subject";
 
 fn many() -> usize {
@@ -58,8 +58,8 @@ fn place(hit: Option<usize>) -> &'static str {
     }
 }
 
-/// Instructions of one decision in each case, in order; none where valgrind is missing.
-fn count() -> Option<Vec<u64>> {
+/// Instructions of one decision in each of so many cases, in order, when `subject` is run; none where valgrind is missing.
+pub(crate) fn count(subject: &str, cases: usize) -> Option<Vec<u64>> {
     let found = Command::new("valgrind").arg("--version").output();
     if !found.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: instructions are counted by valgrind, which is not here");
@@ -67,19 +67,18 @@ fn count() -> Option<Vec<u64>> {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("counts");
-    let subject = Command::new("valgrind")
+    let done = Command::new("valgrind")
         .args(["--tool=callgrind", "--zero-before=*::begin_counting*"])
         .arg("--dump-before=*::end_counting*")
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(env::current_exe().expect("a path"))
-        .args(["--exact", SUBJECT, "--ignored", "--test-threads=1"])
+        .args(["--exact", subject, "--ignored", "--test-threads=1"])
         .env(ORDERS, "count")
         .stdin(Stdio::null())
         .output()
         .expect("valgrind starts");
-    assert!(subject.status.success(), "{subject:?}");
-    let each =
-        (1..=cases().len()).map(|number| total(&out.with_extension(number.to_string())) / COUNTED);
+    assert!(done.status.success(), "{done:?}");
+    let each = (1..=cases).map(|number| total(&out.with_extension(number.to_string())) / COUNTED);
     Some(each.collect())
 }
 
@@ -91,7 +90,9 @@ fn total(out: &Path) -> u64 {
 
 #[test]
 fn a_decision_costs_no_more_among_many_rules_than_among_ten() {
-    let Some(counts) = count() else { return };
+    let Some(counts) = count(SUBJECT, cases().len()) else {
+        return;
+    };
     let mut few = BTreeMap::new();
     let mut grown = Vec::new();
     for ((kind, rules, policies, hit), count) in cases().into_iter().zip(counts) {
@@ -141,13 +142,13 @@ fn subject() {
 
 /// Valgrind forgets what it counted when this is called.
 #[inline(never)]
-fn begin_counting() {
+pub(crate) fn begin_counting() {
     std::hint::black_box(());
 }
 
 /// Valgrind writes down what it counted when this is called.
 #[inline(never)]
-fn end_counting() {
+pub(crate) fn end_counting() {
     std::hint::black_box(());
 }
 

@@ -1,7 +1,11 @@
 //! Tokens: who is believed, and who is not. Keys are really made and tokens really signed.
 
+mod cost;
 mod hostile;
+mod key_sets;
 mod meaning;
+mod memory;
+mod speed;
 
 use std::sync::LazyLock;
 use std::time::Duration;

@@ -1,0 +1,145 @@
+//! How long it takes, for the decision page: run by hand in release, interleaved, so that a busy machine slows all alike.
+//! `cargo test --release -p voile-policy --test it -- tokens::speed --ignored --nocapture`
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::rsa::PublicKeyComponents;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::json;
+use voile_policy::tokens::{Cache, Request};
+use voile_testkit::tokens::SigningKey;
+
+use super::{ED, NOW, P256, RSA, believing, claims, compiled, said};
+
+const ROUNDS: usize = 40;
+const TOKENS: usize = 500;
+
+/// The key as the library takes it.
+fn bare(key: &SigningKey) -> ParsedPublicKey {
+    let jwk = key.jwk(&json!({}));
+    let number = |name: &str| {
+        URL_SAFE_NO_PAD
+            .decode(jwk[name].as_str().expect("a test's own value"))
+            .expect("a test's own value")
+    };
+    match key {
+        SigningKey::Rsa(_) => PublicKeyComponents {
+            n: number("n"),
+            e: number("e"),
+        }
+        .to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256)
+        .expect("a test's own value"),
+        SigningKey::Elliptic(..) => {
+            let point = [vec![4], number("x"), number("y")].concat();
+            ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).expect("a test's own value")
+        }
+        SigningKey::Edwards(_) => {
+            ParsedPublicKey::new(&ED25519, number("x")).expect("a test's own value")
+        }
+    }
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+fn nanoseconds(taken: Duration, count: usize) -> f64 {
+    taken.as_secs_f64() * 1e9 / count as f64
+}
+
+#[test]
+#[ignore = "a measurement, to be run by hand in release"]
+fn cold_warm_and_none() {
+    for (name, key) in [("RS256", &RSA), ("ES256", &P256), ("EdDSA", &ED)] {
+        let rules = compiled(&[believing(key)]);
+        let lines: Vec<String> = (0..TOKENS)
+            .map(|number| {
+                let more = json!({"exp": NOW + 600, "iat": NOW, "jti": format!("{number:08}"), "aud": ["shop", "stock"],
+                    "scope": "openid profile email", "realm_access": {"roles": ["user", "editor"]}, "name": "A User",
+                    "email": "user@example.com", "azp": "web"});
+                format!("Bearer {}", key.token(name, &claims("a", &more)))
+            })
+            .collect();
+        let verifying = bare(key);
+        let parts: Vec<(&[u8], Vec<u8>)> = lines
+            .iter()
+            .map(|line| {
+                let (signed, signature) = line["Bearer ".len()..]
+                    .rsplit_once('.')
+                    .expect("a test's own value");
+                (
+                    signed.as_bytes(),
+                    URL_SAFE_NO_PAD
+                        .decode(signature)
+                        .expect("a test's own value"),
+                )
+            })
+            .collect();
+        let headers: Vec<Vec<(&str, &str)>> = lines
+            .iter()
+            .map(|line| {
+                vec![
+                    ("host", "shop"),
+                    ("user-agent", "x"),
+                    ("accept", "*/*"),
+                    ("authorization", &**line),
+                ]
+            })
+            .collect();
+        let without: Vec<(&str, &str)> = headers[0][..3].to_vec();
+        let ask = |headers: &Vec<(&str, &str)>, cache: &mut Cache| {
+            let request = Request {
+                method: b"GET",
+                path: b"/api/v1/things?page=2",
+                headers,
+            };
+            black_box(rules.examine(black_box(&request), NOW, cache))
+        };
+        let (mut check, mut cold, mut warm, mut none) = (vec![], vec![], vec![], vec![]);
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            for (signed, signature) in &parts {
+                verifying
+                    .verify_sig(black_box(signed), signature)
+                    .expect("a test's own value");
+            }
+            check.push(nanoseconds(start.elapsed(), TOKENS));
+            let mut cache = Cache::new(3);
+            let start = Instant::now();
+            headers
+                .iter()
+                .for_each(|headers| drop(ask(headers, &mut cache)));
+            cold.push(nanoseconds(start.elapsed(), TOKENS));
+            assert_eq!(said(&ask(&headers[0], &mut cache)), "a/user");
+            assert_eq!(cache.len(), TOKENS);
+            let start = Instant::now();
+            headers
+                .iter()
+                .for_each(|headers| drop(ask(headers, &mut cache)));
+            warm.push(nanoseconds(start.elapsed(), TOKENS));
+            let start = Instant::now();
+            (0..TOKENS).for_each(|_| drop(ask(&without, &mut cache)));
+            none.push(nanoseconds(start.elapsed(), TOKENS));
+        }
+        let ratios = cold
+            .iter()
+            .zip(&check)
+            .map(|(cold, check)| cold / check)
+            .collect();
+        println!(
+            "{name}, {} bytes: bare check {:.0} ns, cold {:.0} ns (x{:.3}), warm {:.0} ns, no token {:.0} ns",
+            lines[0].len(),
+            median(check),
+            median(cold),
+            median(ratios),
+            median(warm),
+            median(none),
+        );
+    }
+}
