@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, Service, ServicePort};
-use voile_model::{Identity, Namespace, Port, Source};
+use voile_model::{Identity, Labels, Namespace, Port, Source};
 use voile_policy::authorization::{
     Attribute, Denial, Facts, Http, PathNormalization, Policy, Reason, RuleRef, Term, TrustDomains,
     Verdict, naive,
@@ -130,6 +130,12 @@ pub fn explain(
         .collect()
 }
 
+/// The policies of a workload with these labels, with the trust domain's aliases, as its proxy holds them.
+#[must_use]
+pub fn policies_of(mesh: &Mesh, namespace: &Namespace, labels: &Labels) -> Vec<Policy> {
+    Held::of_labels(mesh, namespace, labels).policies
+}
+
 /// A workload's policies, ready to be asked.
 pub(crate) struct Held<'a> {
     pub(crate) written: Vec<&'a Arc<AuthorizationPolicy>>,
@@ -138,11 +144,15 @@ pub(crate) struct Held<'a> {
 
 impl<'a> Held<'a> {
     pub(crate) fn of(mesh: &'a Mesh, subject: &Subject<'_>) -> Self {
+        Self::of_labels(mesh, subject.namespace, subject.labels)
+    }
+
+    fn of_labels(mesh: &'a Mesh, namespace: &Namespace, labels: &Labels) -> Self {
         let config = &mesh.config;
         let aliases = config.trust_domain_aliases.iter();
         let aliases: Vec<&str> = aliases.map(voile_model::TrustDomain::as_str).collect();
         let domains = TrustDomains::new(config.trust_domain.as_str(), &aliases);
-        let all = mesh.authorization_for_labels(subject.namespace, subject.labels);
+        let all = mesh.authorization_for_labels(namespace, labels);
         // A policy of the model was checked, value by value.
         let read = |policy: &'a Arc<AuthorizationPolicy>| Some((policy, Policy::of(policy).ok()?));
         let (written, mut policies): (Vec<_>, Vec<_>) = all.into_iter().filter_map(read).unzip();

@@ -2,6 +2,7 @@
 //! from the same resources. For foreign proxies that our control plane serves, for the laboratory's peers, and for the
 //! test that holds our own engine to Envoy's.
 
+mod filters;
 mod matchers;
 mod rbac;
 mod token;

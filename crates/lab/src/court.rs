@@ -9,7 +9,7 @@ use voile_report::profile::Profile;
 use voile_report::record::{Contestant as Listed, Kind, Proof, Record, Run};
 
 use crate::contestants::{Contestant, Counts, Route, named};
-use crate::definition::{Definition, Event};
+use crate::definition::{Definition, Event, denies};
 use crate::events;
 use crate::find::Found;
 use crate::gate;
@@ -120,7 +120,7 @@ impl<'a> Court<'a> {
     fn start_one(&mut self, name: &str, outfit: Outfit, record: &mut Record) {
         let found = self.found;
         let started = self.halls.lab(&outfit).and_then(|(lab, _)| {
-            let mut contestant = named(name, &self.definition.variants, found)?;
+            let mut contestant = named(name, &outfit, &self.definition.variants, found)?;
             if lab.network.is_some() && !contestant.captures() {
                 return Err(format!(
                     "{name} is not transparent: measured in isolation \"loopback\" only"
@@ -201,6 +201,7 @@ impl<'a> Court<'a> {
             seed,
             marker: None,
             sink: false,
+            denied: denies(&cell.shape.verdict),
         }
     }
 
@@ -263,8 +264,10 @@ impl<'a> Court<'a> {
                     (self.say)(&format!("{way}: {reason}"));
                 }
                 let known = |proof: &Proof| {
-                    let path =
-                        |proof: &Proof| (proof.mode.clone(), proof.tls, proof.protocol.clone());
+                    let path = |proof: &Proof| {
+                        let words = [&proof.mode, &proof.protocol, &proof.verdict];
+                        (words.map(String::clone), proof.tls)
+                    };
                     proof.contestant == proven.proof.contestant
                         && path(proof) == path(&proven.proof)
                 };
@@ -301,6 +304,7 @@ impl<'a> Court<'a> {
             seed: self.definition.seed,
             marker: None,
             sink,
+            denied: way.outfit.denies(),
         }
     }
 
@@ -457,8 +461,9 @@ impl<'a> Court<'a> {
             bounds: lab.bounds.anew(),
             ..lab
         };
-        let mut contestant = named(&cell.contestant, &self.definition.variants, self.found)
-            .map_err(Broken::Failed)?;
+        let variants = &self.definition.variants;
+        let mut contestant =
+            named(&cell.contestant, &way.outfit, variants, self.found).map_err(Broken::Failed)?;
         let run = measure_idle(&lab, contestant.as_mut(), cell, self.definition.slice)?;
         Ok(Taken {
             run,
@@ -521,13 +526,15 @@ impl<'a> Court<'a> {
         }
         let after = contestant.counts(&way.protocol);
         let machine = gate::reasons(self.definition, &run, &generated);
-        let carried = if contestant.counts_requests(&way.protocol) {
-            generated.ok
+        let (carried, what) = if !contestant.counts_requests(&way.protocol) {
+            (cell.connections.into(), "connections")
+        } else if way.outfit.denies() {
+            (generated.ok, "refusals")
         } else {
-            cell.connections.into()
+            (generated.ok, "good answers")
         };
         let mut contestant = if events.is_empty() {
-            uncounted(&route, before, after, carried)
+            uncounted(&route, before, after, (carried, what))
         } else {
             Vec::new()
         };
@@ -629,11 +636,20 @@ fn note_undone(record: &mut Record, run: &Run) {
 }
 
 /// Each proxy on the path must have counted at least what the generator measured.
-fn uncounted(route: &Route, before: Counts, after: Counts, carried: u64) -> Vec<String> {
+fn uncounted(
+    route: &Route,
+    before: Counts,
+    after: Counts,
+    (carried, what): (u64, &str),
+) -> Vec<String> {
     let (before, after) = match (before, after) {
         (Ok(Some(before)), Ok(Some(after))) => (before, after),
         (Ok(None), _) | (_, Ok(None)) => return Vec::new(),
         (Err(why), _) | (_, Err(why)) => return vec![why],
+    };
+    let otherwise = match what {
+        "refusals" => "let in",
+        _ => "refused",
     };
     route
         .proxies()
@@ -644,7 +660,7 @@ fn uncounted(route: &Route, before: Counts, after: Counts, carried: u64) -> Vec<
                 .saturating_sub(*before.get(role).unwrap_or(&0));
             (grown < carried).then(|| {
                 format!(
-                    "the {role} counted {grown} good answers, the generator {carried}: some went another way or were refused"
+                    "the {role} counted {grown} {what}, the generator {carried}: some went another way or were {otherwise}"
                 )
             })
         })
@@ -680,19 +696,20 @@ mod tests {
                 Some("the client-sidecar counted 0 good answers, the generator 100"),
             ),
         ] {
-            let said = uncounted(&route, counts(10, 50), counts(client, server), 100);
+            let good = (100, "good answers");
+            let said = uncounted(&route, counts(10, 50), counts(client, server), good);
             match expected {
                 None => assert_eq!(said, Vec::<String>::new()),
                 Some(words) => assert!(said.len() == 1 && said[0].contains(words), "{said:?}"),
             }
         }
         // Who keeps no count is judged by the capture of the proof alone; who cannot tell it is named.
-        assert!(uncounted(&route, Ok(None), Ok(None), 100).is_empty());
+        assert!(uncounted(&route, Ok(None), Ok(None), (100, "connections")).is_empty());
         let said = uncounted(
             &route,
             counts(0, 0),
             Err("its page is gone".to_owned()),
-            100,
+            (100, "connections"),
         );
         assert_eq!(said, ["its page is gone"]);
     }

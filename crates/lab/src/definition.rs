@@ -23,7 +23,9 @@ use crate::plan::Cell;
 use cells::Asked;
 pub use events::{Action, Event};
 pub use generated::Generated;
-pub(crate) use generated::resources as generated_resources;
+pub(crate) use generated::{
+    Action as PolicyAction, Hit, Meeting, denies, has_policies, resources as generated_resources,
+};
 pub use hooks::Hook;
 pub(crate) use peers::{AccessLog, PeerFeatures};
 pub use place::{CpuSet, Isolation, Limits};

@@ -282,17 +282,21 @@ fn apart(settings: &Settings) -> Result<(), String> {
     let definition = &settings.definition;
     if settings.profile {
         return Err(
-            "--profile looks at processes of this machine only, not with --agent".to_owned(),
+            "--profile looks at processes of this machine only: leave out --agent, or --profile and look at the record's figures of each host"
+                .to_owned(),
         );
     }
     if definition.isolation == Isolation::Netns {
         return Err(
-            "isolation \"netns\" puts client and server into networks of one machine; with --agent they are on two"
+            "isolation \"netns\" puts client and server into networks of one machine, and with --agent they are on two: take isolation \"loopback\" (sidecars are called by address), or leave out --agent"
                 .to_owned(),
         );
     }
     if !definition.events.is_empty() {
-        return Err("[[events]] are done on one machine only, not with --agent".to_owned());
+        return Err(
+            "[[events]] are done on one machine only: leave out --agent, and put client and server apart by isolation \"netns\""
+                .to_owned(),
+        );
     }
     Ok(())
 }

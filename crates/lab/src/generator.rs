@@ -21,6 +21,9 @@ const SINK_BYTES: usize = 256 << 10;
 const SINK_ANSWER_BYTES: usize = 8;
 /// The method of the echo server that gRPC cells call: it sends the message back.
 const GRPC_METHOD: &str = "/voile.echo.v1.Echo/Unary";
+/// How a refusal is told over HTTP, and over gRPC (PERMISSION_DENIED).
+const REFUSED: &str = "403";
+const REFUSED_GRPC: &str = "7";
 
 /// What is asked of the generator.
 #[derive(Debug, Clone)]
@@ -40,6 +43,8 @@ pub(crate) struct Order {
     pub(crate) marker: Option<String>,
     /// Whether it counts in short intervals, too.
     pub(crate) intervals: bool,
+    /// Policies refuse every request: an answer that lets one through is the mistake.
+    pub(crate) denied: bool,
     /// The server takes bytes and answers only every [`SINK_BYTES`]; a request of a proof is as long.
     pub(crate) sink: bool,
 }
@@ -161,13 +166,16 @@ impl Order {
                 words(&[&entry, "--data", &data, "--expect-size", &answer])
             }
             ("tcp", _) => [words(&[&format!("tcp://{entry}")]), body].concat(),
-            ("grpc", _) => [words(&[&format!("grpc://{entry}{GRPC_METHOD}")]), body].concat(),
+            ("grpc", _) => {
+                let mut all = words(&[&format!("grpc://{entry}{GRPC_METHOD}")]);
+                if self.denied {
+                    all.extend(words(&["--expect-status", REFUSED_GRPC]));
+                }
+                [all, body].concat()
+            }
             ("http2", _) => {
-                let mut all = words(&[
-                    &format!("h2c://{entry}/?size={size}"),
-                    "--expect-size",
-                    &size,
-                ]);
+                let mut all = words(&[&format!("h2c://{entry}/?size={size}")]);
+                all.extend(self.good_answer(&size));
                 // Packed heads hide a marker from a capture; a body does not.
                 match (&self.marker, self.request_bytes) {
                     (Some(marker), _) => all.extend(words(&["--data", marker, "--method", "POST"])),
@@ -181,7 +189,8 @@ impl Order {
                 if let Some(marker) = &self.marker {
                     url = format!("{url}&marker={marker}");
                 }
-                let mut all = words(&[&url, "--expect-size", &size]);
+                let mut all = vec![url];
+                all.extend(self.good_answer(&size));
                 all.extend(self.request_bytes.into_iter().flat_map(post));
                 all
             }
@@ -193,6 +202,15 @@ impl Order {
             arguments.extend(words(&["--bind", &bind.to_string()]));
         }
         Ok(arguments)
+    }
+
+    /// What an answer over HTTP must be like to be counted as good: of the size asked for, or a refusal.
+    fn good_answer(&self, size: &str) -> [String; 2] {
+        let words = match self.denied {
+            true => ["--expect-status", REFUSED],
+            false => ["--expect-size", size],
+        };
+        words.map(str::to_owned)
     }
 
     /// How many, how often, for how long.

@@ -1,15 +1,15 @@
 //! Where contestants stand: for each outfit (number of workers, CPU set) a folder, bounds and a server to lead to. Outfits
 //! of one CPU set share the server, so that all of a cell's contestants meet the same processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::agent::{Far, What};
 use crate::bounds::Bounds;
 use crate::contestants::Instance;
-use crate::definition::{Action, Definition, Generated, Isolation};
+use crate::definition::{Action, Definition, Isolation};
 use crate::network::{self, Network, Visit};
-use crate::plan::Outfit;
+use crate::plan::{Outfit, Way};
 use crate::process::Process;
 use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
 
@@ -19,7 +19,7 @@ pub(crate) struct Hall {
     pub(crate) echo: Echo,
     pub(crate) workers: u32,
     pub(crate) bounds: Bounds,
-    pub(crate) generated: Generated,
+    pub(crate) ways: Vec<Way>,
     pub(crate) server: Instance,
 }
 
@@ -76,7 +76,8 @@ impl<'a> Halls<'a> {
                     network: network.as_ref(),
                     far,
                     upgradable: false,
-                    generated: Generated::new(),
+                    outfit: Outfit::default(),
+                    ways: Vec::new(),
                     stopped,
                 };
                 let served = serve(lab, by_cpus.len(), tcp_serves, &mut servers)?;
@@ -88,7 +89,7 @@ impl<'a> Halls<'a> {
                 echo,
                 workers: outfit.workers.unwrap_or(definition.workers),
                 bounds,
-                generated: outfit.generated.clone(),
+                ways: ways(definition, &outfit),
                 server,
             };
             halls.insert(outfit, hall);
@@ -121,7 +122,8 @@ impl<'a> Halls<'a> {
             network: self.network.as_ref(),
             far: self.far,
             upgradable: self.upgradable,
-            generated: hall.generated.clone(),
+            outfit: outfit.clone(),
+            ways: hall.ways.clone(),
             stopped: self.stopped,
         };
         Ok((lab, &hall.server))
@@ -139,6 +141,13 @@ impl<'a> Halls<'a> {
     pub(crate) fn voile(&self) -> &Path {
         self.voile
     }
+}
+
+/// Which ways the cells of that outfit go.
+fn ways(definition: &Definition, outfit: &Outfit) -> Vec<Way> {
+    let ways = definition.cells.iter().map(Way::of);
+    let own: BTreeSet<Way> = ways.filter(|way| way.outfit == *outfit).collect();
+    own.into_iter().collect()
 }
 
 /// Starts the server that contestants of one CPU set share; of several it has that number.

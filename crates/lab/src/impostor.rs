@@ -3,7 +3,7 @@
 //! are openssl's, another TLS library than the proxies'.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ const BOUND: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long openssl may take to write how a handshake ended.
 const LAST_WORDS_BOUND: Duration = Duration::from_millis(500);
+/// How HTTP/2 begins (RFC 9113 section 3.4): what a tunnel sends before anything else.
+pub(crate) const TUNNEL_OPENING: &str = "PRI * HTTP/2.0";
 /// Words in openssl's messages that say how a handshake ended.
 const ENDS: [&str; 3] = ["alert", "eof", "errno"];
 
@@ -41,7 +43,7 @@ pub(crate) fn impostor(stage: &Stage, folder: &Path) -> Check {
         .and_then(|right| Ok((right, attempt(stage, &stage.wrong, folder, &marker)?)));
     let (verdict, evidence) = match both {
         Err(why) => (Verdict::NotProven, why),
-        Ok((right, wrong)) => judge(&right, &wrong, &marker),
+        Ok((right, wrong)) => judge(&right, &wrong, stage.opening.unwrap_or(&marker)),
     };
     Check {
         claim: claim.to_owned(),
@@ -50,7 +52,7 @@ pub(crate) fn impostor(stage: &Stage, folder: &Path) -> Check {
     }
 }
 
-fn judge(right: &Told, wrong: &Told, marker: &str) -> (Verdict, String) {
+fn judge(right: &Told, wrong: &Told, wanted: &str) -> (Verdict, String) {
     if !wrong.got.is_empty() {
         let bytes = wrong.got.len();
         return (Verdict::Failed, format!("the impostor got {bytes} bytes"));
@@ -60,8 +62,13 @@ fn judge(right: &Told, wrong: &Told, marker: &str) -> (Verdict, String) {
         wrong.server, wrong.client
     );
     let text = String::from_utf8_lossy(&right.got);
-    if text.contains(marker) {
-        let evidence = format!("with the server's own identity it got the request; {told}");
+    if text.contains(wanted) {
+        let what = if wanted == TUNNEL_OPENING {
+            "the tunnel's opening"
+        } else {
+            "the request"
+        };
+        let evidence = format!("with the server's own identity it got {what}; {told}");
         return (Verdict::Proven, evidence);
     }
     let evidence = format!(
@@ -74,13 +81,14 @@ fn judge(right: &Told, wrong: &Told, marker: &str) -> (Verdict, String) {
 fn attempt(stage: &Stage, leaf: &Leaf, folder: &Path, marker: &str) -> Result<Told, String> {
     let networks = stage.networks.as_ref();
     let failed = |e: io::Error| format!("entering a pod's network: {e}");
-    let start = || Server::start(stage.server, leaf, folder);
+    let start = || Server::start(stage, leaf, folder);
     let mut server = match networks {
-        Some((_, inside)) => inside.run(start).map_err(failed)??,
-        None => start()?,
+        Some((_, Some(inside))) => inside.run(start).map_err(failed)??,
+        Some((_, None)) | None => start()?,
     };
+    let wanted = stage.opening.unwrap_or(marker);
     let call = || {
-        ask(stage, marker, &|| server.got().contains(marker))
+        ask(stage, marker, &|| server.got().contains(wanted))
             .unwrap_or_else(|e| format!("connection ended: {e}"))
     };
     let client = match networks {
@@ -147,14 +155,15 @@ struct Server {
 }
 
 impl Server {
-    fn start(address: SocketAddr, leaf: &Leaf, folder: &Path) -> Result<Self, String> {
+    fn start(stage: &Stage, leaf: &Leaf, folder: &Path) -> Result<Self, String> {
+        let address = stage.server;
         let (output, errors) = (folder.join("stage.out"), folder.join("stage.err"));
         let file = |path: &Path| {
             std::fs::File::create(path).map_err(|e| format!("writing {}: {e}", path.display()))
         };
         let child = Command::new("openssl")
             .args(["s_server", "-quiet", "-tls1_3", "-verify", "1"])
-            .args(["-alpn", "istio-http/1.1,istio,http/1.1"])
+            .args(["-alpn", stage.speaks])
             .args(["-accept", &address.to_string()])
             .arg("-cert")
             .arg(&leaf.certificate)

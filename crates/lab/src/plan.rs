@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use voile_report::record::Kind;
 
-use crate::definition::{Definition, Generated};
+use crate::definition::{Definition, Generated, denies, has_policies};
 use crate::idle::{SETTLE, possible};
 
 /// What a slice costs beside its load: starting the generator, reading samplers. Measured, rounded up.
@@ -41,14 +41,27 @@ pub(crate) struct Outfit {
     pub(crate) cpus: String,
     /// What the mesh holds by number.
     pub(crate) generated: Generated,
+    /// What the policies among that do to requests; empty is nothing.
+    pub(crate) verdict: String,
 }
 
 impl Outfit {
+    /// Whether it has AuthorizationPolicies.
+    pub(crate) fn has_policies(&self) -> bool {
+        has_policies(&self.generated)
+    }
+
+    /// Whether every request is to be refused.
+    pub(crate) fn denies(&self) -> bool {
+        denies(&self.verdict)
+    }
+
     pub(crate) fn of(cell: &Cell) -> Self {
         Self {
             workers: cell.shape.workers,
             cpus: cell.shape.cpus.clone(),
             generated: cell.shape.generated.clone(),
+            verdict: cell.shape.verdict.clone(),
         }
     }
 
@@ -59,7 +72,8 @@ impl Outfit {
             .generated
             .iter()
             .map(|(kind, n)| format!("-{n}-{kind}"));
-        format!("outfit-{workers}-{}{}", self.cpus, mesh.collect::<String>())
+        let (mesh, verdict) = (mesh.collect::<String>(), &self.verdict);
+        format!("outfit-{workers}-{}{mesh}-{verdict}", self.cpus)
     }
 }
 
@@ -107,6 +121,9 @@ impl fmt::Display for Way {
         }
         for (kind, number) in &outfit.generated {
             write!(f, " {number} {kind}")?;
+        }
+        if !outfit.verdict.is_empty() {
+            write!(f, " {}", outfit.verdict)?;
         }
         Ok(())
     }

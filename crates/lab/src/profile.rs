@@ -92,7 +92,8 @@ fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
         let from = SystemTime::now() + MARGIN;
         let left = until.saturating_duration_since(Instant::now());
         let window = (unix_ns(from), unix_ns(SystemTime::now() + left));
-        let capture = match Capture::timed(&scene.route.hops, window) {
+        let shared = ["http2", "grpc"].contains(&scene.cell.protocol.as_str());
+        let capture = match Capture::timed(&scene.route.hops, window, shared) {
             Ok(capture) => capture,
             Err(why) => {
                 seen = Some(Err(format!("a capture needs CAP_NET_RAW: {why}")));
@@ -112,21 +113,27 @@ fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
             }
             let seconds = window.1.saturating_sub(window.0) as f64 / 1e9;
             let requests = (run.achieved_rps * seconds).max(1.0);
-            // Answers of several requests on one connection cannot be told apart from outside.
-            let alone = ["http1", "tcp"].contains(&scene.cell.protocol.as_str())
-                && scene.cell.kind != Kind::Bulk;
-            if alone {
+            let answered = scene.cell.kind != Kind::Bulk;
+            if answered {
                 profile.service_p50_us = run.service_us.p50;
             } else {
-                profile.missing.push(format!(
-                    "hops are not timed: over {} requests share connections",
-                    scene.cell.protocol
-                ));
+                let words = "hops are not timed: over bulk nothing is answered";
+                profile.missing.push(words.to_owned());
             }
             let hops = scene.route.hops.iter().zip(&seen);
             profile.hops = hops
-                .map(|(hop, seen)| hop_seen(hop, seen, requests, alone))
+                .map(|(hop, seen)| hop_seen(hop, seen, requests, answered))
                 .collect();
+            for hop in profile.hops.iter().filter(|_| answered) {
+                if hop.answers == 0 {
+                    profile.missing.push(format!(
+                        "the hop to the {} is not timed: over {} requests share its connections, and {}",
+                        hop.to,
+                        scene.cell.protocol,
+                        if hop.tls { "what travels is sealed" } else { "none was seen from its beginning" },
+                    ));
+                }
+            }
         }
         Some(Err(why)) => profile.missing.push(format!("hops are not seen: {why}")),
         None => profile.missing.push("hops are not seen".to_owned()),
@@ -139,19 +146,19 @@ fn unix_ns(time: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn hop_seen(hop: &Hop, seen: &Seen, requests: f64, alone: bool) -> HopSeen {
+fn hop_seen(hop: &Hop, seen: &Seen, requests: f64, answered: bool) -> HopSeen {
     let timed = &seen.timed;
     let mut times = timed.answers_ns.clone();
     times.sort_unstable();
     let quantile = |quantile: f64| {
         let at = (times.len() as f64 * quantile) as usize;
         let time = times.get(at.min(times.len().saturating_sub(1)));
-        time.filter(|_| alone).map(|ns| *ns as f64 / 1000.0)
+        time.filter(|_| answered).map(|ns| *ns as f64 / 1000.0)
     };
     HopSeen {
         to: hop.to.to_owned(),
         tls: hop.tls,
-        answers: if alone { times.len() as u64 } else { 0 },
+        answers: if answered { times.len() as u64 } else { 0 },
         p50_us: quantile(0.5),
         p90_us: quantile(0.9),
         p99_us: quantile(0.99),

@@ -103,6 +103,7 @@ pub(crate) fn prove(
         mode: way.mode.clone(),
         tls: way.tls,
         protocol: way.protocol.clone(),
+        verdict: way.outfit.verdict.clone(),
         checks,
     };
     Ok(Proven { proof, hello })
@@ -208,7 +209,9 @@ fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<String>) -> 
 }
 
 fn answers(generated: &Generated, order: &Order) -> Check {
-    let claim = if order.protocol == "http1" {
+    let claim = if order.denied {
+        "every request is refused by policy, none answered otherwise".to_owned()
+    } else if order.protocol == "http1" {
         format!("every answer is good and carries {} bytes", order.size)
     } else {
         "every answer is good".to_owned()
@@ -233,7 +236,9 @@ fn counted(
     before: Counts,
     sent: u64,
 ) -> Check {
-    let claim = if contestant.counts_requests(&way.protocol) {
+    let claim = if way.outfit.denies() {
+        "each proxy's own counter of refusals grew by the requests sent"
+    } else if contestant.counts_requests(&way.protocol) {
         "each proxy's own counter of good answers grew by the requests sent"
     } else {
         "each proxy's own counter grew by the connections opened"
@@ -467,6 +472,10 @@ fn looked_at(
         "marker seen {} times for {sent} requests, {lost} packets lost to the capture",
         seen.markers_in
     );
+    if order.denied && to == "server" {
+        let claim = "captured before the server: nothing of a refused request arrives";
+        return vec![check(claim, seen.markers_in == 0, evidence)];
+    }
     let claim = format!("captured before the {to}: every request passed, readable");
     if lost > 0 && seen.markers_in < sent {
         return vec![Check {

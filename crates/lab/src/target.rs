@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::agent::Far;
 use crate::bounds::Bounds;
 use crate::contestants::{Hop, Spot};
-use crate::definition::Generated;
 use crate::network::Network;
+use crate::plan::{Outfit, Way};
 use crate::proof::listener_owner;
 
 use voile_host::child::{Output, Spec, Supervised};
@@ -64,8 +64,10 @@ pub(crate) struct Lab<'a> {
     pub(crate) far: Option<&'a Far>,
     /// Whether proxies are started so that a new process can take over from them.
     pub(crate) upgradable: bool,
-    /// What its mesh holds by number.
-    pub(crate) generated: Generated,
+    /// What its mesh holds by number, and what that does to requests.
+    pub(crate) outfit: Outfit,
+    /// Which ways of that outfit the experiment's cells go.
+    pub(crate) ways: Vec<Way>,
     /// Whether the user asked to end.
     pub(crate) stopped: &'a dyn Fn() -> bool,
 }
@@ -87,7 +89,8 @@ impl<'a> Lab<'a> {
             network: None,
             far: None,
             upgradable: false,
-            generated: Generated::new(),
+            outfit: Outfit::default(),
+            ways: Vec::new(),
             stopped,
         }
     }
@@ -97,7 +100,8 @@ impl<'a> Lab<'a> {
         Lab {
             voile: self.voile.clone(),
             bounds: self.bounds.with_places(places),
-            generated: self.generated.clone(),
+            outfit: self.outfit.clone(),
+            ways: self.ways.clone(),
             ..*self
         }
     }

@@ -1,6 +1,8 @@
 //! What travels on a hop, seen from outside: a packet capture on the loopback interface (needs CAP_NET_RAW), reduced
 //! while it runs to counts. Streams are searched across segment borders; the packets themselves are not kept.
 
+mod streams;
+
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::io;
@@ -16,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use voile_host::device::device_of;
 
 use crate::contestants::{Hop, Spot};
+use streams::Streams;
 
 /// Socket buffer: holds a proof's whole traffic, so that a slow moment loses nothing.
 const BUFFER_BYTES: i32 = 32 << 20;
@@ -120,11 +123,13 @@ impl Capture {
     ///
     /// # Errors
     /// As [`Capture::start`].
-    pub(crate) fn timed(hops: &[Hop], window: Window) -> io::Result<Self> {
-        Self::begin(hops, "", Some(window))
+    ///
+    /// `shared`: requests share connections, and are told apart by the frames of HTTP/2.
+    pub(crate) fn timed(hops: &[Hop], window: Window, shared: bool) -> io::Result<Self> {
+        Self::begin(hops, "", Some((window, shared)))
     }
 
-    fn begin(hops: &[Hop], marker: &str, window: Option<Window>) -> io::Result<Self> {
+    fn begin(hops: &[Hop], marker: &str, timed: Option<(Window, bool)>) -> io::Result<Self> {
         let stop = Arc::new(AtomicU64::new(0));
         let here: Vec<usize> = (0..hops.len())
             .filter(|at| hops[*at].spot.is_none())
@@ -147,7 +152,8 @@ impl Capture {
             let _ = received_at(&socket);
             let listeners = group.iter().map(|at| hops[*at].address).collect();
             let mut watched = Watch::new(listeners, marker.as_bytes().to_vec());
-            watched.window = window;
+            watched.window = timed.map(|(window, _)| window);
+            watched.streams = timed.and_then(|(_, shared)| shared.then(Streams::default));
             let told = Arc::clone(&stop);
             let thread = thread::spawn(move || receive(&socket, watched, copies, &told));
             threads.push((group, thread));
@@ -409,6 +415,8 @@ struct Watch {
     window: Option<Window>,
     /// When the last segment of a request came that is not answered yet, by client and listener.
     asked: HashMap<(SocketAddr, SocketAddr), u64>,
+    /// Instead of it, where requests share connections.
+    streams: Option<Streams>,
 }
 
 impl Watch {
@@ -422,6 +430,7 @@ impl Watch {
             hellos: HashMap::new(),
             window: None,
             asked: HashMap::new(),
+            streams: None,
         }
     }
 
@@ -448,7 +457,13 @@ impl Watch {
         if segment.payload.is_empty() {
             return;
         }
-        if inwards {
+        if let Some(streams) = &mut self.streams {
+            for asked in streams.follow(segment, inwards, at) {
+                if timed.answers_ns.len() < MAX_ANSWERS {
+                    timed.answers_ns.push(at.saturating_sub(asked));
+                }
+            }
+        } else if inwards {
             self.asked.insert((segment.from, segment.to), at);
         } else if let Some(asked) = self.asked.remove(&(segment.to, segment.from))
             && timed.answers_ns.len() < MAX_ANSWERS

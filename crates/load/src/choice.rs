@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub(crate) struct Choice {
     /// Which one each number is, as recorded; then nothing is drawn.
     order: Option<Arc<[u32]>>,
+    /// Of so many one after the other and around; then nothing is drawn.
+    turns: Option<u64>,
     /// The upper edge of each one's share of 0…1, ascending, and what it stands for.
     edges: Vec<(f64, usize)>,
     seed: u64,
@@ -29,6 +31,7 @@ impl Choice {
         }
         Self {
             order: None,
+            turns: None,
             edges,
             seed,
         }
@@ -42,10 +45,21 @@ impl Choice {
         }
     }
 
+    /// One of so many after the other, and around.
+    pub(crate) fn in_turn(count: usize) -> Self {
+        Self {
+            turns: Some(count.max(1) as u64),
+            ..Self::default()
+        }
+    }
+
     /// The choice for request number `k`.
     pub(crate) fn pick(&self, k: u64) -> usize {
         if let Some(order) = &self.order {
             return order.get(k as usize).map_or(0, |which| *which as usize);
+        }
+        if let Some(turns) = self.turns {
+            return (k % turns) as usize;
         }
         match self.edges.as_slice() {
             [] => 0,
@@ -91,5 +105,7 @@ mod tests {
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
         assert_eq!(Choice::default().pick(5), 0);
+        let turns: Vec<usize> = (0..5).map(|k| Choice::in_turn(3).pick(k)).collect();
+        assert_eq!(turns, [0, 1, 2, 0, 1]);
     }
 }

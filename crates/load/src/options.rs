@@ -1,5 +1,7 @@
 //! What the user asked for, checked, and the request bytes that follow from it.
 
+mod each;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,6 +172,8 @@ pub struct LoadOptions {
     pub method: String,
     /// Header fields added; `Host` replaces the one of the URL.
     pub headers: Vec<(String, String)>,
+    /// A header that has another of these values in each request, in turn and around.
+    pub each: Option<(String, Arc<[String]>)>,
     /// Request body.
     pub body: Vec<u8>,
     /// Count in intervals of this length as well, each with its histogram; zero: not.
@@ -221,6 +225,7 @@ impl LoadOptions {
             bind: None,
             method: "GET".to_owned(),
             headers: Vec::new(),
+            each: None,
             body: Vec::new(),
             interval: Duration::ZERO,
             abort: Vec::new(),
@@ -281,29 +286,13 @@ impl LoadOptions {
                 self.target.address
             ));
         }
-        if !is_token(&self.method) {
+        if !each::is_token(&self.method) {
             return Err(format!("method `{}` is not an HTTP token", self.method));
         }
         for (name, value) in &self.headers {
-            if !is_token(name)
-                || value
-                    .bytes()
-                    .any(|byte| (byte < b' ' && byte != b'\t') || byte == 0x7f)
-            {
-                return Err(format!("header `{name}: {value}`: not a valid HTTP field"));
-            }
-            if ["content-length", "transfer-encoding", "connection"]
-                .iter()
-                .any(|own| name.eq_ignore_ascii_case(own))
-            {
-                return Err(format!("header `{name}` is set by the generator"));
-            }
-            let hop = ["te", "upgrade", "keep-alive", "proxy-connection"];
-            if self.protocol.multiplexed() && hop.iter().any(|hop| name.eq_ignore_ascii_case(hop)) {
-                return Err(format!("header `{name}` has no place in HTTP/2"));
-            }
+            self.check_header(name, value)?;
         }
-        Ok(())
+        self.check_each()
     }
 
     /// Takes these parts as the rate over time. Without lengths they share the duration; with, the duration is their sum.
@@ -600,7 +589,7 @@ impl LoadOptions {
         if let Some(recorded) = &self.recorded {
             return self.as_recorded(&recorded.requests);
         }
-        requests.into()
+        self.with_each_value().unwrap_or_else(|| requests.into())
     }
 
     /// The requests of a trace: its methods and paths, at the one place there is. A body goes with those that have one.
@@ -772,12 +761,4 @@ impl LoadOptions {
         bytes.extend_from_slice(&self.body);
         bytes
     }
-}
-
-fn is_token(text: &str) -> bool {
-    let special = b"!#$%&'*+-.^_`|~";
-    !text.is_empty()
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || special.contains(&byte))
 }

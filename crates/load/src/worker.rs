@@ -310,6 +310,9 @@ impl Generator for Worker {
             if let Some(recorded) = &self.options.recorded {
                 group.follow(Arc::clone(&recorded.which));
             }
+            if self.options.each.is_some() {
+                group.in_turn();
+            }
             group.pace(pacing.clone());
         }
         loop {

@@ -3,7 +3,7 @@
 //! something that is not built is named, with what it needs.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,9 @@ pub struct Claim {
     pub than_at: Option<u32>,
     /// Judged is the difference to the same figure there, paired within rounds.
     pub more_than: Option<Where>,
+    /// Judged is how much more the figure rises from the second of these two cells to this one than from the first to the
+    /// second, within rounds.
+    pub rises_from: Vec<Where>,
     /// Judged is how much steeper the figure rises over the upper half of these connections than over the lower: three.
     pub steeper_over: Vec<u32>,
     /// No less than this.
@@ -65,6 +68,8 @@ pub struct Where {
     pub connections: Option<u32>,
     /// What the mesh holds by number, as in [`crate::shape::Shape`]; where it is not said, nothing, or as there.
     pub generated: Option<BTreeMap<String, u32>>,
+    /// What the policies do to the requests, as in [`crate::shape::Shape`]; where it is not said, nothing, or as there.
+    pub verdict: Option<String>,
 }
 
 impl Where {
@@ -79,10 +84,11 @@ impl Where {
             && says(&self.rate, &cell.rate)
             && says(&self.connections, &cell.connections)
             && self.generated.clone().unwrap_or_default() == cell.shape.generated
+            && self.verdict.clone().unwrap_or_default() == cell.shape.verdict
     }
 
     /// The cell that differs from this one in what is said.
-    fn beside(&self, cell: &CellKey) -> CellKey {
+    pub(crate) fn beside(&self, cell: &CellKey) -> CellKey {
         let or = |said: &Option<String>, is: &String| said.clone().unwrap_or_else(|| is.clone());
         CellKey {
             contestant: or(&self.contestant, &cell.contestant),
@@ -96,10 +102,40 @@ impl Where {
                     .generated
                     .clone()
                     .unwrap_or_else(|| cell.shape.generated.clone()),
+                verdict: or(&self.verdict, &cell.shape.verdict),
                 ..cell.shape.clone()
             },
             ..cell.clone()
         }
+    }
+}
+
+/// `envoy, 100 connections, without what is by number`.
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = self.tls.map(|tls| match tls {
+            true => "mutual TLS".to_owned(),
+            false => "plaintext".to_owned(),
+        });
+        let generated = self.generated.as_ref().map(|mesh| {
+            let kinds: Vec<String> = mesh.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+            match kinds.is_empty() {
+                true => "without what is by number".to_owned(),
+                false => kinds.join(" and "),
+            }
+        });
+        let words = [
+            self.contestant.clone(),
+            self.mode.clone(),
+            tls,
+            self.protocol.clone(),
+            self.rate.map(|rate| format!("{rate}/s")),
+            self.connections.map(|n| format!("{n} connections")),
+            generated,
+            self.verdict.clone().filter(|word| !word.is_empty()),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        f.write_str(&words.join(", "))
     }
 }
 
@@ -201,6 +237,7 @@ impl Claim {
     #[must_use]
     pub fn cells(&self, cell: &CellKey, all: &[CellKey]) -> bool {
         let beside = [&self.ratio_to, &self.more_than].into_iter().flatten();
+        let beside = beside.chain(&self.rises_from);
         self.cell.fits(cell)
             && beside
                 .into_iter()
@@ -240,6 +277,21 @@ impl Claim {
             let pairs = self.pairs(own, cells.get(&other.beside(key))?);
             let differences: Vec<f64> = pairs.iter().map(|pair| pair.0 - pair.1).collect();
             let found = estimate(&differences);
+            (found, found.map(|f| interval(&f, show)))
+        } else if let [first, second] = &self.rises_from[..] {
+            let (first, second) = (
+                cells.get(&first.beside(key))?,
+                cells.get(&second.beside(key))?,
+            );
+            let rises: Vec<f64> = own
+                .iter()
+                .filter_map(|(round, figures)| {
+                    let of = |figures: &BTreeMap<String, f64>| figures.get(&self.figure).copied();
+                    let (a, b) = (of(first.get(round)?)?, of(second.get(round)?)?);
+                    Some((of(figures)? - b) - (b - a))
+                })
+                .collect();
+            let found = estimate(&rises);
             (found, found.map(|f| interval(&f, show)))
         } else if let [low, middle, high] = self.steeper_over[..] {
             // Told once, of the upper end.

@@ -119,24 +119,29 @@ pub struct Share {
 }
 
 impl Profile {
-    /// How the median latency divides; empty where hops could not be timed. The parts add up to the whole.
+    /// How the median latency divides: the generator's part, then one for each hop that was timed. Who stands between two
+    /// of those has its part with the one before it. Empty where the first hop could not be timed. The parts add up to
+    /// the whole.
     #[must_use]
     pub fn shares(&self) -> Vec<Share> {
-        let times: Option<Vec<f64>> = self.hops.iter().map(|hop| hop.p50_us).collect();
-        let (Some(times), Some(whole)) = (times, self.service_p50_us) else {
-            return Vec::new();
-        };
-        let Some(first) = times.first() else {
+        let mut hops = self.hops.iter().peekable();
+        let first = hops.peek().and_then(|hop| hop.p50_us);
+        let (Some(first), Some(whole)) = (first, self.service_p50_us) else {
             return Vec::new();
         };
         let mut shares = vec![Share {
             of: "generator and its kernel".to_owned(),
             us: whole - first,
         }];
-        for (at, hop) in self.hops.iter().enumerate() {
+        while let Some(hop) = hops.next() {
+            let mut of = hop.to.clone();
+            while let Some(untimed) = hops.next_if(|next| next.p50_us.is_none()) {
+                of = format!("{of} and {}", untimed.to);
+            }
+            let rest = hops.peek().and_then(|next| next.p50_us).unwrap_or(0.0);
             shares.push(Share {
-                of: hop.to.clone(),
-                us: times[at] - times.get(at + 1).copied().unwrap_or(0.0),
+                of,
+                us: hop.p50_us.unwrap_or(0.0) - rest,
             });
         }
         shares
@@ -230,7 +235,13 @@ mod tests {
         assert_eq!(parts, [20.0, 80.0, 70.0, 30.0]);
         assert_eq!(parts.iter().sum::<f64>(), 200.0);
         profile.hops[1].p50_us = None;
-        assert!(profile.shares().is_empty(), "a hop was not timed");
+        let shares = profile.shares();
+        let parts: Vec<(&str, f64)> = shares.iter().map(|s| (s.of.as_str(), s.us)).collect();
+        let both = "client-sidecar and server-sidecar";
+        let rest = [(both, 150.0), ("server", 30.0)];
+        assert_eq!(parts[1..], rest, "a hop was not timed");
+        profile.hops[0].p50_us = None;
+        assert!(profile.shares().is_empty(), "the first hop was not timed");
         assert!(Profile::default().shares().is_empty());
     }
 

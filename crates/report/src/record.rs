@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::claims::Where;
+
 pub use crate::shape::Shape;
 
 /// The format of `record.json` that this program writes. A reader refuses a larger one.
@@ -127,6 +129,18 @@ pub struct Target {
     pub connections: Option<u32>,
     /// No more than this.
     pub at_most: Option<f64>,
+    /// What the mesh holds by number, as in [`crate::shape::Shape`]; anything, when it is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generated: Option<BTreeMap<String, u32>>,
+    /// What policies do to the requests, as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    /// As a ratio to the same figure in the cell that differs in this, paired within rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_to: Option<Where>,
+    /// As a difference to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub more_than: Option<Where>,
     /// No less than this.
     pub at_least: Option<f64>,
     /// As a ratio to each of these contestants' figure: to the better of them, that is.
@@ -460,6 +474,9 @@ pub struct Proof {
     /// As in [`Run`].
     #[serde(default = "http1")]
     pub protocol: String,
+    /// What policies do to the requests, as in [`crate::shape::Shape`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub verdict: String,
     /// The things shown, or not.
     pub checks: Vec<Check>,
 }

@@ -28,6 +28,10 @@ pub struct Shape {
     /// What the mesh holds by number beside what the requests need: `services`, `policies`, `routes`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub generated: BTreeMap<String, u32>,
+    /// What the policies among them do to the requests: `allow-last`, `deny-miss`, `dry-run-first`, … Empty: they match
+    /// nobody, and one more lets all pass.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub verdict: String,
 }
 
 impl Shape {
@@ -59,7 +63,9 @@ impl fmt::Display for Shape {
             (!self.hook.is_empty()).then(|| format!("hook {}", self.hook)),
         ];
         let mesh = self.generated.iter().map(|(kind, n)| format!("{n} {kind}"));
-        let words: Vec<String> = words.into_iter().flatten().chain(mesh).collect();
+        let verdict = (!self.verdict.is_empty()).then(|| self.verdict.clone());
+        let words = words.into_iter().flatten().chain(mesh).chain(verdict);
+        let words: Vec<String> = words.collect();
         f.write_str(&words.join(", "))
     }
 }
@@ -85,10 +91,10 @@ mod tests {
             workers: Some(1),
             cpus: "split".to_owned(),
             hook: "cold".to_owned(),
-            generated: BTreeMap::from([("services".to_owned(), 1000)]),
+            generated: BTreeMap::from([("paths".to_owned(), 1000)]),
+            verdict: "deny-last".to_owned(),
         };
-        let words =
-            "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 services";
+        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 paths, deny-last";
         assert_eq!(shape.to_string(), words);
         assert_eq!(Shape::default().to_string(), "");
         assert_eq!(

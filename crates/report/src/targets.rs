@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::record::{CellKey, Estimate, Record, Summary, Target};
-use crate::statistics::estimate;
+use crate::statistics::{estimate, paired_ratio};
 use crate::summarise::by_cell;
 use crate::words::{Unit, interval, load_title, ratio, unit};
 
@@ -114,6 +114,8 @@ impl Target {
             && says(&self.arrival, &cell.arrival)
             && says(&self.rate, &cell.rate)
             && says(&self.connections, &cell.connections)
+            && says(&self.generated, &cell.shape.generated)
+            && says(&self.verdict, &cell.shape.verdict)
     }
 }
 
@@ -128,17 +130,30 @@ fn judge(record: &Record, target: &Target, figure: &str, summary: &Summary) -> V
             })
             .collect()
     };
+    let is_ratio = !target.of.is_empty() || target.ratio_to.is_some();
     let parts: Vec<(String, Option<Estimate>)> = if !target.of.is_empty() {
         ratios(&target.of)
+    } else if let Some(other) = &target.ratio_to {
+        let pairs = pairs(record, summary, &other.beside(&summary.key()), figure);
+        vec![(format!("of itself {other}"), paired_ratio(&pairs))]
+    } else if let Some(other) = &target.more_than {
+        let pairs = pairs(record, summary, &other.beside(&summary.key()), figure);
+        let differences: Vec<f64> = pairs.iter().map(|pair| pair.0 - pair.1).collect();
+        vec![(format!("more than {other}"), estimate(&differences))]
     } else if let Some(other) = &target.minus {
-        let difference = difference(record, summary, other, figure);
-        vec![(format!("more than {other}"), difference)]
+        let theirs = CellKey {
+            contestant: other.clone(),
+            ..summary.key()
+        };
+        let pairs = pairs(record, summary, &theirs, figure);
+        let differences: Vec<f64> = pairs.iter().map(|pair| pair.0 - pair.1).collect();
+        vec![(format!("more than {other}"), estimate(&differences))]
     } else {
         vec![(String::new(), summary.figures.get(figure).copied())]
     };
-    let show = |estimate: &Estimate| match target.of.is_empty() {
-        true => interval(estimate, unit.show),
-        false => interval(estimate, ratio),
+    let show = |estimate: &Estimate| match is_ratio {
+        true => interval(estimate, ratio),
+        false => interval(estimate, unit.show),
     };
     let told = |parts: &[(String, Option<Estimate>)], show: &dyn Fn(&Estimate) -> String| {
         let words: Vec<String> = parts
@@ -203,7 +218,10 @@ fn outcome(target: &Target, found: Option<&Estimate>) -> Reached {
 /// What is asked, in words.
 fn wanted(target: &Target, figure: &str) -> String {
     let Unit { show, words, .. } = unit(figure);
-    let others = target.of.join(" and ");
+    let others = match &target.ratio_to {
+        Some(other) => format!("itself {other}"),
+        None => target.of.join(" and "),
+    };
     if target.within_noise {
         return format!("{words} not above {others} beyond the noise");
     }
@@ -212,27 +230,24 @@ fn wanted(target: &Target, figure: &str) -> String {
         (None, Some(bound)) => ("≥", bound),
         (None, None) => return words.to_owned(),
     };
-    if !target.of.is_empty() {
+    if !others.is_empty() {
         return format!("{words} {sign} {bound} × {others}");
     }
-    match &target.minus {
+    let other = target.more_than.as_ref().map(ToString::to_string);
+    match other.as_ref().or(target.minus.as_ref()) {
         Some(other) => format!("{words} {sign} {} more than {other}", show(bound)),
         None => format!("{words} {sign} {}", show(bound)),
     }
 }
 
-/// Ours minus the other's in the same cell, paired within rounds.
-fn difference(record: &Record, summary: &Summary, other: &str, figure: &str) -> Option<Estimate> {
+/// A cell's figure and another's, by rounds that have both.
+fn pairs(record: &Record, summary: &Summary, other: &CellKey, figure: &str) -> Vec<(f64, f64)> {
     let cells = by_cell(record);
-    let key = summary.key();
-    let theirs = CellKey {
-        contestant: other.to_owned(),
-        ..key.clone()
+    let (Some(ours), Some(theirs)) = (cells.get(&summary.key()), cells.get(other)) else {
+        return Vec::new();
     };
-    let (ours, theirs) = (cells.get(&key)?, cells.get(&theirs)?);
-    let differences: Vec<f64> = ours
-        .iter()
-        .filter_map(|(round, figures)| Some(figures.get(figure)? - theirs.get(round)?.get(figure)?))
-        .collect();
-    estimate(&differences)
+    let both = ours.iter().filter_map(|(round, figures)| {
+        Some((*figures.get(figure)?, *theirs.get(round)?.get(figure)?))
+    });
+    both.collect()
 }

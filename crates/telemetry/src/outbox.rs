@@ -19,6 +19,7 @@ pub const MAX_QUEUED_BYTES: usize = 4 * 1024 * 1024;
 struct Shared {
     bytes: AtomicUsize,
     dropped: AtomicU64,
+    delivered: AtomicU64,
     /// Somebody was woken and has not looked yet.
     armed: AtomicBool,
     wake: Notify,
@@ -91,6 +92,12 @@ impl<T> Outbox<T> {
     pub fn dropped(&self) -> u64 {
         self.0.shared.dropped.load(Ordering::Relaxed)
     }
+
+    /// Records that reached whom they were for, as far as that is told.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.0.shared.delivered.load(Ordering::Relaxed)
+    }
 }
 
 impl<T> Inbox<T> {
@@ -144,5 +151,10 @@ impl<T> Inbox<T> {
     /// Counts records that were taken and could not be delivered.
     pub fn lost(&self, records: u64) {
         self.shared.dropped.fetch_add(records, Ordering::Relaxed);
+    }
+
+    /// Counts records that were taken and delivered.
+    pub fn delivered(&self, records: u64) {
+        self.shared.delivered.fetch_add(records, Ordering::Relaxed);
     }
 }

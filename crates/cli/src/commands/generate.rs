@@ -162,19 +162,7 @@ impl Policies {
         if self.selector.is_empty() {
             return Ok(String::new());
         }
-        let pair = |text: &String| {
-            let (key, value) = text
-                .split_once('=')
-                .ok_or_else(|| format!("--selector: `{text}` is not KEY=VALUE"))?;
-            Ok((key.to_owned(), value.to_owned()))
-        };
-        let labels: Labels = self
-            .selector
-            .iter()
-            .map(pair)
-            .collect::<Result<Vec<_>, String>>()?
-            .into_iter()
-            .collect();
+        let labels = labels("--selector", &self.selector)?;
         let labels: Vec<String> = labels
             .iter()
             .map(|(key, value)| format!("{}: {}", quoted(key), quoted(value)))
@@ -231,6 +219,21 @@ impl Policies {
         };
         format!("{{{body}}}")
     }
+}
+
+/// Labels as an option that may be given several times says them.
+pub(super) fn labels(option: &str, written: &[String]) -> Result<Labels, String> {
+    let pair = |text: &String| {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| format!("{option}: `{text}` is not KEY=VALUE"))?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    let pairs = written
+        .iter()
+        .map(pair)
+        .collect::<Result<Vec<_>, String>>()?;
+    Ok(pairs.into_iter().collect())
 }
 
 /// As YAML's double-quoted text, which JSON's is too.

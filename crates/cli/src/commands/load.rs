@@ -147,6 +147,10 @@ pub(crate) struct Args {
     /// Request header; `Host` replaces the URL's. May be repeated.
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = parse_header, help_heading = "What")]
     headers: Vec<(String, String)>,
+    /// Request header whose value is another line of the file in each request, in turn and around: tokens that are not seen
+    /// twice, as 'Authorization: @FILE'.
+    #[arg(long, value_name = "NAME: @FILE", value_parser = parse_header, help_heading = "What")]
+    header_each: Option<(String, String)>,
     /// Send a body of that many bytes. gRPC: a message whose payload field has that many. TCP: that many bytes are a
     /// request (default 64). Several: 100..2000 (16 sizes, evenly spread), or with weights 1024:90,65536:10.
     #[arg(
@@ -455,6 +459,9 @@ fn options(args: &Args) -> Result<LoadOptions, String> {
         "POST".clone_into(&mut options.method);
     }
     options.interleave = args.interleave;
+    if let Some((name, file)) = &args.header_each {
+        options.each = Some((name.clone(), words::lines(file)?));
+    }
     secure(&args.tls, &mut options)?;
     describe(args, &mut options)?;
     options.expect_size = args.expect_size;

@@ -5,6 +5,7 @@ mod bench;
 mod control;
 mod echo;
 mod explain;
+mod export;
 mod fortio;
 mod generate;
 mod graph;
@@ -39,6 +40,8 @@ enum Command {
     Explain(explain::Args),
     #[command(about = "Say who may call a service")]
     WhoCan(who_can::Args),
+    #[command(about = "Say what resources are in the words of another proxy")]
+    Export(export::Args),
     #[command(about = "Make resources by the thousand, for experiments")]
     Generate(generate::Args),
     #[command(about = "Run the control plane")]
@@ -68,6 +71,7 @@ impl Voile {
             Command::Analyze(args) => analyze::run(args),
             Command::Explain(args) => explain::run(args),
             Command::WhoCan(args) => who_can::run(&args),
+            Command::Export(args) => export::run(&args),
             Command::Generate(args) => generate::run(args),
             Command::Control(args) => control::run(args),
             Command::Proxy(args) => proxy::run(args),

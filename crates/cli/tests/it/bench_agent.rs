@@ -430,3 +430,57 @@ fn what_cannot_be_had_on_two_hosts_is_refused_before_anything_runs() {
     assert_eq!(open.status.code(), Some(2));
     assert!(said(&open).contains("chmod 600"), "{}", said(&open));
 }
+
+#[test]
+fn what_two_hosts_cannot_do_is_refused_with_what_to_do_instead() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("apart.toml");
+    let token = "x".repeat(40);
+    for (agent, more, words, instead) in [
+        (
+            "127.0.0.1:1",
+            "isolation = \"netns\"",
+            &[][..],
+            "take isolation \"loopback\"",
+        ),
+        (
+            "127.0.0.1:1",
+            "[[events]]\nat = \"500ms\"\naction = \"restart-proxy\"",
+            &[],
+            "put client and server apart by isolation \"netns\"",
+        ),
+        (
+            "127.0.0.1:1",
+            "",
+            &["--profile"],
+            "leave out --agent, or --profile",
+        ),
+        ("[::1]:1", "", &[], "start it with --listen on one"),
+    ] {
+        let cells = "[[cells]]\ncontestants = [\"relay\"]\nmodes = [\"both\"]\n";
+        let (top, table) = match more.starts_with('[') {
+            true => ("", more),
+            false => (more, ""),
+        };
+        let text = format!(
+            "name = \"apart\"\nrounds = 1\nslice = \"2s\"\nwarmup = \"0s\"\n{top}\n[load]\nrate = 100\nconnections = 1\nsize = 1\n\
+             protocol = \"http1\"\n[proxy]\nworkers = 1\n{cells}{table}\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        let ran = Process::output(|voile| {
+            voile.args(["bench", "run"]).arg(&file).args(words);
+            voile.arg(format!("--agent={agent}={token}"));
+            voile.arg("--out").arg(folder.path().join("out"));
+        });
+        let said = said(&ran);
+        assert_eq!(ran.status.code(), Some(1), "{instead}: {said}");
+        assert!(said.contains(instead), "{instead}: {said}");
+        assert!(!folder.path().join("out/record.json").exists());
+    }
+    let ran = Process::output(|voile| {
+        voile.args(["bench", "agent", "--listen", "[::1]:0"]);
+    });
+    let said = said(&ran);
+    assert_eq!(ran.status.code(), Some(2), "{said}");
+    assert!(said.contains("an IPv4 address of this host"), "{said}");
+}

@@ -227,3 +227,44 @@ fn a_generator_that_is_asked_for_more_than_it_can_is_caught() {
         "{why}"
     );
 }
+
+/// Requests that a policy refuses, and requests that its last value lets in.
+fn judged() -> String {
+    DEFINITION.replace(
+        "modes = [\"both\"]",
+        "modes = [\"both\"]\npaths = [5]\nverdicts = [\"deny-last\", \"allow-last\"]",
+    )
+}
+
+#[test]
+fn who_does_not_ask_its_policies_is_caught_whether_they_refuse_or_let_in() {
+    // Its control plane never hears of the policies, so that every request passes: with one verdict wrongly, with the other
+    // as it should, and nothing but its sidecar's own counter tells that nobody asked.
+    let script = r#"[ "$1" = control ] && rm "$3/generated.yaml"; exec "$VOILE" "$@""#;
+    let (ran, record) = measured(script, &judged());
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let honest = reasons(&record, "voile");
+    assert_eq!(honest, "[][]", "{said}");
+    let why = |verdict: &str| -> String {
+        let runs = record["runs"].as_array().expect("runs").iter();
+        let its =
+            runs.filter(|run| run["contestant"] == "cheat" && run["shape"]["verdict"] == verdict);
+        its.map(|run| run["invalid_reasons"].to_string()).collect()
+    };
+    let refused = why("deny-last");
+    for words in [
+        "requests failed (",
+        "every request is refused by policy, none answered otherwise: 0 of",
+        "counter of refusals grew by the requests sent: sent 300; client-sidecar 0, server-sidecar 0",
+        "switched on: requests that policies refused",
+    ] {
+        assert!(refused.contains(words), "{words}: {refused}");
+    }
+    let let_in = why("allow-last");
+    assert!(
+        let_in.contains("switched on: requests that policies let in")
+            && let_in.contains("0 more after 300 sent"),
+        "{let_in}"
+    );
+    assert!(!let_in.contains("failed ("), "{let_in}");
+}

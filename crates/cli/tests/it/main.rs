@@ -10,6 +10,7 @@ mod captured;
 mod credentials;
 mod destination_rules;
 mod explain;
+mod export;
 mod forward_proxy;
 mod graph;
 mod handover;

@@ -69,7 +69,8 @@ impl Far {
         let v4 = addresses.into_iter().find(SocketAddr::is_ipv4);
         let address = v4.ok_or_else(|| {
             format!(
-                "the agent at {name}: it has no IPv4 address, by which its packets are looked at"
+                "the agent at {name}: it has no IPv4 address, by which its packets are looked at and its sidecars are called: \
+                 start it with --listen on one, and name that"
             )
         })?;
         let stream = TcpStream::connect_timeout(&address, CONNECT).map_err(|e| {

@@ -1,6 +1,7 @@
 //! Envoy as two sidecars, from the committed templates in `benchmarks/peers/envoy/`.
 
 mod features;
+mod policies;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,6 +17,7 @@ use super::pair::{BASE_ID, Peer, Side, Values, status_address, write};
 use crate::definition::PeerFeatures;
 use crate::find;
 use crate::network::{INBOUND, OUTBOUND};
+use crate::plan::Outfit;
 use crate::target::Lab;
 
 const CLIENT_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/client.yaml");
@@ -25,11 +27,25 @@ const SERVER_TEMPLATE: &str = include_str!("../../../../benchmarks/peers/envoy/s
 pub(super) struct Envoy {
     found: find::Peer,
     features: PeerFeatures,
+    /// What it is started for.
+    outfit: Outfit,
 }
 
 impl Envoy {
     pub(super) fn new(found: find::Peer, features: PeerFeatures) -> Self {
-        Self { found, features }
+        Self {
+            found,
+            features,
+            outfit: Outfit::default(),
+        }
+    }
+
+    /// The same, with policies that do this to requests.
+    pub(super) fn fitted(self, outfit: &Outfit) -> Self {
+        Self {
+            outfit: outfit.clone(),
+            ..self
+        }
     }
 }
 
@@ -119,7 +135,12 @@ impl Peer for Envoy {
             Side::Server => SERVER_TEMPLATE,
         };
         let name = format!("{}-{}", self.name(), side.word());
-        let template = features::with(template, &self.features, &name)?;
+        let template = if side == Side::Server && self.outfit.has_policies() {
+            policies::with(template, &self.features, lab, folder)?
+        } else {
+            template.to_owned()
+        };
+        let template = features::with(&template, &self.features, &name)?;
         let mut values = values.clone();
         let admin = status_address(lab, &values)?;
         let template = if lab.network.is_some() {
@@ -163,7 +184,11 @@ impl Peer for Envoy {
             "tcp" => (|name| name.starts_with("tcp."), ".downstream_cx_total"),
             _ => (
                 |name| name.starts_with("http.outbound_") || name.starts_with("http.inbound_"),
-                ".downstream_rq_2xx",
+                // A refusal over gRPC is a status of gRPC's in an answer that is HTTP's 200.
+                match self.outfit.denies() && protocol != "grpc" {
+                    true => ".downstream_rq_4xx",
+                    false => ".downstream_rq_2xx",
+                },
             ),
         };
         let statistics = statistics(*admin)?;
@@ -186,9 +211,14 @@ impl Peer for Envoy {
     ) -> Vec<Recorded> {
         let name = format!("{}-{}", self.name(), side.word());
         let who = (side.role(), name.as_str());
-        features::recorded(&self.features, folder, who, protocol, &|| {
+        let mut all = features::recorded(&self.features, folder, who, protocol, &|| {
             statistics(*admin).unwrap_or_default()
-        })
+        });
+        if side == Side::Server && self.outfit.has_policies() && !self.features.quiet {
+            let statistics = statistics(*admin).unwrap_or_default();
+            all.extend(policies::judged(&self.outfit, &statistics));
+        }
+        all
     }
 
     fn version(&self) -> String {
@@ -201,6 +231,9 @@ impl Peer for Envoy {
             "tuned: keep-alive upstream, access log off, request ids off, no Istio filters (no Istio metrics)".to_owned(),
         ];
         terms.extend(self.features.title());
+        if self.outfit.has_policies() {
+            terms.push(policies::TERMS.to_owned());
+        }
         terms
     }
 

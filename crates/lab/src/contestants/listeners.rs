@@ -349,6 +349,7 @@ impl Listeners {
         }
         let (right, wrong) = self.leaves.clone()?;
         let networks = self.captured.as_ref().map(|(pods, _)| pods.networks());
+        let networks = networks.map(|(client, server)| (client, Some(server)));
         // Inside, the client calls the server, and the kernel its sidecar.
         let called = if networks.is_some() {
             self.server
@@ -362,6 +363,8 @@ impl Listeners {
             right,
             wrong,
             networks,
+            speaks: Stage::SPEAKS,
+            opening: None,
         })
     }
 

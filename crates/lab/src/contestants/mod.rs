@@ -27,7 +27,7 @@ use self::pair::Pair;
 use crate::definition::{Action, PeerFeatures, Variant};
 use crate::events::Sign;
 use crate::find::Found;
-use crate::plan::Way;
+use crate::plan::{Outfit, Way};
 use crate::target::Lab;
 
 pub(crate) const CLIENT: &str = "client-sidecar";
@@ -145,8 +145,19 @@ pub(crate) struct Stage {
     pub(crate) right: Leaf,
     /// One of the same root with another identity.
     pub(crate) wrong: Leaf,
-    /// Where the client calls from and where the server is, in networks of their own.
-    pub(crate) networks: Option<(Namespace, Namespace)>,
+    /// Where the client calls from and where the server is, in networks of their own; the server, where it is nowhere else,
+    /// beside the lab.
+    pub(crate) networks: Option<(Namespace, Option<Namespace>)>,
+    /// What the server offers to speak (ALPN).
+    pub(crate) speaks: &'static str,
+    /// What shows that the sidecar took the server for the right one, where a request comes only after more than the
+    /// lab's server can say.
+    pub(crate) opening: Option<&'static str>,
+}
+
+impl Stage {
+    /// Between sidecars that pass requests on as they are.
+    pub(crate) const SPEAKS: &'static str = "istio-http/1.1,istio,http/1.1";
 }
 
 /// The identity that nobody expects, and the name in its certificate.
@@ -262,21 +273,29 @@ pub(crate) trait Contestant {
 /// The contestant of that name; none when the lab does not know it.
 pub(crate) fn named(
     name: &str,
+    outfit: &Outfit,
     variants: &[Variant],
     found: &Found,
 ) -> Result<Box<dyn Contestant>, String> {
     if let Some(variant) = variants.iter().find(|variant| variant.name == name) {
-        return Ok(Box::new(voile::Voile::variant(variant.clone())));
+        let voile = voile::Voile::variant(variant.clone());
+        return Ok(Box::new(voile.fitted(outfit)));
     }
     let (program, features) = PeerFeatures::of(name)?;
+    if outfit.has_policies() && !["baseline", "voile", "envoy"].contains(&program) {
+        return Err(format!("the lab has no policies for {program}"));
+    }
     match program {
         "baseline" => Ok(Box::new(baseline::Baseline)),
         "relay" => Ok(Box::new(relay::Relay::default())),
-        "voile" => Ok(Box::new(voile::Voile::variant(Variant::plain("voile")))),
-        "envoy" => Ok(Box::new(Pair::new(envoy::Envoy::new(
-            found.envoy.clone()?,
-            features,
-        )))),
+        "voile" => {
+            let voile = voile::Voile::variant(Variant::plain("voile"));
+            Ok(Box::new(voile.fitted(outfit)))
+        }
+        "envoy" => {
+            let envoy = envoy::Envoy::new(found.envoy.clone()?, features);
+            Ok(Box::new(Pair::new(envoy.fitted(outfit))))
+        }
         "nginx" => Ok(Box::new(Pair::new(nginx::Nginx::new(
             found.nginx.clone()?,
             features,

@@ -6,7 +6,6 @@ mod served;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use voile_host::child::{Exit, Output, Spec, Supervised, stop_all};
@@ -24,7 +23,7 @@ use crate::definition::{Action, Variant, generated_resources};
 use crate::events::Sign;
 use crate::find;
 use crate::network::{GATEWAY, INBOUND, OUTBOUND};
-use crate::plan::Way;
+use crate::plan::{Outfit, Way};
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
 use changes::Changes;
@@ -84,6 +83,8 @@ const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
 #[derive(Debug)]
 pub(super) struct Voile {
     variant: Variant,
+    /// What it is started for.
+    outfit: Outfit,
     running: Option<Running>,
 }
 
@@ -248,32 +249,25 @@ impl Ports {
     }
 }
 
-/// Runs a short command and returns what it prints.
-fn output(lab: &Lab<'_>, spec: Spec) -> Result<String, String> {
-    let lines = Arc::new(Mutex::new(String::new()));
-    let sink = Arc::clone(&lines);
-    let spec = spec.stdout(Output::Lines(Box::new(move |line| {
-        if let Ok(mut lines) = sink.lock() {
-            lines.push_str(line);
-            lines.push('\n');
-        }
-    })));
+/// Runs a short command and returns what it prints. By way of a file: on a busy machine a process may have ended before
+/// the lines that it wrote into a pipe are read.
+pub(super) fn output(lab: &Lab<'_>, spec: Spec, bound: Duration) -> Result<String, String> {
+    let failed = |e: std::io::Error| format!("a file for what a command prints: {e}");
+    let printed = tempfile::NamedTempFile::new_in(lab.folder).map_err(failed)?;
+    let spec = spec.stdout(Output::File(printed.path().to_owned()));
     let mut child = spec.start().map_err(|e| e.to_string())?;
     let name = child.name().to_owned();
-    match child.wait(TOKEN_BOUND) {
+    match child.wait(bound) {
         Some(Exit::Code(0)) => {}
         Some(exit) => return Err(format!("{name} {exit}{}", lab.log_end(&name))),
         None => {
             return Err(format!(
-                "{name} did not end within {TOKEN_BOUND:?}{}",
+                "{name} did not end within {bound:?}{}",
                 lab.log_end(&name)
             ));
         }
     }
-    lines
-        .lock()
-        .map(|lines| lines.clone())
-        .map_err(|_| format!("{name}: its output was lost"))
+    std::fs::read_to_string(printed.path()).map_err(failed)
 }
 
 impl Voile {
@@ -281,7 +275,16 @@ impl Voile {
     pub(super) fn variant(variant: Variant) -> Self {
         Self {
             variant,
+            outfit: Outfit::default(),
             running: None,
+        }
+    }
+
+    /// The same, with policies that do this to requests.
+    pub(super) fn fitted(self, outfit: &Outfit) -> Self {
+        Self {
+            outfit: outfit.clone(),
+            ..self
         }
     }
 
@@ -341,7 +344,7 @@ impl Voile {
                 "--state",
             ])
             .arg(state);
-        let token = output(lab, token)?;
+        let token = output(lab, token, TOKEN_BOUND)?;
         let token_file: PathBuf = lab
             .folder
             .join(&self.variant.name)
@@ -447,7 +450,7 @@ impl Contestant for Voile {
             ports.resources(&lab.echo, &self.variant, &folder)?,
         )
         .map_err(|e| format!("mesh.yaml: {e}"))?;
-        let generated = generated_resources(&lab.generated);
+        let generated = generated_resources(&lab.outfit.generated, &lab.outfit.verdict);
         if !generated.is_empty() {
             crate::folder::write(&config.join("generated.yaml"), &generated)?;
         }
@@ -595,7 +598,10 @@ impl Contestant for Voile {
         for sidecar in &running.sidecars {
             let count = match &sidecar.process {
                 Process::There(process) => process.count(protocol)?.unwrap_or(0),
-                Process::Here(process) => metric(process.name(), sidecar.metrics, protocol)?,
+                Process::Here(process) => {
+                    let refused = self.outfit.denies();
+                    metric(process.name(), sidecar.metrics, protocol, refused)?
+                }
             };
             counts.insert(sidecar.role, count);
         }
@@ -608,16 +614,32 @@ impl Contestant for Voile {
 
     /// Both sidecars write into one file; each line is a whole one.
     fn recorded(&self, lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
-        if !self.variant.append.contains(ACCESS_LOG) {
-            return Ok(Vec::new());
+        let mut all = Vec::new();
+        if self.variant.append.contains(ACCESS_LOG) {
+            let sidecars = self.instances(way).len().saturating_sub(1).max(1) as u64;
+            let written = lines(&peers_folder(lab, &self.variant.name)?.join("access.log"));
+            all.push(Recorded {
+                what: format!("lines of each of {sidecars} sidecars in their access log"),
+                count: written / sidecars,
+                expected: Expected::OneOf(1),
+            });
         }
-        let sidecars = self.instances(way).len().saturating_sub(1).max(1) as u64;
-        let written = lines(&peers_folder(lab, &self.variant.name)?.join("access.log"));
-        Ok(vec![Recorded {
-            what: format!("lines of each of {sidecars} sidecars in their access log"),
-            count: written / sidecars,
-            expected: Expected::OneOf(1),
-        }])
+        let on_path = |sidecar: &&Sidecar| match way.mode.as_str() {
+            "clientonly" => sidecar.role == CLIENT,
+            "serveronly" => sidecar.role == SERVER,
+            _ => true,
+        };
+        let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
+        for sidecar in sidecars.filter(on_path) {
+            all.extend(sidecar.sent(&self.variant.append, &way.protocol)?);
+        }
+        if self.outfit.has_policies() && self.variant.counts && way.mode != "clientonly" {
+            let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
+            for sidecar in sidecars.filter(|sidecar| sidecar.role == SERVER) {
+                all.extend(sidecar.judged(&self.outfit)?);
+            }
+        }
+        Ok(all)
     }
 
     fn stage(&self, lab: &Lab<'_>, protocol: &str) -> Result<Option<Stage>, String> {
@@ -640,6 +662,7 @@ impl Contestant for Voile {
         )?;
         let (wrong, right) = (leaves.pop(), leaves.pop());
         let networks = running.captured.as_ref().map(Captured::networks);
+        let networks = networks.map(|(client, server)| (client, Some(server)));
         let called = if networks.is_some() {
             SERVER_VIRTUAL
         } else {
@@ -652,6 +675,8 @@ impl Contestant for Voile {
             right,
             wrong,
             networks,
+            speaks: Stage::SPEAKS,
+            opening: None,
         }))
     }
 

@@ -12,10 +12,14 @@ use voile_host::ready::{Probe, http_get};
 use super::captured::{Calls, Captured, Redirection};
 use super::listeners::fill;
 use super::voile::{CONNECTIONS, Ports, Voile, counted};
-use super::{CLIENT, CONTROL, Contestant, Counts, HBONE, Instance, Route, SERVER, peers_folder};
+use super::{
+    CLIENT, CONTROL, Contestant, Counts, HBONE, IMPOSTOR, Instance, Route, SERVER, Stage,
+    certificates, listeners, peers_folder,
+};
 use crate::definition::Variant;
 use crate::find;
-use crate::network::{HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
+use crate::impostor::TUNNEL_OPENING;
+use crate::network::{GATEWAY, HTTP_PORT, INBOUND, OUTBOUND, TCP_PORT};
 use crate::plan::Way;
 use crate::target::{Lab, STOP_GRACE};
 
@@ -25,6 +29,7 @@ const NAME: &str = "ztunnel";
 /// Virtual addresses of the services.
 const SERVER_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 1));
 const DIRECT_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 2));
+const STAGE_VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 211, 0, 3));
 const METRICS: u16 = 15020;
 const READINESS: u16 = 15021;
 
@@ -64,6 +69,8 @@ impl Ztunnel {
             ("TCP_PORT", TCP_PORT.to_string()),
             ("SERVER_VIRTUAL", SERVER_VIRTUAL.to_string()),
             ("DIRECT_VIRTUAL", DIRECT_VIRTUAL.to_string()),
+            ("STAGE_ADDRESS", GATEWAY.to_string()),
+            ("STAGE_VIRTUAL", STAGE_VIRTUAL.to_string()),
         ];
         fill(
             WORKLOADS,
@@ -233,9 +240,34 @@ impl Contestant for Ztunnel {
                 return Err(format!("{name}'s metrics answer {status}"));
             }
             let exposition = String::from_utf8_lossy(&body);
-            counts.insert(*role, counted(&exposition, CONNECTIONS, "tcp"));
+            counts.insert(*role, counted(&exposition, CONNECTIONS, ""));
         }
         Ok(Some(counts))
+    }
+
+    /// The lab's server stands beside the lab, where a third pod is said to be; of a tunnel it gets the opening.
+    fn stage(&self, lab: &Lab<'_>, _protocol: &str) -> Result<Option<Stage>, String> {
+        let running = self.running.as_ref().ok_or("ztunnel does not run")?;
+        let folder = lab.folder.join(NAME);
+        let state = folder.join("state");
+        let mut leaves = certificates::below(
+            &state.join("root-cert.pem"),
+            &state.join("root-key.pem"),
+            &folder,
+            &[("server", listeners::SERVER_ID), IMPOSTOR],
+        )?;
+        let (wrong, right) = (leaves.pop(), leaves.pop());
+        let (client, _) = running.pods.networks();
+        Ok(right.zip(wrong).map(|(right, wrong)| Stage {
+            entry: (STAGE_VIRTUAL, HTTP_PORT).into(),
+            host: None,
+            server: (GATEWAY, HBONE).into(),
+            right,
+            wrong,
+            networks: Some((client, None)),
+            speaks: "h2",
+            opening: Some(TUNNEL_OPENING),
+        }))
     }
 
     fn alive(&mut self, lab: &Lab<'_>) -> Result<(), String> {
@@ -303,9 +335,11 @@ mod tests {
             "TCP_PORT",
             "SERVER_VIRTUAL",
             "DIRECT_VIRTUAL",
+            "STAGE_ADDRESS",
+            "STAGE_VIRTUAL",
         ];
         let values = names.map(|name| (name.to_owned(), "1".to_owned()));
         let text = fill(WORKLOADS, &values).expect("filled");
-        assert_eq!(text.matches("protocol: HBONE").count(), 2);
+        assert_eq!(text.matches("protocol: HBONE").count(), 3);
     }
 }

@@ -8,7 +8,7 @@ use toml::Spanned;
 use voile_report::record::{CellKey, Kind};
 
 use super::features::{self, FEATURES};
-use super::generated::{Generated, KINDS, MOST};
+use super::generated::{self, Generated, Hit, KINDS, MOST, Make, Meeting, VERDICTS};
 use super::hooks::NONE;
 use super::near::meant;
 use super::peers;
@@ -118,19 +118,13 @@ fn expand(
                 cell.shape.workers = None;
             }
         });
-        let configured =
+        let is_voile =
             variants.iter().any(|variant| names.contains(&variant.name)) || name == "voile";
-        if !configured && meshes.iter().any(|mesh| !mesh.is_empty()) && name != "baseline" {
-            let words = "configuration by number is made for voile only";
-            note(missing, format!("{name}: {words}"));
-        }
-        let meshes: Vec<Generated> = match configured {
-            true => meshes.clone(),
-            false => vec![Generated::new()],
-        };
+        let meshes = made_for(&name, is_voile, &meshes, missing);
         let all = cross(&all, &meshes, |cell, mesh| {
             cell.shape.generated.clone_from(mesh);
         });
+        let all = judged(place, group, &all)?;
         let mut possible: Vec<CellKey> = Vec::new();
         for cell in all {
             match impossible(&cell, &name) {
@@ -260,6 +254,9 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     if cell.kind == Kind::Idle && name == "baseline" {
         return Some("kind \"idle\" needs a proxy: not baseline".to_owned());
     }
+    if let Some(why) = cannot_be_judged(cell) {
+        return Some(why);
+    }
     let echoes = ["tcp", "grpc"].contains(&cell.protocol.as_str());
     if echoes && cell.shape.request_bytes.is_some() {
         return Some(format!(
@@ -348,6 +345,95 @@ fn loads(
     }))
 }
 
+/// Those of the meshes whose configuration this contestant can be given: Envoy's is translated from policies, other peers
+/// have none.
+fn made_for(
+    name: &str,
+    is_voile: bool,
+    meshes: &[Generated],
+    missing: &mut Vec<String>,
+) -> Vec<Generated> {
+    if is_voile {
+        return meshes.to_vec();
+    }
+    let can = |mesh: &&Generated| match name {
+        "envoy" => generated::only_policies(mesh),
+        _ => mesh.is_empty(),
+    };
+    let mut made: Vec<Generated> = meshes.iter().filter(can).cloned().collect();
+    if made.len() < meshes.len() && name != "baseline" {
+        let words = match name {
+            "envoy" => "of configuration by number it is given AuthorizationPolicies only",
+            _ => "configuration by number is made for voile and envoy only",
+        };
+        note(missing, format!("{name}: {words}"));
+    }
+    if made.is_empty() && !meshes.is_empty() {
+        made.push(Generated::new());
+    }
+    made
+}
+
+/// Each cell that has policies times what becomes of its requests; those without are there once.
+fn judged(
+    place: &Place<'_>,
+    group: &WrittenCells,
+    cells: &[CellKey],
+) -> Result<Vec<CellKey>, DefinitionError> {
+    let Some(verdicts) = &group.verdicts else {
+        return Ok(cells.to_vec());
+    };
+    let known: Vec<&str> = VERDICTS.iter().map(|(word, _)| *word).collect();
+    let words = verdicts.iter();
+    let words: Vec<String> = words
+        .map(|verdict| place.word("verdict", verdict, &known))
+        .collect::<Result<_, _>>()?;
+    let mut all: Vec<CellKey> = Vec::new();
+    for cell in cells {
+        if generated::has_policies(&cell.shape.generated) {
+            all.extend(cross(std::slice::from_ref(cell), &words, |cell, word| {
+                cell.shape.verdict.clone_from(word);
+            }));
+        } else {
+            all.push(cell.clone());
+        }
+    }
+    Ok(all)
+}
+
+/// Why requests cannot meet the policies of that cell as its verdict says.
+fn cannot_be_judged(cell: &CellKey) -> Option<String> {
+    let meeting = Meeting::of(&cell.shape.verdict)?;
+    let verdict = &cell.shape.verdict;
+    if cell.mode == "clientonly" {
+        return Some(format!(
+            "verdict \"{verdict}\" is the server's sidecar's, which mode clientonly has not"
+        ));
+    }
+    if cell.protocol == "tcp" && meeting.denies() {
+        return Some(format!(
+            "verdict \"{verdict}\" refuses, and over tcp a refusal is no answer: http1, http2 or grpc"
+        ));
+    }
+    let has = |kinds: &[&str]| {
+        let generated = &cell.shape.generated;
+        kinds.iter().any(|kind| generated.contains_key(*kind))
+    };
+    let hits = meeting.hit != Hit::Miss;
+    let http = ["http1", "http2"].contains(&cell.protocol.as_str());
+    if hits && !http && has(&["paths", "path_policies", "policies", "rules"]) {
+        return Some(format!(
+            "verdict \"{verdict}\": rules with paths meet requests over http1 and http2 only"
+        ));
+    }
+    if hits && !cell.tls && has(&["principals", "namespaces", "policies", "rules"]) {
+        return Some(format!(
+            "verdict \"{verdict}\": who calls is known over mutual TLS only: tls = true"
+        ));
+    }
+    None
+}
+
 /// What each of the group's meshes holds by number; empty is nothing. What cannot be made is named.
 fn meshes(
     place: &Place<'_>,
@@ -355,37 +441,40 @@ fn meshes(
     missing: &mut Vec<String>,
 ) -> Result<Vec<Generated>, DefinitionError> {
     let mut meshes = vec![Generated::new()];
-    for (kind, write) in KINDS {
-        let numbers = match kind {
-            "services" => &group.services,
-            "policies" => &group.policies,
-            "principals" => &group.principals,
-            "paths" => &group.paths,
-            "source_ips" => &group.source_ips,
-            _ => &group.routes,
+    let (mut asked, mut can) = (false, false);
+    for (kind, make) in &KINDS {
+        let Some(numbers) = group.numbers(kind) else {
+            continue;
         };
-        let Some(numbers) = numbers else { continue };
         let mut wanted = Vec::new();
         for number in numbers {
             let number = place.number(kind, number, 0..=MOST)?;
-            match write {
-                Err(why) if number > 0 => note(missing, format!("{number} {kind}: {why}")),
+            match make {
+                Make::NotYet(why) if number > 0 => {
+                    note(missing, format!("{number} {kind}: {why}"));
+                }
                 _ => wanted.push(number),
             }
         }
         let with = |mesh: &Generated, number: u32| {
             let mut mesh = mesh.clone();
             if number > 0 {
-                mesh.insert(kind.to_owned(), number);
+                mesh.insert((*kind).to_owned(), number);
             }
             mesh
         };
+        asked = true;
+        can |= !wanted.is_empty();
         if !wanted.is_empty() {
             let all = meshes
                 .iter()
                 .flat_map(|mesh| wanted.iter().map(move |n| with(mesh, *n)));
             meshes = all.collect();
         }
+    }
+    if asked && !can {
+        // What is left would be a mesh without any of it, which nobody asked for here.
+        meshes.clear();
     }
     Ok(meshes)
 }

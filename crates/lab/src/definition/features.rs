@@ -27,7 +27,7 @@ const MISSING: [(&str, &str); 3] = [
     ),
     (
         "policies",
-        "is an axis of its own: `policies = [100, 1000]`, `principals`, `paths`, `source_ips`",
+        "is an axis of its own: `policies = [100, 1000]`, `rules`, `principals`, `paths`, `source_ips`, with `verdicts`",
     ),
     (
         "routes",

@@ -1,7 +1,10 @@
-//! Configuration by number: so many services (policies, routes) that no request of the experiment is for, so that what they
-//! cost is seen against their number. A kind that is here and cannot be made yet is named as missing.
+//! Configuration by number: so many services (policies, routes), so that what they cost is seen against their number; and
+//! whether the experiment's requests meet a rule of the policies, which, and what becomes of them. A kind that is here and
+//! cannot be made yet is named as missing.
 //!
 //! A new kind is a line in [`KINDS`] with the function that writes its resources; definitions then have a list of that name.
+
+mod policies;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,92 +12,144 @@ use std::fmt::Write as _;
 /// Of each kind how many.
 pub type Generated = BTreeMap<String, u32>;
 
-/// Writes that many resources.
-type Write = fn(u32) -> String;
+/// How resources of a kind are made.
+pub(super) enum Make {
+    /// AuthorizationPolicies at the server: the text of so many, of which one rule may meet the requests.
+    Policies(policies::Write),
+    /// Anything else: the text of so many.
+    Others(fn(u32) -> String),
+    /// Why it cannot be made yet.
+    NotYet(&'static str),
+}
 
-/// What can be made by number, or why it cannot yet.
-pub(super) const KINDS: [(&str, Result<Write, &str>); 6] = [
-    ("services", Ok(services)),
-    ("policies", Ok(policies)),
-    ("principals", Ok(principals)),
-    ("paths", Ok(paths)),
-    ("source_ips", Ok(source_ips)),
+const TOKENS: &str =
+    "needs RequestAuthentication in the sidecar, which issue 5 (identity and policy) brings";
+
+/// What can be made by number.
+pub(super) const KINDS: [(&str, Make); 13] = [
+    ("services", Make::Others(services)),
+    ("policies", Make::Policies(policies::mixed_policies)),
+    ("path_policies", Make::Policies(policies::path_policies)),
+    (
+        "source_ip_policies",
+        Make::Policies(policies::source_ip_policies),
+    ),
+    ("rules", Make::Policies(policies::rules)),
+    ("principals", Make::Policies(policies::principals)),
+    ("namespaces", Make::Policies(policies::namespaces)),
+    ("paths", Make::Policies(policies::paths)),
+    ("source_ips", Make::Policies(policies::source_ips)),
+    ("request_principals", Make::NotYet(TOKENS)),
+    ("issuers", Make::NotYet(TOKENS)),
+    (
+        "peer_authentications",
+        Make::Others(policies::peer_authentications),
+    ),
     (
         "routes",
-        Err("needs routes by VirtualService, which issue 7 (traffic) brings"),
+        Make::NotYet("needs routes by VirtualService, which issue 7 (traffic) brings"),
     ),
 ];
 
 /// The most of a kind: ten times what Istio's largest published tests had.
 pub(super) const MOST: u32 = 100_000;
 
-/// Resources for all of that, as one file of the mesh; empty for nothing.
-pub(crate) fn resources(generated: &Generated) -> String {
-    let mut text = String::new();
-    for (kind, number) in generated {
-        let known = KINDS.iter().find(|(name, _)| name == kind);
-        if let Some((_, Ok(write))) = known {
-            text += &write(*number);
+/// What the policies do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Allow,
+    Deny,
+    /// DENY that is only counted.
+    DryRun,
+}
+
+/// Which of the rules meets the experiment's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hit {
+    First,
+    Last,
+    Miss,
+}
+
+/// What policies by number do to the experiment's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Meeting {
+    pub(crate) action: Action,
+    pub(crate) hit: Hit,
+}
+
+/// By the words of a definition.
+pub(super) const VERDICTS: [(&str, Meeting); 9] = {
+    const fn one(action: Action, hit: Hit) -> Meeting {
+        Meeting { action, hit }
+    }
+    [
+        ("allow-first", one(Action::Allow, Hit::First)),
+        ("allow-last", one(Action::Allow, Hit::Last)),
+        ("allow-miss", one(Action::Allow, Hit::Miss)),
+        ("deny-first", one(Action::Deny, Hit::First)),
+        ("deny-last", one(Action::Deny, Hit::Last)),
+        ("deny-miss", one(Action::Deny, Hit::Miss)),
+        ("dry-run-first", one(Action::DryRun, Hit::First)),
+        ("dry-run-last", one(Action::DryRun, Hit::Last)),
+        ("dry-run-miss", one(Action::DryRun, Hit::Miss)),
+    ]
+};
+
+impl Meeting {
+    /// By its word; none where the policies match nobody and one more lets all pass.
+    pub(crate) fn of(word: &str) -> Option<Self> {
+        let known = VERDICTS.iter().find(|(known, _)| *known == word);
+        known.map(|(_, meeting)| *meeting)
+    }
+
+    /// Whether requests are refused.
+    pub(crate) fn denies(self) -> bool {
+        match self.action {
+            Action::Allow => self.hit == Hit::Miss,
+            Action::Deny => self.hit != Hit::Miss,
+            Action::DryRun => false,
         }
     }
-    text
 }
 
-/// An AuthorizationPolicy of that name that allows by these rules at the server.
-fn policy(name: &str, rules: &str) -> String {
-    format!(
-        "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n  name: {name}\n  namespace: lab\nspec:\n  \
-         selector:\n    matchLabels:\n      app: server\n  action: ALLOW\n  rules:\n{rules}"
-    )
+/// Whether every request of a cell with that verdict is to be refused.
+pub(crate) fn denies(verdict: &str) -> bool {
+    Meeting::of(verdict).is_some_and(Meeting::denies)
 }
 
-/// The rule that lets the experiment's requests pass, over HTTP and TCP, with and without certificates.
-fn passing() -> String {
-    policy(
-        "generated-passing",
-        "  - from:\n    - source:\n        ipBlocks: [\"0.0.0.0/0\"]\n",
-    )
+fn makes(kind: &str) -> Option<&'static Make> {
+    let known = KINDS.iter().find(|(name, _)| *name == kind);
+    known.map(|(_, make)| make)
 }
 
-/// Policies of one rule each that match nobody here, and one that lets the requests pass: so many in all.
-fn policies(number: u32) -> String {
+/// Whether AuthorizationPolicies are among them.
+pub(crate) fn has_policies(generated: &Generated) -> bool {
+    let policies = |kind: &String| matches!(makes(kind), Some(Make::Policies(_)));
+    generated.keys().any(policies)
+}
+
+/// Whether there is nothing else.
+pub(super) fn only_policies(generated: &Generated) -> bool {
+    let policies = |kind: &String| matches!(makes(kind), Some(Make::Policies(_)));
+    generated.keys().all(policies)
+}
+
+/// Resources for all of that, as one file of the mesh; empty for nothing.
+pub(crate) fn resources(generated: &Generated, verdict: &str) -> String {
+    let meeting = Meeting::of(verdict);
     let mut text = String::new();
-    for at in 1..number {
-        text += &policy(
-            &format!("generated-{at}"),
-            &format!(
-                "  - from:\n    - source:\n        principals: [\"cluster.local/ns/generated/sa/caller-{at}\"]\n    to:\n    \
-                 - operation:\n        methods: [\"GET\"]\n        paths: [\"/generated/{at}/*\"]\n"
-            ),
-        );
+    for (kind, number) in generated {
+        match makes(kind) {
+            Some(Make::Policies(write)) => text += &write(*number, meeting),
+            Some(Make::Others(write)) => text += &write(*number),
+            _ => {}
+        }
     }
-    text + &passing()
-}
-
-/// One policy with so many values of a kind, none of which is here, and one that lets the requests pass.
-fn one_policy(place: &str, number: u32, value: impl Fn(u32) -> String) -> String {
-    let values: Vec<String> = (0..number).map(|at| format!("\"{}\"", value(at))).collect();
-    policy("generated", &format!("{place}[{}]\n", values.join(", "))) + &passing()
-}
-
-fn principals(number: u32) -> String {
-    let place = "  - from:\n    - source:\n        principals: ";
-    one_policy(place, number, |at| {
-        format!("cluster.local/ns/generated/sa/caller-{at}")
-    })
-}
-
-fn paths(number: u32) -> String {
-    let place = "  - to:\n    - operation:\n        paths: ";
-    one_policy(place, number, |at| format!("/generated/{at}"))
-}
-
-fn source_ips(number: u32) -> String {
-    let place = "  - from:\n    - source:\n        ipBlocks: ";
-    one_policy(place, number, |at| {
-        let [_, high, middle, low] = at.to_be_bytes();
-        format!("203.{high}.{middle}.{low}/32")
-    })
+    if meeting.is_none() && has_policies(generated) {
+        text += &policies::passing();
+    }
+    text
 }
 
 /// Services of the mesh that nobody calls, each with an endpoint.
@@ -117,27 +172,77 @@ fn services(number: u32) -> String {
 mod tests {
     use super::*;
 
+    fn of(kind: &str, number: u32) -> Generated {
+        Generated::from([(kind.to_owned(), number)])
+    }
+
     #[test]
     fn so_many_resources_are_written_and_none_twice() {
-        let generated = Generated::from([("services".to_owned(), 300)]);
-        let text = resources(&generated);
+        let text = resources(&of("services", 300), "");
         assert_eq!(text.matches("kind: ServiceEntry").count(), 300);
         let addresses: std::collections::BTreeSet<&str> = text
             .lines()
             .filter(|line| line.contains("- address:"))
             .collect();
         assert_eq!(addresses.len(), 300);
-        assert_eq!(resources(&Generated::new()), "");
-        for (kind, number, documents) in [
-            ("policies", 40, 40),
-            ("principals", 40, 2),
-            ("paths", 40, 2),
-            ("source_ips", 40, 2),
+        assert_eq!(resources(&Generated::new(), ""), "");
+        let text = resources(&of("peer_authentications", 7), "");
+        assert_eq!(text.matches("kind: PeerAuthentication").count(), 7);
+        for (kind, documents) in [
+            ("policies", 40),
+            ("path_policies", 40),
+            ("source_ip_policies", 40),
+            ("rules", 1),
+            ("principals", 1),
+            ("namespaces", 1),
+            ("paths", 1),
+            ("source_ips", 1),
         ] {
-            let text = resources(&Generated::from([(kind.to_owned(), number)]));
-            let count = text.matches("kind: AuthorizationPolicy").count();
-            assert_eq!(count, documents, "{kind}");
-            assert_eq!(text.matches("generated-passing").count(), 1, "{kind}");
+            for (verdict, passing) in [("", 1), ("allow-last", 0), ("dry-run-miss", 0)] {
+                let text = resources(&of(kind, 40), verdict);
+                let count = text.matches("kind: AuthorizationPolicy").count();
+                assert_eq!(count, documents + passing, "{kind} {verdict}");
+                assert_eq!(text.matches("generated-passing").count(), passing, "{kind}");
+            }
         }
+    }
+
+    /// The value that the experiment's requests have stands once, where the verdict says, among so many in all.
+    #[test]
+    fn one_rule_meets_the_requests_and_stands_where_it_should() {
+        for (kind, met, other) in [
+            ("paths", "\"/\"", "\"/generated/"),
+            ("principals", "sa/client\"", "/sa/caller-"),
+            ("source_ips", "\"0.0.0.0/1\"", "\"203."),
+            ("namespaces", "\"lab\"", "\"generated-"),
+            ("path_policies", "\"/\"", "\"/generated/"),
+            ("source_ip_policies", "\"0.0.0.0/1\"", "\"203."),
+            ("policies", "sa/client\"", "/sa/caller-"),
+            ("rules", "sa/client\"", "/sa/caller-"),
+        ] {
+            for (verdict, _) in VERDICTS {
+                let text = resources(&of(kind, 30), verdict);
+                let (hits, others) = (text.matches(met).count(), text.matches(other).count());
+                let misses = verdict.ends_with("miss");
+                assert_eq!(hits, usize::from(!misses), "{kind} {verdict}: {text}");
+                assert_eq!(hits + others, 30, "{kind} {verdict}: {text}");
+                if let (Some(hit), Some(other)) = (text.find(met), text.find(other)) {
+                    assert_eq!(hit < other, verdict.ends_with("first"), "{kind} {verdict}");
+                }
+                let dry = text.contains("istio.io/dry-run");
+                assert_eq!(dry, verdict.starts_with("dry-run"), "{kind} {verdict}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_refused_follows_from_action_and_hit() {
+        let refused: Vec<&str> = VERDICTS
+            .iter()
+            .map(|(word, _)| *word)
+            .filter(|word| denies(word))
+            .collect();
+        assert_eq!(refused, ["allow-miss", "deny-first", "deny-last"]);
+        assert!(!denies(""));
     }
 }

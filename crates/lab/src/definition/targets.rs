@@ -53,12 +53,19 @@ pub(super) fn targets(
                 let why = "a target has exactly one of at_most, at_least and within_noise";
                 return Err(place.error(target.row.span(), why));
             }
-            if target.within_noise && target.of.is_empty() {
-                let why = "within_noise needs `of`: whom it is not to differ from";
+            if target.within_noise && target.of.is_empty() && target.ratio_to.is_none() {
+                let why =
+                    "within_noise needs `of` or `ratio_to`: what it is not to differ from";
                 return Err(place.error(target.row.span(), why));
             }
-            if target.minus.is_some() && !target.of.is_empty() {
-                let why = "a target is a ratio (`of`) or a difference (`minus`), not both";
+            let beside = [
+                !target.of.is_empty(),
+                target.minus.is_some(),
+                target.ratio_to.is_some(),
+                target.more_than.is_some(),
+            ];
+            if beside.iter().filter(|one| **one).count() > 1 {
+                let why = "a target is a ratio (`of` contestants, `ratio_to` another cell) or a difference (`minus`, `more_than`), not both";
                 return Err(place.error(target.row.span(), why));
             }
             Ok(Target {
@@ -76,6 +83,10 @@ pub(super) fn targets(
                 at_least: target.at_least,
                 of: target.of,
                 minus: target.minus,
+                generated: target.generated,
+                verdict: target.verdict,
+                ratio_to: target.ratio_to.map(Into::into),
+                more_than: target.more_than.map(Into::into),
                 within_noise: target.within_noise,
                 beside: target.beside,
             })

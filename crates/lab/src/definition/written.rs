@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
+use voile_report::claims::Where;
 use voile_report::record::Kind;
 
 use super::DefinitionError;
@@ -135,10 +136,41 @@ pub(super) struct WrittenCells {
     pub(super) hooks: Option<Vec<Spanned<String>>>,
     pub(super) services: Option<Vec<Spanned<u32>>>,
     pub(super) policies: Option<Vec<Spanned<u32>>>,
+    pub(super) path_policies: Option<Vec<Spanned<u32>>>,
+    pub(super) source_ip_policies: Option<Vec<Spanned<u32>>>,
+    pub(super) rules: Option<Vec<Spanned<u32>>>,
     pub(super) principals: Option<Vec<Spanned<u32>>>,
+    pub(super) namespaces: Option<Vec<Spanned<u32>>>,
     pub(super) paths: Option<Vec<Spanned<u32>>>,
     pub(super) source_ips: Option<Vec<Spanned<u32>>>,
+    pub(super) request_principals: Option<Vec<Spanned<u32>>>,
+    pub(super) issuers: Option<Vec<Spanned<u32>>>,
+    pub(super) peer_authentications: Option<Vec<Spanned<u32>>>,
     pub(super) routes: Option<Vec<Spanned<u32>>>,
+    pub(super) verdicts: Option<Vec<Spanned<String>>>,
+}
+
+impl WrittenCells {
+    /// How many of a kind of configuration, where the group says it.
+    pub(super) fn numbers(&self, kind: &str) -> Option<&Vec<Spanned<u32>>> {
+        let numbers = match kind {
+            "services" => &self.services,
+            "policies" => &self.policies,
+            "path_policies" => &self.path_policies,
+            "source_ip_policies" => &self.source_ip_policies,
+            "rules" => &self.rules,
+            "principals" => &self.principals,
+            "namespaces" => &self.namespaces,
+            "paths" => &self.paths,
+            "source_ips" => &self.source_ips,
+            "request_principals" => &self.request_principals,
+            "issuers" => &self.issuers,
+            "peer_authentications" => &self.peer_authentications,
+            "routes" => &self.routes,
+            _ => &None,
+        };
+        numbers.as_ref()
+    }
 }
 
 /// `true`, `false`, or a list of them.
@@ -210,10 +242,43 @@ pub(super) struct WrittenTarget {
     #[serde(default)]
     pub(super) of: Vec<String>,
     pub(super) minus: Option<String>,
+    pub(super) generated: Option<BTreeMap<String, u32>>,
+    pub(super) verdict: Option<String>,
+    pub(super) ratio_to: Option<WrittenWhere>,
+    pub(super) more_than: Option<WrittenWhere>,
     #[serde(default)]
     pub(super) within_noise: bool,
     #[serde(default)]
     pub(super) beside: Vec<String>,
+}
+
+/// What of a cell is otherwise in the one beside it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenWhere {
+    contestant: Option<String>,
+    mode: Option<String>,
+    tls: Option<bool>,
+    protocol: Option<String>,
+    rate: Option<u32>,
+    connections: Option<u32>,
+    generated: Option<BTreeMap<String, u32>>,
+    verdict: Option<String>,
+}
+
+impl From<WrittenWhere> for Where {
+    fn from(written: WrittenWhere) -> Self {
+        Self {
+            contestant: written.contestant,
+            mode: written.mode,
+            tls: written.tls,
+            protocol: written.protocol,
+            rate: written.rate,
+            connections: written.connections,
+            generated: written.generated,
+            verdict: written.verdict,
+        }
+    }
 }
 
 /// Where in which file a complaint belongs.

@@ -49,7 +49,7 @@ fn a_good_definition_is_read() {
 fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
     let text = GOOD.replace(
         "contestants = [\"relay\"]\nmodes = [\"both\"]",
-        "contestants = [\"voile\", \"relay\"]\nmodes = [\"both\"]\nservices = [0, 1000]\npolicies = [50]\nroutes = [7]",
+        "contestants = [\"voile\", \"envoy\", \"relay\"]\nmodes = [\"both\"]\nservices = [0, 1000]\npolicies = [50]\nroutes = [7]",
     );
     let definition = Definition::parse("mine.toml", &text).expect("good");
     let sizes: Vec<String> = definition
@@ -63,15 +63,61 @@ fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
             "baseline ",
             "voile 50 policies",
             "voile 50 policies, 1000 services",
+            "envoy 50 policies",
             "relay "
         ]
     );
     let missing = definition.missing.join("\n");
     for words in [
         "7 routes: needs routes by VirtualService",
-        "relay: configuration by number is made for voile only",
+        "envoy: of configuration by number it is given AuthorizationPolicies only",
+        "relay: configuration by number is made for voile and envoy only",
     ] {
         assert!(missing.contains(words), "{words}: {missing}");
+    }
+}
+
+#[test]
+fn verdicts_are_an_axis_of_cells_with_policies() {
+    let with = |words: &str| {
+        GOOD.replace(
+            "contestants = [\"relay\"]\nmodes = [\"both\"]",
+            &format!("contestants = [\"voile\"]\nmodes = [\"both\"]\n{words}"),
+        )
+    };
+    let text = with("paths = [0, 10]\nverdicts = [\"allow-last\", \"deny-first\"]");
+    let definition = Definition::parse("mine.toml", &text).expect("good");
+    let cells: Vec<String> = definition
+        .cells
+        .iter()
+        .filter(|cell| cell.contestant == "voile")
+        .map(|cell| cell.shape.to_string())
+        .collect();
+    assert_eq!(cells, ["", "10 paths, allow-last", "10 paths, deny-first"]);
+    // What is asked for and cannot be made makes no cell without it.
+    let definition = Definition::parse("mine.toml", &with("issuers = [1]")).expect("good");
+    assert_eq!(definition.cells.len(), 1, "the baseline");
+    assert!(definition.missing[0].starts_with("1 issuers: needs RequestAuthentication"));
+    for (words, told) in [
+        (
+            "paths = [1]\nverdicts = [\"alow-last\"]",
+            "verdict \"alow-last\" is unknown; known: allow-first, allow-last",
+        ),
+        (
+            "principals = [1]\nverdicts = [\"allow-last\"]",
+            "who calls is known over mutual TLS only",
+        ),
+        (
+            "paths = [1]\nprotocol = \"grpc\"\nverdicts = [\"deny-last\"]",
+            "rules with paths meet requests over http1 and http2 only",
+        ),
+        (
+            "source_ips = [1]\nprotocol = \"tcp\"\nverdicts = [\"deny-last\"]",
+            "over tcp a refusal is no answer",
+        ),
+    ] {
+        let error = Definition::parse("mine.toml", &with(words)).expect_err(words);
+        assert!(error.to_string().contains(told), "{words}: {error}");
     }
 }
 

@@ -54,6 +54,12 @@ impl Group {
         self.all = Choice::recorded(order);
     }
 
+    /// Takes one request after the other, and around.
+    pub(super) fn in_turn(&mut self) {
+        let turns = Choice::in_turn(self.ours.len());
+        (self.own, self.all) = (turns.clone(), turns);
+    }
+
     /// Takes a pacing, and goes to the first request that is ours.
     pub(super) fn pace(&mut self, pacing: Pacing) {
         self.pacing = pacing;

@@ -50,6 +50,8 @@ pub(super) struct Recorders {
     remains: Remains,
     /// Dropped by those that are gone: (files, services, spans).
     dropped: (u64, u64, u64),
+    /// Sent by those that are gone: (services, spans).
+    sent: (u64, u64),
 }
 
 /// What is left to wait for when everybody who records is gone.
@@ -96,6 +98,7 @@ impl Recorders {
             spans: HashMap::new(),
             remains: Remains::default(),
             dropped: (0, 0, 0),
+            sent: (0, 0),
         }
     }
 
@@ -117,8 +120,10 @@ impl Recorders {
         self.dropped.0 += unkept(&gone, &self.files, FileLog::dropped);
         let gone = std::mem::replace(&mut self.logs, new.logs);
         self.dropped.1 += unkept(&gone, &self.logs, |service| service.records.dropped());
+        self.sent.0 += unkept(&gone, &self.logs, |service| service.records.delivered());
         let gone = std::mem::replace(&mut self.spans, new.spans);
         self.dropped.2 += unkept(&gone, &self.spans, |service| service.records.dropped());
+        self.sent.1 += unkept(&gone, &self.spans, |service| service.records.delivered());
         self.remains.sending.retain(|task| !task.is_finished());
         recording
     }
@@ -279,11 +284,15 @@ impl Recorders {
         std::mem::take(&mut self.remains)
     }
 
-    /// What was dropped.
+    /// What was dropped, and what reached a collector.
     pub(super) fn families(&self) -> Vec<Family> {
         let files: u64 = self.files.values().map(FileLog::dropped).sum();
         let logs: u64 = self.logs.values().map(|log| log.records.dropped()).sum();
         let spans: u64 = self.spans.values().map(|one| one.records.dropped()).sum();
+        let sent_logs = self.logs.values().map(|log| log.records.delivered());
+        let sent_logs = self.sent.0 + sent_logs.sum::<u64>();
+        let sent_spans = self.spans.values().map(|one| one.records.delivered());
+        let sent_spans = self.sent.1 + sent_spans.sum::<u64>();
         let sink = |name: &str| vec![("sink", name.to_owned())];
         vec![
             Family {
@@ -300,6 +309,18 @@ impl Recorders {
                 "counter",
                 "Spans dropped because the queue was full or the collector did not take them.",
                 (self.dropped.2 + spans) as f64,
+            ),
+            Family {
+                name: "voile_access_log_sent_total",
+                kind: "counter",
+                help: "Access log entries handed to a service's stream; nothing confirms them.",
+                samples: vec![(sink("grpc"), sent_logs as f64)],
+            },
+            Family::single(
+                "voile_spans_sent_total",
+                "counter",
+                "Spans that a collector took.",
+                sent_spans as f64,
             ),
         ]
     }

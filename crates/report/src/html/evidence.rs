@@ -72,7 +72,10 @@ fn proofs(page: &mut String, record: &Record) {
         if failed > 0 {
             let _ = write!(result, ", <span class=\"bad\">{failed} failed</span>");
         }
-        let title = format!("{}, {}", path_title(&proof.mode, proof.tls), proof.protocol);
+        let mut title = format!("{}, {}", path_title(&proof.mode, proof.tls), proof.protocol);
+        if !proof.verdict.is_empty() {
+            let _ = write!(title, ", {}", proof.verdict);
+        }
         let _ = writeln!(
             page,
             "<details{}><summary>{}, {}: {result}</summary><div class=\"scroll\"><table><tbody>",

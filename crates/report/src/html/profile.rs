@@ -55,7 +55,13 @@ fn hops(page: &mut String, profile: &Profile) {
             duration(share.us)
         );
     }
-    for (at, hop) in profile.hops.iter().enumerate() {
+    let mut own = shares.iter().skip(1);
+    for hop in &profile.hops {
+        let share = hop.p50_us.and_then(|_| own.next());
+        let share = share.map(|share| match share.of.split_once(" and ") {
+            Some((_, others)) => format!("{} with the {others}", duration(share.us)),
+            None => duration(share.us),
+        });
         let _ = writeln!(
             page,
             "<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0}</td><td>{:.1}</td></tr>",
@@ -64,7 +70,7 @@ fn hops(page: &mut String, profile: &Profile) {
             time(hop.p50_us),
             time(hop.p90_us),
             time(hop.p99_us),
-            time(shares.get(at + 1).map(|share| share.us)),
+            escape(share.as_deref().unwrap_or("–")),
             hop.wire_bytes_per_request,
             hop.packets_per_request
         );

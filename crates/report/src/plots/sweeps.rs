@@ -126,6 +126,48 @@ fn sweeps<'a>(record: &'a Record, along: &Along) -> BTreeMap<String, Vec<&'a Sum
     groups
 }
 
+/// Numbers that lie so many times apart are drawn by their logarithms.
+const WIDE: f64 = 50.0;
+
+/// Where a cell stands along the sweep, and what it has in common with others of its line.
+fn placed(along: &Along, key: CellKey) -> (f64, CellKey) {
+    let x = match along {
+        Along::Connections => f64::from(key.connections),
+        Along::Rate => f64::from(key.rate),
+        Along::Generated(kind) => f64::from(key.shape.generated.get(kind).copied().unwrap_or(0)),
+    };
+    let mut path = match along {
+        Along::Connections | Along::Rate => CellKey {
+            rate: 0,
+            connections: 0,
+            ..key
+        },
+        Along::Generated(_) => key,
+    };
+    if let Along::Generated(kind) = along {
+        path.shape.generated.remove(kind);
+    }
+    (x, path)
+}
+
+/// Whether what is swept is drawn by its logarithms; then without the point of none, which has no place there.
+fn widened(along: &Along, paths: &mut [(CellKey, Series)]) -> bool {
+    let along_mesh = matches!(along, Along::Generated(_));
+    let wide = along_mesh && is_wide(paths.iter().flat_map(|(_, series)| &series.points));
+    for (_, series) in paths.iter_mut().filter(|_| wide) {
+        series.points.retain(|point| point.x > 0.0);
+    }
+    wide
+}
+
+fn is_wide<'a>(points: impl Iterator<Item = &'a Point>) -> bool {
+    let numbers = points.map(|point| point.x).filter(|x| *x > 0.0);
+    let (low, high) = numbers.fold((f64::INFINITY, 0.0_f64), |(low, high), x| {
+        (low.min(x), high.max(x))
+    });
+    high > low * WIDE
+}
+
 /// One figure of one sweep; none where no path has it at two places.
 fn plot(
     (word, figure, show): &Drawn,
@@ -140,24 +182,7 @@ fn plot(
             continue;
         };
         let key = summary.key();
-        let x = match along {
-            Along::Connections => f64::from(key.connections),
-            Along::Rate => f64::from(key.rate),
-            Along::Generated(kind) => {
-                f64::from(key.shape.generated.get(kind).copied().unwrap_or(0))
-            }
-        };
-        let mut path = match along {
-            Along::Connections | Along::Rate => CellKey {
-                rate: 0,
-                connections: 0,
-                ..key
-            },
-            Along::Generated(_) => key,
-        };
-        if let Along::Generated(kind) = along {
-            path.shape.generated.remove(kind);
-        }
+        let (x, path) = placed(along, key);
         let point = Point {
             x,
             y: *estimate,
@@ -178,6 +203,7 @@ fn plot(
             }
         }
     }
+    let wide = widened(along, &mut paths);
     paths.retain(|(_, series)| series.points.len() > 1);
     // A sweep without a proxy in it says nothing of one.
     if paths.iter().all(|(path, _)| path.is_baseline()) {
@@ -190,6 +216,7 @@ fn plot(
     let (across, x) = match along {
         Along::Connections => ("connections", Scale::Log),
         Along::Rate => ("requests per second", Scale::Linear),
+        Along::Generated(kind) if wide => (kind.as_str(), Scale::Log),
         Along::Generated(kind) => (kind.as_str(), Scale::Linear),
     };
     let title = format!("{word}: {load}");

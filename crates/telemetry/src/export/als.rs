@@ -83,6 +83,9 @@ pub async fn run(mut inbox: Inbox<AlsRecord>, dial: Arc<dyn Dial>, sender: Sende
                 open = None;
             }
         }
+        if open.is_some() {
+            inbox.delivered(count);
+        }
     }
     if let Some(open) = open {
         drop(open.messages);

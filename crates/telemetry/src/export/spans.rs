@@ -73,6 +73,7 @@ pub async fn run(mut inbox: Inbox<wire::Span>, dial: Arc<dyn Dial>, settings: Se
             match client.export(&request, &settings).await {
                 Ok(rejected) => {
                     inbox.lost(rejected);
+                    inbox.delivered(count.saturating_sub(rejected));
                     failures = 0;
                     break;
                 }

@@ -32,6 +32,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Done {
+    if !args.listen.is_ipv4() {
+        let why = "packets are looked at over IPv4: an IPv4 address of this host is needed, which the near end can reach";
+        return Err(usage(format!("--listen {}: {why}", args.listen)));
+    }
     let (token, ours) = match &args.token_file {
         Some(path) => (Token::read(path).map_err(usage)?, false),
         None => (Token::generate().map_err(failed)?, true),

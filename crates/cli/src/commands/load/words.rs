@@ -1,6 +1,7 @@
 //! The words of `voile load`: what its options may be, and how they are read.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use voile_load::{Protocol, Resolve, Target, parse_duration};
@@ -121,6 +122,16 @@ pub(super) fn parse_reuse(text: &str) -> Result<(u64, u64), String> {
     let (least, most) = text.split_once(':').unwrap_or((text, text));
     let number = |text: &str| text.parse().map_err(|_| "expected MIN:MAX".to_owned());
     Ok((number(least)?, number(most)?))
+}
+
+/// The lines of `@FILE`.
+pub(super) fn lines(written: &str) -> Result<Arc<[String]>, String> {
+    let wrong = |why: String| format!("header-each `{written}`: {why}");
+    let path = written
+        .strip_prefix('@')
+        .ok_or_else(|| wrong("expected @FILE after the name".to_owned()))?;
+    let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+    Ok(text.lines().map(str::to_owned).collect())
 }
 
 pub(super) fn parse_header(text: &str) -> Result<(String, String), String> {

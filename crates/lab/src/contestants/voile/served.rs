@@ -9,11 +9,20 @@ use voile_host::ready::{Probe, http_get};
 use super::{LOCAL, Ports, SERVER, Sidecar, Voile, local_port};
 use crate::agent::{Far, VoileOrder, What};
 use crate::contestants::served::{Served, place};
+use crate::contestants::{Expected, Recorded};
+use crate::definition::{Hit, Meeting, PolicyAction};
+use crate::plan::Outfit;
 use crate::process::Process;
 use crate::target::Lab;
 
 /// The counters of Istio's standard metrics.
 const REQUESTS: &str = "istio_requests_total";
+/// What policies have said, and what dry-run ones would have.
+const JUDGED: &str = "voile_authorization_total";
+const SHADOWED: &str = "voile_authorization_dry_run_total";
+/// What was sent to collectors.
+const ENTRIES_SENT: &str = "voile_access_log_sent_total";
+const SPANS_SENT: &str = "voile_spans_sent_total";
 pub(in crate::contestants) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
 /// What a sidecar is told.
 pub(super) struct Told<'a> {
@@ -93,6 +102,8 @@ impl Voile {
             "gives `voile proxy` arguments of its own, which an agent does not take"
         } else if self.variant.append.contains("${FOLDER}") {
             "writes into a folder, which two machines do not share"
+        } else if self.outfit.denies() {
+            "is to refuse requests, and an agent counts good answers"
         } else {
             return Ok(());
         };
@@ -103,6 +114,71 @@ impl Voile {
             "{} {why}: measured on one machine only",
             self.variant.name
         ))
+    }
+}
+
+/// What a variant's resources have it send to collectors.
+const LOG_SERVICE: &str = "accessLogging:";
+const SAMPLING: &str = "sampling: ";
+
+impl Sidecar {
+    /// Entries and spans that it has sent, where its resources want them.
+    pub(super) fn sent(&self, resources: &str, protocol: &str) -> Result<Vec<Recorded>, String> {
+        let Process::Here(process) = &self.process else {
+            return Ok(Vec::new());
+        };
+        let sampling = resources.split_once(SAMPLING);
+        let percent = sampling.and_then(|(_, rest)| rest.lines().next()?.trim().parse().ok());
+        let spans = percent.filter(|_| protocol != "tcp");
+        let entries = resources.contains(LOG_SERVICE).then_some(100);
+        let mut all = Vec::new();
+        for (percent, counter, what) in [
+            (
+                entries,
+                ENTRIES_SENT,
+                "entries that the {} sent to the access log service",
+            ),
+            (spans, SPANS_SENT, "spans that the {} sent"),
+        ] {
+            let Some(percent) = percent else { continue };
+            let text = exposition(process.name(), self.metrics)?;
+            all.push(Recorded {
+                what: format!("{}, by its metrics", what.replace("{}", self.role)),
+                count: counted(&text, counter, ""),
+                expected: Expected::OneOf(100 / std::cmp::max(percent, 1_u64)),
+            });
+        }
+        Ok(all)
+    }
+
+    /// How many requests its policies have judged as the outfit says; none where that cannot be told.
+    pub(super) fn judged(&self, outfit: &Outfit) -> Result<Option<Recorded>, String> {
+        let Process::Here(process) = &self.process else {
+            return Ok(None);
+        };
+        let (counter, verdict, what) = match Meeting::of(&outfit.verdict) {
+            Some(meeting) if meeting.action == PolicyAction::DryRun => {
+                if meeting.hit == Hit::Miss {
+                    return Ok(None);
+                }
+                let what = "requests that dry-run policies would have refused";
+                (SHADOWED, "verdict=\"denied\"", what)
+            }
+            Some(meeting) if meeting.denies() => {
+                let what = "requests that policies refused";
+                (JUDGED, "verdict=\"denied\"", what)
+            }
+            _ => {
+                let what = "requests that policies let in";
+                (JUDGED, "verdict=\"allowed\"", what)
+            }
+        };
+        let text = exposition(process.name(), self.metrics)?;
+        Ok(Some(Recorded {
+            what: format!("{what}, by the {}'s metrics", self.role),
+            count: counted(&text, counter, verdict),
+            expected: Expected::OneOf(1),
+        }))
     }
 }
 
@@ -129,42 +205,59 @@ pub(in crate::contestants) fn serve(
     Ok(Served {
         process: spec.start().map_err(|e| e.to_string())?,
         probe: Probe::Http(readiness, "/healthz/ready".to_owned()),
-        count: Box::new(move |protocol| metric(&name, metrics, protocol).map(Some)),
+        count: Box::new(move |protocol| metric(&name, metrics, protocol, false).map(Some)),
         tls: Box::new(|| None),
         tidy: Box::new(|| {}),
     })
 }
 
-/// What a sidecar has carried, by its metrics.
-pub(super) fn metric(name: &str, page: SocketAddr, protocol: &str) -> Result<u64, String> {
-    let counter = if protocol == "tcp" {
-        CONNECTIONS
-    } else {
-        REQUESTS
-    };
+/// What a sidecar's metrics page says.
+pub(super) fn exposition(name: &str, page: SocketAddr) -> Result<String, String> {
     let (status, body) =
         http_get(page, "/metrics").map_err(|e| format!("{name}'s metrics: {e}"))?;
     if status != 200 {
         return Err(format!("{name}'s metrics answer {status}"));
     }
-    Ok(counted(&String::from_utf8_lossy(&body), counter, protocol))
+    Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// All series of a counter, added up; of requests those that were answered well, so that nobody takes what was refused for
-/// what was served.
-pub(in crate::contestants) fn counted(exposition: &str, counter: &str, protocol: &str) -> u64 {
-    let good = |line: &&str| match protocol {
-        "tcp" => true,
-        "grpc" => line.contains("grpc_response_status=\"0\""),
-        _ => line.contains("response_code=\"2"),
+/// What a sidecar has carried, by its metrics; or what was refused.
+pub(super) fn metric(
+    name: &str,
+    page: SocketAddr,
+    protocol: &str,
+    refused: bool,
+) -> Result<u64, String> {
+    let counter = if protocol == "tcp" {
+        CONNECTIONS
+    } else {
+        REQUESTS
     };
+    let text = exposition(name, page)?;
+    Ok(counted(&text, counter, labels(protocol, refused)))
+}
+
+/// Labels of requests that were answered well, or refused; every connection is carried.
+fn labels(protocol: &str, refused: bool) -> &'static str {
+    match (protocol, refused) {
+        ("tcp", _) => "",
+        ("grpc", false) => "grpc_response_status=\"0\"",
+        ("grpc", true) => "grpc_response_status=\"7\"",
+        (_, false) => "response_code=\"2",
+        (_, true) => "response_code=\"403\"",
+    }
+}
+
+/// All series of a counter with these labels, added up: of requests those that were answered well (or those that were
+/// refused), so that nobody takes what was refused for what was served.
+pub(in crate::contestants) fn counted(exposition: &str, counter: &str, labels: &str) -> u64 {
     exposition
         .lines()
         .filter(|line| {
             line.strip_prefix(counter)
                 .is_some_and(|rest| rest.starts_with(['{', ' ']))
         })
-        .filter(good)
+        .filter(|line| line.contains(labels))
         .filter_map(|line| {
             let after_labels = line.rfind('}').map_or(line, |at| &line[at + 1..]);
             after_labels
@@ -186,9 +279,16 @@ mod tests {
             istio_requests_total{response_code=\"200\",grpc_response_status=\"7\"} 30\n\
             istio_requests_total{response_code=\"403\"} 2 1700000000\n\
             istio_requests_totally{x=\"y\"} 100\nistio_request_bytes_count{} 9\n";
-        assert_eq!(counted(text, REQUESTS, "http1"), 38);
-        assert_eq!(counted(text, REQUESTS, "grpc"), 5);
+        for (protocol, refused, expected) in [
+            ("http1", false, 38),
+            ("http1", true, 2),
+            ("grpc", false, 5),
+            ("grpc", true, 30),
+        ] {
+            let found = counted(text, REQUESTS, labels(protocol, refused));
+            assert_eq!(found, expected, "{protocol} {refused}");
+        }
         let text = "istio_tcp_connections_opened_total{response_flags=\"-\"} 4\n";
-        assert_eq!(counted(text, CONNECTIONS, "tcp"), 4);
+        assert_eq!(counted(text, CONNECTIONS, labels("tcp", false)), 4);
     }
 }

@@ -1,0 +1,224 @@
+//! AuthorizationPolicies in Envoy's configuration: the same resources that Voile is given, translated by
+//! `voile export envoy-filters`, in front of the router of each listener that the experiment's requests go through.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::super::voile::output;
+use super::super::{CONTROL, Expected, Recorded};
+use crate::definition::{Hit, Meeting, PeerFeatures, PolicyAction, generated_resources};
+use crate::plan::{Outfit, Way};
+use crate::target::Lab;
+
+/// How long the translation may take: of a hundred thousand rules some seconds.
+const EXPORT_BOUND: Duration = Duration::from_secs(60);
+
+/// Said of an Envoy with policies.
+pub(super) const TERMS: &str = "AuthorizationPolicies as Istio gives them to it: RBAC filters, translated from the same resources; paths are normalised where there are any";
+
+/// The router as the template writes it, once with a name by which other listeners have the same.
+const ANCHORED: &str = "          http_filters: &filters\n";
+const SAME: &str = "          http_filters: *filters\n";
+const FILTERS: &str = "          http_filters:\n";
+const ROUTER: &str = "          - name: envoy.filters.http.router
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+";
+const CODEC: &str = "          codec_type:";
+const CHAIN: &str = "    - filters:\n";
+
+/// The server's template with the outfit's policies in the listeners of the lab's ways.
+pub(super) fn with(
+    template: &str,
+    features: &PeerFeatures,
+    lab: &Lab<'_>,
+    folder: &Path,
+) -> Result<String, String> {
+    if features.detection {
+        return Err("the lab has no policies for an Envoy that detects protocols".to_owned());
+    }
+    if lab.far.is_some() {
+        return Err(
+            "policies are in a peer's files, which an agent does not take: measured on one machine only"
+                .to_owned(),
+        );
+    }
+    let config = folder.join("policies");
+    std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
+    let text = generated_resources(&lab.outfit.generated, &lab.outfit.verdict);
+    crate::folder::write(&config.join("generated.yaml"), &text)?;
+    let mut exported = BTreeMap::new();
+    let own = lab.ways.iter();
+    for way in own.filter(|way| way.contestant == features.contestant && way.mode != "clientonly") {
+        let layer = if way.protocol == "tcp" { "tcp" } else { "http" };
+        if !exported.contains_key(layer) {
+            exported.insert(layer, export(lab, &config, layer)?);
+        }
+    }
+    inserted(template, &features.contestant, &lab.ways, &exported)
+}
+
+/// The filters as their own program translates them, one text each.
+fn export(lab: &Lab<'_>, config: &Path, layer: &str) -> Result<Vec<String>, String> {
+    let spec = lab
+        .process(CONTROL, "envoy-filters", &lab.voile)?
+        .args(["export", "envoy-filters"])
+        .arg(config)
+        .args(["--namespace", "lab", "--label", "app=server"])
+        .args(["--layer", layer]);
+    let text = output(lab, spec, EXPORT_BOUND)?;
+    let filters: Vec<Value> = serde_json::from_str(&text)
+        .map_err(|e| format!("voile export envoy-filters: its answer is not JSON: {e}"))?;
+    if filters.is_empty() {
+        return Err("voile export envoy-filters found no policy for the server".to_owned());
+    }
+    Ok(filters.iter().map(Value::to_string).collect())
+}
+
+/// The name of the listener that a way's requests come in by.
+fn listener(way: &Way) -> String {
+    let protocol = match way.ports() {
+        "http1" => "",
+        "grpc" => "grpc_",
+        _ => "tcp_",
+    };
+    let how = if way.tls { "tls" } else { "plain" };
+    format!("  - name: inbound_{protocol}{how}\n")
+}
+
+fn inserted(
+    template: &str,
+    contestant: &str,
+    ways: &[Way],
+    filters: &BTreeMap<&str, Vec<String>>,
+) -> Result<String, String> {
+    if !template.contains(ANCHORED) {
+        return Err("Envoy's template has no filters that others are the same as".to_owned());
+    }
+    let same = format!("{FILTERS}{ROUTER}");
+    let mut text = template.replace(ANCHORED, FILTERS).replace(SAME, &same);
+    let mut done: Vec<String> = Vec::new();
+    for way in ways
+        .iter()
+        .filter(|way| way.contestant == contestant && way.mode != "clientonly")
+    {
+        let name = listener(way);
+        if done.contains(&name) {
+            continue;
+        }
+        let tcp = way.protocol == "tcp";
+        let own = &filters[if tcp { "tcp" } else { "http" }];
+        let from = text
+            .find(&name)
+            .ok_or_else(|| format!("Envoy's template has no listener {:?}", name.trim()))?;
+        let section = text.split_off(from);
+        let (before, indent) = if tcp { (CHAIN, 4) } else { (FILTERS, 10) };
+        let list: String = own
+            .iter()
+            .map(|filter| {
+                format!(
+                    "{:indent$}- {filter}\n",
+                    "",
+                    indent = indent + if tcp { 2 } else { 0 }
+                )
+            })
+            .collect();
+        let section = section.replacen(before, &format!("{before}{list}"), 1);
+        // Istio's default; Envoy's own is to take paths as they come.
+        text += &match tcp {
+            true => section,
+            false => section.replacen(
+                CODEC,
+                &format!("          normalize_path: true\n{CODEC}"),
+                1,
+            ),
+        };
+        done.push(name);
+    }
+    Ok(text)
+}
+
+/// How many requests its filters have judged as the outfit says, by its statistics; none where that cannot be told.
+pub(super) fn judged(outfit: &Outfit, statistics: &BTreeMap<String, u64>) -> Option<Recorded> {
+    let (ends, what) = match Meeting::of(&outfit.verdict) {
+        Some(meeting) if meeting.action == PolicyAction::DryRun => {
+            if meeting.hit == Hit::Miss {
+                return None;
+            }
+            (
+                "shadow_denied",
+                "requests that dry-run policies would have refused",
+            )
+        }
+        Some(meeting) if meeting.denies() => ("rbac.denied", "requests that policies refused"),
+        _ => ("rbac.allowed", "requests that policies let in"),
+    };
+    let counted = statistics.iter().filter(|(name, _)| name.ends_with(ends));
+    Some(Recorded {
+        what: format!("{what}, by the server-sidecar's statistics"),
+        count: counted.map(|(_, count)| count).sum(),
+        expected: Expected::OneOf(1),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SERVER_TEMPLATE;
+    use super::*;
+
+    fn way(tls: bool, protocol: &str) -> Way {
+        Way {
+            contestant: "envoy".to_owned(),
+            mode: "both".to_owned(),
+            tls,
+            protocol: protocol.to_owned(),
+            outfit: Outfit::default(),
+        }
+    }
+
+    #[test]
+    fn filters_stand_before_the_router_of_the_listeners_in_use_and_nowhere_else() {
+        let filters = BTreeMap::from([
+            (
+                "http",
+                vec![
+                    "{\"name\":\"deny\"}".to_owned(),
+                    "{\"name\":\"allow\"}".to_owned(),
+                ],
+            ),
+            ("tcp", vec!["{\"name\":\"allow\"}".to_owned()]),
+        ]);
+        let ways = [
+            way(true, "http1"),
+            way(true, "http2"),
+            way(true, "grpc"),
+            way(false, "tcp"),
+        ];
+        let text = inserted(SERVER_TEMPLATE, "envoy", &ways, &filters).expect("the template fits");
+        let both = "          - {\"name\":\"deny\"}\n          - {\"name\":\"allow\"}\n          - name: envoy.filters.http.router\n";
+        assert_eq!(text.matches(both).count(), 2, "{text}");
+        assert_eq!(text.matches("{\"name\":\"deny\"}").count(), 2);
+        assert_eq!(text.matches("normalize_path: true").count(), 2);
+        let tcp = "    - filters:\n      - {\"name\":\"allow\"}\n      - name: envoy.filters.network.tcp_proxy\n";
+        assert_eq!(text.matches(tcp).count(), 1, "{text}");
+        for (name, has) in [
+            ("inbound_plain", false),
+            ("inbound_tls", true),
+            ("inbound_tcp_plain", true),
+            ("inbound_tcp_tls", false),
+            ("inbound_grpc_plain", false),
+            ("inbound_grpc_tls", true),
+        ] {
+            let from = text
+                .find(&format!("  - name: {name}\n"))
+                .expect("a listener");
+            let section = &text[from + 4..];
+            let section = &section[..section.find("\n  - name: ").unwrap_or(section.len())];
+            assert_eq!(section.contains("{\"name\":"), has, "{name}: {section}");
+        }
+        assert!(!text.contains("*filters") && !text.contains("&filters"));
+    }
+}

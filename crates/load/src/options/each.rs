@@ -1,0 +1,76 @@
+//! Headers: what may be one, and the one that has another value in each request.
+
+use std::sync::Arc;
+
+use super::{LoadOptions, Protocol};
+use crate::wire::Request;
+
+/// Values of a header that differs from request to request; each is a request made ready.
+const MAX_VALUES: usize = 100_000;
+
+impl LoadOptions {
+    /// A request for each of its values, where there is such a header.
+    pub(super) fn with_each_value(&self) -> Option<Arc<[Request]>> {
+        let (name, values) = self.each.as_ref()?;
+        let one = |value: &String| {
+            let mut one = self.only(0);
+            one.headers.push((name.clone(), value.clone()));
+            Request {
+                weight: 1.0,
+                ..one.one_request()
+            }
+        };
+        Some(values.iter().map(one).collect())
+    }
+
+    pub(super) fn check_each(&self) -> Result<(), String> {
+        let Some((name, values)) = &self.each else {
+            return Ok(());
+        };
+        if values.is_empty() || values.len() > MAX_VALUES {
+            let count = values.len();
+            return Err(format!(
+                "header-each {name}: {count} values; expected 1 to {MAX_VALUES}"
+            ));
+        }
+        let heads = matches!(
+            self.protocol,
+            Protocol::Http1 | Protocol::Http2 | Protocol::Grpc
+        );
+        if !heads || !self.more.is_empty() || !self.sizes.is_empty() || self.recorded.is_some() {
+            return Err(
+                "header-each: goes with HTTP or gRPC, one target, one payload and no replay"
+                    .to_owned(),
+            );
+        }
+        values
+            .iter()
+            .try_for_each(|value| self.check_header(name, value))
+    }
+
+    pub(super) fn check_header(&self, name: &str, value: &str) -> Result<(), String> {
+        let control = |byte: u8| (byte < b' ' && byte != b'\t') || byte == 0x7f;
+        if !is_token(name) || value.bytes().any(control) {
+            return Err(format!("header `{name}: {value}`: not a valid HTTP field"));
+        }
+        if ["content-length", "transfer-encoding", "connection"]
+            .iter()
+            .any(|own| name.eq_ignore_ascii_case(own))
+        {
+            return Err(format!("header `{name}` is set by the generator"));
+        }
+        let hop = ["te", "upgrade", "keep-alive", "proxy-connection"];
+        if self.protocol.multiplexed() && hop.iter().any(|hop| name.eq_ignore_ascii_case(hop)) {
+            return Err(format!("header `{name}` has no place in HTTP/2"));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn is_token(text: &str) -> bool {
+    let special = b"!#$%&'*+-.^_`|~";
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || special.contains(&byte))
+}
