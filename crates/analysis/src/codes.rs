@@ -77,4 +77,18 @@ codes! {
     NEVER_MATCHES = "V0332";
     /// A rule asks for the first client's address, and no proxy in front is trusted to tell it.
     NO_TRUSTED_PROXY = "V0333";
+    /// A RequestAuthentication selects no workload.
+    TOKENS_SELECT_NOTHING = "V0334";
+    /// A RequestAuthentication holds for a workload before which no proxy stands to enforce it.
+    TOKENS_WITHOUT_SIDECAR = "V0335";
+    /// A RequestAuthentication aims at waypoints or gateways (`targetRefs`), which are not there yet; it is not in force.
+    TOKEN_TARGETS_NOT_ENFORCED = "V0336";
+    /// Keys of `jwks` that cannot be used, or that hold what only the issuer may have.
+    BAD_KEYS = "V0337";
+    /// Nothing asks for a token where a RequestAuthentication holds: requests without one pass.
+    TOKEN_NOT_REQUIRED = "V0338";
+    /// Keys are fetched over plaintext HTTP: who can change them on the way makes tokens.
+    KEYS_IN_PLAINTEXT = "V0339";
+    /// A rule asks for a token of an issuer whom nobody believes where it holds.
+    UNKNOWN_ISSUER = "V0342";
 }

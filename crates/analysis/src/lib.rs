@@ -9,6 +9,7 @@ mod destinations;
 pub mod explain;
 mod listeners;
 mod peer_authentication;
+mod request_authentication;
 mod services;
 mod sidecars;
 mod subject;
@@ -26,6 +27,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     sidecars::check(mesh, &subjects, &mut found);
     listeners::check(mesh, &subjects, &mut found);
     peer_authentication::check(mesh, &subjects, &mut found);
+    request_authentication::check(mesh, &subjects, &mut found);
     authorization::check(mesh, &subjects, &mut found);
     tokens::check(mesh, &mut found);
     workloads::check(mesh, &subjects, &mut found);

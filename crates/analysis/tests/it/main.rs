@@ -50,7 +50,8 @@ fn every_code_of_the_table_is_shown_by_some_case() {
     let text = concat!(
         include_str!("golden/authorization.txt"),
         include_str!("golden/mesh.txt"),
-        include_str!("golden/telemetry.txt")
+        include_str!("golden/telemetry.txt"),
+        include_str!("golden/tokens.txt")
     );
     for (code, meaning) in voile_analysis::codes::TABLE {
         assert!(

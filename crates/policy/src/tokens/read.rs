@@ -3,15 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
-use smallvec::SmallVec;
 
 use super::algorithm::Algorithm;
 use super::json;
 use super::limits::MAX_TOKEN_BYTES;
 use super::outcome::Reason;
-
-/// A signature of RSA with 4,096 bits fits.
-const USUAL_SIGNATURE_BYTES: usize = 512;
 
 /// A token that nobody has verified.
 pub(super) struct Unverified<'a> {
@@ -22,7 +18,7 @@ pub(super) struct Unverified<'a> {
     pub(super) signed: usize,
     /// Where the payload begins; it ends where what is signed ends.
     pub(super) payload: usize,
-    pub(super) signature: SmallVec<[u8; USUAL_SIGNATURE_BYTES]>,
+    pub(super) signature: Vec<u8>,
     pub(super) claims: Map<String, Value>,
     pub(super) not_before: u64,
     pub(super) expiry: Option<u64>,
@@ -60,7 +56,7 @@ impl<'a> Unverified<'a> {
             key_id,
             signed: header.len() + 1 + payload.len(),
             payload: header.len() + 1,
-            signature: SmallVec::from_slice(&signature),
+            signature,
             claims,
             not_before: not_before.unwrap_or(0),
             expiry,

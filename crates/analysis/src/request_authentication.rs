@@ -1,0 +1,223 @@
+//! RequestAuthentications: whose tokens are believed, by whom, and whether anybody asks for one. That a request without a token
+//! passes is what most authors of these resources do not expect.
+
+use voile_model::mesh::authorization::{
+    Action, AuthorizationPolicy, Condition, Matches, PolicyTarget, Rule, SourceMatch, StringMatch,
+};
+use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, token_rules};
+use voile_model::{Diagnostic, Source};
+use voile_policy::tokens::KeySet;
+
+use crate::codes;
+use crate::services::shown;
+use crate::subject::Subject;
+
+/// Checks all RequestAuthentications.
+pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+    for one in &mesh.request_authentications {
+        resource(mesh, one, subjects, found);
+        for rule in &one.rules {
+            keys(rule, found);
+        }
+    }
+    for policy in mesh.authorization_policies.values() {
+        issuers(mesh, policy, subjects, found);
+    }
+}
+
+fn warning(code: &'static str, source: &Source, message: String, help: &str) -> Diagnostic {
+    Diagnostic::warning(code, source.clone(), message).help(help)
+}
+
+fn error(code: &'static str, source: &Source, message: String, help: &str) -> Diagnostic {
+    Diagnostic::error(code, source.clone(), message).help(help)
+}
+
+fn resource(
+    mesh: &Mesh,
+    one: &RequestAuthentication,
+    subjects: &[Subject<'_>],
+    found: &mut Vec<Diagnostic>,
+) {
+    let (name, source) = (&one.name, &one.source);
+    let root = &mesh.config.root_namespace;
+    let selected = || {
+        let all = subjects.iter();
+        all.filter(|subject| one.selects(root, subject.namespace, subject.labels))
+    };
+    match &one.target {
+        PolicyTarget::References(_) => {
+            let message = format!(
+                "RequestAuthentication {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, which are not there yet"
+            );
+            let help = "use `selector` for workloads with sidecars";
+            let code = codes::TOKEN_TARGETS_NOT_ENFORCED;
+            return found.push(error(code, source, message, help));
+        }
+        PolicyTarget::Workloads(labels) if selected().next().is_none() => {
+            let message = format!(
+                "the selector ({}) of RequestAuthentication {name} selects no workload",
+                shown(labels)
+            );
+            let help = "it selects workloads of its own namespace, and those of the mesh from the root namespace";
+            found.push(warning(codes::TOKENS_SELECT_NOTHING, source, message, help));
+        }
+        PolicyTarget::Workloads(_) | PolicyTarget::Everything => {}
+    }
+    if one.rules.is_empty() {
+        return;
+    }
+    let mut bare = selected().filter(|subject| !subject.has_sidecar);
+    if let Some(first) = bare.next() {
+        let others = match bare.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let message = format!(
+            "RequestAuthentication {name} is NOT ENFORCED for {}{others}: no sidecar stands before it",
+            first.name
+        );
+        let help = "label its namespace istio-injection: enabled, or select other workloads";
+        found.push(error(codes::TOKENS_WITHOUT_SIDECAR, source, message, help));
+    }
+    let mut open = selected().filter(|subject| subject.has_sidecar && !asks(mesh, subject));
+    if let Some(first) = open.next() {
+        let message = format!(
+            "requests without a token reach {}: RequestAuthentication {name} refuses bad tokens only, and no \
+             AuthorizationPolicy asks for one there",
+            first.name
+        );
+        let help =
+            "add an AuthorizationPolicy with requestPrincipals: [\"*\"], if a token must be there";
+        found.push(warning(codes::TOKEN_NOT_REQUIRED, source, message, help));
+    }
+}
+
+/// Whether any policy that holds for a workload looks at tokens.
+fn asks(mesh: &Mesh, subject: &Subject<'_>) -> bool {
+    let policies = mesh.authorization_for_labels(subject.namespace, subject.labels);
+    let of_source = |from: &SourceMatch| !from.request_principals.is_empty();
+    let of_condition = |when: &Condition| {
+        matches!(
+            when,
+            Condition::RequestPrincipal(_)
+                | Condition::RequestAudiences(_)
+                | Condition::RequestPresenter(_)
+                | Condition::RequestClaim(..)
+        )
+    };
+    let looks = |rule: &Rule| rule.from.iter().any(of_source) || rule.when.iter().any(of_condition);
+    policies.iter().any(|policy| {
+        // Who lets nobody in needs no token either.
+        let shut = policy.action == Action::Allow && policy.rules.is_empty();
+        !policy.dry_run && (shut || policy.rules.iter().any(looks))
+    })
+}
+
+fn keys(rule: &TokenRule, found: &mut Vec<Diagnostic>) {
+    let source = &rule.source;
+    let fetched = match &rule.keys {
+        KeySource::Inline(text) => return inline(rule, text, found),
+        KeySource::Uri(uri) => uri,
+        KeySource::Discovery => &rule.issuer,
+    };
+    if fetched.starts_with("http://") {
+        let message = format!(
+            "the keys of `{}` are fetched over plaintext: who can change them on the way makes tokens that are believed",
+            voile_model::reading::clip(&rule.issuer)
+        );
+        let help = "use https://, or write the keys in `jwks`";
+        found.push(warning(codes::KEYS_IN_PLAINTEXT, source, message, help));
+    }
+}
+
+/// A key set that is written in the resource.
+fn inline(rule: &TokenRule, text: &str, found: &mut Vec<Diagnostic>) {
+    let source = &rule.source;
+    let issuer = voile_model::reading::clip(&rule.issuer);
+    let set = match KeySet::survey(text) {
+        Ok(set) => set,
+        Err(why) => {
+            let message =
+                format!("`jwks` of `{issuer}` is no key set ({why}): every token of it is refused");
+            let help = "write a JSON Web Key Set: {\"keys\": [...]}";
+            return found.push(error(codes::BAD_KEYS, source, message, help));
+        }
+    };
+    if set.usable() == 0 {
+        let why = match set.faults().first() {
+            Some((_, fault)) => format!("the first: {fault}"),
+            None => "there is none".to_owned(),
+        };
+        let message = format!(
+            "no key in `jwks` of `{issuer}` can be used ({why}): every token of it is refused"
+        );
+        return found.push(error(codes::BAD_KEYS, source, message, ""));
+    }
+    for (index, fault) in set.faults() {
+        let message = format!("keys[{index}] in `jwks` of `{issuer}` is not used: {fault}");
+        found.push(warning(codes::BAD_KEYS, source, message, ""));
+    }
+    for index in set.private() {
+        let message = format!(
+            "keys[{index}] in `jwks` of `{issuer}` holds its private part: who reads this file can make tokens"
+        );
+        let help =
+            "remove d, p, q, dp, dq and qi, and make a new key: this one is not secret any more";
+        found.push(warning(codes::BAD_KEYS, source, message, help));
+    }
+}
+
+/// Request principals whose issuer no rule believes: nobody ever is one.
+fn issuers(
+    mesh: &Mesh,
+    policy: &AuthorizationPolicy,
+    subjects: &[Subject<'_>],
+    found: &mut Vec<Diagnostic>,
+) {
+    let root = &mesh.config.root_namespace;
+    let selected = subjects
+        .iter()
+        .filter(|subject| policy.selects(root, subject.namespace, subject.labels))
+        .filter(|subject| subject.has_sidecar);
+    let selected: Vec<&Subject<'_>> = selected.collect();
+    for rule in &policy.rules {
+        let of_source = rule.from.iter().map(|from| &from.request_principals);
+        let of_condition = rule.when.iter().filter_map(|when| match when {
+            Condition::RequestPrincipal(matches) => Some(matches),
+            _ => None,
+        });
+        for principal in of_source.chain(of_condition).flat_map(Matches::values) {
+            let Some(issuer) = issuer(principal) else {
+                continue;
+            };
+            let stranger = selected.iter().find(|subject| {
+                let holding =
+                    mesh.request_authentication_for_labels(subject.namespace, subject.labels);
+                let mut rules = token_rules(holding).into_iter();
+                // Where there is no rule at all, that is said already.
+                rules.len() > 0
+                    && !rules.any(|(_, rule)| rule.issuer.is_empty() || *rule.issuer == *issuer)
+            });
+            if let Some(subject) = stranger {
+                let message = format!(
+                    "`{principal}` is nobody at {}: no RequestAuthentication there believes the issuer `{}`",
+                    subject.name,
+                    voile_model::reading::clip(issuer)
+                );
+                let help =
+                    "a request principal is ISSUER/SUBJECT, the issuer exactly as in jwtRules";
+                found.push(warning(codes::UNKNOWN_ISSUER, &rule.source, message, help));
+            }
+        }
+    }
+}
+
+/// The one issuer that a request principal names, if it names one.
+fn issuer(principal: &StringMatch) -> Option<&str> {
+    match principal {
+        StringMatch::Exact(text) => text.rsplit_once('/').map(|(issuer, _)| issuer),
+        StringMatch::Prefix(text) => text.strip_suffix('/'),
+        StringMatch::Suffix(_) | StringMatch::Present => None,
+    }
+}
