@@ -11,8 +11,16 @@ pub(crate) struct Column {
     pub(crate) show: fn(f64) -> String,
     /// Only the page has room for it.
     page_only: bool,
-    /// Whether it is worth dividing by the others'.
-    divided: bool,
+    divided: Divided,
+}
+
+/// Whether a column is worth dividing by the others'.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Divided {
+    Always,
+    /// Where no baseline was measured, so that nothing tells what the proxies added.
+    WithoutBaseline,
+    Never,
 }
 
 const fn column(title: &'static str, figure: &'static str, show: fn(f64) -> String) -> Column {
@@ -21,29 +29,29 @@ const fn column(title: &'static str, figure: &'static str, show: fn(f64) -> Stri
         figure,
         show,
         page_only: false,
-        divided: true,
+        divided: Divided::Always,
     }
 }
 
 static ALL: [Column; 21] = [
     Column {
-        divided: false,
+        divided: Divided::WithoutBaseline,
         ..column("p50", "latency_us.p50", duration)
     },
     Column {
         page_only: true,
-        divided: false,
+        divided: Divided::Never,
         ..column("p90", "latency_us.p90", duration)
     },
     Column {
-        divided: false,
+        divided: Divided::WithoutBaseline,
         ..column("p99", "latency_us.p99", duration)
     },
     column("added p50", "added_us.p50", duration),
     column("added p99", "added_us.p99", duration),
     column("requests/s", "achieved_rps", per_second),
     Column {
-        divided: false,
+        divided: Divided::Never,
         ..column("throughput", "gigabits_per_second", gigabits)
     },
     column("throughput/core", "gigabits_per_core", gigabits),
@@ -54,7 +62,7 @@ static ALL: [Column; 21] = [
     ),
     Column {
         page_only: true,
-        divided: false,
+        divided: Divided::Never,
         ..column(
             "machine CPU/request",
             "machine_cpu_us_per_request",
@@ -63,7 +71,7 @@ static ALL: [Column; 21] = [
     },
     Column {
         page_only: true,
-        divided: false,
+        divided: Divided::Never,
         ..column(
             "user/request/sidecar (sampled)",
             "sidecar.user_us_per_request_sampled",
@@ -72,7 +80,7 @@ static ALL: [Column; 21] = [
     },
     Column {
         page_only: true,
-        divided: false,
+        divided: Divided::Never,
         ..column(
             "kernel/request/sidecar (sampled)",
             "sidecar.system_us_per_request_sampled",
@@ -81,7 +89,7 @@ static ALL: [Column; 21] = [
     },
     Column {
         page_only: true,
-        divided: false,
+        divided: Divided::Never,
         ..column(
             "machine's softirq/request (sampled)",
             "machine_softirq_us_per_request_sampled",
@@ -91,12 +99,12 @@ static ALL: [Column; 21] = [
     column("RSS/sidecar", "sidecar.rss_bytes", bytes),
     Column {
         page_only: true,
-        divided: false,
+        divided: Divided::Never,
         ..column("PSS/sidecar", "sidecar.pss_bytes", bytes)
     },
     Column {
         page_only: true,
-        divided: false,
+        divided: Divided::Never,
         ..column("heap and stacks/sidecar", "sidecar.anonymous_bytes", bytes)
     },
     column("RSS/sidecar, idle", "sidecar.idle_rss_bytes", bytes),
@@ -107,7 +115,7 @@ static ALL: [Column; 21] = [
         small_bytes,
     ),
     Column {
-        divided: false,
+        divided: Divided::Never,
         ..column(
             "anonymous bytes/connection",
             "sidecar.anonymous_bytes_per_connection",
@@ -116,7 +124,7 @@ static ALL: [Column; 21] = [
     },
     Column {
         page_only: true,
-        divided: false,
+        divided: Divided::Never,
         ..column(
             "switches/request",
             "sidecar.ctx_switches_per_request",
@@ -152,9 +160,18 @@ pub(crate) fn columns(record: &Record, page: bool) -> Vec<&'static Column> {
 
 /// Those that Voile's cells are divided in.
 pub(crate) fn divided(record: &Record) -> Vec<&'static Column> {
+    let is_subtracted = record
+        .summary
+        .iter()
+        .any(|summary| summary.figures.contains_key("added_us.p50"));
     let shown = |column: &&Column| {
         let mut cells = record.summary.iter().filter(|s| s.contestant == "voile");
-        column.divided
+        let worth = match column.divided {
+            Divided::Always => true,
+            Divided::WithoutBaseline => !is_subtracted,
+            Divided::Never => false,
+        };
+        worth
             && cells.any(|s| {
                 let mut others = s.ratios.keys();
                 others.any(|other| column.ratio(s, other).is_some())

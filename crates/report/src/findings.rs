@@ -35,12 +35,12 @@ pub fn sentences(record: &Record) -> Vec<String> {
     }
     let mut sentences: Vec<String> = told
         .into_iter()
-        .map(|summary| {
-            let cost = cost(summary);
-            match loads.len() {
+        .filter_map(|summary| {
+            let cost = cost(summary)?;
+            Some(match loads.len() {
                 1 => cost,
                 _ => format!("{}: {cost}", load_title(&summary.key())),
-            }
+            })
         })
         .collect();
     sentences.extend(features(record));
@@ -144,8 +144,8 @@ fn feature(record: &Record, name: &str) -> Option<String> {
     ))
 }
 
-/// One cell with two sidecars.
-fn cost(summary: &Summary) -> String {
+/// One cell with two sidecars; none where nothing of it was measured that a sentence has words for.
+fn cost(summary: &Summary) -> Option<String> {
     let figure = |name: &str, show| summary.figures.get(name).map(|f| interval(f, show));
     let tls = if summary.tls {
         "With mutual TLS on both sides"
@@ -168,6 +168,9 @@ fn cost(summary: &Summary) -> String {
     if let Some(memory) = figure("sidecar.rss_bytes", bytes) {
         parts.push(format!("each sidecar holds {memory}"));
     }
+    if parts.is_empty() {
+        return None;
+    }
     let mut text = format!("{tls} a request through {name} {}.", parts.join(", "));
     if let Some(ratios) = summary.ratios.get("envoy").filter(|_| name == "voile") {
         let part = |name: &str, words: &str| {
@@ -187,7 +190,7 @@ fn cost(summary: &Summary) -> String {
             text += &format!(" Against Envoy: {}.", parts.join(", "));
         }
     }
-    text
+    Some(text)
 }
 
 /// What the cell that was measured twice says: the difference seen, and the smallest that could have been told from noise.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use crate::claims;
 use crate::columns::{Column, columns, divided};
+use crate::events;
 use crate::findings;
 use crate::record::{Estimate, Record, Summary};
 use crate::targets::Reached;
@@ -38,6 +39,7 @@ pub fn render(record: &Record) -> String {
         text.push_str(&aligned(&rows));
     }
     text.push_str(&ratios(record));
+    text.push_str(&events::table(record));
     if !record.experiment.claims.is_empty() {
         text.push('\n');
         text.push_str(&claims::render(record));
@@ -176,7 +178,7 @@ fn ratios(record: &Record) -> String {
             ));
         }
     }
-    if rows.len() == 1 {
+    if rows.len() == 1 || shown.is_empty() {
         return String::new();
     }
     format!(

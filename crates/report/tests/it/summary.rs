@@ -2,6 +2,7 @@
 
 use voile_report::record::{Latency, Process, Record, Run};
 use voile_report::summarise::summarise;
+use voile_report::table;
 
 fn run(contestant: &str, mode: &str, round: u32, p50: f64, cpu: f64) -> Run {
     let sidecar = |role: &str, cpu| Process {
@@ -148,4 +149,26 @@ fn a_cell_without_a_valid_slice_is_listed_without_figures() {
             .get("envoy")
             .is_none_or(std::collections::BTreeMap::is_empty)
     );
+}
+
+/// A contestant beside which no baseline was measured is told apart by what a request takes, not by what is added.
+#[test]
+fn medians_are_divided_where_there_is_no_baseline_to_subtract() {
+    let divided = |record: &Record| {
+        let text = table::render(record);
+        let (_, below) = text.split_once("divided by").expect("the ratios");
+        below.to_owned()
+    };
+    let mut with = record();
+    summarise(&mut with);
+    assert!(divided(&with).contains("added p50"));
+    let mut without = record();
+    without.runs.retain(|run| run.mode == "both");
+    summarise(&mut without);
+    let table = divided(&without);
+    assert!(
+        table.contains(" p50 ") && !table.contains("added p50"),
+        "{table}"
+    );
+    assert!(table.contains("0.75×"), "{table}");
 }
