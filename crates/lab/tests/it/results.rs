@@ -50,7 +50,7 @@ const READINGS: [(&str, &str); 3] = [
 
 const SWEPT: &[&str] = &["p50: ", "p99: ", "cores of the client", "RSS of the client"];
 
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 14] = [
     Part {
         experiment: "speed-mtls",
         heading: "Two sidecars over mutual TLS, beside nginx and HAProxy",
@@ -74,6 +74,18 @@ const PARTS: [Part; 12] = [
         heading: "A comparison of data planes, after FSM's of 2023",
         asks: "Which data plane adds least, each sidecar kept to one CPU and 512 MiB?",
         plots: SWEPT,
+    },
+    Part {
+        experiment: "limits",
+        heading: "One CPU and 512 MiB for each sidecar",
+        asks: "What does each data plane do with what Istio gives a sidecar?",
+        plots: &["requests per second: both"],
+    },
+    Part {
+        experiment: "netns",
+        heading: "Network namespaces and transparent capture",
+        asks: "What changes when nobody is told of a proxy?",
+        plots: &[],
     },
     Part {
         experiment: "security-policies",
