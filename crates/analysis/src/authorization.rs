@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_model::mesh::authorization::{
-    Action, AuthorizationPolicy, Condition, Matches, OperationMatch, PathMatch, PolicyTarget, Rule,
-    SourceMatch, StringMatch,
+    Action, AuthorizationPolicy, AuthorizationProvider, Condition, Matches, OperationMatch,
+    PathMatch, PolicyTarget, Rule, SourceMatch, StringMatch,
 };
-use voile_model::mesh::{Mesh, Protocol, Provider};
+use voile_model::mesh::{ExtAuthzProvider, ExtAuthzTransport, Mesh, Protocol, Provider, Service};
 use voile_model::{Diagnostic, Source};
 use voile_policy::{Mode, inherited};
 
@@ -125,13 +125,55 @@ impl Checking<'_> {
         };
         let known = self.mesh.config.provider(&provider.name);
         let message = match known {
-            Some(Provider::ExtAuthz(_)) => return,
+            Some(Provider::ExtAuthz(known)) => return self.authorizer(&known, provider),
             Some(_) => format!("provider `{}` cannot decide about requests", provider.name),
             None => format!("there is no provider `{}`", provider.name),
         };
         let help = "name one of MeshConfig's extensionProviders that is envoyExtAuthzHttp or envoyExtAuthzGrpc; what the \
                     policy matches is denied until then";
         self.error(codes::UNKNOWN_AUTHORIZER, &provider.source, message, help);
+    }
+
+    /// Whether it can be asked, and about everything that the policy holds for.
+    fn authorizer(&mut self, known: &ExtAuthzProvider, named: &AuthorizationProvider) {
+        let wanted = &known.service;
+        let there = |service: &&Arc<Service>| {
+            let namespace = wanted.namespace.as_ref();
+            namespace.is_none_or(|namespace| service.key.namespace == *namespace)
+                && service.key.hostname == wanted.host
+        };
+        let found: Vec<_> = self.mesh.services.values().filter(there).collect();
+        let ports = found.iter().flat_map(|service| &service.ports);
+        if !ports.into_iter().any(|port| port.number == wanted.port) {
+            let message = match found.first() {
+                None => format!(
+                    "provider `{}` is {}, which is no service of the mesh",
+                    named.name, wanted.host
+                ),
+                Some(service) => format!(
+                    "provider `{}` is port {} of {}, which has no such port",
+                    named.name, wanted.port, service.key
+                ),
+            };
+            let help = "declare it as a Service or ServiceEntry; what the policy matches is denied until then";
+            self.error(codes::AUTHORIZER_UNREACHABLE, &named.source, message, help);
+        }
+        if matches!(known.transport, ExtAuthzTransport::Grpc) {
+            return;
+        }
+        let policy = self.policy;
+        let opaque = policy.rules.iter().find_map(|rule| {
+            let (port, subject) = self.opaque_ports(rule).pop_first()?;
+            Some((rule, port, subject))
+        });
+        if let Some((rule, port, subject)) = opaque {
+            let message = format!(
+                "port {port} of {subject} is opaque, and provider `{}` is asked over HTTP: what the rule matches there is denied",
+                named.name
+            );
+            let help = "add `ports` with the HTTP ports that are meant, or ask over gRPC (envoyExtAuthzGrpc)";
+            self.error(codes::AUTHORIZER_KNOWS_HTTP, &rule.source, message, help);
+        }
     }
 
     fn rule(&mut self, rule: &Rule) {
@@ -166,24 +208,7 @@ impl Checking<'_> {
         if !asks_http {
             return;
         }
-        let mut ports: BTreeMap<u16, String> = BTreeMap::new();
-        for subject in self.selected.iter().filter(|subject| subject.has_sidecar) {
-            for service in self.mesh.services_in(subject.namespace) {
-                if !subject.is_behind(service) {
-                    continue;
-                }
-                for port in &service.ports {
-                    let opaque = matches!(port.protocol, Protocol::Tcp | Protocol::Tls);
-                    if let (true, Some(target)) = (opaque, subject.target(&port.target))
-                        && reaches(rule, target.get())
-                    {
-                        ports
-                            .entry(target.get())
-                            .or_insert_with(|| subject.name.clone());
-                    }
-                }
-            }
-        }
+        let ports = self.opaque_ports(rule);
         let Some((port, subject)) = ports.first_key_value() else {
             return;
         };
@@ -205,6 +230,29 @@ impl Checking<'_> {
             "HTTP's words mean nothing on port {port} of {subject}, which is opaque: {effect}"
         );
         self.warn(codes::HTTP_ON_TCP, &rule.source, message, help);
+    }
+
+    /// Ports that a rule holds for where no HTTP is spoken, and a workload that serves each.
+    fn opaque_ports(&self, rule: &Rule) -> BTreeMap<u16, String> {
+        let mut ports: BTreeMap<u16, String> = BTreeMap::new();
+        for subject in self.selected.iter().filter(|subject| subject.has_sidecar) {
+            for service in self.mesh.services_in(subject.namespace) {
+                if !subject.is_behind(service) {
+                    continue;
+                }
+                for port in &service.ports {
+                    let opaque = matches!(port.protocol, Protocol::Tcp | Protocol::Tls);
+                    if let (true, Some(target)) = (opaque, subject.target(&port.target))
+                        && reaches(rule, target.get())
+                    {
+                        ports
+                            .entry(target.get())
+                            .or_insert_with(|| subject.name.clone());
+                    }
+                }
+            }
+        }
+        ports
     }
 
     /// Identities where callers may have none.

@@ -89,6 +89,10 @@ codes! {
     TOKEN_NOT_REQUIRED = "V0338";
     /// Keys are fetched over plaintext HTTP: who can change them on the way makes tokens.
     KEYS_IN_PLAINTEXT = "V0339";
+    /// The service of a CUSTOM policy's provider is not in the mesh, or has no such port: what would be asked is denied.
+    AUTHORIZER_UNREACHABLE = "V0340";
+    /// A CUSTOM policy whose provider is asked over HTTP holds for a port that is opaque: what it matches there is denied.
+    AUTHORIZER_KNOWS_HTTP = "V0341";
     /// A rule asks for a token of an issuer whom nobody believes where it holds.
     UNKNOWN_ISSUER = "V0342";
 }

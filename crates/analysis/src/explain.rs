@@ -275,7 +275,17 @@ fn judge(held: &Held<'_>, facts: &Facts<'_>, explanation: &mut Explanation) {
             None
         }
         Verdict::Denied(denial) => Some(denial),
-        Verdict::Ask(ask) => Some(ask.refused()),
+        Verdict::Ask(ask) => {
+            let then = match ask.clone().granted() {
+                Ok(_) => "if it says yes, the other policies let it pass".to_owned(),
+                Err(denial) => format!(
+                    "if it says yes, it is denied all the same: {}",
+                    words(denial)
+                ),
+            };
+            explanation.beside.push(then);
+            Some(ask.refused())
+        }
     };
     if let Some(denial) = denial {
         explanation.allowed = false;
@@ -307,7 +317,9 @@ fn words(denial: Denial) -> &'static str {
     match denial.reason {
         Reason::DenyRule => "a DENY rule matches",
         Reason::NotAllowed => "there are ALLOW policies, and none of their rules matches",
-        Reason::Provider => "a CUSTOM rule matches, and external services are not asked yet",
+        Reason::Provider => {
+            "a CUSTOM rule matches: its provider is asked, whose word is not known here"
+        }
         Reason::SeveralProviders => {
             "a CUSTOM rule matches, and CUSTOM policies name several providers"
         }

@@ -5,6 +5,8 @@
 //! (no `Via`, no `X-Request-Id`): a role adds what its users expect. Lines with unusual blanks are written anew, so that
 //! the next hop reads what we read.
 
+use std::borrow::Cow;
+
 use crate::fields::{Field, Known, list};
 use crate::framing::{Framing, Version};
 use crate::request::RequestHead;
@@ -20,7 +22,7 @@ pub struct RequestEdit<'a> {
     /// Complete field lines, each with its CRLF.
     pub add: &'a [u8],
     /// Fields left out, in lower case: they are written anew in `add`, or were not to be believed.
-    pub leave_out: &'a [&'a str],
+    pub leave_out: &'a [Cow<'static, str>],
 }
 
 /// What a forwarded response gets that it did not bring.
@@ -114,7 +116,7 @@ impl RequestHead<'_> {
         for field in index.fields.all() {
             let left_out = !edit.leave_out.is_empty() && {
                 let name = field.name.of(bytes);
-                let same = |known: &&str| name.eq_ignore_ascii_case(known.as_bytes());
+                let same = |known: &Cow<'static, str>| name.eq_ignore_ascii_case(known.as_bytes());
                 field.known == Known::Other && edit.leave_out.iter().any(same)
             };
             let action = if left_out {

@@ -39,6 +39,18 @@ pub(crate) fn collects(path: &[u8]) -> bool {
     COLLECTORS.iter().any(|method| method.as_bytes() == path)
 }
 
+/// What external authorizers serve: whether a request may pass. Everything may but what `deny=` of the query names, so that a
+/// proxy that asks can be measured without the cost of a decision.
+pub(crate) const AUTHORIZE: &str = "/envoy.service.auth.v3.Authorization/Check";
+
+/// `CheckResponse { status: { code: 7 } }`: PERMISSION_DENIED.
+pub(crate) const DENIED: &[u8] = &[0x0a, 0x02, 0x08, 0x07];
+
+/// The path that an external authorizer is asked about: `attributes.request.http.path`.
+pub(crate) fn path_in_question(message: &[u8]) -> Option<&[u8]> {
+    [1, 4, 2, 4].into_iter().try_fold(message, bytes_in)
+}
+
 /// Counts messages as their bytes come.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Messages {
@@ -173,6 +185,28 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 pub(crate) fn put_number(out: &mut Vec<u8>, field: u8, value: u64) {
     out.push(field << 3);
     put_varint(out, value);
+}
+
+/// The bytes in a field of a message; none if it is not there, or the message is none.
+fn bytes_in(mut message: &[u8], field: u64) -> Option<&[u8]> {
+    let mut found = None;
+    while !message.is_empty() {
+        let key = take_varint(&mut message)?;
+        match key & 7 {
+            0 => _ = take_varint(&mut message)?,
+            1 => message = message.get(8..)?,
+            2 => {
+                let length = usize::try_from(take_varint(&mut message)?).ok()?;
+                if key >> 3 == field {
+                    found = message.get(..length);
+                }
+                message = message.get(length..)?;
+            }
+            5 => message = message.get(4..)?,
+            _ => return None,
+        }
+    }
+    found
 }
 
 /// The number in a field of a message; none if it is not there, or the message is none.

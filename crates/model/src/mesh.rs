@@ -20,10 +20,11 @@ use std::sync::Arc;
 pub use authorization::AuthorizationPolicy;
 pub use capture::{CaptureScope, Scope};
 pub use config::{
-    AccessLog, AlsProvider, DefaultProviders, ExtAuthzProvider, ExtAuthzTransport,
-    ExtensionProvider, FileLogProvider, HttpAuthorizer, MeshConfig, OpenTelemetryProvider,
-    OtlpTransport, OutboundPolicy, PathNormalization, Provider, ProviderHeader, ProviderService,
-    ProxyConfig, ProxyLimits, ProxySettings, ProxyTracing, RetryPolicy,
+    AccessLog, AlsProvider, BodyInCheck, DefaultProviders, ExtAuthzProvider, ExtAuthzTransport,
+    ExtensionProvider, FileLogProvider, HttpAuthorizer, MAX_BODY_IN_CHECK, MeshConfig,
+    OpenTelemetryProvider, OtlpTransport, OutboundPolicy, PathNormalization, Provider,
+    ProviderHeader, ProviderService, ProxyConfig, ProxyLimits, ProxySettings, ProxyTracing,
+    RetryPolicy,
 };
 pub use destination::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};

@@ -6,4 +6,6 @@
 mod generated;
 pub mod type_url;
 
-pub use generated::{access_log, certificate, discovery, proxy, trace, workload};
+pub use generated::{
+    access_log, certificate, discovery, external_authorization, proxy, trace, workload,
+};

@@ -24,6 +24,19 @@ struct Compiled {
     engine: Engine,
     normalization: PathNormalization,
     trusted_proxies: u32,
+    /// Whom enforced CUSTOM policies ask; none where there are none, and where several are named.
+    provider: Option<Arc<str>>,
+}
+
+/// The one provider that enforced CUSTOM policies name.
+fn provider(policies: &[Policy]) -> Option<Arc<str>> {
+    let enforced = policies.iter().filter(|policy| !policy.dry_run);
+    let mut named = enforced.filter_map(|policy| match &policy.action {
+        Action::Custom(name) => Some(name),
+        Action::Allow | Action::Deny | Action::Audit => None,
+    });
+    let first = named.next()?;
+    named.all(|name| name == first).then(|| Arc::clone(first))
 }
 
 impl PartialEq for Authorization {
@@ -67,6 +80,7 @@ impl Authorization {
             engine: Engine::new(&expanded),
             normalization: configuration.path_normalization.into(),
             trusted_proxies: configuration.trusted_proxies,
+            provider: provider(&expanded),
         }))
     }
 
@@ -83,7 +97,13 @@ impl Authorization {
             engine: Engine::new(&policies),
             normalization: PathNormalization::Base,
             trusted_proxies: 0,
+            provider: provider(&policies),
         }))
+    }
+
+    /// Whom CUSTOM policies ask, if they all ask the same.
+    pub(crate) fn provider(&self) -> Option<&Arc<str>> {
+        self.0.provider.as_ref()
     }
 
     /// What the policies say.

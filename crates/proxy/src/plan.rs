@@ -10,7 +10,7 @@ use voile_identity::{Identity, TrustDomain};
 use voile_model::{Port, mesh};
 use voile_telemetry::{Peer, Service};
 use voile_traffic::{RetryBudget, RetryPolicy};
-use voile_xds::wire::{Collector, MutualTls, Protocol, Telemetry, protocol_of};
+use voile_xds::wire::{Authorizer, Collector, MutualTls, Protocol, Telemetry, protocol_of};
 
 use crate::authorization::Authorization;
 use crate::registry::outside;
@@ -39,7 +39,16 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
     /// None where no policy holds.
     pub(crate) authorization: Option<Authorization>,
+    /// Whom its CUSTOM policies ask; none where there are none, or nobody can be asked.
+    pub(crate) authorizer: Option<AuthorizerPlan>,
     pub(crate) telemetry: Arc<TelemetryPlan>,
+}
+
+/// An external service that decides, and where it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct AuthorizerPlan {
+    pub(crate) settings: Authorizer,
+    pub(crate) service: ServicePlan,
 }
 
 /// What is told about the traffic, and the services that take it.

@@ -24,10 +24,11 @@ use voile_xds::wire::{
     PortPolicy, Protocol, ProxyConfiguration, Service, ServicePolicy, Tunnel, Workload,
 };
 
+use crate::authorization::Authorization;
 use crate::http::limits::HEADER_TIMEOUT;
 use crate::plan::{
-    CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, Otherwise, OutboundPlan, Plan,
-    ServicePlan, Settings, TelemetryPlan,
+    AuthorizerPlan, CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, Otherwise,
+    OutboundPlan, Plan, ServicePlan, Settings, TelemetryPlan,
 };
 use destination::NEVER_CAPTURED;
 pub(crate) use destination::outside;
@@ -234,8 +235,11 @@ impl Registry {
             .map(service_name);
         let configuration = self.configuration.iter();
         let telling = configuration.flat_map(|held| held.value.telemetry.collectors());
+        let configuration = self.configuration.iter();
+        let asked = configuration.flat_map(|held| &held.value.authorizers);
         called
             .chain(telling.map(|collector| collector.service.to_string().into()))
+            .chain(asked.map(|authorizer| authorizer.service.to_string().into()))
             .collect()
     }
 
@@ -243,17 +247,37 @@ impl Registry {
     fn telemetry(&self, configuration: &ProxyConfiguration) -> TelemetryPlan {
         let telemetry = configuration.telemetry.clone();
         let reached = |collector: &Collector| {
-            let service = OutboundService {
-                key: collector.service.clone(),
-                port: collector.port,
-                authorities: Vec::new(),
-            };
-            (collector.clone(), self.service(&service))
+            let service = self.reached(&collector.service, collector.port);
+            (collector.clone(), service)
         };
         TelemetryPlan {
             collectors: telemetry.collectors().map(reached).collect(),
             telemetry,
         }
+    }
+
+    /// A port of a service that we call ourselves.
+    fn reached(&self, key: &ServiceKey, port: Port) -> ServicePlan {
+        self.service(&OutboundService {
+            key: key.clone(),
+            port,
+            authorities: Vec::new(),
+        })
+    }
+
+    /// Whom the policies in force ask, if they ask anybody who can be.
+    fn authorizer(
+        &self,
+        configuration: &ProxyConfiguration,
+        policies: Option<&Authorization>,
+    ) -> Option<AuthorizerPlan> {
+        let name = policies?.provider()?;
+        let mut known = configuration.authorizers.iter();
+        let settings = known.find(|authorizer| authorizer.name == *name)?;
+        Some(AuthorizerPlan {
+            service: self.reached(&settings.service, settings.port),
+            settings: settings.clone(),
+        })
     }
 
     /// What was asked for and is not yet answered, our own workload included: while there is any, no plan is published.
@@ -296,6 +320,7 @@ impl Registry {
             return None;
         }
         let own = self.workloads.get(&configuration.workload_uid);
+        let authorization = self.authorization.compiled(configuration);
         Some(Plan {
             own: own.map(|held| peer(&held.value)).unwrap_or_default(),
             telemetry: self.telemetry(configuration).into(),
@@ -308,7 +333,8 @@ impl Registry {
                 .collect(),
             trust_domain: configuration.trust_domain.clone(),
             trust_domain_aliases: configuration.trust_domain_aliases.clone(),
-            authorization: self.authorization.compiled(configuration),
+            authorizer: self.authorizer(configuration, authorization.as_ref()),
+            authorization,
             settings: settings(configuration),
         })
     }

@@ -3,6 +3,7 @@
 
 mod authority;
 pub mod authorization;
+pub mod generated;
 mod handshake;
 pub mod tokens;
 

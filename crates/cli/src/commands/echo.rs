@@ -24,6 +24,8 @@ use voile_load::{Scheme, Stop, Target, parse_duration};
 ///   gzip=true          compress the answer for clients that accept it (or a percentage: gzip=50)
 ///   delay-per-request=100us   wait that long for this request and each that waits already: slower under load
 ///   messages=100       messages that voile.echo.v1.Echo/Repeat answers with
+///   deny=/admin        as an external authorizer (gRPC, envoy.service.auth.v3.Authorization/Check), which says yes to
+///                      everything else: no to requests whose path begins so; may be repeated; mostly given by --query
 /// size, delay and status take lists with percentages too, and all may come in a field `echo-query` instead: delay=2ms:10,5ms:5 waits 2 ms in 10 % of requests,
 /// 5 ms in 5 %, and not at all in the rest. /debug answers with the request's head as it arrived.
 ///

@@ -8,6 +8,7 @@ mod bench_agent;
 mod bench_netns;
 mod captured;
 mod credentials;
+mod custom;
 mod destination_rules;
 mod explain;
 mod export;

@@ -1,7 +1,13 @@
 //! Which AuthorizationPolicies hold for a workload, by name and version: the policies themselves travel once, whoever obeys
 //! them, and a proxy obeys a configuration only with the policies that were in force beside it.
 
-use voile_model::mesh::{Mesh, PathNormalization, Workload};
+use std::collections::BTreeSet;
+
+use voile_model::mesh::authorization::{Action, StringMatch};
+use voile_model::mesh::{
+    ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, Mesh, PathNormalization, Provider,
+    Workload,
+};
 use voile_proto::proxy as wire;
 
 use crate::snapshot::MeshSnapshot;
@@ -22,6 +28,81 @@ pub(super) fn references(
         }
     };
     policies.map(reference).collect()
+}
+
+/// Whom the CUSTOM policies of a workload ask. Who cannot be asked is left out and said: the proxy denies what it would have
+/// asked about.
+pub(super) fn authorizers(
+    mesh: &Mesh,
+    workload: &Workload,
+    problems: &mut Vec<String>,
+) -> Vec<wire::Authorizer> {
+    let policies = mesh.authorization_for(workload).into_iter();
+    let names: BTreeSet<_> = policies
+        .filter(|policy| !policy.dry_run)
+        .filter_map(|policy| match &policy.action {
+            Action::Custom(provider) => Some(provider.name.clone()),
+            Action::Allow | Action::Deny | Action::Audit => None,
+        })
+        .collect();
+    let mut found = Vec::new();
+    for name in names {
+        // Analysis says, with its place, that there is no such provider.
+        let Some(Provider::ExtAuthz(provider)) = mesh.config.provider(&name) else {
+            continue;
+        };
+        match authorizer(mesh, &name, &provider) {
+            Ok(made) => found.push(made),
+            Err(problem) => problems.push(format!(
+                "provider `{name}`: {problem}; what CUSTOM policies match is denied"
+            )),
+        }
+    }
+    found
+}
+
+fn authorizer(
+    mesh: &Mesh,
+    name: &str,
+    provider: &ExtAuthzProvider,
+) -> Result<wire::Authorizer, String> {
+    let reached = super::telemetry::collector(mesh, &provider.service)?;
+    let timeout = provider.timeout.unwrap_or_default().as_millis();
+    Ok(wire::Authorizer {
+        name: name.to_owned(),
+        service: reached.service,
+        port: reached.port,
+        timeout_ms: u32::try_from(timeout).unwrap_or(u32::MAX),
+        fail_open: provider.fail_open,
+        status_on_error: provider.status_on_error.map_or(0, u32::from),
+        body: provider.body.map(|body| wire::AuthorizerBody {
+            max_bytes: body.max_bytes,
+            allow_partial: body.allow_partial,
+            pack_as_bytes: body.pack_as_bytes,
+        }),
+        http: match &provider.transport {
+            ExtAuthzTransport::Grpc => None,
+            ExtAuthzTransport::Http(http) => Some(over_http(http)),
+        },
+    })
+}
+
+fn over_http(http: &HttpAuthorizer) -> wire::AuthorizerHttp {
+    let names = |names: &[StringMatch]| names.iter().map(ToString::to_string).collect();
+    let added = http.additional_headers.iter();
+    wire::AuthorizerHttp {
+        path_prefix: http.path_prefix.to_string(),
+        request_headers: names(&http.request_headers),
+        additional_headers: added
+            .map(|(name, value)| wire::AuthorizerHeader {
+                name: name.to_string(),
+                value: value.to_string(),
+            })
+            .collect(),
+        upstream_on_allow: names(&http.upstream_on_allow),
+        downstream_on_deny: names(&http.downstream_on_deny),
+        downstream_on_allow: names(&http.downstream_on_allow),
+    }
 }
 
 /// The wire's word for a way of writing paths.

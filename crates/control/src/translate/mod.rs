@@ -147,6 +147,7 @@ fn configuration(
         telemetry: Some(telemetry::telemetry(mesh, workload, problems)),
         limits: limits(config.proxy.limits),
         authorization_policies: authorization::references(mesh, workload, snapshot),
+        authorizers: authorization::authorizers(mesh, workload, problems),
         path_normalization: authorization::normalization(config.path_normalization).into(),
         trusted_proxies: config.proxy.trusted_proxies,
     }

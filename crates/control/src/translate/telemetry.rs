@@ -177,7 +177,7 @@ fn of_als(
 }
 
 /// The service of the mesh that a provider names. Without a namespace the root's is first, then the first by name.
-fn collector(mesh: &Mesh, wanted: &ProviderService) -> Result<wire::Collector, String> {
+pub(super) fn collector(mesh: &Mesh, wanted: &ProviderService) -> Result<wire::Collector, String> {
     let matching = |service: &&Arc<Service>| {
         let there = wanted
             .namespace

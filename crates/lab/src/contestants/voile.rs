@@ -29,7 +29,7 @@ use crate::target::{Echo, Lab, STOP_GRACE};
 use changes::Changes;
 pub(super) use served::serve;
 pub(super) use served::{CONNECTIONS, counted};
-use served::{Told, far_port, metric, tell};
+use served::{Told, asked, far_port, metric, tell};
 
 const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
 const CAPTURED_TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh-netns.yaml");
@@ -39,6 +39,8 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// In a variant's resources: where log entries and spans go, and the file of an access log.
 const COLLECTOR: &str = "collector.lab.internal";
 const ACCESS_LOG: &str = "accessLogFile: ${FOLDER}/access.log";
+/// In a variant's resources: a service is asked about every request.
+const ASKS: &str = "action: CUSTOM";
 /// How long `voile token create` may take.
 const TOKEN_BOUND: Duration = Duration::from_secs(10);
 /// Names of the services' ports in the mesh's template, and what they carry.
@@ -416,6 +418,28 @@ impl Voile {
     }
 }
 
+impl Voile {
+    /// What the server's sidecar asked an external service, where it is to.
+    fn asked(&self, way: &Way) -> Result<Vec<Recorded>, String> {
+        let asks = self.variant.append.contains(ASKS);
+        if !asks || way.mode == "clientonly" || way.protocol == "tcp" {
+            return Ok(Vec::new());
+        }
+        let running = self.running.as_ref().ok_or("Voile does not run")?;
+        let mut found = Vec::new();
+        for sidecar in running.sidecars.iter().filter(|one| one.role == SERVER) {
+            if let Process::Here(process) = &sidecar.process {
+                found.push(Recorded {
+                    what: format!("questions that the {SERVER} got a yes to, by its metrics"),
+                    count: asked(process.name(), sidecar.metrics)?,
+                    expected: Expected::OneOf(1),
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
 impl Contestant for Voile {
     fn name(&self) -> &str {
         &self.variant.name
@@ -614,7 +638,7 @@ impl Contestant for Voile {
 
     /// Both sidecars write into one file; each line is a whole one.
     fn recorded(&self, lab: &Lab<'_>, way: &Way) -> Result<Vec<Recorded>, String> {
-        let mut all = Vec::new();
+        let mut all = self.asked(way)?;
         if self.variant.append.contains(ACCESS_LOG) {
             let sidecars = self.instances(way).len().saturating_sub(1).max(1) as u64;
             let written = lines(&peers_folder(lab, &self.variant.name)?.join("access.log"));

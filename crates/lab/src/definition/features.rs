@@ -20,11 +20,7 @@ pub(super) const FEATURES: [&str; 12] = [
 ];
 
 /// What is said of a set that cannot be measured yet.
-const MISSING: [(&str, &str); 3] = [
-    (
-        "out-of-process",
-        "needs gRPC ext_authz on every request, which issue 5 (identity and policy) brings",
-    ),
+const MISSING: [(&str, &str); 2] = [
     (
         "policies",
         "is an axis of its own: `policies = [100, 1000]`, `rules`, `principals`, `paths`, `source_ips`, with `verdicts`",
@@ -70,6 +66,24 @@ spec:
   - address: ${ECHO_ADDRESS}
 ";
 
+/// Every request to the server waits for a word of the same server, in another of its roles.
+const ASKING: &str = "---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata:
+  name: out-of-process
+  namespace: lab
+spec:
+  selector:
+    matchLabels:
+      app: server
+  action: CUSTOM
+  provider:
+    name: authorizer
+  rules:
+  - {}
+";
+
 /// Ports that say nothing of their protocol; the longer words first, since they hold the shorter.
 const UNDECLARED: [(&str, &str); 4] = [
     (
@@ -89,6 +103,8 @@ const UNDECLARED: [(&str, &str); 4] = [
 struct MeshConfig {
     log: &'static str,
     log_service: bool,
+    /// A service is asked about every request.
+    asks: bool,
     /// Percent of requests whose spans are sent.
     sampling: Option<u8>,
 }
@@ -102,6 +118,10 @@ impl MeshConfig {
             providers += "    - name: als\n      envoyHttpAls:\n        service: lab/collector.lab.internal\n        \
                           port: ${ECHO_PORT}\n";
             chosen += "      accessLogging: [als]\n";
+        }
+        if self.asks {
+            providers += "    - name: authorizer\n      envoyExtAuthzGrpc:\n        service: lab/collector.lab.internal\n        \
+                          port: ${ECHO_PORT}\n";
         }
         if let Some(percent) = self.sampling {
             providers += "    - name: otel\n      opentelemetry:\n        service: lab/collector.lab.internal\n        \
@@ -117,6 +137,9 @@ impl MeshConfig {
             text += &format!(
                 "    extensionProviders:\n{providers}    defaultProviders:\n{chosen}---\n{COLLECTOR}"
             );
+        }
+        if self.asks {
+            text += ASKING;
         }
         text
     }
@@ -173,8 +196,16 @@ fn adds(feature: &str) -> Option<(&'static str, String)> {
             "as Istio's profile demo: spans of every request, and an access log into a file",
             MeshConfig {
                 log: LOG_FILE,
-                log_service: false,
                 sampling: Some(100),
+                ..plain
+            },
+        ),
+        "out-of-process" => (
+            "what Mixer was: a gRPC service asked about every request, and an access log to another",
+            MeshConfig {
+                log_service: true,
+                asks: true,
+                ..plain
             },
         ),
         _ => return None,

@@ -14,6 +14,7 @@ const SETS: [(&str, &[&str]); 3] = [
             "tracing",
             "tracing-1",
             "demo",
+            "out-of-process",
         ],
     ),
     ("nginx", &["access-log", "access-log-json"]),
@@ -43,6 +44,8 @@ pub(crate) struct PeerFeatures {
     pub(crate) detection: bool,
     /// Statistics are off.
     pub(crate) quiet: bool,
+    /// The server's side asks a service about every request.
+    pub(crate) asks: bool,
 }
 
 impl PeerFeatures {
@@ -72,6 +75,10 @@ impl PeerFeatures {
                 features.log = Some(AccessLog::Text);
                 features.sampling = Some(100);
             }
+            "out-of-process" => {
+                features.log = Some(AccessLog::Service);
+                features.asks = true;
+            }
             _ => {}
         }
         Ok((program, features))
@@ -79,7 +86,7 @@ impl PeerFeatures {
 
     /// Whether log entries or spans go to a collector.
     pub(crate) fn collects(&self) -> bool {
-        self.sampling.is_some() || self.log == Some(AccessLog::Service)
+        self.sampling.is_some() || self.log == Some(AccessLog::Service) || self.asks
     }
 
     /// What is on beside the defaults, in words; none where nothing is.
@@ -90,6 +97,9 @@ impl PeerFeatures {
         }
         if self.detection {
             words.push("ports without a protocol: detection on".to_owned());
+        }
+        if self.asks {
+            words.push("a gRPC service asked about every request".to_owned());
         }
         words.extend(self.log.map(|log| {
             let how = match log {

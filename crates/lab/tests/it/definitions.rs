@@ -362,7 +362,7 @@ fn a_matrix_is_the_product_of_its_axes() {
         "contestants = [\"relay\"]\nmodes = [\"both\"]\narrivals = [\"poisson\"]\n",
         "contestants = [\"baseline\", \"voile\", \"relay\"]\nmodes = [\"baseline\", \"both\"]\ntls = [false, true]\n\
          arrivals = [\"poisson\"]\nprotocols = [\"http1\", \"http2\"]\nrates = [100, 200]\nresponse_sizes = [0, 1024]\n\
-         workers = [1, 2]\ncpus = [\"all\", \"split\"]\nfeatures = [\"default\", \"demo\", \"out-of-process\"]\n\
+         workers = [1, 2]\ncpus = [\"all\", \"split\"]\nfeatures = [\"default\", \"demo\", \"routes\"]\n\
          [cpus.split]\nload = \"0\"\nsidecar = \"1\"\n",
     );
     let definition = Definition::parse("mine.toml", &text).expect("good");
@@ -386,7 +386,7 @@ fn a_matrix_is_the_product_of_its_axes() {
     assert_eq!(definition.cpus["split"]["server-sidecar"], [1]);
     let missing = definition.missing.join("; ");
     assert!(
-        missing.contains("out-of-process") && missing.contains("ext_authz"),
+        missing.contains("routes") && missing.contains("VirtualService"),
         "{missing}"
     );
 }

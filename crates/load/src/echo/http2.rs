@@ -1,7 +1,7 @@
 //! The echo server over HTTP/2: which answer a stream gets, for plain requests and for the gRPC methods it serves.
 //!
 //! gRPC: `voile.echo.v1.Echo/Unary` sends the message back, `Stream` each of many as it comes, `Collect` the last of many, `Repeat` one many times; `fgrpc.PingServer/Ping` does so with the time in it, and
-//! `grpc.health.v1.Health/Check` says SERVING. Access logs and spans are taken and forgotten. Arguments come in the target's query or in the field `echo-query`.
+//! `grpc.health.v1.Health/Check` says SERVING. Access logs and spans are taken and forgotten, and an external authorizer's questions answered with yes, but for `deny=`. Arguments come in the target's query or in the field `echo-query`.
 
 mod live;
 mod reflection;
@@ -132,9 +132,15 @@ impl Worker {
             }
         }
         let echoes = stream.plan.as_ref().is_some_and(|plan| plan.echoes());
-        let collected = stream.grpc && grpc::collects(path(&stream.target));
+        let asked = stream.grpc && path(&stream.target) == grpc::AUTHORIZE.as_bytes();
+        let collected = asked || (stream.grpc && grpc::collects(path(&stream.target)));
+        let weighed = asked
+            && stream
+                .plan
+                .as_ref()
+                .is_some_and(|plan| !plan.deny.is_empty());
         stream.live = stream.grpc && live::speaks(path(&stream.target));
-        stream.keep = stream.live || (echoes && !collected && (!calls || stream.grpc));
+        stream.keep = stream.live || weighed || (echoes && !collected && (!calls || stream.grpc));
     }
 
     /// The request, or of a live stream a message, is whole: calls, waits or answers.
@@ -314,6 +320,15 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
     let collected = grpc::collects(path(&stream.target));
     let refusal = if failing != 0 {
         Some((failing, "as asked for"))
+    } else if path(&stream.target) == grpc::AUTHORIZE.as_bytes() {
+        let word = if denies(&plan.deny, &stream.body) {
+            grpc::DENIED
+        } else {
+            &[]
+        };
+        stream.body.clear();
+        grpc::put_message(&mut stream.body, word);
+        None
     } else if collected {
         stream.body.clear();
         grpc::put_message(&mut stream.body, &[]);
@@ -338,6 +353,13 @@ fn answer_call(server: &mut Server, lane: usize, plan: &Plan) {
         grpc: Some((0, "")),
     };
     server.answer(lane, &reply);
+}
+
+/// Whether an external authorizer that denies these paths denies what it is asked about.
+fn denies(paths: &[String], body: &[u8]) -> bool {
+    let message = body.get(grpc::PREFIX_BYTES..).unwrap_or_default();
+    let asked = grpc::path_in_question(message);
+    asked.is_some_and(|asked| paths.iter().any(|path| asked.starts_with(path.as_bytes())))
 }
 
 /// Turns the request's message into the answer's, in place.

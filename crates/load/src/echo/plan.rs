@@ -96,6 +96,8 @@ pub struct Plan {
     pub kind: Option<String>,
     /// Header lines to add, each with CRLF.
     pub headers: String,
+    /// Paths that an external authorizer denies begin with one of these.
+    pub deny: Vec<String>,
     /// Answer with a description of the request (`/debug`).
     pub debug: bool,
     /// The whole answer, when every request gets the same.
@@ -130,6 +132,7 @@ impl Plan {
             close: Choice::Always(false),
             kind: None,
             headers: defaults.headers.clone(),
+            deny: Vec::new(),
             debug: path.trim_end_matches('/').ends_with("/debug"),
             fixed: None,
         };
@@ -146,7 +149,7 @@ impl Plan {
                 Some(both) => both,
                 None => (argument, ""),
             };
-            if name != "header" && seen.contains(&name) {
+            if !matches!(name, "header" | "deny") && seen.contains(&name) {
                 continue;
             }
             seen.push(name);
@@ -183,6 +186,10 @@ impl Plan {
             "gzip" => self.gzip = share(value)?,
             "close" => self.close = share(value)?,
             "header" => self.header(value)?,
+            "deny" if self.deny.len() == MAX_CHOICES => {
+                return Err(format!("at most {MAX_CHOICES} paths"));
+            }
+            "deny" => self.deny.push(value.to_owned()),
             // Others are the caller's own affair, as with any server.
             _ => {}
         }

@@ -275,9 +275,26 @@ pub struct ExtAuthzProvider {
     pub fail_open: bool,
     /// What clients are told when it cannot be asked; `None` is 403.
     pub status_on_error: Option<u16>,
+    /// What of requests' bodies it is shown; `None` is nothing.
+    pub body: Option<BodyInCheck>,
     /// How it is asked.
     pub transport: ExtAuthzTransport,
 }
+
+/// What of a request's body an external service is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyInCheck {
+    /// Most bytes that are held and shown; 1..=[`MAX_BODY_IN_CHECK`].
+    pub max_bytes: u32,
+    /// Whether a longer body is shown in part, and not refused.
+    pub allow_partial: bool,
+    /// Whether gRPC carries it as bytes, not as text.
+    pub pack_as_bytes: bool,
+}
+
+/// Most bytes of a body that a proxy holds while an external service is asked: with Istio's usual 8 KiB in mind, what one
+/// request may cost in memory stays far below what a proxy has.
+pub const MAX_BODY_IN_CHECK: u32 = 1024 * 1024;
 
 /// How an external service is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]

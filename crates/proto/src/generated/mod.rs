@@ -19,6 +19,9 @@ pub mod certificate;
 /// The aggregated discovery protocol (Envoy's v3 API, as far as Voile speaks it).
 #[rustfmt::skip]
 pub mod discovery;
+/// Envoy's external authorization service, as far as Voile speaks it.
+#[rustfmt::skip]
+pub mod external_authorization;
 /// Voile's own messages for its proxies.
 #[rustfmt::skip]
 pub mod proxy;

@@ -42,6 +42,9 @@ pub struct ProxyConfiguration {
     /// Proxies in front of this one whose word in `x-forwarded-for` is believed; 0 believes nobody's.
     #[prost(uint32, tag = "16")]
     pub trusted_proxies: u32,
+    /// Whom the CUSTOM policies above ask. One that cannot be asked at all is missing: what would ask it is denied.
+    #[prost(message, repeated, tag = "20")]
+    pub authorizers: ::prost::alloc::vec::Vec<Authorizer>,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -51,6 +54,115 @@ impl ::prost::Name for ProxyConfiguration {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.ProxyConfiguration".into()
+    }
+}
+/// An external service that decides about requests and connections: one of the mesh, reached as the application's own calls
+/// are.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Authorizer {
+    /// The provider's name, as policies say it.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// `namespace/hostname`.
+    #[prost(string, tag = "2")]
+    pub service: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
+    /// Milliseconds; 0 = the named default.
+    #[prost(uint32, tag = "4")]
+    pub timeout_ms: u32,
+    /// What would have been asked passes while it cannot be.
+    #[prost(bool, tag = "5")]
+    pub fail_open: bool,
+    /// What clients are told when it cannot be asked; 0 = 403.
+    #[prost(uint32, tag = "6")]
+    pub status_on_error: u32,
+    /// Absent: it is not shown bodies.
+    #[prost(message, optional, tag = "7")]
+    pub body: ::core::option::Option<AuthorizerBody>,
+    /// Absent: it is asked over gRPC.
+    #[prost(message, optional, tag = "8")]
+    pub http: ::core::option::Option<AuthorizerHttp>,
+}
+impl ::prost::Name for Authorizer {
+    const NAME: &'static str = "Authorizer";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Authorizer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Authorizer".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthorizerBody {
+    /// Most bytes of a body that are held and shown; never 0.
+    #[prost(uint32, tag = "1")]
+    pub max_bytes: u32,
+    /// A longer body is shown in part, and not refused.
+    #[prost(bool, tag = "2")]
+    pub allow_partial: bool,
+    /// gRPC: as bytes, not as text.
+    #[prost(bool, tag = "3")]
+    pub pack_as_bytes: bool,
+}
+impl ::prost::Name for AuthorizerBody {
+    const NAME: &'static str = "AuthorizerBody";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AuthorizerBody".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AuthorizerBody".into()
+    }
+}
+/// Names are in lower case and may begin or end with `*`.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuthorizerHttp {
+    /// Before the request's own path.
+    #[prost(string, tag = "1")]
+    pub path_prefix: ::prost::alloc::string::String,
+    /// Headers of the request that it is told.
+    #[prost(string, repeated, tag = "2")]
+    pub request_headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Headers that it is told whatever the request says.
+    #[prost(message, repeated, tag = "3")]
+    pub additional_headers: ::prost::alloc::vec::Vec<AuthorizerHeader>,
+    /// Headers of its yes that the application is told, in place of the request's.
+    #[prost(string, repeated, tag = "4")]
+    pub upstream_on_allow: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Headers of its no that the client is told; none: all of them.
+    #[prost(string, repeated, tag = "5")]
+    pub downstream_on_deny: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Headers of its yes that the client is told.
+    #[prost(string, repeated, tag = "6")]
+    pub downstream_on_allow: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for AuthorizerHttp {
+    const NAME: &'static str = "AuthorizerHttp";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AuthorizerHttp".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AuthorizerHttp".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthorizerHeader {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+impl ::prost::Name for AuthorizerHeader {
+    const NAME: &'static str = "AuthorizerHeader";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.AuthorizerHeader".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.AuthorizerHeader".into()
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

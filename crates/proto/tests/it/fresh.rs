@@ -14,7 +14,7 @@ struct Source {
     service: Option<(&'static str, &'static str)>,
 }
 
-const SOURCES: [Source; 6] = [
+const SOURCES: [Source; 7] = [
     Source {
         proto: "envoy/discovery.proto",
         package: "envoy.service.discovery.v3",
@@ -32,6 +32,12 @@ const SOURCES: [Source; 6] = [
         package: "envoy.service.accesslog.v3",
         module: "access_log",
         service: Some(("telemetry", "access_log_service")),
+    },
+    Source {
+        proto: "envoy/external_authorization.proto",
+        package: "envoy.service.auth.v3",
+        module: "external_authorization",
+        service: Some(("testkit", "authorization_service")),
     },
     Source {
         proto: "opentelemetry/trace.proto",

@@ -151,6 +151,11 @@ impl AuthorizationFigures {
         self.revoked += more.revoked;
         self.would_allow += more.would_allow;
         self.would_deny += more.would_deny;
+        self.would_ask += more.would_ask;
+        self.asked.allowed += more.asked.allowed;
+        self.asked.denied += more.asked.denied;
+        self.asked.failed += more.asked.failed;
+        self.asked.failed_open += more.asked.failed_open;
     }
 
     fn families(self, scrape: &mut Scrape) {
@@ -172,6 +177,18 @@ impl AuthorizationFigures {
             samples: vec![
                 (verdict("allowed"), self.would_allow as f64),
                 (verdict("denied"), self.would_deny as f64),
+                (verdict("asked"), self.would_ask as f64),
+            ],
+        });
+        scrape.family(Family {
+            name: "voile_authorization_asked_total",
+            kind: "counter",
+            help: "What external services said that CUSTOM policies ask; error and error_allowed were not answered.",
+            samples: vec![
+                (verdict("allowed"), self.asked.allowed as f64),
+                (verdict("denied"), self.asked.denied as f64),
+                (verdict("error"), self.asked.failed as f64),
+                (verdict("error_allowed"), self.asked.failed_open as f64),
             ],
         });
     }

@@ -285,6 +285,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         let reply = Reply {
             status,
             reason,
+            told: None,
             persist: false,
             client: Version::Http11,
             head_only: false,
@@ -329,6 +330,7 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
         let farewell = Reply {
             status: 408,
             reason: "idle_connection_closed",
+            told: None,
             persist: false,
             client: Version::Http11,
             head_only: false,

@@ -10,6 +10,7 @@ use voile_http1::{
 };
 use voile_traffic::RetryPolicy;
 
+use super::ask::amend_lines;
 use super::buffers::{Buffer, Buffers};
 use super::io::Io;
 use super::role::Observe;
@@ -277,6 +278,9 @@ impl Download {
             };
             let before = out.len();
             head.write_forwarded(&edit, out);
+            if let Some(observer) = terms.observer.filter(|_| !head.is_interim()) {
+                amend_lines(out, before, observer.amends());
+            }
             self.head_bytes = (out.len() - before) as u64;
         }
         buffer.start += index.head_len();

@@ -10,6 +10,7 @@ use voile_http1::{Asked, RequestEdit, Version};
 use voile_traffic::Attempt;
 use voile_transport::News;
 
+use super::ask::Told;
 use super::buffers::Buffer;
 use super::connection::{After, Connection, Work};
 use super::download::{Download, DownloadError, Terms};
@@ -31,9 +32,12 @@ use crate::http2::websocket;
 /// refused by the next strict receiver.
 const NO_AUTHORITY: &str = "localhost";
 
+/// How an exchange ended whose client went away.
+pub(super) const GONE: &str = "downstream_remote_disconnect";
+
 /// What is remembered of a request once its head is no longer borrowed.
 #[derive(Clone, Copy)]
-struct Facts {
+pub(super) struct Facts {
     version: Version,
     asked: Asked,
     keep_alive: bool,
@@ -44,11 +48,11 @@ struct Facts {
 
 /// What the record will say.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     status: u16,
-    flag: ResponseFlag,
-    details: &'static str,
-    request_body: u64,
+    pub(super) flag: ResponseFlag,
+    pub(super) details: &'static str,
+    pub(super) request_body: u64,
     response_head: u64,
     response_body: u64,
     reused: bool,
@@ -98,22 +102,24 @@ fn failure<U: Io>(
 }
 
 /// A reply of our own, decided but not written.
-struct Local<'a> {
-    status: u16,
-    flag: ResponseFlag,
-    details: &'static str,
-    reason: &'a str,
+pub(super) struct Local<'a> {
+    pub(super) status: u16,
+    pub(super) flag: ResponseFlag,
+    pub(super) details: &'static str,
+    pub(super) reason: &'a str,
+    pub(super) told: Option<&'a Told>,
     /// The request went no further than us.
-    unprocessed: bool,
+    pub(super) unprocessed: bool,
 }
 
 impl<'a> Local<'a> {
-    fn new(status: u16, flag: ResponseFlag, details: &'static str) -> Local<'static> {
+    pub(super) fn new(status: u16, flag: ResponseFlag, details: &'static str) -> Local<'static> {
         Local {
             status,
             flag,
             details,
             reason: details,
+            told: None,
             unprocessed: false,
         }
     }
@@ -126,7 +132,7 @@ enum Opened<U> {
 }
 
 /// What a request's head says that it did not bring.
-fn edit<R: HttpRole>(route: &Route<R>) -> RequestEdit<'_> {
+pub(super) fn edit<R: HttpRole>(route: &Route<R>) -> RequestEdit<'_> {
     let observer = route.observer.as_deref();
     RequestEdit {
         path: route.path.as_deref(),
@@ -188,34 +194,11 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             idempotent: head.is_idempotent(),
             websocket: websocket::is_handshake(&head),
         };
+        let framing = head.framing();
         let body_at = input.start + desk.request.head_len();
         let mut tally = Tally::default();
-        let upload = Upload::new(head.framing(), body_at, input);
+        let upload = Upload::new(framing, body_at, input);
         let (after, ticket) = match (upload, self.role.route(&Head::Http1(head))) {
-            (_, Err(refusal)) => {
-                let local = Local {
-                    status: refusal.status,
-                    flag: refusal.flag,
-                    details: "refused_by_role",
-                    reason: &refusal.reason,
-                    unprocessed: refusal.flag.is_overload(),
-                };
-                let end = Upload::new(head.framing(), body_at, input)
-                    .ok()
-                    .filter(Upload::received)
-                    .map(|upload| upload.end());
-                (
-                    self.answer(facts, local, end, &mut tally).await,
-                    refusal.ticket,
-                )
-            }
-            (Err(error), Ok(route)) => {
-                let local = Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason());
-                (
-                    self.answer(facts, local, None, &mut tally).await,
-                    Some(route.ticket),
-                )
-            }
             (Ok(mut upload), Ok(mut route)) => {
                 desk.to_upstream.clear();
                 head.write_forwarded(&edit(&route), &mut desk.to_upstream);
@@ -223,6 +206,15 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                     .forward(started, facts, &mut route, &mut upload, &mut tally)
                     .await;
                 (after, Some(route.ticket))
+            }
+            (Err(error), Ok(route)) => {
+                let local = Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason());
+                let after = self.answer(facts, local, None, &mut tally).await;
+                (after, Some(route.ticket))
+            }
+            // Boxed: it is rare, and every idle connection would pay for its size.
+            (upload, Err(refusal)) => {
+                Box::pin(self.refused(facts, framing, upload, refusal, &mut tally)).await
             }
         };
         if let Some(work) = &self.work {
@@ -273,7 +265,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     }
 
     /// Replies ourselves. `end` is where the next request begins, if this one was received whole.
-    async fn answer(
+    pub(super) async fn answer(
         &mut self,
         facts: Facts,
         local: Local<'_>,
@@ -284,6 +276,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         let reply = Reply {
             status: local.status,
             reason: local.reason,
+            told: local.told,
             persist: end.is_some(),
             client: facts.version,
             head_only: facts.asked.head,
@@ -306,7 +299,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     }
 
     /// Sends the request on; again where that is harmless, or wished for.
-    async fn forward(
+    pub(super) async fn forward(
         &mut self,
         started: Instant,
         facts: Facts,
@@ -489,11 +482,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         tally: &mut Tally,
     ) -> After {
         let local = Local {
-            status: failure.status,
-            flag: failure.flag,
-            details: failure.details,
             reason: &failure.reason,
             unprocessed: true,
+            ..Local::new(failure.status, failure.flag, failure.details)
         };
         tally.request_body = upload.body_bytes;
         let end = upload.received().then(|| upload.end());
@@ -581,7 +572,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
     fn client_gone(&self, upload: &Upload, tally: &mut Tally) -> After {
         tally.request_body = upload.body_bytes;
         tally.flag = ResponseFlag::DownstreamConnectionTermination;
-        tally.details = "downstream_remote_disconnect";
+        tally.details = GONE;
         After::Cut
     }
 

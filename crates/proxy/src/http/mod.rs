@@ -2,9 +2,11 @@
 //!
 //! One task per downstream connection on a current-thread runtime; nothing here is `Send`, nothing takes a lock.
 
+pub mod ask;
 pub mod buffers;
 pub(crate) mod clock;
 mod connection;
+mod consult;
 mod download;
 pub mod drain;
 mod exchange;
@@ -12,23 +14,24 @@ mod flight;
 mod head;
 pub mod io;
 pub mod limits;
-mod pool;
+pub(crate) mod pool;
 mod reply;
 pub mod role;
 pub(crate) mod timer;
 mod tunnel;
 mod upload;
-mod upstream;
+pub(crate) mod upstream;
 pub mod worker;
 
+pub use ask::{Amendment, BodyWanted, Manner, Names, Pending, Shown, Told};
 pub use buffers::Buffers;
 pub use drain::Drain;
 pub use head::{Head, HttpVersion};
 pub use io::Io;
 pub use limits::HttpTimeouts;
+pub(crate) use role::{BODY_TOO_LARGE, REVOKED, UNREACHED};
 pub use role::{
     ConnectFailure, DENIED, Exchange, Grpc, HttpRole, Observe, Refusal, ResponseFlag, Route,
     UpstreamHttp,
 };
-pub(crate) use role::{REVOKED, UNREACHED};
 pub use worker::{ConnectionEnd, HttpWorker, serve_connection};

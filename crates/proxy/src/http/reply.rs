@@ -1,14 +1,19 @@
 //! Replies of our own: short, plain, without a `server` field. A gRPC caller, which only a sidecar can have put into
 //! HTTP/1.1, gets a gRPC status, so that it reads our reason and not its library's guess.
 
+use std::borrow::Cow;
+
 use voile_http1::Version;
 
+use super::ask::Told;
 use crate::http2::grpc;
 
 /// What the client is told when no upstream answers it.
 pub(crate) struct Reply<'a> {
     pub(crate) status: u16,
     pub(crate) reason: &'a str,
+    /// Somebody else's words instead.
+    pub(crate) told: Option<&'a Told>,
     pub(crate) persist: bool,
     pub(crate) client: Version,
     /// The request was HEAD: everything but the body.
@@ -22,11 +27,17 @@ pub(crate) struct Reply<'a> {
 fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
         401 => "Unauthorized",
         403 => "Forbidden",
         404 => "Not Found",
         408 => "Request Timeout",
+        413 => "Content Too Large",
         414 => "URI Too Long",
         417 => "Expectation Failed",
         429 => "Too Many Requests",
@@ -50,9 +61,31 @@ impl Reply<'_> {
         }
     }
 
+    /// Body and type of it.
+    fn content(&self) -> (Cow<'_, [u8]>, &'static str) {
+        const TEXT: &str = "content-type: text/plain\r\n";
+        match self.told {
+            None => (format!("{}\n", self.reason).into_bytes().into(), TEXT),
+            Some(told) if told.body.is_empty() || told.says("content-type") => {
+                ((&*told.body).into(), "")
+            }
+            Some(told) => ((&*told.body).into(), TEXT),
+        }
+    }
+
+    /// What a gRPC caller is told of the reason.
+    fn message(&self) -> String {
+        match self.told {
+            None => grpc::message(self.reason),
+            Some(told) => grpc::message(&String::from_utf8_lossy(&told.body)),
+        }
+    }
+
     /// Writes the whole reply; gives the length of its head.
     pub(crate) fn write(&self, out: &mut Vec<u8>) -> usize {
         out.clear();
+        let (body, kind) = self.content();
+        let bodiless = matches!(self.status, 204 | 304);
         let mut add = |parts: &[&str]| {
             for part in parts {
                 out.extend_from_slice(part.as_bytes());
@@ -67,13 +100,14 @@ impl Reply<'_> {
                 "content-type: application/grpc\r\ncontent-length: 0\r\ngrpc-status: ",
                 decimal(code.into(), &mut digits),
                 "\r\ngrpc-message: ",
-                &grpc::message(self.reason),
+                &self.message(),
                 "\r\n",
             ]);
         } else {
-            let length = decimal(self.reason.len() + 1, &mut digits);
-            add(&["content-type: text/plain\r\ncontent-length: "]);
-            add(&[length, "\r\n"]);
+            let length = decimal(body.len(), &mut digits);
+            if !bodiless {
+                add(&[kind, "content-length: ", length, "\r\n"]);
+            }
         }
         if !self.persist {
             add(&["connection: close\r\n"]);
@@ -83,11 +117,17 @@ impl Reply<'_> {
         if self.unprocessed {
             add(&["x-voile-unprocessed: 1\r\n"]);
         }
-        add(&["\r\n"]);
+        for (name, value) in self.told.iter().flat_map(|told| told.fields()) {
+            if !(self.grpc && name.eq_ignore_ascii_case(b"content-type")) {
+                for part in [name, b": ", value, b"\r\n"] {
+                    out.extend_from_slice(part);
+                }
+            }
+        }
+        out.extend_from_slice(b"\r\n");
         let head = out.len();
-        if !self.head_only && !self.grpc {
-            out.extend_from_slice(self.reason.as_bytes());
-            out.push(b'\n');
+        if !self.head_only && !self.grpc && !bodiless {
+            out.extend_from_slice(&body);
         }
         head
     }

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! head read → role.route ─┬─ Refusal → local reply ───────────────┐
-//!                         └─ Route → pool, or role.connect → relay ┴→ role.record
+//!              │          └─ Route → pool, or role.connect → relay ┴→ role.record
+//!              └─ Pending → role.ask → role.answered → Refusal or Route
 //! ```
 
 use std::borrow::Cow;
@@ -14,8 +15,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use voile_traffic::{Attempt, RetryPolicy};
 
+use super::ask::{Amendment, Names, Pending, Shown, Told};
 use super::head::Head;
 use super::io::Io;
 
@@ -31,6 +34,8 @@ pub trait HttpRole: Sized {
     type Key: Clone + Ord + Hash + 'static;
     /// What the role wants back when the exchange is over: its permit, its metric handle.
     type Ticket;
+    /// What it asks somebody else before it decides; never made by a role that asks nobody.
+    type Question;
 
     /// Decides where a request goes, or that it goes nowhere. Runs on the request path: indexed lookups only.
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>>;
@@ -45,6 +50,22 @@ pub trait HttpRole: Sized {
     fn learn(&self, name: Rc<str>) -> impl Future<Output = ()> {
         let _ = name;
         std::future::ready(())
+    }
+
+    /// Asks what [`Refusal::pending`] holds; the answer stays in the question. Dropping the future takes the question back.
+    fn ask(&self, question: &mut Self::Question, body: Option<Shown>) -> impl Future<Output = ()> {
+        let _ = (question, body);
+        std::future::ready(())
+    }
+
+    /// Decides by what was answered. The head is the one that [`Self::route`] saw.
+    fn answered(
+        &self,
+        head: &Head<'_>,
+        question: Self::Question,
+    ) -> Result<Route<Self>, Refusal<Self>> {
+        let _ = (head, question);
+        Err(Refusal::new(403, ResponseFlag::Unauthorized, DENIED))
     }
 
     /// Opens a connection for a route, speaking what [`Route::upstream`] says. The engine bounds it by `route.connect_timeout`; dropping the future cancels it.
@@ -106,6 +127,8 @@ pub struct Route<R: HttpRole> {
     pub to_sidecar: bool,
     /// Answers to be held back because [`HttpRole::again`] may wish for others.
     pub retry: Option<Rc<RetryPolicy>>,
+    /// What of an HTTP/2 body was taken while somebody was asked: it goes first.
+    pub(crate) held: Option<Box<Vec<Bytes>>>,
 }
 
 impl<R: HttpRole> Route<R> {
@@ -121,6 +144,7 @@ impl<R: HttpRole> Route<R> {
             observer: None,
             to_sidecar: false,
             retry: None,
+            held: None,
         }
     }
 }
@@ -143,6 +167,7 @@ impl<R: HttpRole> Route<R> {
             path: None,
             to_sidecar: self.to_sidecar,
             retry: self.retry.clone(),
+            held: None,
             ticket: self,
         }
     }
@@ -152,7 +177,7 @@ impl<R: HttpRole> Route<R> {
 /// request was sent again, replaces what was told before.
 pub trait Observe {
     /// Fields of the request that do not go on, in lower case.
-    fn leaves_out(&self) -> &'static [&'static str];
+    fn leaves_out(&self) -> &Names;
 
     /// Complete field lines (`name: value\r\n` each) that go on in their place.
     fn adds(&self) -> &[u8];
@@ -165,6 +190,11 @@ pub trait Observe {
 
     /// The final head of the response.
     fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>);
+
+    /// What becomes of the final head before the client gets it.
+    fn amends(&self) -> &[Amendment] {
+        &[]
+    }
 
     /// The response's trailers.
     fn trailers(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>);
@@ -180,6 +210,10 @@ pub struct Refusal<R: HttpRole> {
     pub flag: ResponseFlag,
     /// Given back in [`Exchange::ticket`].
     pub ticket: Option<R::Ticket>,
+    /// It is none before somebody was asked; an engine that does not know how to ask refuses.
+    pub pending: Option<Box<Pending<R::Question>>>,
+    /// What the client is told instead of the reason.
+    pub told: Option<Box<Told>>,
 }
 
 impl<R: HttpRole> Refusal<R> {
@@ -190,6 +224,8 @@ impl<R: HttpRole> Refusal<R> {
             reason: reason.into(),
             flag,
             ticket: None,
+            pending: None,
+            told: None,
         }
     }
 }
@@ -211,6 +247,9 @@ pub struct ConnectFailure {
 pub const DENIED: &str = "RBAC: access denied";
 /// How a revoked exchange ended, in the log.
 pub(crate) const REVOKED: &str = "rbac_access_denied_permit_revoked";
+
+/// How a request ended whose body is too long to be shown to whoever decides: Envoy's words.
+pub(crate) const BODY_TOO_LARGE: &str = "request_payload_too_large";
 
 /// How details begin when no attempt reached anybody.
 pub(crate) const UNREACHED: &str = "upstream_connection_failure";

@@ -72,6 +72,50 @@ impl Upload {
         self.checked_to
     }
 
+    /// Where the body begins in the buffer.
+    pub(crate) fn begin(&self) -> usize {
+        self.body_at
+    }
+
+    /// What of the body is in the buffer, and where it begins.
+    pub(crate) fn held<'b>(&self, input: &'b Buffer) -> (usize, &'b [u8]) {
+        (self.body_at, &input.bytes()[self.body_at..self.checked_to])
+    }
+
+    /// Reads the body without sending anything of it, until all of it or `limit` bytes of it are in the buffer. To be
+    /// called before anything was sent.
+    pub(crate) fn poll_hold<D: Io>(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut Buffer,
+        client: &mut D,
+        limit: usize,
+    ) -> Poll<Result<(), UploadError>> {
+        while !self.body.is_done() && self.checked_to - self.body_at < limit {
+            input.grow(MIN_READ_BYTES);
+            ready!(self.poll_take(cx, input, client))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads once behind what is held.
+    fn poll_take<D: Io>(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut Buffer,
+        client: &mut D,
+    ) -> Poll<Result<(), UploadError>> {
+        let read = ready!(input.poll_read(cx, client));
+        if read.map_err(|_| UploadError::Client)? == 0 {
+            return Poll::Ready(Err(UploadError::Client));
+        }
+        let fresh = &input.bytes()[self.checked_to..input.end];
+        let accepted = self.body.accept(fresh).map_err(UploadError::Body)?;
+        self.checked_to += accepted;
+        self.body_bytes += accepted as u64;
+        Poll::Ready(Ok(()))
+    }
+
     /// Starts over on another connection.
     pub(crate) fn rewind(&mut self) {
         debug_assert!(self.replayable);
@@ -110,19 +154,13 @@ impl Upload {
                 return Poll::Ready(Err(UploadError::Upstream));
             }
             self.make_room(input);
-            let Poll::Ready(read) = input.poll_read(cx, client) else {
+            let Poll::Ready(taken) = self.poll_take(cx, input, client) else {
                 // Nothing may wait in a TLS session while we wait for the client.
                 let flushed = ready!(Pin::new(upstream).poll_flush(cx));
                 flushed.map_err(|_| UploadError::Upstream)?;
                 return Poll::Pending;
             };
-            if read.map_err(|_| UploadError::Client)? == 0 {
-                return Poll::Ready(Err(UploadError::Client));
-            }
-            let fresh = &input.bytes()[self.checked_to..input.end];
-            let accepted = self.body.accept(fresh).map_err(UploadError::Body)?;
-            self.checked_to += accepted;
-            self.body_bytes += accepted as u64;
+            taken?;
         }
     }
 

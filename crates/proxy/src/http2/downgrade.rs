@@ -7,6 +7,7 @@
 //! WebSockets (RFC 8441) become an upgrade, CONNECT stays what it is. Trailers pass both ways where the other side's body has a place for them.
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -42,6 +43,7 @@ impl<R: HttpRole> HttpRole for Translated<R> {
     type Upstream = R::Upstream;
     type Key = R::Key;
     type Ticket = Route<R>;
+    type Question = Infallible;
 
     fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let decided = self.route.borrow_mut().take();
@@ -97,19 +99,20 @@ impl<R: HttpRole> HttpRole for Translated<R> {
 pub(crate) async fn serve<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
-    route: Route<R>,
+    mut route: Route<R>,
     parts: Fields,
     body: RecvStream,
     respond: SendResponse,
     live: Live,
 ) {
+    let held = route.held.take();
+    let ended = held.is_none() && body.is_end_stream();
     let upgrade = websocket::is_extended_connect(&parts);
     let connect = websocket::is_plain_connect(&parts);
-    let chunked =
-        !upgrade && !connect && !body.is_end_stream() && !parts.contains("content-length");
+    let chunked = !upgrade && !connect && !ended && !parts.contains("content-length");
     let key = upgrade.then(websocket::key);
     let head = request_head(&parts, key.as_deref(), chunked, route.edit());
-    let caller = Caller {
+    let mut caller = Caller {
         body,
         respond,
         send: None,
@@ -133,6 +136,11 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         began: Instant::now(),
         live,
     };
+    for chunk in held.into_iter().flat_map(|held| *held) {
+        caller.take(&chunk);
+    }
+    // Who sent it has its window back already.
+    caller.owed = 0;
     let translated = Translated {
         role,
         route: RefCell::new(Some(route)),

@@ -13,6 +13,7 @@ use super::limits::MAX_INTERIM_RESPONSES;
 use super::pump::{Broken, Cause, Pump, Replay, reason};
 use super::stream::{Call, Tally};
 use crate::http::HttpTimeouts;
+use crate::http::ask::amend_fields;
 use crate::http::timer::Timer;
 use crate::http::{DENIED, Observe, REVOKED, ResponseFlag};
 
@@ -180,6 +181,7 @@ impl<'a> Flight<'a> {
         tally.response_head = headers::size(&answer);
         if let Some(observer) = self.observer {
             observer.response(&mut answer.iter());
+            amend_fields(&mut answer, observer.amends());
         }
         let end = body.is_end_stream();
         if call.is_grpc && end {

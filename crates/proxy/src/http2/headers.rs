@@ -5,9 +5,10 @@ use voile_http2::Fields;
 
 use super::websocket::is_plain_connect;
 use crate::http::Observe;
+use crate::http::ask::lines;
 
 /// Fields removed in both directions because a forged one would be believed further on.
-const IDENTITY_FIELDS: [&str; 3] = [
+pub(crate) const IDENTITY_FIELDS: [&str; 3] = [
     "x-envoy-peer-metadata",
     "x-envoy-peer-metadata-id",
     "x-forwarded-client-cert",
@@ -90,9 +91,9 @@ pub(crate) fn forward_request(
     if let Some(protocol) = head.protocol() {
         out.push(":protocol", protocol.as_bytes());
     }
-    let left_out = observer.map_or(&[][..], Observe::leaves_out);
+    let left_out = observer.map_or(&[][..], |observer| observer.leaves_out());
     out.extend_from(head, |name, value| {
-        name != "host" && travels(name, value) && !left_out.contains(&name)
+        name != "host" && travels(name, value) && !left_out.iter().any(|known| known == name)
     });
     if let Some(observer) = observer {
         add_lines(out, observer.adds());
@@ -124,12 +125,9 @@ pub(crate) fn clean_trailers(trailers: &mut Fields) {
 }
 
 /// Adds `name: value\r\n` lines; a line that is no field is left out.
-fn add_lines(fields: &mut Fields, lines: &[u8]) {
-    for line in lines.split(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if let Some(colon) = line.iter().position(|byte| *byte == b':') {
-            fields.push_checked(&line[..colon], line[colon + 1..].trim_ascii());
-        }
+fn add_lines(fields: &mut Fields, text: &[u8]) {
+    for (name, value) in lines(text) {
+        fields.push_checked(name, value);
     }
 }
 

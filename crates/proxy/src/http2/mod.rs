@@ -7,6 +7,7 @@
 //!                     └─ stream.rs   ◄─ pump.rs   (response)
 //! ```
 
+mod consult;
 mod downgrade;
 mod flight;
 pub(crate) mod grpc;
@@ -24,6 +25,6 @@ pub(crate) mod upstream;
 pub(crate) mod websocket;
 mod wire;
 
-pub(crate) use headers::is_idempotent;
+pub(crate) use headers::{IDENTITY_FIELDS, is_idempotent, travels};
 pub use server::serve_connection;
 pub(crate) use websocket::{is_extended_connect, is_plain_connect};

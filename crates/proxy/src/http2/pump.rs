@@ -130,16 +130,24 @@ impl Pump {
         self.done = true;
     }
 
+    /// Passes these on first, whose sender has its window back already.
+    pub(crate) fn begin_with(&mut self, held: Vec<Bytes>) {
+        self.again = held.into_iter();
+    }
+
     /// Starts over into another sink with what was sent before.
     pub(crate) fn restart(&mut self, sink: SendStream, replay: &mut Replay) {
         self.sink = sink;
         let mut sent = replay.take();
         let rest = std::mem::take(&mut self.chunk);
         if !rest.is_empty() {
-            // Held here like the rest, so its sender may go on.
-            self.source.release_capacity(rest.len());
+            if self.owed {
+                // Held here like the rest, so its sender may go on.
+                self.source.release_capacity(rest.len());
+            }
             sent.push(rest);
         }
+        sent.extend(std::mem::take(&mut self.again));
         self.again = sent.into_iter();
         self.done = false;
         self.bytes = 0;

@@ -1,9 +1,11 @@
 //! Replies of our own. A gRPC caller gets a gRPC status in a head without a body, as Envoy gives it; others get a status and
 //! a line of text.
 
-use voile_http2::SendResponse;
+use bytes::Bytes;
+use voile_http2::{Fields, SendResponse};
 
 use super::{grpc, headers};
+use crate::http::Told;
 
 /// What was sent.
 #[derive(Default)]
@@ -19,16 +21,22 @@ pub(crate) fn send(
     respond: &mut SendResponse,
     status: u16,
     reason: &str,
+    told: Option<&Told>,
     is_grpc: bool,
     head_only: bool,
 ) -> Sent {
     let mut response = respond.block();
     if is_grpc {
         let code = grpc::from_http(status);
+        let message = match told {
+            None => grpc::message(reason),
+            Some(told) => grpc::message(&String::from_utf8_lossy(&told.body)),
+        };
         response.push_status(200);
         response.push("content-type", b"application/grpc");
         response.push("grpc-status", code.to_string().as_bytes());
-        response.push("grpc-message", grpc::message(reason).as_bytes());
+        response.push("grpc-message", message.as_bytes());
+        tell(told, &mut response, |name| name != b"content-type");
         let head = headers::size(&response);
         if respond.send_response(response, true).is_err() {
             return Sent::default();
@@ -40,21 +48,41 @@ pub(crate) fn send(
             body: 0,
         };
     }
-    let body = format!("{reason}\n");
+    let (body, typed) = match told {
+        None => (Bytes::from(format!("{reason}\n")), false),
+        Some(told) => {
+            let typed = told.body.is_empty() || told.says("content-type");
+            (Bytes::copy_from_slice(&told.body), typed)
+        }
+    };
+    let head_only = head_only || matches!(status, 204 | 304);
     response.push_status(status);
-    response.push("content-type", b"text/plain");
-    response.push("content-length", body.len().to_string().as_bytes());
+    if !typed {
+        response.push("content-type", b"text/plain");
+    }
+    if !matches!(status, 204 | 304) {
+        response.push("content-length", body.len().to_string().as_bytes());
+    }
+    tell(told, &mut response, |_| true);
     let head = headers::size(&response);
     let length = body.len() as u64;
     let Ok(mut send) = respond.send_response(response, head_only) else {
         return Sent::default();
     };
     // A client that has gone meanwhile needs no body.
-    let whole = !head_only && send.send_data(body.into(), true).is_ok();
+    let whole = !head_only && send.send_data(body, true).is_ok();
     Sent {
         status,
         grpc_status: None,
         head,
         body: if whole { length } else { 0 },
+    }
+}
+
+/// Adds somebody else's fields.
+fn tell(told: Option<&Told>, response: &mut Fields, wanted: impl Fn(&[u8]) -> bool) {
+    let fields = told.into_iter().flat_map(Told::fields);
+    for (name, value) in fields.filter(|(name, _)| wanted(&name.to_ascii_lowercase())) {
+        response.push_checked(name, value);
     }
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 use voile_http2::{Fields, RecvStream, SendResponse};
 use voile_traffic::Attempt;
 
+use super::consult::consult;
 use super::flight::{Flight, Landing, client_gone};
 use super::limits::{MAX_ATTEMPTS, PREMATURE};
 use super::pump::{Cause, Pump, Replay};
@@ -16,7 +17,8 @@ use super::server::Live;
 use super::upstream::Lease;
 use super::{downgrade, headers, is_extended_connect, is_plain_connect, reply};
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, ResponseFlag, Route, UpstreamHttp,
+    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route, Told,
+    UpstreamHttp,
 };
 
 /// What the record will say.
@@ -36,7 +38,7 @@ pub(crate) struct Tally {
 /// The client's side of a stream.
 pub(crate) struct Call {
     pub(crate) respond: SendResponse,
-    started: Instant,
+    pub(crate) started: Instant,
     pub(crate) is_grpc: bool,
     pub(crate) is_head: bool,
     /// CONNECT, whatever is spoken through it.
@@ -61,7 +63,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
         role,
         live,
         head: parts,
-        body,
+        mut body,
         respond,
     } = work;
     let started = Instant::now();
@@ -76,10 +78,26 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
         if let Some(name) = role.unknown(&head) {
             Box::pin(role.learn(name)).await;
         }
-        match role.route(&head) {
+        let decided = match role.route(&head) {
+            Err(refusal) if refusal.pending.is_some() => {
+                let (stream, call) = (&mut body, &mut call);
+                let asking = consult(
+                    worker.timeouts,
+                    &*role,
+                    refusal,
+                    &parts,
+                    stream,
+                    call,
+                    &mut tally,
+                );
+                // Boxed: it is rare, and every stream would pay for its size.
+                Box::pin(asking).await
+            }
+            decided => decided,
+        };
+        match decided {
             Err(refusal) => {
-                let (status, flag) = (refusal.status, refusal.flag);
-                call.answer(status, flag, "refused_by_role", &refusal.reason, &mut tally);
+                call.refuse(&refusal, &mut tally);
                 refusal.ticket
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 && is_http2s_own(&parts) => {
@@ -160,10 +178,22 @@ impl Call {
         reason: &str,
         tally: &mut Tally,
     ) {
+        self.say(status, flag, details, (reason, None), tally);
+    }
+
+    fn say(
+        &mut self,
+        status: u16,
+        flag: ResponseFlag,
+        details: &'static str,
+        (reason, told): (&str, Option<&Told>),
+        tally: &mut Tally,
+    ) {
         let sent = reply::send(
             &mut self.respond,
             status,
             reason,
+            told,
             self.is_grpc,
             self.is_head,
         );
@@ -173,6 +203,21 @@ impl Call {
         tally.response_head = sent.head;
         tally.response_body = sent.body;
         tally.grpc.status = sent.grpc_status;
+    }
+
+    /// Replies what the role refuses with, unless somebody replied already.
+    fn refuse<R: HttpRole>(&mut self, refusal: &Refusal<R>, tally: &mut Tally) {
+        if tally.details.is_empty() {
+            let (status, flag) = (refusal.status, refusal.flag);
+            let told = refusal.told.as_deref();
+            self.say(
+                status,
+                flag,
+                "refused_by_role",
+                (&refusal.reason, told),
+                tally,
+            );
+        }
     }
 
     /// Replies that HTTP/1.1 cannot carry it; gives the ticket back.
@@ -223,7 +268,8 @@ async fn forward<R: HttpRole + 'static>(
         if let Some(observer) = observer {
             observer.sends(lease.local_address());
         }
-        let empty = body.as_ref().is_some_and(RecvStream::is_end_stream);
+        let held = route.held.take();
+        let empty = held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
         let mut request = call.respond.block();
         headers::forward_request(parts, observer, route.edit(), &mut request);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
@@ -241,6 +287,9 @@ async fn forward<R: HttpRole + 'static>(
                 let mut pump = Pump::new(body, sink, call.is_grpc);
                 if empty {
                     pump.finish();
+                }
+                if let Some(held) = held {
+                    pump.begin_with(*held);
                 }
                 upload.insert(pump)
             }

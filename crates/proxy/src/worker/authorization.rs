@@ -7,14 +7,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use voile_policy::Permit;
-use voile_policy::authorization::{Facts, Headers, Http, Outcome, RuleRef, Verdict};
+use voile_policy::authorization::{Ask, Facts, Headers, Http, Outcome, RuleRef, Verdict};
 
 use super::admission::Arrival;
+use super::authorizer::{About, Allowed, Answer, Authorizer, Question};
+use super::changes::Changes;
 use super::inbound::{self, Caller};
 use super::slots::InboundSlot;
 use super::{Worker, count};
 use crate::authorization::Authorization;
-use crate::http::{DENIED, Head};
+use crate::http::{BodyWanted, DENIED, Head, REVOKED, Shown, Told};
 
 /// Leave to forward, as of one moment.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct Leave {
     _permit: Option<Rc<Permit>>,
     /// When it was last judged.
     judgement: Cell<u32>,
+    /// Which external service said yes; 0 is none. Its word holds as long as that one is asked.
+    word: Cell<u32>,
 }
 
 /// Why there is none.
@@ -34,6 +38,19 @@ pub(crate) struct Denied {
     pub(crate) details: String,
     /// For people.
     pub(crate) reason: String,
+    /// The words of an external service, for clients of HTTP.
+    pub(crate) told: Option<Box<Told>>,
+}
+
+impl Denied {
+    pub(super) fn new(status: u16, details: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            status,
+            details: details.into(),
+            reason: reason.into(),
+            told: None,
+        }
+    }
 }
 
 /// Decisions of one worker.
@@ -44,6 +61,11 @@ pub(crate) struct Counters {
     revoked: Cell<u64>,
     would_allow: Cell<u64>,
     would_deny: Cell<u64>,
+    would_ask: Cell<u64>,
+    asked_allowed: Cell<u64>,
+    asked_denied: Cell<u64>,
+    asked_failed: Cell<u64>,
+    asked_failed_open: Cell<u64>,
 }
 
 /// A copy of them.
@@ -54,6 +76,19 @@ pub(crate) struct Figures {
     pub(crate) revoked: u64,
     pub(crate) would_allow: u64,
     pub(crate) would_deny: u64,
+    pub(crate) would_ask: u64,
+    pub(crate) asked: Asked,
+}
+
+/// What external services said.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Asked {
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+    /// Not asked or not answered, and therefore denied.
+    pub(crate) failed: u64,
+    /// The same, and let pass.
+    pub(crate) failed_open: u64,
 }
 
 impl Counters {
@@ -64,6 +99,13 @@ impl Counters {
             revoked: self.revoked.get(),
             would_allow: self.would_allow.get(),
             would_deny: self.would_deny.get(),
+            would_ask: self.would_ask.get(),
+            asked: Asked {
+                allowed: self.asked_allowed.get(),
+                denied: self.asked_denied.get(),
+                failed: self.asked_failed.get(),
+                failed_open: self.asked_failed_open.get(),
+            },
         }
     }
 }
@@ -73,6 +115,7 @@ impl Leave {
         Self {
             _permit: permit,
             judgement: Cell::new(worker.judgement.get()),
+            word: Cell::new(0),
         }
     }
 
@@ -82,7 +125,7 @@ impl Leave {
     }
 
     /// It was judged again, and holds.
-    pub(crate) fn renew(&self, worker: &Worker) {
+    fn renew(&self, worker: &Worker) {
         self.judgement.set(worker.judgement.get());
     }
 
@@ -90,39 +133,95 @@ impl Leave {
     pub(crate) async fn lost(&self, worker: &Worker, slot: &InboundSlot, caller: &Caller) {
         loop {
             let next = worker.judged.borrow().heard();
-            if !self.still(worker, slot, caller) {
-                return;
+            if !self.stands(worker) {
+                // Boxed: it is rare, and every connection would pay for its size.
+                let still = Box::pin(self.still(worker, slot, caller)).await;
+                if !still {
+                    count_revoked(worker);
+                    return;
+                }
             }
             next.await;
         }
     }
 
-    fn still(&self, worker: &Worker, slot: &InboundSlot, caller: &Caller) -> bool {
-        if self.stands(worker) {
-            return true;
+    async fn still(&self, worker: &Worker, slot: &InboundSlot, caller: &Caller) -> bool {
+        let judgement = worker.judgement.get();
+        if inbound::permit(worker, slot, &caller.arrival, caller.remote).is_err() {
+            return false;
         }
-        let admitted = inbound::permit(worker, slot, &caller.arrival, caller.remote).is_ok();
-        let holds = admitted && judge_connection(worker, slot, caller).is_ok();
-        match holds {
-            true => self.renew(worker),
-            false => count_revoked(worker),
+        let holds = match judge_connection(worker, slot, caller) {
+            Err(_) => false,
+            Ok(None) => true,
+            Ok(Some(asking)) if asking.authorizer.id() == self.word.get() => {
+                asking.ask.granted().is_ok()
+            }
+            // Somebody else decides now.
+            Ok(Some(asking)) => match asking.settled(worker).await {
+                Ok(word) => {
+                    self.word.set(word);
+                    true
+                }
+                Err(_) => false,
+            },
+        };
+        self.judgement.set(judgement);
+        holds
+    }
+
+    /// Whether a request under way may go on.
+    pub(crate) fn holds(
+        &self,
+        worker: &Worker,
+        slot: &InboundSlot,
+        caller: &Caller,
+        head: &Head<'_>,
+    ) -> bool {
+        let said = {
+            let policies = worker.authorization.borrow();
+            match policies.as_ref() {
+                None => Ok((None, None)),
+                Some(policies) => by_policies(worker, slot, caller, head, policies),
+            }
+        };
+        let holds = match said {
+            Err(_) => false,
+            Ok((_, None)) => true,
+            // A request is in the middle of something and cannot wait: who was not asked has not said yes.
+            Ok((_, Some(ask))) => {
+                let asked = worker.authorizer.borrow().as_ref().map(|asked| asked.id());
+                asked == Some(self.word.get()) && ask.granted().is_ok()
+            }
+        };
+        if holds {
+            self.renew(worker);
         }
         holds
     }
 }
 
-/// Judges an opaque connection that was admitted: the permit is used up here, for connections are many and long.
-pub(crate) fn connection(
+/// Judges an opaque connection that was admitted, and asks whoever must be: the permit is used up here, for connections are
+/// many and long.
+pub(crate) async fn connection(
     worker: &Worker,
     slot: &InboundSlot,
     caller: &Caller,
     _: Permit,
 ) -> Result<Leave, Denied> {
-    judge_connection(worker, slot, caller)?;
-    Ok(Leave::new(worker, None))
+    loop {
+        let leave = Leave::new(worker, None);
+        if let Some(asking) = judge_connection(worker, slot, caller)? {
+            // Boxed: it is rare, and every connection would pay for its size.
+            leave.word.set(Box::pin(asking.settled(worker)).await?);
+        }
+        // Otherwise everything changed while somebody was asked.
+        if leave.stands(worker) {
+            return Ok(leave);
+        }
+    }
 }
 
-/// Leave for an opaque connection that may turn out to be something else; nothing is counted.
+/// Leave for an opaque connection that may turn out to be something else; nothing is counted, and nobody asked.
 pub(crate) fn rehearse(
     worker: &Worker,
     slot: &InboundSlot,
@@ -138,27 +237,241 @@ pub(crate) fn rehearse(
     allowed.then(|| Leave::new(worker, None))
 }
 
-fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &Caller) -> Result<(), Denied> {
-    let policies = worker.authorization.borrow();
-    let Some(policies) = policies.as_ref() else {
-        return Ok(());
-    };
-    let bind = slot.plan.borrow().bind;
-    let facts = facts(caller, bind, caller.remote.ip(), None);
-    judged(worker, policies, caller, policies.decide(&facts))
+/// A connection that an external service must be asked about.
+struct AskingOfConnection {
+    ask: Ask,
+    authorizer: Rc<Authorizer>,
+    question: Question,
 }
 
-/// Judges a request on an admitted connection; gives the path it goes on with, where that is not the one that came.
-/// Nothing is done where there are no policies.
+impl AskingOfConnection {
+    /// Asks, and gives the number of whoever said yes.
+    async fn settled(mut self, worker: &Worker) -> Result<u32, Denied> {
+        self.question.show(None);
+        let answer = self.authorizer.ask(worker, self.question).await;
+        settle(worker, &self.authorizer, self.ask, answer)?;
+        Ok(self.authorizer.id())
+    }
+}
+
+fn judge_connection(
+    worker: &Worker,
+    slot: &InboundSlot,
+    caller: &Caller,
+) -> Result<Option<AskingOfConnection>, Denied> {
+    let policies = worker.authorization.borrow();
+    let Some(policies) = policies.as_ref() else {
+        return Ok(None);
+    };
+    let destination = slot.plan.borrow().bind;
+    let facts = facts(caller, destination, caller.remote.ip(), None);
+    let Some(ask) = judged(worker, policies, caller, policies.decide(&facts))? else {
+        return Ok(None);
+    };
+    let about = About {
+        caller,
+        destination,
+        request: None,
+    };
+    let (authorizer, question) = whom(worker, policies, &ask, &about)?;
+    Ok(Some(AskingOfConnection {
+        ask,
+        authorizer,
+        question,
+    }))
+}
+
+/// What policies say of a request.
+pub(crate) enum Judged {
+    /// It may go on, by this path if not by the one that came.
+    Let(Leave, Option<Box<str>>),
+    /// Somebody must be asked first.
+    Ask(Box<Asking>),
+}
+
+/// A request that an external service must be asked about.
+pub(crate) struct Asking {
+    permit: Rc<Permit>,
+    path: Option<Box<str>>,
+    ask: Ask,
+    judgement: u32,
+    authorizer: Rc<Authorizer>,
+    /// Until it is asked.
+    question: Option<Question>,
+    /// Once it was.
+    answer: Option<Answer>,
+}
+
+/// A request that may go on.
+pub(crate) struct Granted {
+    pub(crate) leave: Leave,
+    pub(crate) path: Option<Box<str>>,
+    pub(crate) changes: Changes,
+}
+
+impl Asking {
+    /// How much of the body the question shows.
+    pub(crate) fn body(&self) -> Option<BodyWanted> {
+        self.authorizer.body()
+    }
+
+    /// Asks.
+    pub(crate) async fn ask(&mut self, worker: &Worker, body: Option<Shown>) {
+        if let Some(mut question) = self.question.take() {
+            question.show(body);
+            self.answer = Some(self.authorizer.ask(worker, question).await);
+        }
+    }
+
+    /// What the answer comes to, by the policies that hold now.
+    pub(crate) fn granted(
+        self,
+        worker: &Worker,
+        slot: &InboundSlot,
+        caller: &Caller,
+        head: &Head<'_>,
+    ) -> Result<Granted, Denied> {
+        let (mut ask, mut path) = (self.ask, self.path);
+        if self.judgement != worker.judgement.get() {
+            let policies = worker.authorization.borrow();
+            let said = match policies.as_ref() {
+                None => (None, None),
+                Some(policies) => by_policies(worker, slot, caller, head, policies)?,
+            };
+            path = said.0;
+            let Some(now) = said.1 else {
+                return Ok(Granted {
+                    leave: Leave::new(worker, Some(self.permit)),
+                    path,
+                    changes: Changes::default(),
+                });
+            };
+            let asked = worker.authorizer.borrow().as_ref().map(|asked| asked.id());
+            if asked != Some(self.authorizer.id()) {
+                count(&worker.counters.authorization.denied);
+                return Err(Denied::new(403, REVOKED, DENIED));
+            }
+            ask = now;
+        }
+        let unasked = || Answer::Unusable("nobody was asked".into());
+        let answer = self.answer.unwrap_or_else(unasked);
+        let allowed = settle(worker, &self.authorizer, ask, answer)?;
+        let (changes, path) = allowed.applied(head, path);
+        let leave = Leave::new(worker, Some(self.permit));
+        leave.word.set(self.authorizer.id());
+        Ok(Granted {
+            leave,
+            path,
+            changes,
+        })
+    }
+}
+
+/// What an answer comes to: a no is final, a yes leaves it to the DENY and ALLOW policies, and no answer is what the provider
+/// wants it to be.
+fn settle(
+    worker: &Worker,
+    authorizer: &Authorizer,
+    ask: Ask,
+    answer: Answer,
+) -> Result<Allowed, Denied> {
+    let counters = &worker.counters.authorization;
+    let denied = |denied: Denied| {
+        count(&counters.denied);
+        Err(denied)
+    };
+    let allowed = match answer {
+        Answer::Allowed(allowed) => {
+            count(&counters.asked_allowed);
+            *allowed
+        }
+        Answer::Denied { status, told } => {
+            count(&counters.asked_denied);
+            return denied(Denied {
+                told: Some(told),
+                ..Denied::new(status, ASKED_DENIED, DENIED)
+            });
+        }
+        Answer::Failed(_) if authorizer.fails_open() => {
+            count(&counters.asked_failed_open);
+            Allowed::default()
+        }
+        Answer::Failed(_) | Answer::Unusable(_) => {
+            count(&counters.asked_failed);
+            let status = authorizer.status_on_error();
+            return denied(Denied::new(status, ASKED_ERROR, DENIED));
+        }
+    };
+    match ask.granted() {
+        Ok(_) => {
+            count(&counters.allowed);
+            Ok(allowed)
+        }
+        Err(denial) => {
+            let policies = worker.authorization.borrow();
+            let details = policies.as_ref().map(|policies| policies.details(&denial));
+            denied(Denied::new(403, details.unwrap_or_default(), DENIED))
+        }
+    }
+}
+
+/// Envoy's details of what an external service denied, and of what it could not be asked about.
+const ASKED_DENIED: &str = "ext_authz_denied";
+const ASKED_ERROR: &str = "ext_authz_error";
+
+/// Whom a CUSTOM rule asks, and what. Where there is nobody, or nobody who understands the question, it is denied.
+fn whom(
+    worker: &Worker,
+    policies: &Authorization,
+    ask: &Ask,
+    about: &About<'_>,
+) -> Result<(Rc<Authorizer>, Question), Denied> {
+    let authorizer = worker.authorizer.borrow().clone();
+    let asked = authorizer.and_then(|authorizer| {
+        let question = authorizer.question(worker, about)?;
+        Some((authorizer, question))
+    });
+    asked.ok_or_else(|| {
+        count(&worker.counters.authorization.denied);
+        let details = policies.details(&ask.clone().refused());
+        Denied::new(403, details, DENIED)
+    })
+}
+
+/// Judges a request on an admitted connection. Nothing is done where there are no policies.
 pub(crate) fn request(
     worker: &Worker,
     slot: &InboundSlot,
     caller: &Caller,
     head: &Head<'_>,
     permit: Rc<Permit>,
-) -> Result<(Leave, Option<Box<str>>), Denied> {
-    let path = judge_request(worker, slot, caller, head)?;
-    Ok((Leave::new(worker, Some(permit)), path))
+) -> Result<Judged, Denied> {
+    let policies = worker.authorization.borrow();
+    let Some(policies) = policies.as_ref() else {
+        return Ok(Judged::Let(Leave::new(worker, Some(permit)), None));
+    };
+    let (path, ask) = by_policies(worker, slot, caller, head, policies)?;
+    let Some(ask) = ask else {
+        return Ok(Judged::Let(Leave::new(worker, Some(permit)), path));
+    };
+    let about = About {
+        caller,
+        destination: slot.plan.borrow().bind,
+        request: Some((
+            head,
+            path.as_deref().unwrap_or_else(|| head.path_and_query()),
+        )),
+    };
+    let (authorizer, question) = whom(worker, policies, &ask, &about)?;
+    Ok(Judged::Ask(Box::new(Asking {
+        permit,
+        path,
+        ask,
+        judgement: worker.judgement.get(),
+        authorizer,
+        question: Some(question),
+        answer: None,
+    })))
 }
 
 /// Leave was taken back from a request.
@@ -166,35 +479,19 @@ pub(crate) fn count_revoked(worker: &Worker) {
     count(&worker.counters.authorization.revoked);
 }
 
-/// The same again for one under way.
-pub(crate) fn judge_request(
-    worker: &Worker,
-    slot: &InboundSlot,
-    caller: &Caller,
-    head: &Head<'_>,
-) -> Result<Option<Box<str>>, Denied> {
-    let policies = worker.authorization.borrow();
-    match policies.as_ref() {
-        None => Ok(None),
-        Some(policies) => by_policies(worker, slot, caller, head, policies),
-    }
-}
-
+/// The path that a request goes on with, if that is not the one that came, and whom to ask first.
 fn by_policies(
     worker: &Worker,
     slot: &InboundSlot,
     caller: &Caller,
     head: &Head<'_>,
     policies: &Authorization,
-) -> Result<Option<Box<str>>, Denied> {
+) -> Result<(Option<Box<str>>, Option<Ask>), Denied> {
     let bind = slot.plan.borrow().bind;
     let path = policies.normalized(head.path_and_query());
     let Some(path) = path else {
-        return Err(Denied {
-            status: 400,
-            details: "path_normalization_failed".to_owned(),
-            reason: "path_normalization_failed".to_owned(),
-        });
+        let why = "path_normalization_failed";
+        return Err(Denied::new(400, why, why));
     };
     let remote = policies.remote_ip(head, caller.remote.ip());
     let http = Http {
@@ -206,11 +503,12 @@ fn by_policies(
         claims: None,
     };
     let facts = facts(caller, bind, remote, Some(http));
-    judged(worker, policies, caller, policies.decide(&facts))?;
-    Ok(match path {
+    let ask = judged(worker, policies, caller, policies.decide(&facts))?;
+    let path = match path {
         Cow::Borrowed(_) => None,
         Cow::Owned(path) => Some(path.into()),
-    })
+    };
+    Ok((path, ask))
 }
 
 fn facts<'a>(
@@ -244,44 +542,43 @@ impl Headers for Lines<'_> {
     }
 }
 
-/// Counts what was decided, and says what dry-run policies would have done.
+/// Counts what was decided, and says what dry-run policies would have done; gives whom to ask before anything is.
 fn judged(
     worker: &Worker,
     policies: &Authorization,
     caller: &Caller,
     outcome: Outcome,
-) -> Result<(), Denied> {
+) -> Result<Option<Ask>, Denied> {
     let counters = &worker.counters.authorization;
     let rehearsed = [outcome.dry_run.allow, outcome.dry_run.deny];
+    if let Some(dry) = outcome.dry_run.custom.filter(|dry| !dry.allowed) {
+        count(&counters.would_ask);
+        rehearsal(policies, caller, dry.rule, "asked about");
+    }
     for dry in rehearsed.into_iter().flatten() {
         count(match dry.allowed {
             true => &counters.would_allow,
             false => &counters.would_deny,
         });
         if !dry.allowed {
-            rehearsal(policies, caller, dry.rule);
+            rehearsal(policies, caller, dry.rule, "denied");
         }
     }
     let denial = match outcome.verdict {
         Verdict::Allowed(_) => {
             count(&counters.allowed);
-            return Ok(());
+            return Ok(None);
         }
         Verdict::Denied(denial) => denial,
-        // Nobody is asked yet, so nobody says yes.
-        Verdict::Ask(ask) => ask.refused(),
+        Verdict::Ask(ask) => return Ok(Some(ask)),
     };
     count(&counters.denied);
-    Err(Denied {
-        status: 403,
-        details: policies.details(&denial),
-        reason: DENIED.to_owned(),
-    })
+    Err(Denied::new(403, policies.details(&denial), DENIED))
 }
 
-/// A dry-run policy would have denied it.
-fn rehearsal(policies: &Authorization, caller: &Caller, rule: Option<RuleRef>) {
+/// A dry-run policy would have done that to it.
+fn rehearsal(policies: &Authorization, caller: &Caller, rule: Option<RuleRef>, what: &str) {
     let rule = rule.and_then(|rule| policies.named(rule));
     let rule = rule.map_or_else(|| "none".to_owned(), |rule| rule.to_string());
-    tracing::debug!(remote = %caller.remote, principal = %caller.principal, matched = %rule, "dry run: would be denied");
+    tracing::debug!(remote = %caller.remote, principal = %caller.principal, matched = %rule, "dry run: would be {what}");
 }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustls::{AlertDescription, CipherSuite};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use voile_identity::identity_of;
 use voile_model::mesh::telemetry::Side;
@@ -21,7 +22,7 @@ use voile_transport::{
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::{Arrival, admit};
-use super::authorization::{self, Denied, Leave};
+use super::authorization::{self, Leave};
 use super::inbound_http::InboundRole;
 use super::late::{self, Ahead};
 use super::logged::{self, Downstream, TcpRecord};
@@ -109,15 +110,18 @@ async fn open(
     } = identify(&worker, &slot, tcp, remote).await?;
     let admitted = permit(&worker, &slot, &caller.arrival, remote);
     let admitted = admitted.map_err(|why| ("refused_by_policy".to_owned(), why));
-    let leave = admitted.and_then(|permit| match kind {
+    let leave = match (kind, admitted) {
+        (_, Err(denied)) => Err(denied),
         // Each request asks for itself.
-        Kind::Http | Kind::Http2 => Ok(None),
-        Kind::Opaque => {
-            let denied = |denied: Denied| (denied.details, denied.reason);
-            let leave = authorization::connection(&worker, &slot, &caller, permit);
-            leave.map(Some).map_err(denied)
+        (Kind::Http | Kind::Http2, Ok(_)) => Ok(None),
+        (Kind::Opaque, Ok(permit)) => {
+            let judged = authorization::connection(&worker, &slot, &caller, permit);
+            match unless_reset(&stream, judged).await? {
+                Ok(leave) => Ok(Some(leave)),
+                Err(denied) => Err((denied.details, denied.reason)),
+            }
         }
-    });
+    };
     let leave = match leave {
         Ok(leave) => leave,
         Err((details, why)) => {
@@ -142,6 +146,16 @@ async fn open(
             http2::serve_connection(&engine, role, stream).await;
         }),
     })
+}
+
+/// Waits for a word about a connection; `None` where its client broke it off meanwhile. One that only closed its sending
+/// side may still read.
+async fn unless_reset<T>(stream: &Stream, judged: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        word = judged => Some(word),
+        _ = stream.tcp().ready(Interest::ERROR) => None,
+    }
 }
 
 pub(super) fn permit(

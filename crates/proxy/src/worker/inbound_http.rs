@@ -16,7 +16,7 @@ use voile_transport::{self as transport, Stream};
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::{Admission, Arrival};
-use super::authorization::{self, Denied, Leave};
+use super::authorization::{self, Asking, Denied, Granted, Judged, Leave};
 use super::counted;
 use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
@@ -25,8 +25,8 @@ use super::peers::Known;
 use super::slots::InboundSlot;
 use super::{Admitted, Worker};
 use crate::http::{
-    ConnectFailure, Exchange, Head, HttpRole, HttpVersion, Observe, Refusal, ResponseFlag, Route,
-    UpstreamHttp,
+    ConnectFailure, DENIED, Exchange, Head, HttpRole, HttpVersion, Observe, Pending, Refusal,
+    ResponseFlag, Route, Shown, UpstreamHttp,
 };
 
 /// One inbound connection.
@@ -69,6 +69,28 @@ pub(crate) struct InboundTicket {
     notes: Option<Rc<Notes>>,
 }
 
+impl InboundTicket {
+    /// Of a request that goes nowhere.
+    fn unadmitted(notes: Option<Rc<Notes>>) -> Self {
+        Self {
+            leave: None,
+            denied: None,
+            _admitted: None,
+            notes,
+        }
+    }
+}
+
+/// A request that waits for an external service's word: it counts as admitted already.
+pub(crate) struct Question {
+    asking: Box<Asking>,
+    admitted: Admitted,
+    notes: Option<Rc<Notes>>,
+}
+
+/// How a request ended, in the log, whose client did not wait for the external service.
+const UNDECIDED: &str = "ext_authz_undecided";
+
 impl InboundRole {
     pub(crate) fn new(worker: Rc<Worker>, slot: Rc<InboundSlot>, caller: Caller) -> Self {
         let series = inbound_series(&worker, &slot, &caller, HTTP);
@@ -84,25 +106,51 @@ impl InboundRole {
         }
     }
 
-    /// Whether the request may go on, by peer authentication and then by the policies; and the path it goes on with, if
-    /// that is not the one that came.
-    fn leave(&self, mode: MutualTls, head: &Head<'_>) -> Result<(Leave, Option<Box<str>>), Denied> {
+    /// Whether the request may go on, by peer authentication and then by the policies.
+    fn judged(&self, mode: MutualTls, head: &Head<'_>) -> Result<Judged, Denied> {
         let permit = self.admitted(mode)?;
         authorization::request(&self.worker, &self.slot, &self.caller, head, permit)
     }
 
     fn admitted(&self, mode: MutualTls) -> Result<Rc<Permit>, Denied> {
-        let refused = |reason: String| Denied {
-            status: 403,
-            details: "refused_by_policy".to_owned(),
-            reason,
-        };
+        let refused = |reason: String| Denied::new(403, "refused_by_policy", reason);
         let trust = self.worker.trust.borrow();
         let Some(trust) = trust.as_ref() else {
             return Err(refused("no trust domain yet".to_owned()));
         };
         let permit = self.admission.permit(mode, trust);
         permit.map_err(|denial| refused(denial.to_string()))
+    }
+
+    /// To the one application, with leave.
+    fn way(
+        &self,
+        head: &Head<'_>,
+        leave: Leave,
+        path: Option<Box<str>>,
+        observer: Option<Rc<dyn Observe>>,
+        (admitted, notes): (Admitted, Option<Rc<Notes>>),
+    ) -> Route<Self> {
+        let protocol = self.slot.plan.borrow().protocol;
+        let ticket = InboundTicket {
+            leave: Some(leave),
+            denied: None,
+            _admitted: Some(admitted),
+            notes,
+        };
+        let key = ApplicationKey {
+            endpoint: self.slot.endpoint_key.get(),
+            source: self.worker.kept_source(self.caller.remote),
+        };
+        let mut route = Route::new(key, ticket);
+        route.observer = observer;
+        route.path = path;
+        route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        route.upstream = upstream(protocol, head);
+        if !head.has_authority() && !self.authority.is_empty() {
+            route.default_authority = Some(Rc::clone(&self.authority));
+        }
+        route
     }
 
     /// Where this caller's requests are counted; looked up anew when the series expired meanwhile.
@@ -133,7 +181,7 @@ pub(crate) fn upstream(declared: Protocol, head: &Head<'_>) -> UpstreamHttp {
     }
 }
 
-fn refusal(denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
+fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
     let mut refusal = Refusal::new(
         denied.status,
         match denied.status {
@@ -142,6 +190,7 @@ fn refusal(denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole> {
         },
         denied.reason.clone(),
     );
+    refusal.told = denied.told.take();
     refusal.ticket = Some(InboundTicket {
         leave: None,
         denied: Some(denied.into()),
@@ -158,47 +207,58 @@ impl HttpRole for InboundRole {
     type Upstream = Stream;
     type Key = ApplicationKey;
     type Ticket = InboundTicket;
+    type Question = Question;
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
-        let (mode, protocol) = {
-            let plan = self.slot.plan.borrow();
-            (plan.mutual_tls, plan.protocol)
-        };
+        let mode = self.slot.plan.borrow().mutual_tls;
         let notes = Notes::begin(&self.worker, Side::Server, head);
-        let (leave, path) = match self.leave(mode, head) {
-            Ok(leave) => leave,
+        let judged = match self.judged(mode, head) {
+            Ok(judged) => judged,
             Err(denied) => return Err(refusal(denied, notes)),
         };
         let admitted = self.worker.admit(None);
         let admitted = admitted.map_err(|mut refusal: Refusal<Self>| {
-            refusal.ticket = notes.clone().map(|notes| InboundTicket {
-                leave: None,
-                denied: None,
-                _admitted: None,
-                notes: Some(notes),
-            });
+            refusal.ticket = Some(InboundTicket::unadmitted(notes.clone()));
             refusal
         })?;
-        let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
-        let ticket = InboundTicket {
-            leave: Some(leave),
-            denied: None,
-            _admitted: Some(admitted),
-            notes,
-        };
-        let key = ApplicationKey {
-            endpoint: self.slot.endpoint_key.get(),
-            source: self.worker.kept_source(self.caller.remote),
-        };
-        let mut route = Route::new(key, ticket);
-        route.observer = observer;
-        route.path = path;
-        route.connect_timeout = self.worker.settings.borrow().connect_timeout;
-        route.upstream = upstream(protocol, head);
-        if !head.has_authority() && !self.authority.is_empty() {
-            route.default_authority = Some(Rc::clone(&self.authority));
+        match judged {
+            Judged::Let(leave, path) => {
+                let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
+                Ok(self.way(head, leave, path, observer, (admitted, notes)))
+            }
+            Judged::Ask(asking) => {
+                let mut refusal = refusal(Denied::new(403, UNDECIDED, DENIED), notes.clone());
+                refusal.pending = Some(Box::new(Pending {
+                    body: asking.body(),
+                    question: Question {
+                        asking,
+                        admitted,
+                        notes,
+                    },
+                }));
+                Err(refusal)
+            }
         }
-        Ok(route)
+    }
+
+    async fn ask(&self, question: &mut Question, body: Option<Shown>) {
+        question.asking.ask(&self.worker, body).await;
+    }
+
+    fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
+        let Question {
+            asking,
+            admitted,
+            notes,
+        } = question;
+        let granted = asking.granted(&self.worker, &self.slot, &self.caller, head);
+        let Granted {
+            leave,
+            path,
+            changes,
+        } = granted.map_err(|denied| refusal(denied, notes.clone()))?;
+        let observer = changes.observed(notes.clone());
+        Ok(self.way(head, leave, path, observer, (admitted, notes)))
     }
 
     async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
@@ -229,14 +289,12 @@ impl HttpRole for InboundRole {
             return false;
         }
         let mode = self.slot.plan.borrow().mutual_tls;
-        let holds = self.admitted(mode).and_then(|_| {
-            authorization::judge_request(&self.worker, &self.slot, &self.caller, &head())
-        });
-        match holds {
-            Ok(_) => leave.renew(&self.worker),
-            Err(_) => authorization::count_revoked(&self.worker),
+        let holds = self.admitted(mode).is_ok()
+            && leave.holds(&self.worker, &self.slot, &self.caller, &head());
+        if !holds {
+            authorization::count_revoked(&self.worker);
         }
-        holds.is_err()
+        !holds
     }
 
     fn serves_sidecar(&self) -> bool {

@@ -3,8 +3,10 @@
 
 mod admission;
 mod authorization;
+mod authorizer;
 mod captured;
 mod ceiling;
+mod changes;
 mod counted;
 mod endpoint;
 mod inbound;
@@ -42,8 +44,9 @@ use voile_transport::{self as transport, Origin};
 
 use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, Refusal, clock};
-use crate::plan::{ListenerId, OutboundPlan, Plan, Settings, Target};
+use crate::plan::{AuthorizerPlan, ListenerId, OutboundPlan, Plan, Settings, Target};
 use crate::recording::Recording;
+use authorizer::Authorizer;
 pub(crate) use ceiling::Level;
 pub(crate) use endpoint::verify;
 pub use ledger::Limits;
@@ -179,6 +182,8 @@ pub(crate) struct Worker {
     pub(crate) random: RefCell<fastrand::Rng>,
     /// What policies come to; none where there are none.
     pub(crate) authorization: RefCell<Option<Authorization>>,
+    /// Whom CUSTOM policies ask; none where there are none, or nobody can be asked.
+    pub(crate) authorizer: RefCell<Option<Rc<Authorizer>>>,
     /// Changes whenever what was let in is to be judged again.
     pub(crate) judgement: Cell<u32>,
     /// Given, and replaced, at the same time: for those who wait.
@@ -226,6 +231,7 @@ impl Worker {
             recording: RefCell::new(Rc::new(Recording::new("".into()))),
             random: RefCell::new(fastrand::Rng::new()),
             authorization: RefCell::default(),
+            authorizer: RefCell::default(),
             judgement: Cell::new(0),
             judged: RefCell::default(),
             draining: Cell::new(false),
@@ -348,6 +354,16 @@ impl Worker {
         if changed {
             *self.authorization.borrow_mut() = policies.cloned();
         }
+        changed
+    }
+
+    /// Asks somebody else; says whether that is another service.
+    fn ask_of(&self, plan: Option<&AuthorizerPlan>) -> bool {
+        let before = self.authorizer.borrow().clone();
+        let now = plan.map(|plan| Authorizer::follow(self, before.as_ref(), plan));
+        let id = |whom: &Option<Rc<Authorizer>>| whom.as_ref().map(|whom| whom.id());
+        let changed = id(&before) != id(&now);
+        *self.authorizer.borrow_mut() = now;
         changed
     }
 
@@ -481,7 +497,12 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 // A scraper that went away needs no answer.
                 let _ = answer.send(figures(&worker, &slots));
             }
-            ToWorker::Relieve => slots.relieve(),
+            ToWorker::Relieve => {
+                slots.relieve();
+                if let Some(authorizer) = &*worker.authorizer.borrow() {
+                    authorizer.relieve();
+                }
+            }
             ToWorker::Drain { gently } => {
                 worker.draining.set(true);
                 slots.drain(gently);

@@ -1,6 +1,7 @@
 //! Notes on one request while it is served, taken only where a log or a tracer wants them: its place in its trace, what
 //! its head says instead of what came, and what only the engine sees.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use voile_model::mesh::telemetry::Side;
 use voile_telemetry::trace::{CONTEXT_FIELDS, Context, Incoming, context_lines, request_id};
 
 use super::Worker;
-use crate::http::{Head, Observe};
+use crate::http::{Head, Names, Observe};
 use crate::recording::{Recording, SideRecording, Tracer};
 
 const REQUEST_ID: &str = "x-request-id";
@@ -25,7 +26,7 @@ pub(crate) struct Notes {
     side: Side,
     /// What goes on in place of what is left out.
     lines: String,
-    leaves_out: &'static [&'static str],
+    leaves_out: &'static Names,
     pub(crate) context: Option<Context>,
     /// What goes on, where it is not what came.
     pub(crate) request_id: Option<String>,
@@ -56,9 +57,9 @@ impl Notes {
             Some(tracer) => traced(worker, tracer, head),
             None => (None, untraced(worker, wanted, head)),
         };
-        let leaves_out: &[&str] = match (&context, &id) {
+        let leaves_out: &Names = match (&context, &id) {
             (Some(_), _) => CONTEXT_FIELDS,
-            (None, Some(_)) => &[REQUEST_ID],
+            (None, Some(_)) => &[Cow::Borrowed(REQUEST_ID)],
             (None, None) => &[],
         };
         Some(Rc::new(Self {
@@ -119,7 +120,7 @@ fn remember(wanted: &[Arc<str>], fields: &mut dyn Iterator<Item = (&str, &[u8])>
 }
 
 impl Observe for Notes {
-    fn leaves_out(&self) -> &'static [&'static str] {
+    fn leaves_out(&self) -> &Names {
         self.leaves_out
     }
 

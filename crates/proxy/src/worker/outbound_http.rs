@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -129,6 +130,7 @@ impl HttpRole for OutboundRole {
     type Upstream = Stream;
     type Key = u32;
     type Ticket = OutboundTicket;
+    type Question = Infallible;
 
     fn unknown(&self, head: &Head<'_>) -> Option<Rc<str>> {
         let meanings = self.names.as_ref()?.meanings.borrow();

@@ -171,6 +171,7 @@ impl Slots {
             plan.trust_domain_aliases.clone(),
         ));
         judge |= worker.obey_policies(plan.authorization.as_ref());
+        judge |= worker.ask_of(plan.authorizer.as_ref());
         self.inbound
             .retain(|id, slot| inbound.contains(id) || leave(&slot.http));
         self.outbound
@@ -462,6 +463,17 @@ impl ServiceState {
         self.names_used.set(Some(now));
         for name in &self.names {
             worker.tell(FromWorker::Used(Arc::clone(name)));
+        }
+    }
+
+    /// A service that is no listener's: the same one if nothing changed.
+    pub(crate) fn follow(worker: &Worker, old: Option<&Rc<Self>>, plan: &ServicePlan) -> Rc<Self> {
+        match old.filter(|old| old.plan == *plan) {
+            Some(same) => Rc::clone(same),
+            None => {
+                let before = old.map(|old| old.endpoints.as_slice()).unwrap_or_default();
+                Rc::new(Self::new(worker, before, plan))
+            }
         }
     }
 

@@ -23,6 +23,7 @@ impl HttpRole for Role {
     type Upstream = TcpStream;
     type Key = ();
     type Ticket = ();
+    type Question = ();
 
     fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let mut route = Route::new((), ());

@@ -1,19 +1,20 @@
 //! W3C Trace Context (traceparent, tracestate) and B3 (single and multi): read strictly, continued with a new span id in
 //! every form in which they came. What is malformed is no context: a stranger must not choose what our spans say.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fmt::Write as _;
 
 /// Fields that are written anew where a request is traced; the first line of defence against two contexts in one request.
-pub const CONTEXT_FIELDS: &[&str] = &[
-    "traceparent",
-    "tracestate",
-    "b3",
-    "x-b3-traceid",
-    "x-b3-spanid",
-    "x-b3-parentspanid",
-    "x-b3-sampled",
-    "x-request-id",
+pub const CONTEXT_FIELDS: &[Cow<'static, str>] = &[
+    Cow::Borrowed("traceparent"),
+    Cow::Borrowed("tracestate"),
+    Cow::Borrowed("b3"),
+    Cow::Borrowed("x-b3-traceid"),
+    Cow::Borrowed("x-b3-spanid"),
+    Cow::Borrowed("x-b3-parentspanid"),
+    Cow::Borrowed("x-b3-sampled"),
+    Cow::Borrowed("x-request-id"),
 ];
 
 /// Longest tracestate passed on, in bytes: the specification asks for at least 512; longer ones are dropped whole.

@@ -11,7 +11,8 @@ use voile_model::{Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Capture, Protocol, Telemetry, WireError, address, port, service_key, socket, trust_domain,
+    Authorizer, Capture, Protocol, Telemetry, WireError, address, port, service_key, socket,
+    trust_domain,
 };
 
 /// The configuration of one sidecar.
@@ -45,6 +46,8 @@ pub struct ProxyConfiguration {
     pub path_normalization: PathNormalization,
     /// Proxies in front of it whose word in `x-forwarded-for` is believed.
     pub trusted_proxies: u32,
+    /// Whom its CUSTOM policies ask, as far as somebody can be asked.
+    pub authorizers: Vec<Authorizer>,
 }
 
 /// A policy and the version of it that belongs to a configuration.
@@ -216,8 +219,17 @@ impl ProxyConfiguration {
                 .collect::<Result<_, _>>()?,
             path_normalization: normalization(message.path_normalization)?,
             trusted_proxies: message.trusted_proxies,
+            authorizers: authorizers(&message.authorizers)?,
         })
     }
+}
+
+fn authorizers(messages: &[wire::Authorizer]) -> Result<Vec<Authorizer>, WireError> {
+    let one = |(index, message): (usize, &wire::Authorizer)| {
+        let field = format!("authorizers[{index}]");
+        Authorizer::check(message).map_err(|error| error.within(&field))
+    };
+    messages.iter().enumerate().map(one).collect()
 }
 
 impl MutualTls {

@@ -4,6 +4,7 @@
 
 mod address;
 mod authorization;
+mod authorizer;
 mod capture;
 mod configuration;
 mod encode;
@@ -17,6 +18,7 @@ pub use address::{
     Address, Endpoint, Service, ServicePort, TelemetryLabels, Tunnel, Workload, WorkloadType,
 };
 pub use authorization::{decode_authorization, encode_authorization};
+pub use authorizer::{Authorizer, AuthorizerHttp};
 pub use capture::{AddressRange, Capture, CapturedPort, ReachableHosts};
 pub use configuration::{
     Connection, InboundListener, Limits, MutualTls, OutboundListener, OutboundPolicy,

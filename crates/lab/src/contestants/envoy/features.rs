@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::{Expected, Recorded, lines};
+use super::super::{Expected, Recorded, SERVER, lines};
 use crate::definition::{AccessLog, PeerFeatures};
 
 /// Ends of a connection manager's own fields and of a TCP proxy's, as the templates write them.
@@ -72,6 +72,9 @@ pub(super) fn with(template: &str, features: &PeerFeatures, name: &str) -> Resul
     if features.collects() {
         replace(&mut text, CLUSTERS, &(CLUSTERS.to_owned() + COLLECTOR))?;
     }
+    if features.asks && text.contains(SERVER_CLUSTER) {
+        replace(&mut text, ROUTER, &(ASKING.to_owned() + ROUTER))?;
+    }
     if features.detection {
         text = detecting(&text)?;
     }
@@ -100,6 +103,18 @@ const COLLECTOR: &str = "  - name: collector
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
         explicit_http_config: {http2_protocol_options: {}}
+";
+
+/// What ends each chain of HTTP filters, and what only the server's template has.
+const ROUTER: &str = "          - name: envoy.filters.http.router\n";
+const SERVER_CLUSTER: &str = "stat_prefix: inbound_";
+
+/// Every request waits for a word of that server, as for Voile.
+const ASKING: &str = "          - name: envoy.filters.http.ext_authz
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
+              transport_api_version: V3
+              grpc_service: {envoy_grpc: {cluster_name: collector}, timeout: 600s}
 ";
 
 fn access_log(log: AccessLog, kind: &str, name: &str) -> String {
@@ -304,6 +319,11 @@ pub(super) fn recorded(
         let count = counted("tracing.opentelemetry.spans_sent");
         add(words, count, Expected::OneOf(one_of));
     }
+    if features.asks && protocol != "tcp" && role == SERVER {
+        let words = format!("questions that the {role} got a yes to, by its statistics");
+        let count = counted("ext_authz.ok");
+        add(words, count, Expected::OneOf(1));
+    }
     if features.detection && protocol != "tcp" {
         let words = format!("connections whose protocol the {role} detected, by its statistics");
         let found = ["http11_found", "http2_found", "alpn_found"].map(counted);
@@ -342,15 +362,19 @@ mod tests {
                 ("envoy+detection", "codec_type: AUTO", http),
                 ("envoy+detection", "stat_prefix: undetected", http),
                 ("envoy+no-metrics", "reject_all: true", 1),
+                ("envoy+out-of-process", "GrpcAccessLogConfig", http + tcp),
             ] {
                 let text = configured(template, contestant);
                 assert_eq!(text.matches(words).count(), times, "{contestant}: {words}");
-                let collects = ["grpc", "tracing", "demo"]
+                let collects = ["grpc", "tracing", "demo", "out-of-process"]
                     .iter()
                     .any(|w| contestant.contains(w));
                 assert_eq!(text.contains("- name: collector"), collects, "{contestant}");
             }
         }
+        let asks =
+            |template| configured(template, "envoy+out-of-process").contains("http.ext_authz");
+        assert!(asks(SERVER_TEMPLATE) && !asks(CLIENT_TEMPLATE));
         fill("${FOLDER}", &[]).expect_err("values are still asked for");
     }
 }

@@ -24,6 +24,8 @@ const SHADOWED: &str = "voile_authorization_dry_run_total";
 const ENTRIES_SENT: &str = "voile_access_log_sent_total";
 const SPANS_SENT: &str = "voile_spans_sent_total";
 pub(in crate::contestants) const CONNECTIONS: &str = "istio_tcp_connections_opened_total";
+/// The series of questions that were answered with yes.
+const ASKED: &str = "voile_authorization_asked_total{verdict=\"allowed\"}";
 /// What a sidecar is told.
 pub(super) struct Told<'a> {
     pub(super) account: &'a str,
@@ -209,6 +211,15 @@ pub(in crate::contestants) fn serve(
         tls: Box::new(|| None),
         tidy: Box::new(|| {}),
     })
+}
+
+/// What an external service has answered it with yes.
+pub(super) fn asked(name: &str, page: SocketAddr) -> Result<u64, String> {
+    let text = exposition(name, page)?;
+    let allowed = text.lines().find_map(|line| line.strip_prefix(ASKED));
+    Ok(allowed
+        .and_then(|count| count.trim().parse::<f64>().ok())
+        .unwrap_or(0.0) as u64)
 }
 
 /// What a sidecar's metrics page says.

@@ -9,8 +9,9 @@ use crate::decode::{Report, Spanned};
 use crate::log_format::{FormatError, LogFormat};
 use crate::mesh::authorization::StringMatch;
 use crate::mesh::{
-    AlsProvider, ExtAuthzProvider, ExtAuthzTransport, FileLogProvider, HttpAuthorizer,
-    OpenTelemetryProvider, OtlpTransport, Provider, ProviderHeader, ProviderService,
+    AlsProvider, BodyInCheck, ExtAuthzProvider, ExtAuthzTransport, FileLogProvider, HttpAuthorizer,
+    MAX_BODY_IN_CHECK, OpenTelemetryProvider, OtlpTransport, Provider, ProviderHeader,
+    ProviderService,
 };
 use crate::written::Text;
 use crate::written::config::provider as written;
@@ -128,8 +129,33 @@ fn ext_authz(written: &written::ExtAuthz, report: &Report) -> Option<ExtAuthzPro
                 Some(report.parsed(text, "a status", status, "write one such as \"503\"")?)
             }
         },
+        body: match &written.body {
+            None => None,
+            Some(body) => Some(body_in_check(body, report)?),
+        },
         transport,
         service: service(&written.service, report)?,
+    })
+}
+
+/// A body that is not shown is a body that is not judged, so what cannot be meant is refused.
+fn body_in_check(written: &written::BodyInCheck, report: &Report) -> Option<BodyInCheck> {
+    let wanted = report.required(written.max_bytes.as_ref(), &written.at, "maxRequestBytes")?;
+    let max_bytes = u32::try_from(wanted.value).ok();
+    let Some(max_bytes) = max_bytes.filter(|bytes| (1..=MAX_BODY_IN_CHECK).contains(bytes)) else {
+        report.error(
+            codes::BAD_VALUE,
+            &wanted.at,
+            format!("{} is no size of a body that can be held", wanted.value),
+            format!("a number of bytes from 1 to {MAX_BODY_IN_CHECK}"),
+        );
+        return None;
+    };
+    let flag = |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|flag| flag.value);
+    Some(BodyInCheck {
+        max_bytes,
+        allow_partial: flag(&written.allow_partial),
+        pack_as_bytes: flag(&written.pack_as_bytes),
     })
 }
 

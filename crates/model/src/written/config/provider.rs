@@ -22,8 +22,18 @@ pub(crate) struct ExtAuthz {
     pub(crate) timeout: Option<Text>,
     pub(crate) fail_open: Option<Spanned<bool>>,
     pub(crate) status_on_error: Option<Text>,
+    pub(crate) body: Option<BodyInCheck>,
     /// There when it is asked over HTTP.
     pub(crate) http: Option<HttpAuthorizer>,
+}
+
+/// `includeRequestBodyInCheck`.
+#[derive(Debug)]
+pub(crate) struct BodyInCheck {
+    pub(crate) at: At,
+    pub(crate) max_bytes: Option<Spanned<i64>>,
+    pub(crate) allow_partial: Option<Spanned<bool>>,
+    pub(crate) pack_as_bytes: Option<Spanned<bool>>,
 }
 
 /// What only `envoyExtAuthzHttp` has.
@@ -121,12 +131,26 @@ impl ExtAuthz {
             timeout: fields.text("timeout"),
             fail_open: fields.boolean("failOpen"),
             status_on_error: fields.text("statusOnError"),
+            body: fields
+                .inner("includeRequestBodyInCheck")
+                .map(BodyInCheck::read),
             http: http.then(|| HttpAuthorizer::read(&mut fields)),
         };
-        // A body that is not shown is a body that is not judged.
-        fields.not_yet(&["includeRequestBodyInCheck"]);
         // There are no routes to choose again.
         fields.ignore(&["clearRouteCache"]);
+        fields.finish();
+        read
+    }
+}
+
+impl BodyInCheck {
+    fn read(mut fields: Fields<'_>) -> Self {
+        let read = Self {
+            at: fields.at().clone(),
+            max_bytes: fields.integer("maxRequestBytes"),
+            allow_partial: fields.boolean("allowPartialMessage"),
+            pack_as_bytes: fields.boolean("packAsBytes"),
+        };
         fields.finish();
         read
     }

@@ -113,6 +113,7 @@ impl Stage {
             trust_domain_aliases: Vec::new(),
             settings: self.settings.clone(),
             authorization: self.authorization.borrow().clone(),
+            authorizer: None,
             telemetry: Arc::default(),
         }
     }

@@ -60,6 +60,7 @@ impl HttpRole for QuietRole {
     type Upstream = tokio::net::TcpStream;
     type Key = SocketAddr;
     type Ticket = ();
+    type Question = ();
 
     fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         Ok(Route::new(self.upstream, ()))

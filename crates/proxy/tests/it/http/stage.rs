@@ -147,6 +147,7 @@ impl HttpRole for StageRole {
     type Upstream = Upstream;
     type Key = u32;
     type Ticket = ();
+    type Question = ();
 
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         if head.path() == "/refused" {

@@ -29,6 +29,7 @@ impl HttpRole for HopRole {
     type Upstream = Stream;
     type Key = ();
     type Ticket = ();
+    type Question = ();
 
     fn route(&self, _: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         Ok(Route::new((), ()))

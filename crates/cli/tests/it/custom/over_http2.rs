@@ -1,0 +1,122 @@
+//! Streams of HTTP/2 and gRPC calls that wait for somebody's word: many at once on one connection, their bodies held and
+//! passed on whole, and taken back by a reset.
+
+use bytes::Bytes;
+use http::Request;
+
+use super::authorizer::{Authorizer, http};
+use super::{custom, free, in_force, provider, set, status};
+use crate::http2::{call, connect, message, play, serve};
+use crate::mesh::{GRPC_PORT, HTTP_PORT, Mesh, application};
+
+const KIND: &str = "envoyExtAuthzGrpc";
+
+fn asking(fields: &str) -> (Mesh, Authorizer) {
+    let mesh = Mesh::start("STRICT");
+    application::reflect(mesh.http_app());
+    let listener = free();
+    let at = listener.local_addr().expect("an address");
+    let authorizer = Authorizer::start(listener);
+    let rules =
+        format!("rules: [{{to: [{{operation: {{ports: [\"{HTTP_PORT}\", \"{GRPC_PORT}\"]}}}}]}}]");
+    set(&mesh, &(provider(KIND, at, fields) + &custom(&rules)));
+    in_force("the policy is in force", || status(&mesh, "/deny") == 403);
+    (mesh, authorizer)
+}
+
+#[test]
+fn a_grpc_caller_is_told_in_grpcs_words_and_its_messages_are_shown_and_pass() {
+    let (mesh, authorizer) = asking(
+        ", includeRequestBodyInCheck: {maxRequestBytes: 20, allowPartialMessage: true, packAsBytes: true}",
+    );
+    let (app, address) = (mesh.grpc_app(), mesh.grpc());
+    play(|| async move {
+        let (given_up, _kept) = tokio::sync::mpsc::unbounded_channel();
+        serve(app, given_up).await;
+        let mut client = connect(address).await;
+        let mut denied = call("/echo");
+        denied
+            .headers_mut()
+            .insert("x-ask", "page".parse().expect("a value"));
+        let (response, mut send) = client.send_request(denied, false).expect("sent");
+        send.send_data(message("one"), true).expect("sent");
+        let response = response.await.expect("an answer");
+        assert_eq!(response.status(), 200);
+        let field = |name: &str| response.headers()[name].to_str().expect("text").to_owned();
+        assert_eq!(field("grpc-status"), "2", "302 has no word of its own");
+        assert_eq!(field("grpc-message"), "<p>log in</p>");
+        assert_eq!(field("content-type"), "application/grpc");
+        assert_eq!(field("location"), "https://login.test/");
+
+        // Longer than is shown, in pieces: nothing is lost, and nothing comes twice.
+        let (response, mut send) = client.send_request(call("/echo"), false).expect("sent");
+        let long = message(&"long ".repeat(10_000));
+        for part in long.chunks(7_000) {
+            send.reserve_capacity(part.len());
+            send.send_data(Bytes::copy_from_slice(part), false)
+                .expect("sent");
+        }
+        send.send_data(Bytes::new(), true).expect("sent");
+        let mut body = response.await.expect("an answer").into_body();
+        let mut got = Vec::new();
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk.expect("a message");
+            body.flow_control()
+                .release_capacity(chunk.len())
+                .expect("released");
+            got.extend_from_slice(&chunk);
+        }
+        assert!(got == long, "{} of {} bytes", got.len(), long.len());
+        let trailers = body.trailers().await.expect("an end").expect("trailers");
+        assert_eq!(trailers["grpc-status"], "0");
+        let shown = http(&authorizer.about("/echo"));
+        assert_eq!(shown.raw_body, long[..20]);
+        assert_eq!(shown.headers["x-envoy-auth-partial-body"], "true");
+        assert_eq!(shown.protocol, "HTTP/2");
+    });
+}
+
+#[test]
+fn streams_of_one_connection_wait_each_for_their_own_word() {
+    let (mesh, authorizer) = asking("");
+    let address = mesh.http();
+    play(|| async move {
+        let mut client = connect(address).await;
+        let ask = |path: &str| {
+            let uri = format!("http://server.shop.svc.cluster.local:8080{path}");
+            Request::get(uri).body(()).expect("a request")
+        };
+        let (late, mut held) = client.send_request(ask("/never"), false).expect("sent");
+        let mut answers = Vec::new();
+        for number in 0..100 {
+            let path = if number % 2 == 0 {
+                format!("/ok{number}")
+            } else {
+                "/deny".to_owned()
+            };
+            client = client.ready().await.expect("room");
+            let (response, _) = client.send_request(ask(&path), true).expect("sent");
+            answers.push((number, response));
+        }
+        for (number, response) in answers {
+            let wanted = if number % 2 == 0 { 200 } else { 403 };
+            assert_eq!(
+                response.await.expect("an answer").status(),
+                wanted,
+                "{number}"
+            );
+        }
+        while !authorizer
+            .asked()
+            .iter()
+            .any(|asked| http(asked).path == "/never")
+        {
+            tokio::task::yield_now().await;
+        }
+        held.send_reset(h2::Reason::CANCEL);
+        drop(late);
+        tokio::task::spawn_blocking(move || authorizer.wait_given_up())
+            .await
+            .expect("given up");
+    });
+}

@@ -1,0 +1,195 @@
+//! What the engines and a role say to each other when somebody else must be asked before a request may go on: what of the
+//! body the question needs, what a client is told instead of an answer, and what becomes of answers' heads.
+
+use std::borrow::Cow;
+
+use voile_http2::Fields;
+
+/// A question that must be answered before the role can decide.
+pub struct Pending<Q> {
+    /// What the role asks.
+    pub question: Q,
+    /// How much of the body it needs; `None` is nothing.
+    pub body: Option<BodyWanted>,
+}
+
+/// How much of a body is held for a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyWanted {
+    /// Most bytes.
+    pub max: usize,
+    /// Whether the beginning of a longer one will do; otherwise it is answered 413.
+    pub partial: bool,
+}
+
+/// A body as far as a question shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shown {
+    /// Its bytes, without framing.
+    pub bytes: Vec<u8>,
+    /// Whether that is all of it.
+    pub whole: bool,
+}
+
+/// What a client is told in somebody else's words.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Told {
+    /// Complete field lines (`name: value\r\n` each), without any that frame or route.
+    pub lines: Vec<u8>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Told {
+    /// Every field line.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        lines(&self.lines)
+    }
+
+    /// Whether there is a field of that name, in lower case.
+    pub(crate) fn says(&self, wanted: &str) -> bool {
+        let mut fields = self.fields();
+        fields.any(|(name, _)| name.eq_ignore_ascii_case(wanted.as_bytes()))
+    }
+}
+
+/// Name and value of complete field lines.
+pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        Some((&line[..colon], line[colon + 1..].trim_ascii()))
+    })
+}
+
+/// One change of the head of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Amendment {
+    /// Lower case.
+    pub name: Box<str>,
+    /// Its value.
+    pub value: Box<[u8]>,
+    /// What of the answer's own fields of that name becomes of it.
+    pub manner: Manner,
+}
+
+/// How a field is put beside those of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// It is one more.
+    Append,
+    /// It is there only where none is.
+    IfAbsent,
+    /// It is there in their place.
+    Overwrite,
+    /// The same, where there are any.
+    IfPresent,
+}
+
+impl Amendment {
+    /// (take out those that are there, add this one).
+    fn wishes(&self, present: bool) -> (bool, bool) {
+        match self.manner {
+            Manner::Append => (false, true),
+            Manner::IfAbsent => (false, !present),
+            Manner::Overwrite => (present, true),
+            Manner::IfPresent => (present, present),
+        }
+    }
+}
+
+/// Changes a head of HTTP/1.1 that begins at `from` and is complete.
+pub(crate) fn amend_lines(out: &mut Vec<u8>, from: usize, amendments: &[Amendment]) {
+    for change in amendments {
+        let mut head = out.split_off(from);
+        let same = |line: &[u8]| {
+            let colon = line.iter().position(|byte| *byte == b':');
+            colon.is_some_and(|colon| line[..colon].eq_ignore_ascii_case(change.name.as_bytes()))
+        };
+        // The first line is the status, which has no name; the last one is empty.
+        let kept: Vec<&[u8]> = head.split_inclusive(|byte| *byte == b'\n').collect();
+        let present = kept.iter().skip(1).any(|line| same(line));
+        let (take_out, add) = change.wishes(present);
+        if take_out {
+            let first = kept.first().copied().unwrap_or_default().to_vec();
+            let rest = kept.iter().skip(1).filter(|line| !same(line));
+            head = rest.fold(first, |mut head, line| {
+                head.extend_from_slice(line);
+                head
+            });
+        }
+        if add {
+            head.truncate(head.len().saturating_sub(2));
+            head.extend_from_slice(change.name.as_bytes());
+            head.extend_from_slice(b": ");
+            head.extend_from_slice(&change.value);
+            head.extend_from_slice(b"\r\n\r\n");
+        }
+        out.extend_from_slice(&head);
+    }
+}
+
+/// The same for a head of HTTP/2.
+pub(crate) fn amend_fields(head: &mut Fields, amendments: &[Amendment]) {
+    for change in amendments {
+        let (take_out, add) = change.wishes(head.contains(&change.name));
+        if take_out {
+            head.remove(&change.name);
+        }
+        if add {
+            head.push_checked(change.name.as_bytes(), &change.value);
+        }
+    }
+}
+
+/// Fields that are left out, by name in lower case.
+pub type Names = [Cow<'static, str>];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(name: &str, value: &str, manner: Manner) -> Amendment {
+        Amendment {
+            name: name.into(),
+            value: value.as_bytes().into(),
+            manner,
+        }
+    }
+
+    #[test]
+    fn both_versions_of_a_head_are_amended_alike() {
+        let manners = [
+            (Manner::Append, "a: 1|a: 2|b: 3|a: x|n: y"),
+            (Manner::IfAbsent, "a: 1|a: 2|b: 3|n: y"),
+            (Manner::Overwrite, "b: 3|a: x|n: y"),
+            (Manner::IfPresent, "b: 3|a: x"),
+        ];
+        for (manner, expected) in manners {
+            let changes = [change("a", "x", manner), change("n", "y", manner)];
+            let mut out = b"before".to_vec();
+            out.extend_from_slice(b"HTTP/1.1 200 OK\r\nA: 1\r\na: 2\r\nb: 3\r\n\r\n");
+            amend_lines(&mut out, 6, &changes);
+            let wanted: String = expected
+                .split('|')
+                .map(|line| format!("{line}\r\n"))
+                .collect();
+            let got = String::from_utf8(out).unwrap().replace("A: 1", "a: 1");
+            assert_eq!(
+                got,
+                format!("beforeHTTP/1.1 200 OK\r\n{wanted}\r\n"),
+                "{manner:?}"
+            );
+            let mut fields = Fields::response(200);
+            for (name, value) in [("a", "1"), ("a", "2"), ("b", "3")] {
+                fields.push(name, value.as_bytes());
+            }
+            amend_fields(&mut fields, &changes);
+            let got: Vec<String> = fields
+                .iter()
+                .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value)))
+                .collect();
+            assert_eq!(got.join("|"), expected, "{manner:?}");
+        }
+    }
+}

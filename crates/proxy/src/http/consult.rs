@@ -1,0 +1,308 @@
+//! A request that waits for somebody else's word: its body is held as far as the question shows it, and a client that
+//! leaves takes its question with it.
+//!
+//! ```text
+//! head ─► role.route ─► pending ─► hold (body, 413 │ 408 │ gone) ─► role.ask ─► role.answered ─► as if decided at once
+//! ```
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use voile_http1::{Body, BodyError, Framing};
+
+use super::ask::{BodyWanted, Pending, Shown};
+use super::buffers::Buffer;
+use super::connection::{After, Connection, Work};
+use super::exchange::{Facts, GONE, Local, Tally, edit};
+use super::flight::Client;
+use super::head::Head;
+use super::io::Io;
+use super::limits::BUFFER_BYTES;
+use super::role::{BODY_TOO_LARGE, HttpRole, Refusal, ResponseFlag, Route};
+use super::upload::{Upload, UploadError};
+
+/// Framing that a body may cost beyond its own bytes while it is held, in bytes: chunks of one byte each are a way to make
+/// a proxy hold six times what they carry.
+const MAX_HELD_FRAMING: usize = 64 * 1024;
+
+/// Why nobody was asked, or nobody waits for the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interrupted {
+    /// The client went away.
+    ClientGone,
+    /// Its body is not what its head promised.
+    Body(BodyError),
+    /// Its body is longer than may be shown.
+    TooLarge,
+    /// It sends too slowly.
+    Idle,
+}
+
+impl<S: Io, R: HttpRole> Connection<'_, S, R> {
+    /// What becomes of a request that the role does not let pass at once: it is asked about, or answered.
+    pub(super) async fn refused(
+        &mut self,
+        facts: Facts,
+        framing: Framing,
+        mut upload: Result<Upload, BodyError>,
+        mut refusal: Refusal<R>,
+        tally: &mut Tally,
+    ) -> (After, Option<R::Ticket>) {
+        if let Some(pending) = refusal.pending.take() {
+            let upload = match &mut upload {
+                Ok(upload) => upload,
+                Err(error) => {
+                    let why = Interrupted::Body(*error);
+                    let after = self.interrupted(facts, why, None, tally).await;
+                    return (after, refusal.ticket);
+                }
+            };
+            match self.consult(*pending, framing, upload).await {
+                Ok(Ok(mut route)) => {
+                    let Some(Work { input, desk }) = &mut self.work else {
+                        return (After::Cut, Some(route.ticket));
+                    };
+                    let desk = &mut **desk;
+                    let head = desk.request.head(input.filled());
+                    desk.to_upstream.clear();
+                    head.write_forwarded(&edit(&route), &mut desk.to_upstream);
+                    let after = self
+                        .forward(self.started, facts, &mut route, upload, tally)
+                        .await;
+                    return (after, Some(route.ticket));
+                }
+                Ok(Err(decided)) => refusal = decided,
+                Err(why) => {
+                    let after = self.interrupted(facts, why, Some(upload), tally).await;
+                    return (after, refusal.ticket);
+                }
+            }
+        }
+        let upload = upload.ok();
+        tally.request_body = upload.as_ref().map_or(0, |upload| upload.body_bytes);
+        let local = Local {
+            told: refusal.told.as_deref(),
+            reason: &refusal.reason,
+            unprocessed: refusal.flag.is_overload(),
+            ..Local::new(refusal.status, refusal.flag, "refused_by_role")
+        };
+        let end = upload.filter(Upload::received).map(|upload| upload.end());
+        (self.answer(facts, local, end, tally).await, refusal.ticket)
+    }
+
+    /// Nobody was asked, or nobody waits for the answer.
+    async fn interrupted(
+        &mut self,
+        facts: Facts,
+        why: Interrupted,
+        upload: Option<&mut Upload>,
+        tally: &mut Tally,
+    ) -> After {
+        use ResponseFlag as Flag;
+        tally.request_body = upload.map_or(0, |upload| upload.body_bytes);
+        let local = match why {
+            Interrupted::ClientGone => {
+                tally.flag = Flag::DownstreamConnectionTermination;
+                tally.details = GONE;
+                return After::Cut;
+            }
+            Interrupted::Body(error) => {
+                Local::new(400, Flag::DownstreamProtocolError, error.reason())
+            }
+            Interrupted::TooLarge => Local::new(413, Flag::DownstreamProtocolError, BODY_TOO_LARGE),
+            Interrupted::Idle => Local::new(408, Flag::StreamIdleTimeout, "stream_idle_timeout"),
+        };
+        self.answer(facts, local, None, tally).await
+    }
+
+    /// Has the role ask, and decide.
+    async fn consult(
+        &mut self,
+        pending: Pending<R::Question>,
+        framing: Framing,
+        upload: &mut Upload,
+    ) -> Result<Result<Route<R>, Refusal<R>>, Interrupted> {
+        let Pending { mut question, body } = pending;
+        let shown = match body.filter(|_| !self.is_tunnelling()) {
+            Some(wanted) => self.hold(wanted, framing, upload).await?,
+            None => None,
+        };
+        {
+            let Some(work) = &mut self.work else {
+                return Err(Interrupted::ClientGone);
+            };
+            let mut asking = std::pin::pin!(self.role.ask(&mut question, shown));
+            let mut client = Client {
+                stream: &mut self.stream,
+                input: &mut work.input,
+                timer: &mut self.timer,
+            };
+            poll_fn(|cx| match asking.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Ok(())),
+                Poll::Pending => poll_gone(cx, upload, &mut client).map(Err),
+            })
+            .await?;
+        }
+        let Some(work) = &self.work else {
+            return Err(Interrupted::ClientGone);
+        };
+        let head = Head::Http1(work.desk.request.head(work.input.filled()));
+        Ok(self.role.answered(&head, question))
+    }
+
+    /// What follows the head is not a body.
+    fn is_tunnelling(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| {
+            let head = work.desk.request.head(work.input.filled());
+            head.wants_upgrade() || head.is_connect()
+        })
+    }
+
+    /// Holds the body as far as it is wanted; nothing where there is none.
+    async fn hold(
+        &mut self,
+        wanted: BodyWanted,
+        framing: Framing,
+        upload: &mut Upload,
+    ) -> Result<Option<Shown>, Interrupted> {
+        if matches!(framing, Framing::None | Framing::Length(0)) {
+            return Ok(None);
+        }
+        self.invite(upload).await;
+        let timeouts = self.worker.timeouts;
+        let Some(Work { input, .. }) = &mut self.work else {
+            return Err(Interrupted::ClientGone);
+        };
+        let mut holding = Holding {
+            body: Body::new(framing),
+            shown: Vec::new(),
+            seen: upload.begin(),
+            wanted,
+        };
+        let (stream, timer) = (&mut self.stream, &mut self.timer);
+        let (started, mut moved) = (self.started, Instant::now());
+        poll_fn(|cx| {
+            let before = holding.seen;
+            if let Poll::Ready(held) = holding.poll(cx, input, stream, upload) {
+                return Poll::Ready(held);
+            }
+            if holding.seen != before {
+                moved = Instant::now();
+            }
+            let mut deadline = moved + timeouts.stream_idle;
+            if timeouts.min_body_rate > 0 {
+                let earned = upload.body_bytes / u64::from(timeouts.min_body_rate);
+                let whole = started + timeouts.body_grace + Duration::from_secs(earned);
+                deadline = deadline.min(whole);
+            }
+            match timer.passed(cx, deadline) {
+                true => Poll::Ready(Err(Interrupted::Idle)),
+                false => Poll::Pending,
+            }
+        })
+        .await?;
+        let whole = upload.received() && holding.shown.len() <= wanted.max;
+        if !(whole || wanted.partial) {
+            return Err(Interrupted::TooLarge);
+        }
+        holding.shown.truncate(wanted.max);
+        Ok(Some(Shown {
+            bytes: holding.shown,
+            whole,
+        }))
+    }
+
+    /// A client that waits to be told that its body is welcome is told so.
+    async fn invite(&mut self, upload: &Upload) {
+        const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+        let waits = self.work.as_ref().is_some_and(|work| {
+            let head = work.desk.request.head(work.input.filled());
+            head.expects_continue() && upload.body_bytes == 0
+        });
+        if !waits {
+            return;
+        }
+        let limit = Instant::now() + self.worker.timeouts.linger;
+        let (stream, timer, mut sent) = (&mut self.stream, &mut self.timer, 0);
+        poll_fn(|cx| {
+            while sent < CONTINUE.len() {
+                match Pin::new(&mut *stream).poll_write(cx, &CONTINUE[sent..]) {
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                    Poll::Ready(Ok(written)) => sent += written,
+                    Poll::Pending if timer.passed(cx, limit) => return Poll::Ready(()),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            Pin::new(&mut *stream).poll_flush(cx).map(|_| ())
+        })
+        .await;
+    }
+}
+
+/// Whether the client gave up while somebody was asked. Its body is read ahead by a buffer, so that its end is noticed behind a
+/// small one; a longer one waits in the kernel.
+fn poll_gone<S: Io>(
+    cx: &mut Context<'_>,
+    upload: &mut Upload,
+    client: &mut Client<'_, S>,
+) -> Poll<Interrupted> {
+    let held = upload.poll_hold(cx, client.input, client.stream, BUFFER_BYTES);
+    match held {
+        Poll::Ready(Err(error)) => Poll::Ready(interrupted(error)),
+        _ if upload.received() && client.is_gone(cx) => Poll::Ready(Interrupted::ClientGone),
+        _ => Poll::Pending,
+    }
+}
+
+fn interrupted(error: UploadError) -> Interrupted {
+    match error {
+        UploadError::Body(error) => Interrupted::Body(error),
+        UploadError::Client | UploadError::Upstream => Interrupted::ClientGone,
+    }
+}
+
+/// A body that is being held.
+struct Holding {
+    /// Takes its framing off.
+    body: Body,
+    shown: Vec<u8>,
+    /// Bytes of the buffer before this were looked at.
+    seen: usize,
+    wanted: BodyWanted,
+}
+
+impl Holding {
+    fn poll<S: Io>(
+        &mut self,
+        cx: &mut Context<'_>,
+        input: &mut Buffer,
+        stream: &mut S,
+        upload: &mut Upload,
+    ) -> Poll<Result<(), Interrupted>> {
+        let most = self.wanted.max + MAX_HELD_FRAMING;
+        loop {
+            self.look(upload.held(input)).map_err(Interrupted::Body)?;
+            let held = self.seen - upload.begin();
+            if upload.received() || self.shown.len() > self.wanted.max || held >= most {
+                return Poll::Ready(Ok(()));
+            }
+            // One read at a time, so that no more is held than is wanted.
+            let read = upload.poll_hold(cx, input, stream, held + 1);
+            ready!(read).map_err(interrupted)?;
+        }
+    }
+
+    /// Takes the framing off what came.
+    fn look(&mut self, held: (usize, &[u8])) -> Result<(), BodyError> {
+        let (begin, bytes) = held;
+        let fresh = &bytes[self.seen - begin..];
+        self.seen += fresh.len();
+        let from = self.shown.len();
+        self.shown.extend_from_slice(fresh);
+        let (_, data) = self.body.unwrap_in_place(&mut self.shown[from..])?;
+        self.shown.truncate(from + data);
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! A stream that waits for somebody else's word: its body is held as far as the question shows it, and a client that gives
+//! the stream up takes its question with it.
+
+use std::future::{Future, poll_fn};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use voile_http2::{Fields, RecvStream};
+
+use super::flight::client_gone;
+use super::pump::Cause;
+use super::stream::{Call, Tally};
+use crate::http::ask::{BodyWanted, Pending, Shown};
+use crate::http::timer::Timer;
+use crate::http::{BODY_TOO_LARGE, Head, HttpRole, HttpTimeouts, Refusal, ResponseFlag, Route};
+
+/// Why nobody was asked, or nobody waits for the answer.
+enum Interrupted {
+    Client(Cause),
+    TooLarge,
+    Idle,
+}
+
+/// A body as far as it was taken.
+#[derive(Default)]
+struct Held {
+    chunks: Vec<Bytes>,
+    bytes: usize,
+    /// There is no more.
+    whole: bool,
+}
+
+/// Has the role ask about a request that it does not let pass at once, and decide. What comes in between is answered here.
+pub(super) async fn consult<R: HttpRole>(
+    timeouts: HttpTimeouts,
+    role: &R,
+    mut refusal: Refusal<R>,
+    parts: &Fields,
+    body: &mut RecvStream,
+    call: &mut Call,
+    tally: &mut Tally,
+) -> Result<Route<R>, Refusal<R>> {
+    let Some(pending) = refusal.pending.take() else {
+        return Err(refusal);
+    };
+    let Pending {
+        mut question,
+        body: wanted,
+    } = *pending;
+    let mut held = Held::default();
+    let asked = ask(
+        timeouts,
+        role,
+        &mut question,
+        wanted,
+        (&mut held, body),
+        call,
+    )
+    .await;
+    tally.request_body = held.bytes as u64;
+    match asked {
+        Ok(()) => {
+            let mut route = role.answered(&Head::Http2(parts), question)?;
+            route.held = (!held.chunks.is_empty()).then(|| Box::new(held.chunks));
+            Ok(route)
+        }
+        Err(why) => {
+            use ResponseFlag as Flag;
+            match why {
+                Interrupted::Client(cause) => client_gone(cause, tally),
+                Interrupted::TooLarge => {
+                    let flag = Flag::DownstreamProtocolError;
+                    call.answer(413, flag, BODY_TOO_LARGE, BODY_TOO_LARGE, tally);
+                }
+                Interrupted::Idle => {
+                    let details = "stream_idle_timeout";
+                    call.answer(408, Flag::StreamIdleTimeout, details, details, tally);
+                }
+            }
+            Err(refusal)
+        }
+    }
+}
+
+async fn ask<R: HttpRole>(
+    timeouts: HttpTimeouts,
+    role: &R,
+    question: &mut R::Question,
+    wanted: Option<BodyWanted>,
+    (held, body): (&mut Held, &mut RecvStream),
+    call: &mut Call,
+) -> Result<(), Interrupted> {
+    let shown = match wanted.filter(|_| !call.is_tunnel && !body.is_end_stream()) {
+        None => None,
+        Some(wanted) => Some(hold(timeouts, wanted, held, body, call).await?),
+    };
+    let mut asking = std::pin::pin!(role.ask(question, shown));
+    poll_fn(|cx| match asking.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(Ok(())),
+        Poll::Pending => call
+            .poll_gone(cx)
+            .map(|cause| Err(Interrupted::Client(cause))),
+    })
+    .await
+}
+
+/// Takes the body as far as it is wanted. Who sends it gets its window back, since what is held is bounded by the wish.
+async fn hold(
+    timeouts: HttpTimeouts,
+    wanted: BodyWanted,
+    held: &mut Held,
+    body: &mut RecvStream,
+    call: &mut Call,
+) -> Result<Shown, Interrupted> {
+    let (mut timer, mut moved, mut before) = (Timer::default(), Instant::now(), 0);
+    poll_fn(|cx| {
+        if let Poll::Ready(taken) = held.poll(cx, body, wanted.max) {
+            return Poll::Ready(taken.map_err(Interrupted::Client));
+        }
+        if let Poll::Ready(cause) = call.poll_gone(cx) {
+            return Poll::Ready(Err(Interrupted::Client(cause)));
+        }
+        if held.bytes != before {
+            (moved, before) = (Instant::now(), held.bytes);
+        }
+        let mut deadline = moved + timeouts.stream_idle;
+        if timeouts.min_body_rate > 0 {
+            let earned = held.bytes as u64 / u64::from(timeouts.min_body_rate);
+            let whole = call.started + timeouts.body_grace + Duration::from_secs(earned);
+            deadline = deadline.min(whole);
+        }
+        match timer.passed(cx, deadline) {
+            true => Poll::Ready(Err(Interrupted::Idle)),
+            false => Poll::Pending,
+        }
+    })
+    .await?;
+    let whole = held.whole && held.bytes <= wanted.max;
+    if !(whole || wanted.partial) {
+        return Err(Interrupted::TooLarge);
+    }
+    let mut bytes = held.chunks.concat();
+    bytes.truncate(wanted.max);
+    Ok(Shown { bytes, whole })
+}
+
+impl Held {
+    /// Ready when there is more than so many bytes, or all.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut RecvStream,
+        max: usize,
+    ) -> Poll<Result<(), Cause>> {
+        while self.bytes <= max {
+            match ready!(body.poll_data(cx)) {
+                Some(chunk) => {
+                    let chunk = chunk?;
+                    body.release_capacity(chunk.len());
+                    self.bytes += chunk.len();
+                    if !chunk.is_empty() {
+                        self.chunks.push(chunk);
+                    }
+                }
+                None => {
+                    self.whole = true;
+                    break;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,438 @@
+//! What was answered, and how much of it is believed: a yes may change fields of the request and of its answer, a no may
+//! choose its words, and neither may touch what frames, routes or identifies. A yes that tries is no answer at all.
+
+use voile_model::mesh::authorization::StringMatch;
+use voile_proto::external_authorization as wire;
+use voile_xds::wire::AuthorizerHttp;
+use wire::check_response::HttpResponse;
+
+use super::super::changes::Changes;
+use crate::http::{Amendment, Head, Manner, Told};
+use crate::http2::travels;
+
+/// Most bytes of fields that one yes may add to a request, and to its answer: what is left of the head that servers
+/// usually take.
+const MAX_CHANGED_BYTES: usize = 32 * 1024;
+
+/// Statuses that a no may have.
+const STATUSES: std::ops::RangeInclusive<i32> = 200..=599;
+
+/// Fields of HTTP's own that nobody but the engines writes, besides those that belong to a connection.
+const RESERVED: [&str; 8] = [
+    "host",
+    "content-length",
+    "expect",
+    "trailer",
+    "te",
+    "http2-settings",
+    "sec-websocket-key",
+    "sec-websocket-accept",
+];
+
+/// How our own fields between sidecars begin.
+const OURS: &str = "x-voile-";
+
+/// What was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Yes.
+    Allowed(Box<Allowed>),
+    /// No, in these words.
+    Denied { status: u16, told: Box<Told> },
+    /// Nobody could be asked, or nobody answered.
+    Failed(Box<str>),
+    /// Somebody answered what cannot be done. It never lets anything pass.
+    Unusable(Box<str>),
+}
+
+/// What a yes changes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Allowed {
+    /// Fields of the request, in place of its own.
+    set: Vec<(Box<str>, Box<[u8]>)>,
+    /// Fields beside its own, where it has any of that name.
+    append: Vec<(Box<str>, Box<[u8]>)>,
+    /// Fields that do not go on.
+    remove: Vec<Box<str>>,
+    amends: Vec<Amendment>,
+    /// Query parameters, in place of its own.
+    parameters: Vec<(Box<str>, Box<str>)>,
+    without_parameters: Vec<Box<str>>,
+}
+
+impl Answer {
+    pub(super) fn failed(why: impl Into<Box<str>>) -> Self {
+        Self::Failed(why.into())
+    }
+}
+
+/// Whether a field says who somebody is: such fields are dropped wherever they come from.
+pub(super) fn claims_identity(name: &str) -> bool {
+    crate::http2::IDENTITY_FIELDS.contains(&name)
+}
+
+/// A name that may be written, in lower case.
+fn lawful_name(name: &str) -> Option<Box<str>> {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(token) {
+        return None;
+    }
+    let name = name.to_ascii_lowercase();
+    let free = travels(&name, b"") && !RESERVED.contains(&&*name) && !name.starts_with(OURS);
+    free.then(|| name.into())
+}
+
+/// A value that is one: no control characters, so no second line.
+fn lawful_value(value: &[u8]) -> Option<Box<[u8]>> {
+    let visible = |byte: &u8| matches!(byte, b'\t' | 0x20..=0x7e | 0x80..);
+    value.iter().all(visible).then(|| value.trim_ascii().into())
+}
+
+fn field(option: &wire::HeaderValueOption) -> Option<(Box<str>, Box<[u8]>)> {
+    let header = option.header.as_ref()?;
+    let value = match header.raw_value.is_empty() {
+        true => header.value.as_bytes(),
+        false => &header.raw_value,
+    };
+    Some((lawful_name(&header.key)?, lawful_value(value)?))
+}
+
+fn name_of(option: &wire::HeaderValueOption) -> String {
+    let name = option.header.as_ref().map_or("", |header| &*header.key);
+    name.chars()
+        .take(64)
+        .flat_map(char::escape_default)
+        .collect()
+}
+
+/// A CheckResponse.
+pub(super) fn of_grpc(said: wire::CheckResponse) -> Answer {
+    let code = said.status.as_ref().map_or(0, |status| status.code);
+    match (code, said.http_response) {
+        (0, Some(HttpResponse::OkResponse(ok))) => match allowed(&ok) {
+            Ok(allowed) => Answer::Allowed(Box::new(allowed)),
+            Err(why) => Answer::Unusable(why),
+        },
+        (0, _) => Answer::Allowed(Box::default()),
+        (_, Some(HttpResponse::ErrorResponse(_))) => Answer::failed("the service could not decide"),
+        (_, Some(HttpResponse::DeniedResponse(no))) => denied(&no),
+        (_, _) => Answer::Denied {
+            status: 403,
+            told: Box::default(),
+        },
+    }
+}
+
+fn denied(no: &wire::DeniedHttpResponse) -> Answer {
+    let code = no.status.as_ref().map_or(0, |status| status.code);
+    let status = match STATUSES.contains(&code) {
+        true => u16::try_from(code).unwrap_or(403),
+        false => 403,
+    };
+    let mut told = Told {
+        body: no.body.clone().into_bytes(),
+        ..Told::default()
+    };
+    // A no stays one, whatever else it says.
+    for (name, value) in no.headers.iter().filter_map(field) {
+        write(&mut told, &name, &value);
+    }
+    Answer::Denied {
+        status,
+        told: Box::new(told),
+    }
+}
+
+fn write(told: &mut Told, name: &str, value: &[u8]) {
+    if told.lines.len() + name.len() + value.len() <= MAX_CHANGED_BYTES {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            told.lines.extend_from_slice(part);
+        }
+    }
+}
+
+fn allowed(ok: &wire::OkHttpResponse) -> Result<Allowed, Box<str>> {
+    let mut allowed = Allowed::default();
+    let mut bytes = 0;
+    let refused = |option| format!("a yes that would write `{}`", name_of(option));
+    for option in &ok.headers {
+        let (name, value) = field(option).ok_or_else(|| refused(option))?;
+        bytes += name.len() + value.len();
+        match option.append {
+            Some(true) => allowed.append.push((name, value)),
+            Some(false) | None => allowed.set.push((name, value)),
+        }
+    }
+    for option in &ok.response_headers_to_add {
+        let (name, value) = field(option).ok_or_else(|| refused(option))?;
+        bytes += name.len() + value.len();
+        use wire::AppendAction as Action;
+        let manner = match (option.append, option.append_action()) {
+            (Some(true), _) | (None, Action::AppendIfExistsOrAdd) => Manner::Append,
+            (Some(false), _) | (None, Action::OverwriteIfExistsOrAdd) => Manner::Overwrite,
+            (None, Action::AddIfAbsent) => Manner::IfAbsent,
+            (None, Action::OverwriteIfExists) => Manner::IfPresent,
+        };
+        allowed.amends.push(Amendment {
+            name,
+            value,
+            manner,
+        });
+    }
+    // What may not be removed stays, as with Envoy.
+    let removed = ok.headers_to_remove.iter();
+    allowed.remove = removed.filter_map(|name| lawful_name(name)).collect();
+    for parameter in &ok.query_parameters_to_set {
+        let lawful = parameter_text(&parameter.key).zip(parameter_text(&parameter.value));
+        let lawful = lawful.filter(|(key, _)| !key.is_empty());
+        let pair = lawful.ok_or("a yes that would write what is no query parameter")?;
+        bytes += pair.0.len() + pair.1.len();
+        allowed.parameters.push(pair);
+    }
+    let removed = ok.query_parameters_to_remove.iter();
+    allowed.without_parameters = removed.map(|key| key.as_str().into()).collect();
+    match bytes > MAX_CHANGED_BYTES {
+        true => Err("a yes that would write too much".into()),
+        false => Ok(allowed),
+    }
+}
+
+/// A key or value as it stands in a query.
+fn parameter_text(text: &str) -> Option<Box<str>> {
+    let fine = |byte: u8| matches!(byte, 0x21..=0x7e) && byte != b'#' && byte != b'&';
+    text.bytes().all(fine).then(|| text.into())
+}
+
+fn any(names: &[StringMatch], name: &str) -> bool {
+    names.iter().any(|wanted| match wanted {
+        StringMatch::Exact(text) => **text == *name,
+        StringMatch::Prefix(text) => name.starts_with(&**text),
+        StringMatch::Suffix(text) => name.ends_with(&**text),
+        StringMatch::Present => true,
+    })
+}
+
+/// Whether a field of the request is told, by the lists of a provider.
+pub(super) fn is_told(http: &AuthorizerHttp, name: &str) -> bool {
+    name == "authorization" || any(&http.request_headers, name)
+}
+
+/// Names that a yes over HTTP takes out of the request.
+const TO_REMOVE: &str = "x-envoy-auth-headers-to-remove";
+
+/// An answer over HTTP: 200 is yes, 5xx no answer, all else no.
+pub(super) fn of_http<'f>(
+    http: &AuthorizerHttp,
+    status: u16,
+    fields: impl Iterator<Item = (&'f str, &'f [u8])>,
+    body: Vec<u8>,
+) -> Answer {
+    // What belongs to the connection is not for anybody else; the lists choose among the rest.
+    let lawful =
+        fields.filter_map(|(name, value)| Some((lawful_name(name)?, lawful_value(value)?)));
+    match status {
+        200 => {
+            let mut allowed = Allowed::default();
+            let mut bytes = 0;
+            for (name, value) in lawful {
+                if &*name == TO_REMOVE {
+                    let names = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+                    let names =
+                        names.filter_map(|name| lawful_name(std::str::from_utf8(name).ok()?));
+                    allowed.remove.extend(names);
+                    continue;
+                }
+                bytes += name.len() + value.len();
+                if any(&http.downstream_on_allow, &name) {
+                    allowed.amends.push(Amendment {
+                        name: name.clone(),
+                        value: value.clone(),
+                        manner: Manner::Append,
+                    });
+                }
+                if any(&http.upstream_on_allow, &name) {
+                    allowed.set.push((name, value));
+                }
+            }
+            match bytes > MAX_CHANGED_BYTES {
+                true => Answer::Unusable("a yes that would write too much".into()),
+                false => Answer::Allowed(Box::new(allowed)),
+            }
+        }
+        500.. => Answer::Failed(format!("answered {status}").into()),
+        _ => {
+            let mut told = Told {
+                body,
+                ..Told::default()
+            };
+            let always = ["www-authenticate", "location"];
+            for (name, value) in lawful {
+                let wanted = http.downstream_on_deny.is_empty()
+                    || always.contains(&&*name)
+                    || any(&http.downstream_on_deny, &name);
+                if wanted && &*name != TO_REMOVE {
+                    write(&mut told, &name, &value);
+                }
+            }
+            Answer::Denied {
+                status: match status {
+                    201.. => status,
+                    _ => 403,
+                },
+                told: Box::new(told),
+            }
+        }
+    }
+}
+
+impl Allowed {
+    /// What it comes to for this request, whose path is `path` where it is not the one that came.
+    pub(crate) fn applied(
+        self,
+        head: &Head<'_>,
+        path: Option<Box<str>>,
+    ) -> (Changes, Option<Box<str>>) {
+        let mut changes = Changes::default();
+        for name in self.remove {
+            changes.leave_out(String::from(name));
+        }
+        for (name, value) in self.append {
+            // As Envoy: beside what is there, never by itself.
+            if head.header(&name).is_some() {
+                changes.add(&name, &value);
+            }
+        }
+        for (name, value) in self.set {
+            changes.add(&name, &value);
+            changes.leave_out(String::from(name));
+        }
+        self.amends
+            .into_iter()
+            .for_each(|change| changes.amend(change));
+        if self.parameters.is_empty() && self.without_parameters.is_empty() {
+            return (changes, path);
+        }
+        let before = path.as_deref().unwrap_or_else(|| head.path_and_query());
+        let after = edited(before, &self.parameters, &self.without_parameters);
+        (changes, Some(after))
+    }
+}
+
+/// A path with other parameters.
+fn edited(path: &str, set: &[(Box<str>, Box<str>)], remove: &[Box<str>]) -> Box<str> {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let key = |pair: &str| pair.split('=').next().unwrap_or_default().to_owned();
+    let replaced = |name: &str| {
+        let of = |(key, _): &(Box<str>, Box<str>)| **key == *name;
+        remove.iter().any(|key| **key == *name) || set.iter().any(of)
+    };
+    let kept = query
+        .split('&')
+        .filter(|pair| !pair.is_empty() && !replaced(&key(pair)));
+    let mut pairs: Vec<String> = kept.map(str::to_owned).collect();
+    pairs.extend(set.iter().map(|(key, value)| format!("{key}={value}")));
+    match pairs.is_empty() {
+        true => path.into(),
+        false => format!("{path}?{}", pairs.join("&")).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_framing_routing_and_identity_are_nobodys_to_write() {
+        for name in [
+            "",
+            ":path",
+            "host",
+            "Host",
+            "connection",
+            "Transfer-Encoding",
+            "content-length",
+            "te",
+            "upgrade",
+            "keep-alive",
+            "trailer",
+            "expect",
+            "x-forwarded-client-cert",
+            "x-envoy-peer-metadata",
+            "x-voile-unprocessed",
+            "a b",
+            "a:b",
+            "a\r\nb",
+            "ü",
+        ] {
+            assert_eq!(lawful_name(name), None, "{name}");
+        }
+        assert_eq!(lawful_name("X-User").as_deref(), Some("x-user"));
+        for value in ["a\r\nb: c", "a\nb", "a\0", "\u{7f}"] {
+            assert_eq!(lawful_value(value.as_bytes()), None, "{value:?}");
+        }
+        assert_eq!(
+            lawful_value("  grüß\tdich ".as_bytes()).as_deref(),
+            Some("grüß\tdich".as_bytes())
+        );
+    }
+
+    #[test]
+    fn queries_are_edited_by_key() {
+        let pair = |key: &str, value: &str| (Box::from(key), Box::from(value));
+        let table: [(&str, &[(Box<str>, Box<str>)], &[Box<str>], &str); 5] = [
+            ("/a", &[pair("x", "1")], &[], "/a?x=1"),
+            ("/a?x=0&y=2&x=3", &[pair("x", "1")], &[], "/a?y=2&x=1"),
+            ("/a?x=0&y", &[], &["y".into(), "x".into()], "/a"),
+            ("/a?x=0&&z=?", &[], &["x".into()], "/a?z=?"),
+            ("/a?xy=1", &[], &["x".into()], "/a?xy=1"),
+        ];
+        for (path, set, remove, expected) in table {
+            assert_eq!(&*edited(path, set, remove), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_status_decides_over_http_and_lists_choose_what_travels() {
+        let names = |names: &[&str]| names.iter().map(|name| StringMatch::parse(name)).collect();
+        let http = AuthorizerHttp {
+            upstream_on_allow: names(&["x-user-*"]),
+            downstream_on_deny: names(&["*-why"]),
+            ..AuthorizerHttp::default()
+        };
+        let fields = [
+            ("X-User-Id", &b"1"[..]),
+            ("x-why", b"2"),
+            ("x-user", b"3"),
+            ("Connection", b"close"),
+            ("location", b"/in"),
+        ];
+        let answer = |status| of_http(&http, status, fields.into_iter(), b"no".to_vec());
+        let Answer::Allowed(allowed) = answer(200) else {
+            panic!("{:?}", answer(200));
+        };
+        assert_eq!(allowed.set, [("x-user-id".into(), (*b"1").into())]);
+        assert!(allowed.amends.is_empty() && allowed.remove.is_empty());
+        for (status, told) in [(302, 302), (401, 401), (204, 204), (403, 403), (101, 403)] {
+            let Answer::Denied {
+                status: said,
+                told: words,
+            } = answer(status)
+            else {
+                panic!("{status}");
+            };
+            assert_eq!(said, told);
+            assert_eq!(words.lines, b"x-why: 2\r\nlocation: /in\r\n");
+        }
+        assert!(matches!(answer(500), Answer::Failed(_)));
+        let all = of_http(
+            &AuthorizerHttp::default(),
+            403,
+            fields.into_iter(),
+            Vec::new(),
+        );
+        let Answer::Denied { told, .. } = all else {
+            panic!("{all:?}");
+        };
+        assert_eq!(told.fields().count(), 4, "all but the connection's own");
+    }
+}

@@ -1,0 +1,151 @@
+//! One question over gRPC: a unary call on a shared HTTP/2 connection, its answer bounded before it is read.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message as _;
+use voile_http2::{Failure, Fields, RecvStream, ResponseFuture};
+use voile_proto::external_authorization::{CheckRequest, CheckResponse};
+
+use super::{Answer, Authorizer, Dialer, MAX_ANSWER_BYTES, Unanswered, answer};
+use crate::http::Route;
+use crate::http2::grpc::status;
+use crate::http2::upstream::Upstreams;
+
+/// Envoy's method.
+const PATH: &[u8] = b"/envoy.service.auth.v3.Authorization/Check";
+
+/// One byte of flags, four of length.
+const PREFIX: usize = 5;
+
+/// Asks once.
+pub(super) async fn ask<'w>(
+    pool: &Rc<Upstreams<u32>>,
+    dialer: &Dialer<'w>,
+    route: &Route<Dialer<'w>>,
+    authorizer: &Authorizer,
+    question: &CheckRequest,
+) -> Result<Answer, Unanswered> {
+    let lease = pool.acquire(dialer, route, false).await;
+    let lease = lease.map_err(|failure| Unanswered::again(&*failure.reason))?;
+    let mut head = Fields::new();
+    head.push(":method", b"POST");
+    head.push(":scheme", b"http");
+    head.push(":path", PATH);
+    head.push(":authority", authorizer.service.authority.as_bytes());
+    head.push("content-type", b"application/grpc");
+    head.push("te", b"trailers");
+    let Some((response, mut send)) = lease.link.send_request(head, false) else {
+        lease.spoiled();
+        return Err(Unanswered::again("the connection is closing"));
+    };
+    // What does not fit the window waits in the stream.
+    let sent = send.send_data(message(question), true);
+    let answered = match sent {
+        Ok(()) => receive(response).await,
+        Err(failure) => Err(failed(failure, "before it was asked")),
+    };
+    if let Err(Unanswered { again: true, .. }) = &answered {
+        lease.spoiled();
+    }
+    let message = answered?;
+    let said = CheckResponse::decode(message)
+        .map_err(|error| Unanswered::new(format!("not a CheckResponse: {error}")))?;
+    Ok(answer::of_grpc(said))
+}
+
+fn message(question: &CheckRequest) -> Bytes {
+    let length = question.encoded_len();
+    let mut out = BytesMut::with_capacity(PREFIX + length);
+    out.put_u8(0);
+    // No question is as long as 4 GiB: heads and bodies are bounded.
+    out.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    let encoded = question.encode(&mut out);
+    debug_assert!(encoded.is_ok(), "invariant: BytesMut grows");
+    out.freeze()
+}
+
+/// Nobody has decided on a question whose connection broke; what an endpoint resets it has seen.
+fn failed(failure: Failure, when: &str) -> Unanswered {
+    match failure {
+        Failure::Connection | Failure::Unprocessed => {
+            Unanswered::again(format!("the connection ended {when}"))
+        }
+        Failure::Reset(reason) | Failure::Violation(reason) => {
+            Unanswered::new(format!("the stream ended {when}: {reason}"))
+        }
+    }
+}
+
+/// The one message of the answer.
+async fn receive(mut response: ResponseFuture) -> Result<Bytes, Unanswered> {
+    let head = poll_fn(|cx| {
+        while let std::task::Poll::Ready(Some(_)) = response.poll_informational(cx) {}
+        response.poll_head(cx)
+    });
+    let head = head
+        .await
+        .map_err(|failure| failed(failure, "before an answer"))?;
+    if head.status() != 200 {
+        let reason = format!("answered {}", head.status());
+        return Err(Unanswered::new(reason));
+    }
+    let mut body = response.into_body();
+    if let Some(code) = status(&head).filter(|code| *code != 0) {
+        return Err(Unanswered::new(refusal(code, &head)));
+    }
+    let bytes = collect(&mut body).await?;
+    let trailers = poll_fn(|cx| body.poll_trailers(cx)).await;
+    let trailers = trailers.map_err(|failure| failed(failure, "within an answer"))?;
+    match trailers.as_ref().and_then(status).or_else(|| status(&head)) {
+        Some(0) => {}
+        Some(code) => {
+            return Err(Unanswered::new(refusal(
+                code,
+                trailers.as_ref().unwrap_or(&head),
+            )));
+        }
+        None => return Err(Unanswered::new("an answer without a status")),
+    }
+    let framed = bytes.split_first_chunk::<PREFIX>();
+    let Some(([flags, length @ ..], message)) = framed else {
+        return Err(Unanswered::new("an answer without a message"));
+    };
+    if *flags != 0 || u32::from_be_bytes(*length) as usize != message.len() {
+        return Err(Unanswered::new("an answer that is not one plain message"));
+    }
+    Ok(bytes.slice(PREFIX..))
+}
+
+fn refusal(code: u16, fields: &Fields) -> String {
+    let message = fields.get("grpc-message").unwrap_or_default();
+    let message: String = String::from_utf8_lossy(message).chars().take(200).collect();
+    format!("gRPC status {code} {message}")
+}
+
+async fn collect(body: &mut RecvStream) -> Result<Bytes, Unanswered> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(chunk) = poll_fn(|cx| body.poll_data(cx)).await {
+        let chunk = chunk.map_err(|failure| failed(failure, "within an answer"))?;
+        body.release_capacity(chunk.len());
+        if first.len() + rest.len() + chunk.len() > MAX_ANSWER_BYTES {
+            return Err(Unanswered::new("an answer that is too large"));
+        }
+        match first.is_empty() && rest.is_empty() {
+            true => first = chunk,
+            false => {
+                if rest.is_empty() {
+                    rest.extend_from_slice(&std::mem::take(&mut first));
+                }
+                rest.extend_from_slice(&chunk);
+            }
+        }
+    }
+    Ok(if rest.is_empty() {
+        first
+    } else {
+        rest.freeze()
+    })
+}

@@ -1,0 +1,118 @@
+//! What somebody who judged a request wants changed on its way: fields of the request left out and added, and the answer's
+//! head amended. The engine knows it as one more observer, in front of the notes.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use super::notes::Notes;
+use crate::http::{Amendment, Names, Observe};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Changes {
+    leaves_out: Vec<Cow<'static, str>>,
+    /// Complete field lines.
+    lines: Vec<u8>,
+    amends: Vec<Amendment>,
+}
+
+impl Changes {
+    /// Whether nothing is changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The request goes on without fields of this name, in lower case.
+    pub(crate) fn leave_out(&mut self, name: impl Into<Cow<'static, str>>) {
+        let name = name.into();
+        if !self.leaves_out.contains(&name) {
+            self.leaves_out.push(name);
+        }
+    }
+
+    /// It goes on with one more. The name is a token and the value has no control characters: whoever calls made sure.
+    pub(crate) fn add(&mut self, name: &str, value: &[u8]) {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            self.lines.extend_from_slice(part);
+        }
+    }
+
+    /// The head of its answer is changed.
+    pub(crate) fn amend(&mut self, change: Amendment) {
+        self.amends.push(change);
+    }
+
+    /// The observer of a request that is changed so.
+    pub(crate) fn observed(self, notes: Option<Rc<Notes>>) -> Option<Rc<dyn Observe>> {
+        if self.is_empty() {
+            return notes.map(|notes| notes as Rc<dyn Observe>);
+        }
+        let mut all = self;
+        if let Some(notes) = &notes {
+            // What is written anew for traces is not anybody else's to write.
+            let theirs = notes.leaves_out();
+            let kept = |name: &[u8]| {
+                let same = |known: &Cow<'static, str>| known.as_bytes().eq_ignore_ascii_case(name);
+                !theirs.iter().any(same)
+            };
+            let mut lines = notes.adds().to_vec();
+            for (name, value) in crate::http::ask::lines(&all.lines) {
+                if kept(name) {
+                    for part in [name, b": ", value, b"\r\n"] {
+                        lines.extend_from_slice(part);
+                    }
+                }
+            }
+            all.lines = lines;
+            all.leaves_out.extend(theirs.iter().cloned());
+        }
+        Some(Rc::new(Changed {
+            changes: all,
+            notes,
+        }))
+    }
+}
+
+struct Changed {
+    changes: Changes,
+    notes: Option<Rc<Notes>>,
+}
+
+impl Observe for Changed {
+    fn leaves_out(&self) -> &Names {
+        &self.changes.leaves_out
+    }
+
+    fn adds(&self) -> &[u8] {
+        &self.changes.lines
+    }
+
+    fn sends(&self, from: Option<SocketAddr>) {
+        if let Some(notes) = &self.notes {
+            notes.sends(from);
+        }
+    }
+
+    fn received(&self) {
+        if let Some(notes) = &self.notes {
+            notes.received();
+        }
+    }
+
+    fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>) {
+        if let Some(notes) = &self.notes {
+            notes.response(fields);
+        }
+    }
+
+    fn amends(&self) -> &[Amendment] {
+        &self.changes.amends
+    }
+
+    fn trailers(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>) {
+        if let Some(notes) = &self.notes {
+            notes.trailers(fields);
+        }
+    }
+}
