@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use voile_http2::Fields;
 
 /// A question that must be answered before the role can decide.
@@ -29,6 +30,15 @@ pub struct Shown {
     pub bytes: Vec<u8>,
     /// Whether that is all of it.
     pub whole: bool,
+}
+
+/// Parts of a body that were taken, and whose sender has its window back.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) chunks: Vec<Bytes>,
+    pub(crate) bytes: usize,
+    /// There is no more.
+    pub(crate) whole: bool,
 }
 
 /// What a client is told in somebody else's words.

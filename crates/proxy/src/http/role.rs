@@ -15,10 +15,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use voile_traffic::{Attempt, RetryPolicy};
 
-use super::ask::{Amendment, Names, Pending, Shown, Told};
+use super::ask::{Amendment, Held, Names, Pending, Shown, Told};
 use super::head::Head;
 use super::io::Io;
 
@@ -128,7 +127,7 @@ pub struct Route<R: HttpRole> {
     /// Answers to be held back because [`HttpRole::again`] may wish for others.
     pub retry: Option<Rc<RetryPolicy>>,
     /// What of an HTTP/2 body was taken while somebody was asked: it goes first.
-    pub(crate) held: Option<Box<Vec<Bytes>>>,
+    pub(crate) held: Option<Box<Held>>,
 }
 
 impl<R: HttpRole> Route<R> {

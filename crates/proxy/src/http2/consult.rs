@@ -5,13 +5,12 @@ use std::future::{Future, poll_fn};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use voile_http2::{Fields, RecvStream};
 
 use super::flight::client_gone;
 use super::pump::Cause;
 use super::stream::{Call, Tally};
-use crate::http::ask::{BodyWanted, Pending, Shown};
+use crate::http::ask::{BodyWanted, Held, Pending, Shown};
 use crate::http::timer::Timer;
 use crate::http::{BODY_TOO_LARGE, Head, HttpRole, HttpTimeouts, Refusal, ResponseFlag, Route};
 
@@ -22,24 +21,13 @@ enum Interrupted {
     Idle,
 }
 
-/// A body as far as it was taken.
-#[derive(Default)]
-struct Held {
-    chunks: Vec<Bytes>,
-    bytes: usize,
-    /// There is no more.
-    whole: bool,
-}
-
 /// Has the role ask about a request that it does not let pass at once, and decide. What comes in between is answered here.
 pub(super) async fn consult<R: HttpRole>(
     timeouts: HttpTimeouts,
     role: &R,
     mut refusal: Refusal<R>,
-    parts: &Fields,
-    body: &mut RecvStream,
-    call: &mut Call,
-    tally: &mut Tally,
+    (parts, body): (&Fields, &mut RecvStream),
+    (call, tally): (&mut Call, &mut Tally),
 ) -> Result<Route<R>, Refusal<R>> {
     let Some(pending) = refusal.pending.take() else {
         return Err(refusal);
@@ -62,7 +50,7 @@ pub(super) async fn consult<R: HttpRole>(
     match asked {
         Ok(()) => {
             let mut route = role.answered(&Head::Http2(parts), question)?;
-            route.held = (!held.chunks.is_empty()).then(|| Box::new(held.chunks));
+            route.held = (!held.chunks.is_empty()).then(|| Box::new(held));
             Ok(route)
         }
         Err(why) => {

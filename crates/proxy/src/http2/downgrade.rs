@@ -136,7 +136,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
         began: Instant::now(),
         live,
     };
-    for chunk in held.into_iter().flat_map(|held| *held) {
+    for chunk in held.into_iter().flat_map(|held| held.chunks) {
         caller.take(&chunk);
     }
     // Who sent it has its window back already.

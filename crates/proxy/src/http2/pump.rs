@@ -8,6 +8,7 @@ use bytes::Bytes;
 use voile_http2::{Failure, Fields, Reason, RecvStream, SendStream};
 
 use super::grpc::Messages;
+use crate::http::ask::Held;
 
 /// Which side ended a pump before its time, and with what code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,9 +131,12 @@ impl Pump {
         self.done = true;
     }
 
-    /// Passes these on first, whose sender has its window back already.
-    pub(crate) fn begin_with(&mut self, held: Vec<Bytes>) {
-        self.again = held.into_iter();
+    /// Passes on nothing, or first what was taken before, whose sender has its window back already.
+    pub(crate) fn begin(&mut self, empty: bool, held: Option<Box<Held>>) {
+        self.done = empty;
+        if let Some(held) = held {
+            self.again = held.chunks.into_iter();
+        }
     }
 
     /// Starts over into another sink with what was sent before.

@@ -4,7 +4,7 @@ use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, RecvStream, SendResponse};
 use voile_traffic::Attempt;
@@ -80,18 +80,9 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
         }
         let decided = match role.route(&head) {
             Err(refusal) if refusal.pending.is_some() => {
-                let (stream, call) = (&mut body, &mut call);
-                let asking = consult(
-                    worker.timeouts,
-                    &*role,
-                    refusal,
-                    &parts,
-                    stream,
-                    call,
-                    &mut tally,
-                );
+                let (request, call) = ((&parts, &mut body), (&mut call, &mut tally));
                 // Boxed: it is rare, and every stream would pay for its size.
-                Box::pin(asking).await
+                Box::pin(consult(worker.timeouts, &*role, refusal, request, call)).await
             }
             decided => decided,
         };
@@ -126,13 +117,33 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
     }
     // The stream is handed back before it is counted: the record is off its latency.
     drop((call.respond, live));
+    let grpc = call.is_grpc.then_some(tally.grpc);
+    record(
+        &*role,
+        &parts,
+        ticket.as_ref(),
+        (started, duration),
+        &tally,
+        grpc,
+    );
+    worker.buffers.http2.give_block(parts);
+}
+
+fn record<R: HttpRole>(
+    role: &R,
+    parts: &Fields,
+    ticket: Option<&R::Ticket>,
+    (started, duration): (Instant, Duration),
+    tally: &Tally,
+    grpc: Option<Grpc>,
+) {
     role.record(Exchange {
-        head: (!parts.is_cut()).then_some(head),
-        ticket: ticket.as_ref(),
+        head: (!parts.is_cut()).then_some(Head::Http2(parts)),
+        ticket,
         status: tally.status,
         flag: tally.flag,
         details: tally.details,
-        request_head_bytes: request_head_bytes(&parts),
+        request_head_bytes: request_head_bytes(parts),
         request_body_bytes: tally.request_body,
         response_head_bytes: tally.response_head,
         response_body_bytes: tally.response_body,
@@ -140,9 +151,8 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
         duration,
         upstream_reused: tally.reused,
         attempts: tally.attempts,
-        grpc: call.is_grpc.then_some(tally.grpc),
+        grpc,
     });
-    worker.buffers.http2.give_block(parts);
 }
 
 /// An extended CONNECT for which HTTP/1.1 has no upgrade that we know.
@@ -268,8 +278,7 @@ async fn forward<R: HttpRole + 'static>(
         if let Some(observer) = observer {
             observer.sends(lease.local_address());
         }
-        let held = route.held.take();
-        let empty = held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
+        let empty = route.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
         let mut request = call.respond.block();
         headers::forward_request(parts, observer, route.edit(), &mut request);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
@@ -285,12 +294,7 @@ async fn forward<R: HttpRole + 'static>(
         let up = match (body.take(), &mut upload) {
             (Some(body), _) => {
                 let mut pump = Pump::new(body, sink, call.is_grpc);
-                if empty {
-                    pump.finish();
-                }
-                if let Some(held) = held {
-                    pump.begin_with(*held);
-                }
+                pump.begin(empty, route.held.take());
                 upload.insert(pump)
             }
             (None, Some(pump)) => {

@@ -37,8 +37,11 @@ impl Authorizer {
                 listener.set_nonblocking(true).expect("a listener");
                 let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                let server = tonic::transport::Server::builder().add_service(service);
-                server.serve_with_incoming(incoming).await.expect("served");
+                let server = tonic::transport::Server::builder();
+                server
+                    .serve_with_incoming(service, incoming)
+                    .await
+                    .expect("served");
             });
         });
         authorizer

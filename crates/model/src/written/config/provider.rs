@@ -12,7 +12,7 @@ pub(crate) enum Telemetry {
     TcpAls(Als),
     OpenTelemetry(OpenTelemetry),
     Prometheus,
-    ExtAuthz(ExtAuthz),
+    ExtAuthz(Box<ExtAuthz>),
 }
 
 /// `envoyExtAuthzHttp` and `envoyExtAuthzGrpc`.
@@ -113,10 +113,10 @@ impl Telemetry {
             return Some(Self::OpenTelemetry(OpenTelemetry::read(inner)));
         }
         if let Some(inner) = fields.inner("envoyExtAuthzHttp") {
-            return Some(Self::ExtAuthz(ExtAuthz::read(inner, true)));
+            return Some(Self::ExtAuthz(ExtAuthz::read(inner, true).into()));
         }
         if let Some(inner) = fields.inner("envoyExtAuthzGrpc") {
-            return Some(Self::ExtAuthz(ExtAuthz::read(inner, false)));
+            return Some(Self::ExtAuthz(ExtAuthz::read(inner, false).into()));
         }
         let prometheus = fields.inner("prometheus")?;
         prometheus.finish();
