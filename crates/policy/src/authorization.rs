@@ -8,6 +8,7 @@
 
 mod attribute;
 mod cidr;
+pub mod experiment;
 mod facts;
 mod glob;
 pub mod index;

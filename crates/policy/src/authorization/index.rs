@@ -11,6 +11,7 @@ mod build;
 mod claims;
 mod compile;
 mod hash;
+mod named;
 mod prepared;
 mod rules;
 mod store;

@@ -133,6 +133,47 @@ fn another_allow_rule_never_takes_and_another_deny_never_gives() {
     assert!(changed.iter().all(|count| *count > 20), "{changed:?}");
 }
 
+#[test]
+fn another_deny_policy_never_gives_and_the_first_allow_policy_never_does_either() {
+    let mut changed = [0; 3];
+    for seed in 0..sets() / 2 {
+        let mut random = Random::new(seed + 4_000_000);
+        let set = policies(&mut random, Scope::ALL, 6);
+        let sent = request(&mut random, Scope::ALL);
+        let before = allowed(&set, &sent);
+        for action in [Action::Deny, Action::Allow] {
+            let alike = |policy: &Policy| policy.action == action && !policy.dry_run;
+            let first = !set.iter().any(alike);
+            let gives = action == Action::Allow && !first;
+            let more = Policy {
+                name: PolicyName {
+                    namespace: "shop".into(),
+                    name: "more".into(),
+                },
+                origin: None,
+                action: action.clone(),
+                dry_run: false,
+                rules: vec![rule(&mut random, Scope::ALL)],
+            };
+            // Wherever it stands among the others.
+            let mut with = set.clone();
+            with.insert(random.below(set.len() + 1), more);
+            let after = allowed(&with, &sent);
+            match gives {
+                true => assert!(!before || after, "seed {seed}"),
+                false => assert!(before || !after, "seed {seed}"),
+            }
+            let case = match (gives, first && action == Action::Allow) {
+                (true, _) => 0,
+                (_, true) => 1,
+                _ => 2,
+            };
+            changed[case] += usize::from(before != after);
+        }
+    }
+    assert!(changed.iter().all(|count| *count > 10), "{changed:?}");
+}
+
 /// A rule that only excludes: every value of some random rules, as an excluded one.
 fn excluding(random: &mut Random) -> Rule {
     let mut when = Vec::new();

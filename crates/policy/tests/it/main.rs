@@ -2,7 +2,6 @@
 
 mod agreement;
 mod cost;
-mod kinds;
 mod tokens;
 
 use voile_model::{Identity, Port, SourceFile, TrustDomain, check};

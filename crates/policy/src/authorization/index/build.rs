@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::addresses::AddressTable;
 use super::compile::Compiler;
 use super::hash;
+use super::named::{Entry, Tables};
 use super::rules::{Dim, Matcher, NONE, Rule, Span, Term};
 use super::store::{DECIDED, HeaderNames, NUMBER, Node, Posting, Run, SINGLE, Store, Table};
 use super::table::{How, NOTHING, Slots, TextTable};
@@ -99,9 +100,13 @@ impl Compiler {
             names.push((self.interner.id(name.as_bytes()), number));
         }
         let texts = self.interner.texts();
-        let slots = names
-            .iter()
-            .map(|(text, number)| (hash::whole(0, texts.get(*text)), *text, u32::from(*number)));
+        let slots = names.iter().map(|(text, number)| {
+            (
+                hash::whole_any_case(texts.get(*text)),
+                *text,
+                u32::from(*number),
+            )
+        });
         headers.table = Slots::new(slots);
         let mut store = self.store;
         store.headers = headers;
@@ -131,6 +136,21 @@ impl Compiler {
         let table = self.table(&entries);
         self.store.tables.push(table);
         Some((self.store.tables.len() - 1) as u32)
+    }
+
+    /// A node's tables.
+    fn tables(&mut self, by_dim: BTreeMap<Dim, Vec<(Matcher, u32)>>) -> Tables {
+        let (mut fixed, mut named) = (Vec::new(), Vec::new());
+        for (dim, entries) in by_dim {
+            match (dim.is_fixed(), entries.as_slice()) {
+                (true, _) => fixed.push((dim, self.table(&entries))),
+                (false, [(matcher, registered)]) => {
+                    named.push((dim, Entry::One(*matcher, *registered)));
+                }
+                (false, _) => named.push((dim, Entry::More(Box::new(self.table(&entries))))),
+            }
+        }
+        Tables::new(fixed, named)
     }
 
     /// A table of matchers, each once, and what is registered under each.
@@ -218,7 +238,7 @@ struct Building<'a> {
 }
 
 /// What a node's rest is excluded by: tables, and the sets that their values stand for.
-type Exclusions = (Box<[(Dim, Table)]>, Box<[Box<[Run]>]>);
+type Exclusions = (Tables, Box<[Box<[Run]>]>);
 
 /// Matchers of an attribute, in an order.
 type ByMatcher<V> = BTreeMap<(Dim, (u8, u32)), V>;
@@ -312,7 +332,7 @@ impl Building<'_> {
     }
 
     /// Tables for what rules are registered by.
-    fn tables(&mut self, registered: &Registered, used: &[Dim]) -> Box<[(Dim, Table)]> {
+    fn tables(&mut self, registered: &Registered, used: &[Dim]) -> Tables {
         // A value leads to the rules of all lists it is in; values in the same lists share what they lead to.
         let mut lists: ByMatcher<Leads> = BTreeMap::new();
         for (dim, set) in registered.keys() {
@@ -351,10 +371,7 @@ impl Building<'_> {
                 .or_default()
                 .push((leads.matcher, posting));
         }
-        let tables = by_dim
-            .into_iter()
-            .map(|(dim, entries)| (dim, self.compiler.table(&entries)));
-        tables.collect()
+        self.compiler.tables(by_dim)
     }
 
     /// What lies under one value.
@@ -423,10 +440,7 @@ impl Building<'_> {
             });
             by_dim.entry(dim).or_default().push((matcher, number));
         }
-        let tables = by_dim
-            .into_iter()
-            .map(|(dim, entries)| (dim, self.compiler.table(&entries)));
-        (tables.collect(), excluded.into())
+        (self.compiler.tables(by_dim), excluded.into())
     }
 }
 

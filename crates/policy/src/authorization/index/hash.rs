@@ -1,6 +1,8 @@
 //! Hashing of texts by words, such that all beginnings of a text (or all its ends) are hashed in one pass over it. Keys come
 //! from policies, which are trusted; a hostile request can only miss.
 
+use std::hash::Hasher;
+
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 const WORD: usize = size_of::<u64>();
 
@@ -82,9 +84,58 @@ pub(super) fn whole(seed: u32, bytes: &[u8]) -> u32 {
     State::new(seed).beginning(bytes, bytes.len())
 }
 
+/// This bit tells a small letter from its capital.
+const CASE: u64 = 0x2020_2020_2020_2020;
+
+/// The hash of a whole text of which the letters' case does not count.
+pub(super) fn whole_any_case(bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks();
+    let words = words.iter().fold(0, |words, word| {
+        State::fold(words, u64::from_le_bytes(*word) | CASE)
+    });
+    let tail = match rest {
+        [] => 0,
+        rest => partial(rest) | CASE,
+    };
+    finish(words, tail, bytes.len())
+}
+
+/// For maps of texts of policies.
+#[derive(Debug, Default)]
+pub(super) struct TextHasher(u64);
+
+impl Hasher for TextHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let hash = u64::from(whole(self.0 as u32, bytes));
+        self.0 = hash << 32 | hash;
+    }
+
+    /// What ends a text: nothing follows it here.
+    fn write_u8(&mut self, _: u8) {}
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{State, whole};
+    use super::{State, whole, whole_any_case};
+
+    #[test]
+    fn case_counts_for_nothing_and_all_else_does() {
+        let name = b"x-forwarded-client-cert";
+        for length in 0..=name.len() {
+            let name = &name[..length];
+            let hash = whole_any_case(name);
+            assert_eq!(hash, whole_any_case(&name.to_ascii_uppercase()));
+            for other in 0..length {
+                let mut changed = name.to_vec();
+                changed[other] = b'Q';
+                assert_ne!(hash, whole_any_case(&changed), "{length} {other}");
+            }
+        }
+    }
 
     #[test]
     fn beginnings_and_ends_hash_as_wholes_do() {

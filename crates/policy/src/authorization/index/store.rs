@@ -7,6 +7,7 @@
 
 use super::addresses::AddressTable;
 use super::claims::ClaimNames;
+use super::named::Tables;
 use super::prepared::{Prepared, Uses};
 use super::rules::{Alternatives, Dim, Matcher, NONE, Rule, Set, Span, Term};
 use super::table::{NOTHING, Slots, TextTable};
@@ -58,10 +59,10 @@ pub(super) struct Posting {
 /// An index over some rules.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    pub(super) tables: Box<[(Dim, Table)]>,
+    pub(super) tables: Tables,
     /// Rules that no value leads to, ascending.
     pub(super) rest: Box<[u32]>,
-    pub(super) exclusions: Box<[(Dim, Table)]>,
+    pub(super) exclusions: Tables,
     pub(super) excluded: Box<[Box<[Run]>]>,
 }
 
@@ -137,7 +138,7 @@ impl Table {
         }
     }
 
-    fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         let addresses = self.addresses.as_ref().map_or(0, |table| table.memory());
         let templates = self.templates.as_ref().map_or(0, |table| table.memory());
         self.texts.memory() + addresses + templates
@@ -153,11 +154,6 @@ pub(super) struct HeaderNames {
     pub(super) longest: usize,
 }
 
-/// So many tables of headers and claims are tried one after another; among more, those that the request has are found.
-const FEW_NAMES: usize = 4;
-/// Names are looked up in lower case, from this much room, in bytes; longer names are compared in a vector.
-const NAME_ROOM: usize = 64;
-
 impl Store {
     /// The number of a header that some rule asks for.
     pub(super) fn header_number(&self, name: &[u8]) -> Option<u16> {
@@ -169,43 +165,18 @@ impl Store {
         if name.len() > *longest || lengths >> name.len().min(63) & 1 == 0 {
             return None;
         }
-        let lower: smallvec::SmallVec<[u8; NAME_ROOM]> =
-            name.iter().map(u8::to_ascii_lowercase).collect();
-        let hash = super::hash::whole(0, &lower);
-        let number = table.find(hash, |text, _| self.texts.get(text) == &*lower)?;
+        let is = |text, _| self.texts.get(text).eq_ignore_ascii_case(name);
+        let number = table.find(super::hash::whole_any_case(name), is)?;
         u16::try_from(number).ok()
     }
 
     /// The first rule of a node that matches, if it is before `best`.
     pub(super) fn search(&self, node: u32, facts: &Prepared<'_>, best: &mut u32) {
         let node = &self.nodes[node as usize];
-        self.each_table(&node.tables, facts, |dim, table| {
-            table.each(self, dim, facts, &mut |posting| {
-                self.follow(posting, facts, best);
-            });
+        node.tables.each(self, facts, &mut |posting| {
+            self.follow(posting, facts, best);
         });
         self.rest(node, facts, best);
-    }
-
-    /// The tables that may find something: those of fixed attributes, and those of headers and claims by the tables' number
-    /// or by the request's, whichever is less.
-    fn each_table<'a>(
-        &self,
-        tables: &'a [(Dim, Table)],
-        facts: &Prepared<'_>,
-        mut visit: impl FnMut(Dim, &'a Table),
-    ) {
-        let (fixed, named) = tables.split_at(tables.partition_point(|(dim, _)| dim.is_fixed()));
-        fixed.iter().for_each(|(dim, table)| visit(*dim, table));
-        if named.len() <= FEW_NAMES {
-            named.iter().for_each(|(dim, table)| visit(*dim, table));
-            return;
-        }
-        for dim in facts.named() {
-            if let Ok(at) = named.binary_search_by_key(&dim, |(dim, _)| *dim) {
-                visit(dim, &named[at].1);
-            }
-        }
     }
 
     fn follow(&self, posting: u32, facts: &Prepared<'_>, best: &mut u32) {
@@ -246,10 +217,8 @@ impl Store {
             return;
         }
         let mut excluded: smallvec::SmallVec<[&[Run]; 8]> = smallvec::SmallVec::new();
-        self.each_table(&node.exclusions, facts, |dim, table| {
-            table.each(self, dim, facts, &mut |set| {
-                excluded.push(&node.excluded[set as usize]);
-            });
+        node.exclusions.each(self, facts, &mut |set| {
+            excluded.push(&node.excluded[set as usize]);
         });
         if excluded.is_empty() {
             for rule in &node.rest {
@@ -315,10 +284,9 @@ impl Store {
             + size_of_val(&*self.rules)
             + size_of_val(&*self.postings)
             + size_of_val(&*self.candidates);
-        let table = |table: &Table| size_of::<(Dim, Table)>() + table.memory();
+        let table = |table: &Table| size_of::<Table>() + table.memory();
         let node = |node: &Node| {
-            let tables = node.tables.iter().chain(&node.exclusions);
-            let tables: usize = tables.map(|(_, one)| table(one)).sum();
+            let tables = node.tables.memory() + node.exclusions.memory();
             let runs = node
                 .excluded
                 .iter()

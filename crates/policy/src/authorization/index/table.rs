@@ -18,6 +18,13 @@ struct Slot {
     value: u32,
 }
 
+impl Slot {
+    /// How far it stands from where it would stand if it were alone.
+    fn way(&self, at: usize, mask: usize) -> usize {
+        at.wrapping_sub(self.hash as usize) & mask
+    }
+}
+
 /// A hash table of texts that are kept elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
@@ -32,6 +39,7 @@ impl Slots {
             return Self::default();
         }
         let size = (entries.len() * 4 / 3 + 1).next_power_of_two();
+        let mask = size - 1;
         let empty = Slot {
             hash: 0,
             text: EMPTY,
@@ -39,11 +47,18 @@ impl Slots {
         };
         let mut slots = vec![empty; size].into_boxed_slice();
         for (hash, text, value) in entries {
-            let mut at = hash as usize & (size - 1);
+            let mut carried = Slot { hash, text, value };
+            let (mut at, mut way) = (hash as usize & mask, 0);
+            // Whoever came a shorter way makes room: so no way is long, and who looks in vain knows it soon.
             while slots[at].text != EMPTY {
-                at = (at + 1) & (size - 1);
+                let theirs = slots[at].way(at, mask);
+                if theirs < way {
+                    std::mem::swap(&mut slots[at], &mut carried);
+                    way = theirs;
+                }
+                (at, way) = ((at + 1) & mask, way + 1);
             }
-            slots[at] = Slot { hash, text, value };
+            slots[at] = carried;
         }
         Self { slots }
     }
@@ -51,16 +66,20 @@ impl Slots {
     /// What is registered under a text of that hash that `is` the one meant.
     pub(super) fn find(&self, hash: u32, is: impl Fn(TextId, u32) -> bool) -> Option<u32> {
         let mask = self.slots.len().checked_sub(1)?;
-        let mut at = hash as usize & mask;
+        let (mut at, mut way) = (hash as usize & mask, 0);
         loop {
             let slot = self.slots[at];
             if slot.text == EMPTY {
                 return None;
             }
-            if slot.hash == hash && is(slot.text, slot.value) {
-                return Some(slot.value);
+            if slot.hash == hash {
+                if is(slot.text, slot.value) {
+                    return Some(slot.value);
+                }
+            } else if slot.way(at, mask) < way {
+                return None;
             }
-            at = (at + 1) & mask;
+            (at, way) = ((at + 1) & mask, way + 1);
         }
     }
 
