@@ -8,4 +8,4 @@ mod rbac;
 mod token;
 
 pub use rbac::{Layer, Peer, Translation};
-pub use token::{TokenRule, token_filter};
+pub use token::token_filter;

@@ -1,4 +1,15 @@
-//! Issuers of tokens for tests: keys of every kind, really made, and tokens really signed, whatever they say.
+//! Issuers of tokens for tests: keys of every kind, really made, and tokens really signed, whatever they say. Also random
+//! rules, and random requests with tokens that are good or wrong in every way worth refusing; a seed gives the same rules and
+//! the same tokens, but for the keys, which are made anew each time.
+
+mod ring;
+mod rules;
+mod sent;
+mod token;
+
+pub use ring::{Ring, RingKey};
+pub use rules::{DrawnRule, Place, token_rules};
+pub use sent::{Carrying, carrying};
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
@@ -13,6 +24,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value, json};
 
 /// A key that signs.
+#[derive(Debug)]
 pub enum SigningKey {
     /// RSA with 2,048 bits.
     Rsa(Box<RsaKeyPair>),

@@ -1,6 +1,8 @@
 //! The translation, value by value, and the comparison of our engine with a stock Envoy that runs it.
 
 mod differential;
+mod echo;
 mod sets;
 mod stock;
+mod tokens;
 mod translation;

@@ -5,10 +5,12 @@
 //! certificate's. The connection's addresses come by the PROXY protocol, the client's also by X-Forwarded-For.
 
 use serde_json::{Map, Value, json};
-use voile_envoy::{Layer, Peer, TokenRule, Translation, token_filter};
+use voile_envoy::{Layer, Peer, Translation, token_filter};
+use voile_model::mesh::TokenRule;
 use voile_policy::authorization::{Action, Policy};
 
 use crate::stock::{Certificates, loopback, typed};
+use crate::translation::tokens::bare;
 
 /// Providers of CUSTOM policies that the generator knows.
 const PROVIDERS: [&str; 2] = ["ext", "other"];
@@ -129,15 +131,13 @@ fn told() -> Value {
 }
 
 fn manager(sets: &[Vec<Policy>], keys: &str, peer: Peer) -> Value {
+    // Tokens of any issuer, as a source of claims.
     let any_issuer = TokenRule {
-        issuer: String::new(),
-        audiences: Vec::new(),
-        keys: keys.to_owned(),
-        forward: true,
-        space_delimited: Vec::new(),
+        forward_original: true,
+        ..bare("")
     };
     let mut http_filters = vec![filter_state()];
-    http_filters.extend(token_filter(&[any_issuer]));
+    http_filters.extend(token_filter(&[(&any_issuer, keys)]));
     let rbac = |filter: Filter| {
         typed(
             filter.name,

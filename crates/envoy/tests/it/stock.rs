@@ -109,7 +109,13 @@ impl Envoy {
             .arg(&file)
             .arg("--admin-address-path")
             .arg(&admin)
-            .args(["--use-dynamic-base-id", "--concurrency", "1", "-l", "error"])
+            .args([
+                "--use-dynamic-base-id",
+                "--concurrency",
+                "1",
+                "-l",
+                &env::var("VOILE_LOG").unwrap_or("error".into()),
+            ])
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(&log).expect("a file"))
             .spawn()

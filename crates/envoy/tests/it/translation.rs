@@ -1,5 +1,7 @@
 //! Each attribute and each kind of value, against the matcher that Istio's documents and generators give for it.
 
+pub(crate) mod tokens;
+
 use serde_json::{Value, json};
 use voile_envoy::{Layer, Peer, Translation};
 use voile_policy::authorization::{Action, Attribute, Policy, PolicyName, Rule, Term};

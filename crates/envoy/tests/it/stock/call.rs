@@ -130,7 +130,7 @@ impl Envoy {
     }
 }
 
-/// One connection with two requests at a time.
+/// One connection with one or two requests at a time.
 pub(crate) struct Asking(BufReader<Box<dyn Wire>>);
 
 /// What came back.
@@ -158,6 +158,15 @@ impl Asking {
         let answers = [self.answer(), self.answer()];
         assert!(answers[1].status != 0, "Envoy hung up: {all}");
         answers
+    }
+
+    /// Sends one and reads the answer.
+    pub(crate) fn ask_one(&mut self, request: &str) -> Answer {
+        let sent = self.0.get_mut().write_all(request.as_bytes());
+        sent.expect("sent");
+        let answer = self.answer();
+        assert!(answer.status != 0, "Envoy hung up: {request}");
+        answer
     }
 
     /// An answer; status 0 when there is none.
