@@ -9,6 +9,7 @@ mod http1;
 mod http2;
 mod identity;
 mod logs;
+mod request_token;
 mod resources;
 mod trace;
 mod wire;
@@ -36,6 +37,8 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("certificate", identity::certificate),
     ("certificate_request", identity::request),
     ("token", identity::token),
+    ("request_token", request_token::request),
+    ("key_set", request_token::keys),
     ("authorization_path", authorization::path),
     ("authorization_decision", authorization::decision),
 ];

@@ -14,7 +14,68 @@ use serde_json::json;
 use voile_policy::tokens::{Cache, Request};
 use voile_testkit::tokens::SigningKey;
 
+use crate::cost::{COUNTED, ORDERS, begin_counting, count, end_counting};
+
 use super::{ED, NOW, P256, RSA, believing, claims, compiled, said};
+
+/// Each key and the algorithm it is asked with.
+fn keys() -> [(&'static str, &'static SigningKey); 3] {
+    [("RS256", &RSA), ("ES256", &P256), ("EdDSA", &ED)]
+}
+
+const COUNTED_SUBJECT: &str = "tokens::speed::counted_subject";
+
+/// The same in instructions, which a busy machine does not change; in release, since our side is not optimised otherwise.
+/// `cargo test --release -p voile-policy --test it -- tokens::speed::counted --ignored --nocapture`
+#[test]
+#[ignore = "a measurement, to be run by hand in release"]
+fn counted() {
+    let Some(counts) = count(COUNTED_SUBJECT, 3 * 3) else {
+        return;
+    };
+    for ((name, _), counts) in keys().into_iter().zip(counts.chunks(3)) {
+        let ratio = counts[1] as f64 / counts[0] as f64;
+        println!(
+            "{name}: bare check {} instructions, cold {} (x{ratio:.3}), warm {}",
+            counts[0], counts[1], counts[2]
+        );
+    }
+}
+
+/// The process that is counted.
+#[test]
+#[ignore = "the test above runs it under valgrind"]
+fn counted_subject() {
+    if std::env::var(ORDERS).is_err() {
+        return;
+    }
+    for (name, key) in keys() {
+        let rules = compiled(&[believing(key)]);
+        let lines = lines(name, key);
+        let (signed, signature) = parts(&lines[0]);
+        let verifying = bare(key);
+        begin_counting();
+        for _ in 0..COUNTED {
+            verifying
+                .verify_sig(black_box(signed), &signature)
+                .expect("a good signature");
+        }
+        end_counting();
+        let mut cache = Cache::new(3);
+        let headers = headers(&lines[0]);
+        let request = request(&headers);
+        for cold in [true, false] {
+            begin_counting();
+            for _ in 0..COUNTED {
+                if cold {
+                    cache.clear();
+                }
+                drop(black_box(rules.examine(&request, NOW, &mut cache)));
+            }
+            end_counting();
+        }
+    }
+}
 
 const ROUNDS: usize = 40;
 const TOKENS: usize = 500;
@@ -44,6 +105,42 @@ fn bare(key: &SigningKey) -> ParsedPublicKey {
     }
 }
 
+/// Header lines with ordinary tokens, each another.
+fn lines(name: &str, key: &SigningKey) -> Vec<String> {
+    let line = |number: usize| {
+        let more = json!({"exp": NOW + 600, "iat": NOW, "jti": format!("{number:08}"), "aud": ["shop", "stock"],
+            "scope": "openid profile email", "realm_access": {"roles": ["user", "editor"]}, "name": "A User",
+            "email": "user@example.com", "azp": "web"});
+        format!("Bearer {}", key.token(name, &claims("a", &more)))
+    };
+    (0..TOKENS).map(line).collect()
+}
+
+/// What is signed, and the signature.
+fn parts(line: &str) -> (&[u8], Vec<u8>) {
+    let token = &line["Bearer ".len()..];
+    let (signed, signature) = token.rsplit_once('.').expect("a token");
+    let signature = URL_SAFE_NO_PAD.decode(signature).expect("base64url");
+    (signed.as_bytes(), signature)
+}
+
+fn headers(line: &str) -> Vec<(&str, &str)> {
+    vec![
+        ("host", "shop"),
+        ("user-agent", "x"),
+        ("accept", "*/*"),
+        ("authorization", line),
+    ]
+}
+
+fn request<'a>(headers: &'a Vec<(&'a str, &'a str)>) -> Request<'a> {
+    Request {
+        method: b"GET",
+        path: b"/api/v1/things?page=2",
+        headers,
+    }
+}
+
 fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
@@ -56,49 +153,15 @@ fn nanoseconds(taken: Duration, count: usize) -> f64 {
 #[test]
 #[ignore = "a measurement, to be run by hand in release"]
 fn cold_warm_and_none() {
-    for (name, key) in [("RS256", &RSA), ("ES256", &P256), ("EdDSA", &ED)] {
+    for (name, key) in keys() {
         let rules = compiled(&[believing(key)]);
-        let lines: Vec<String> = (0..TOKENS)
-            .map(|number| {
-                let more = json!({"exp": NOW + 600, "iat": NOW, "jti": format!("{number:08}"), "aud": ["shop", "stock"],
-                    "scope": "openid profile email", "realm_access": {"roles": ["user", "editor"]}, "name": "A User",
-                    "email": "user@example.com", "azp": "web"});
-                format!("Bearer {}", key.token(name, &claims("a", &more)))
-            })
-            .collect();
+        let lines = lines(name, key);
         let verifying = bare(key);
-        let parts: Vec<(&[u8], Vec<u8>)> = lines
-            .iter()
-            .map(|line| {
-                let (signed, signature) = line["Bearer ".len()..]
-                    .rsplit_once('.')
-                    .expect("a test's own value");
-                (
-                    signed.as_bytes(),
-                    URL_SAFE_NO_PAD
-                        .decode(signature)
-                        .expect("a test's own value"),
-                )
-            })
-            .collect();
-        let headers: Vec<Vec<(&str, &str)>> = lines
-            .iter()
-            .map(|line| {
-                vec![
-                    ("host", "shop"),
-                    ("user-agent", "x"),
-                    ("accept", "*/*"),
-                    ("authorization", &**line),
-                ]
-            })
-            .collect();
+        let parts: Vec<_> = lines.iter().map(|line| parts(line)).collect();
+        let headers: Vec<_> = lines.iter().map(|line| headers(line)).collect();
         let without: Vec<(&str, &str)> = headers[0][..3].to_vec();
         let ask = |headers: &Vec<(&str, &str)>, cache: &mut Cache| {
-            let request = Request {
-                method: b"GET",
-                path: b"/api/v1/things?page=2",
-                headers,
-            };
+            let request = request(headers);
             black_box(rules.examine(black_box(&request), NOW, cache))
         };
         let (mut check, mut cold, mut warm, mut none) = (vec![], vec![], vec![], vec![]);
