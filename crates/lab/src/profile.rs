@@ -19,6 +19,8 @@ use crate::wire::{Capture, Seen, Window};
 
 /// The most cells of one experiment that are looked at.
 pub(crate) const MAX_CELLS: usize = 24;
+/// A hop on which less travels carries no requests: a keep-alive, or what a check asks.
+const FEW_PACKETS: f64 = 0.05;
 /// Nothing is counted so shortly after the measured part began, or before it ends.
 const MARGIN: Duration = Duration::from_millis(50);
 
@@ -125,7 +127,10 @@ fn hops(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
                 .map(|(hop, seen)| hop_seen(hop, seen, requests, answered))
                 .collect();
             for hop in profile.hops.iter().filter(|_| answered) {
-                if hop.answers == 0 {
+                if hop.answers == 0 && hop.packets_per_request < FEW_PACKETS {
+                    let words = format!("nothing travels on the hop to the {}", hop.to);
+                    profile.missing.push(words);
+                } else if hop.answers == 0 {
                     profile.missing.push(format!(
                         "the hop to the {} is not timed: over {} requests share its connections, and {}",
                         hop.to,

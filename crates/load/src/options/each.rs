@@ -74,3 +74,54 @@ pub(super) fn is_token(text: &str) -> bool {
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || special.contains(&byte))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Target;
+
+    fn options(values: &[&str]) -> LoadOptions {
+        let target = Target::parse("http://127.0.0.1:1/").expect("a target");
+        let mut options = LoadOptions::new(target);
+        let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+        options.each = Some(("x-token".to_owned(), values.into()));
+        options
+    }
+
+    #[test]
+    fn each_value_is_a_request_of_its_own_in_either_version_of_http() {
+        let mut options = options(&["one", "two"]);
+        options.check().expect("good");
+        let requests = options.requests();
+        for (request, value) in requests.iter().zip(["one", "two"]) {
+            let text = String::from_utf8_lossy(&request.bytes);
+            let line = format!("x-token: {value}\r\n");
+            assert_eq!(text.matches("x-token").count(), 1, "{text}");
+            assert!(text.contains(&line), "{text}");
+        }
+        options.protocol = Protocol::Http2;
+        let shapes: Vec<String> = options
+            .requests()
+            .iter()
+            .map(|request| format!("{:?}", request.shape))
+            .collect();
+        assert!(shapes[0].contains("one") && shapes[1].contains("two"));
+    }
+
+    #[test]
+    fn what_cannot_be_a_header_or_has_none_is_refused() {
+        for (values, words) in [
+            (&[][..], "0 values"),
+            (&["good", "bad\u{1}"], "not a valid HTTP field"),
+        ] {
+            let why = options(values).check().expect_err("refused");
+            assert!(why.contains(words), "{why}");
+        }
+        let mut bare = options(&["one"]);
+        bare.target = Target::parse("tcp://127.0.0.1:1").expect("a target");
+        bare.protocol = Protocol::TcpRr;
+        bare.body = vec![0];
+        let why = bare.check().expect_err("refused");
+        assert!(why.contains("goes with HTTP or gRPC"), "{why}");
+    }
+}
