@@ -25,7 +25,7 @@ var tls = {
 
 var $connection
 
-function http(listen, to) {
+function relayHTTP(listen, to) {
   pipy.listen(listen, $=>$
     .onStart(function () { $connection = new Object })
     .demuxHTTP().to($=>$
@@ -45,7 +45,7 @@ function sealedHTTP(listen, to) {
   )
 }
 
-function tcp(listen, to) {
+function relayTCP(listen, to) {
   pipy.listen(listen, $=>$.connect(to))
 }
 
@@ -53,11 +53,11 @@ function sealedTCP(listen, to) {
   pipy.listen(listen, $=>$.connectTLS(tls).to($=>$.connect(to)))
 }
 
-http('${CLIENT_ADDRESS}:${PLAIN_PORT}', '${SERVER_ADDRESS}:${SERVER_PLAIN_PORT}')
-http('${CLIENT_ADDRESS}:${DIRECT_PORT}', '${ECHO_ADDRESS}:${ECHO_PORT}')
+relayHTTP('${CLIENT_ADDRESS}:${PLAIN_PORT}', '${SERVER_ADDRESS}:${SERVER_PLAIN_PORT}')
+relayHTTP('${CLIENT_ADDRESS}:${DIRECT_PORT}', '${ECHO_ADDRESS}:${ECHO_PORT}')
 sealedHTTP('${CLIENT_ADDRESS}:${TLS_PORT}', '${SERVER_ADDRESS}:${SERVER_TLS_PORT}')
 sealedHTTP('${CLIENT_ADDRESS}:${STAGE_PORT}', '${SERVER_ADDRESS}:${SERVER_STAGE_PORT}')
-tcp('${CLIENT_ADDRESS}:${TCP_PLAIN_PORT}', '${SERVER_ADDRESS}:${TCP_SERVER_PLAIN_PORT}')
-tcp('${CLIENT_ADDRESS}:${TCP_DIRECT_PORT}', '${ECHO_ADDRESS}:${TCP_ECHO_PORT}')
+relayTCP('${CLIENT_ADDRESS}:${TCP_PLAIN_PORT}', '${SERVER_ADDRESS}:${TCP_SERVER_PLAIN_PORT}')
+relayTCP('${CLIENT_ADDRESS}:${TCP_DIRECT_PORT}', '${ECHO_ADDRESS}:${TCP_ECHO_PORT}')
 sealedTCP('${CLIENT_ADDRESS}:${TCP_TLS_PORT}', '${SERVER_ADDRESS}:${TCP_SERVER_TLS_PORT}')
 sealedTCP('${CLIENT_ADDRESS}:${TCP_STAGE_PORT}', '${SERVER_ADDRESS}:${TCP_SERVER_STAGE_PORT}')

@@ -33,7 +33,7 @@ const OTHERS: [(&str, Version, &str); 3] = [
     (
         "pipy",
         pipy_version,
-        "pipy not given: a release of github.com/flomesh-io/pipy, then --peer pipy=PATH; its scripts were not tried here",
+        "pipy not given: a release of github.com/flomesh-io/pipy, then --peer pipy=PATH",
     ),
 ];
 /// Where distributions put servers, beside PATH: not everybody has it there.

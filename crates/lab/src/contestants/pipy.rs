@@ -1,5 +1,5 @@
-//! Pipy as two sidecars, from the committed scripts in `benchmarks/peers/pipy/`, written from its documentation. Whoever
-//! has a program gives it; the scripts were not run here.
+//! Pipy as two sidecars, from the committed scripts in `benchmarks/peers/pipy/`. It keeps no count of requests, so the path is proven by
+//! the capture on its hops.
 
 use std::net::SocketAddr;
 use std::path::Path;
