@@ -2,10 +2,12 @@
 //! from the same resources. For foreign proxies that our control plane serves, for the laboratory's peers, and for the
 //! test that holds our own engine to Envoy's.
 
+mod custom;
 mod filters;
 mod matchers;
 mod rbac;
 mod token;
 
+pub use custom::{CUSTOM_PREFIX, custom_filter};
 pub use rbac::{Layer, Peer, Translation};
 pub use token::token_filter;

@@ -1,6 +1,7 @@
 //! One value of a rule as an Envoy matcher.
 
 use serde_json::{Value, json};
+use voile_model::mesh::authorization::StringMatch;
 use voile_policy::authorization::{Pattern, Text};
 
 /// Where the JWT filter leaves a token's claims.
@@ -71,6 +72,18 @@ pub(crate) fn block(field: &str, pattern: &Pattern) -> Option<Value> {
     Some(
         json!({ field: { "address_prefix": cidr.address().to_string(), "prefix_len": cidr.length() } }),
     )
+}
+
+/// Names of headers, whatever their case; none for none.
+pub(crate) fn names(all: &[StringMatch]) -> Option<Value> {
+    let one = |name: &StringMatch| match name {
+        StringMatch::Exact(text) => json!({ "exact": &**text, "ignore_case": true }),
+        StringMatch::Prefix(text) => json!({ "prefix": &**text, "ignore_case": true }),
+        StringMatch::Suffix(text) => json!({ "suffix": &**text, "ignore_case": true }),
+        StringMatch::Present => regex(".+"),
+    };
+    let patterns: Vec<Value> = all.iter().map(one).collect();
+    (!patterns.is_empty()).then(|| json!({ "patterns": patterns }))
 }
 
 /// The principal's text for what Istio asks of its pieces.

@@ -13,7 +13,8 @@ use voile_policy::authorization::{
 };
 use voile_testkit::authorization::{Random, Scope, Sent, SentHttp, policies, request};
 
-use crate::sets::{listener_name, listeners};
+use crate::echo::Echo;
+use crate::sets::{ASKED, GRANT, listener_name, listeners};
 use crate::stock::{self, Answer, Call, Certificates, Envoy, Handshake, has_ipv6, number};
 
 /// Sets of policies that one Envoy runs at a time: it looks at each route in turn.
@@ -55,8 +56,18 @@ fn mend_audience(claims: &mut Map<String, Value>) {
     }
 }
 
+/// What of a request does not stand in it.
+#[derive(Clone, Copy)]
+struct Wire {
+    tls: bool,
+    /// The client stands in X-Forwarded-For.
+    forwarded: bool,
+    /// The provider will say yes.
+    granted: bool,
+}
+
 /// The request as it goes over the wire.
-fn written(set: &str, sent: &Sent, http: &SentHttp, tls: bool, forwarded: bool) -> String {
+fn written(set: &str, sent: &Sent, http: &SentHttp, wire: Wire) -> String {
     let mut text = format!(
         "{} {} HTTP/1.1\r\nhost: {}\r\nx-set: {set}\r\n",
         http.method, http.path, http.authority
@@ -64,10 +75,13 @@ fn written(set: &str, sent: &Sent, http: &SentHttp, tls: bool, forwarded: bool) 
     let mut line = |name: &str, value: &str| {
         text += &format!("{name}: {value}\r\n");
     };
-    if let Some(source) = sent.source.as_ref().filter(|_| !tls) {
+    if let Some(source) = sent.source.as_ref().filter(|_| !wire.tls) {
         line("x-principal", &source.to_string());
     }
-    if forwarded {
+    if wire.granted {
+        line(GRANT, "yes");
+    }
+    if wire.forwarded {
         // An IPv4-mapped address is its IPv4 address, which Envoy does not see (see decision 0014).
         let client = sent.remote_ip.to_canonical();
         line("x-forwarded-for", &format!("203.0.113.7, {client}"));
@@ -98,12 +112,15 @@ struct Said {
 }
 
 /// What our engine says.
-fn ours(set: &[Policy], outcome: Outcome) -> Said {
+fn ours(set: &[Policy], outcome: Outcome, granted: bool) -> Said {
     let name = |rule: RuleRef| {
         let name = &set[rule.policy as usize].name;
         let (namespace, name, rule) = (&name.namespace, &name.name, rule.rule);
         format!("ns[{namespace}]-policy[{name}]-rule[{rule}]")
     };
+    let dry = outcome.dry_run;
+    let dry = [dry.custom, dry.deny, dry.allow]
+        .map(|verdict| verdict.map(|DryRunVerdict { allowed, rule }| (allowed, rule.map(name))));
     let verdict = |asked: Option<RuleRef>, then| {
         let (status, rule) = match then {
             Ok(rule) => (200, rule),
@@ -118,6 +135,15 @@ fn ours(set: &[Policy], outcome: Outcome) -> Said {
             (None, None, denial.rule)
         }
         Verdict::Denied(denial) => verdict(None, Err(denial.rule)),
+        // Who is refused by a provider gets no further.
+        Verdict::Ask(ask) if !granted => {
+            return Said {
+                status: Some(403),
+                asked: Some(name(ask.rule())),
+                dry,
+                ..Said::default()
+            };
+        }
         Verdict::Ask(ask) => {
             let rule = ask.rule();
             let then = ask.granted();
@@ -125,9 +151,6 @@ fn ours(set: &[Policy], outcome: Outcome) -> Said {
             verdict(Some(rule), then.map_err(|denial| denial.rule))
         }
     };
-    let dry = outcome.dry_run;
-    let dry = [dry.custom, dry.deny, dry.allow]
-        .map(|verdict| verdict.map(|DryRunVerdict { allowed, rule }| (allowed, rule.map(name))));
     Said {
         status,
         decided: decided.map(name),
@@ -143,6 +166,19 @@ fn denying(answer: &Answer) -> Found {
     let rule = details.strip_prefix("rbac_access_denied_matched_policy[")?;
     let rule = rule.strip_suffix(']').filter(|rule| *rule != "none");
     rule.map(str::to_owned)
+}
+
+/// The CUSTOM rule, without its provider; the provider itself must have been asked.
+fn asked(answer: &Answer, rule: Found) -> Found {
+    let was_asked = answer.headers.contains_key(ASKED);
+    match (rule, was_asked) {
+        (None, false) => None,
+        (None, true) => Some("asked without a rule".to_owned()),
+        (Some(rule), false) => Some(format!("{rule} but nobody was asked")),
+        (Some(rule), true) => rule
+            .split_once("-ns[")
+            .map(|(_, rule)| format!("ns[{rule}")),
+    }
 }
 
 /// What Envoy says.
@@ -166,7 +202,7 @@ fn envoys(answer: &Answer) -> Said {
             _ => enforced("allow"),
         },
         audited: enforced("audit"),
-        asked: shadow("custom").and_then(|(_, rule)| rule),
+        asked: asked(answer, shadow("istio_ext_authz").and_then(|(_, rule)| rule)),
         dry: ["dry_custom", "dry_deny", "dry_allow"].map(shadow),
     }
 }
@@ -225,8 +261,12 @@ fn draw(random: &mut Random, set: &Set<'_>, on: &Sent, tls: bool) -> Drawn {
     if tls {
         sent.source.clone_from(&on.source);
     }
-    let forwarded = random.one_in(2);
-    if !forwarded {
+    let wire = Wire {
+        tls,
+        forwarded: random.one_in(2),
+        granted: random.one_in(2),
+    };
+    if !wire.forwarded {
         sent.remote_ip = on.remote_ip;
     }
     let mut http = sent.http.take().expect("HTTP only");
@@ -235,7 +275,7 @@ fn draw(random: &mut Random, set: &Set<'_>, on: &Sent, tls: bool) -> Drawn {
     }
     let texts = ["h", "t"]
         .map(|layer| format!("{layer}{}", set.number))
-        .map(|name| written(&name, &sent, &http, tls, forwarded));
+        .map(|name| written(&name, &sent, &http, wire));
     let path = PathNormalization::Base.normalize(http.path.as_bytes());
     let path = path.expect("the generator writes good paths").into_owned();
     http.path = String::from_utf8(path).expect("ASCII");
@@ -244,7 +284,7 @@ fn draw(random: &mut Random, set: &Set<'_>, on: &Sent, tls: bool) -> Drawn {
         http: None,
         ..sent.facts()
     };
-    let said = |facts: &Facts<'_>| ours(set.policies, set.engine.decide(facts));
+    let said = |facts: &Facts<'_>| ours(set.policies, set.engine.decide(facts), wire.granted);
     let wanted = [said(&sent.facts()), said(&tcp)];
     Drawn {
         sent,
@@ -306,7 +346,9 @@ fn compare(court: &Court<'_>, set: &Set<'_>, seed: usize) -> Seen {
             let mut said = answers.each_ref().map(envoys);
             for (said, wanted) in said.iter_mut().zip(&drawn.wanted) {
                 if wanted.status.is_none() {
-                    (said.status, said.decided) = (None, None);
+                    said.status = None;
+                    said.decided.clone_from(&wanted.decided);
+                    said.audited.clone_from(&wanted.audited);
                 }
                 note(&mut seen, said, &call, court.ipv6);
             }
@@ -354,6 +396,7 @@ fn our_engine_says_what_a_stock_envoy_says() {
         return;
     };
     let sets = number("VOILE_SETS", 100);
+    let provider = Echo::authorizer();
     let (certificates, ipv6) = (Certificates::new(), has_ipv6());
     let mut seen = Seen::new();
     for first in (0..sets).step_by(SETS_AT_ONCE) {
@@ -362,7 +405,7 @@ fn our_engine_says_what_a_stock_envoy_says() {
         let drawn: Vec<Vec<Policy>> = drawn.collect();
         let listeners = listeners(&drawn, &keys(), &certificates, ipv6);
         let court = Court {
-            envoy: &Envoy::start(&program, &listeners, &[]),
+            envoy: &Envoy::start(&program, &listeners, &[provider.cluster("authorizer")]),
             certificates: &certificates,
             ipv6,
         };

@@ -1,4 +1,5 @@
-//! An application that answers every request with the head it got.
+//! Two small servers: an application that answers every request with the head it got, and a provider that says of a request
+//! what the request asks for.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,6 +9,11 @@ use std::thread::{self, JoinHandle};
 
 use serde_json::{Value, json};
 
+use crate::sets::{ASKED, GRANT};
+
+/// The answer to a request with this head.
+type Answering = fn(&[u8]) -> Vec<u8>;
+
 /// It answers until it is dropped.
 pub(crate) struct Echo {
     address: SocketAddr,
@@ -16,7 +22,27 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
+    /// The application.
     pub(crate) fn start() -> Self {
+        Self::answering(|head| {
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", head.len());
+            [answer.as_bytes(), head].concat()
+        })
+    }
+
+    /// The provider.
+    pub(crate) fn authorizer() -> Self {
+        Self::answering(|head| {
+            let text = String::from_utf8_lossy(head);
+            let status = match text.contains(&format!("{GRANT}: yes\r\n")) {
+                true => "200 OK",
+                false => "403 Forbidden",
+            };
+            format!("HTTP/1.1 {status}\r\n{ASKED}: yes\r\ncontent-length: 0\r\n\r\n").into_bytes()
+        })
+    }
+
+    fn answering(answering: Answering) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let ended = Arc::new(AtomicBool::new(false));
@@ -27,7 +53,7 @@ impl Echo {
                     return;
                 }
                 // Ends when its caller hangs up.
-                thread::spawn(move || answer_all(stream));
+                thread::spawn(move || answer_all(stream, answering));
             }
         });
         Self {
@@ -38,15 +64,15 @@ impl Echo {
     }
 
     /// It as a cluster of Envoy's.
-    pub(crate) fn cluster(&self) -> Value {
+    pub(crate) fn cluster(&self, name: &str) -> Value {
         let (ip, port) = (self.address.ip(), self.address.port());
         let address =
             json!({ "socket_address": { "address": ip.to_string(), "port_value": port } });
         json!({
-            "name": "echo",
+            "name": name,
             "type": "STATIC",
             "load_assignment": {
-                "cluster_name": "echo",
+                "cluster_name": name,
                 "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
             },
         })
@@ -64,7 +90,7 @@ impl Drop for Echo {
 }
 
 /// Requests have no bodies here.
-fn answer_all(stream: TcpStream) -> Option<()> {
+fn answer_all(stream: TcpStream, answering: Answering) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut reader = BufReader::new(stream);
     loop {
@@ -74,9 +100,7 @@ fn answer_all(stream: TcpStream) -> Option<()> {
                 return None;
             }
         }
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", head.len());
-        let mut answer = answer.into_bytes();
-        answer.extend(head);
+        let answer = answering(&head);
         reader.get_mut().write_all(&answer).ok()?;
     }
 }

@@ -5,19 +5,32 @@
 //! certificate's. The connection's addresses come by the PROXY protocol, the client's also by X-Forwarded-For.
 
 use serde_json::{Map, Value, json};
-use voile_envoy::{Layer, Peer, Translation, token_filter};
-use voile_model::mesh::TokenRule;
+use voile_envoy::{CUSTOM_PREFIX, Layer, Peer, Translation, custom_filter, token_filter};
+use voile_model::mesh::authorization::StringMatch;
+use voile_model::mesh::{
+    ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, ProviderService, TokenRule,
+};
+use voile_model::{Hostname, Port};
 use voile_policy::authorization::{Action, Policy};
 
 use crate::stock::{Certificates, loopback, typed};
 use crate::translation::tokens::bare;
 
+/// The filter with the rules under which a provider is asked.
+const CUSTOM: &str = "custom";
+/// The header by which a request says what the provider shall say of it.
+pub(crate) const GRANT: &str = "x-grant";
+/// The header by which the provider says that it was asked.
+pub(crate) const ASKED: &str = "x-asked";
+
 /// Providers of CUSTOM policies that the generator knows.
 const PROVIDERS: [&str; 2] = ["ext", "other"];
 
-/// A filter's name, which is also how what it found is called.
+/// One of the filters with rules.
 struct Filter {
     name: &'static str,
+    /// How what it found is called.
+    prefix: String,
     actions: Vec<Action>,
     dry_run: bool,
     /// Its rules decide nothing.
@@ -28,6 +41,10 @@ fn filters() -> Vec<Filter> {
     let custom = || PROVIDERS.map(|name| Action::Custom(name.into())).to_vec();
     let filter = |name, actions, dry_run, shadow| Filter {
         name,
+        prefix: match name {
+            CUSTOM => CUSTOM_PREFIX.to_owned(),
+            name => format!("{name}_"),
+        },
         actions,
         dry_run,
         shadow,
@@ -37,7 +54,7 @@ fn filters() -> Vec<Filter> {
         filter("dry_deny", vec![Action::Deny], true, true),
         filter("dry_allow", vec![Action::Allow], true, true),
         // Istio asks in shadow whether the provider must be asked.
-        filter("custom", custom(), false, true),
+        filter(CUSTOM, custom(), false, true),
         filter("audit", vec![Action::Audit], false, false),
         filter("deny", vec![Action::Deny], false, false),
         filter("allow", vec![Action::Allow], false, false),
@@ -48,9 +65,11 @@ fn filters() -> Vec<Filter> {
 fn rules(set: &[Policy], translation: Translation, filter: &Filter) -> Option<Value> {
     let mut all: Option<Value> = None;
     for action in &filter.actions {
-        let Some(mut rules) = translation.rules(set, action, filter.dry_run) else {
-            continue;
+        let rules = match action {
+            Action::Custom(provider) if !filter.dry_run => translation.custom_rules(set, provider),
+            action => translation.rules(set, action, filter.dry_run),
         };
+        let Some(mut rules) = rules else { continue };
         match &mut all {
             None => all = Some(rules),
             Some(all) => {
@@ -76,7 +95,7 @@ fn overrides(set: &[Policy], translation: Translation) -> Value {
         };
         let config = json!({
             "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBACPerRoute",
-            "rbac": { field: rules, prefix: format!("{}_", filter.name) },
+            "rbac": { field: rules, prefix: filter.prefix },
         });
         all.insert(filter.name.to_owned(), config);
     }
@@ -97,6 +116,28 @@ fn routes(sets: &[Vec<Policy>], peer: Peer) -> Value {
     numbered
         .flat_map(|(number, set)| layers.map(|layer| route(number, set, layer)))
         .collect()
+}
+
+/// The one service that is all providers.
+fn provider() -> ExtAuthzProvider {
+    let exact = |name: &str| vec![StringMatch::Exact(name.into())];
+    ExtAuthzProvider {
+        service: ProviderService {
+            namespace: None,
+            host: Hostname::new("authorizer.test").expect("a name"),
+            port: Port::new(80).expect("a port"),
+        },
+        timeout: None,
+        fail_open: false,
+        status_on_error: Some(500),
+        body: None,
+        transport: ExtAuthzTransport::Http(HttpAuthorizer {
+            request_headers: exact(GRANT),
+            downstream_on_allow: exact(ASKED),
+            downstream_on_deny: exact(ASKED),
+            ..HttpAuthorizer::default()
+        }),
+    }
 }
 
 /// The filter that makes a header the peer's identity.
@@ -145,7 +186,14 @@ fn manager(sets: &[Vec<Policy>], keys: &str, peer: Peer) -> Value {
             json!({}),
         )
     };
-    http_filters.extend(filters().into_iter().map(rbac));
+    for filter in filters() {
+        let asks = filter.name == CUSTOM;
+        http_filters.push(rbac(filter));
+        if asks {
+            let provider = provider();
+            http_filters.extend(PROVIDERS.map(|name| custom_filter(name, &provider, "authorizer")));
+        }
+    }
     http_filters.push(typed(
         "router",
         "extensions.filters.http.router.v3.Router",

@@ -229,7 +229,7 @@ fn our_engine_believes_the_tokens_that_a_stock_envoy_believes() {
             token_rules(&mut random, &ring, &seed.to_string())
         });
         let drawn: Vec<Vec<DrawnRule>> = drawn.collect();
-        let envoy = Envoy::start(&program, &[listener(&drawn)], &[echo.cluster()]);
+        let envoy = Envoy::start(&program, &[listener(&drawn)], &[echo.cluster("echo")]);
         let court = Court {
             envoy: &envoy,
             certificates: &certificates,

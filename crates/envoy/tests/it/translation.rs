@@ -1,5 +1,6 @@
 //! Each attribute and each kind of value, against the matcher that Istio's documents and generators give for it.
 
+mod custom;
 pub(crate) mod tokens;
 
 use serde_json::{Value, json};
