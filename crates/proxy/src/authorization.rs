@@ -12,9 +12,9 @@ use voile_policy::authorization::{
     Action, Denial, Engine, Facts, Outcome, PathNormalization, Policy, PolicyName, Rule, RuleRef,
     TrustDomains,
 };
-use voile_xds::wire::ProxyConfiguration;
 
 use crate::http::Head;
+use crate::registry::Inputs;
 
 /// See the module. Equal only to its own copies: whoever makes one anew has a reason.
 #[derive(Clone)]
@@ -70,17 +70,15 @@ impl fmt::Display for NamedRule<'_> {
 
 impl Authorization {
     /// Compiles policies as a configuration wants them read.
-    pub(crate) fn new(policies: &[Arc<Policy>], configuration: &ProxyConfiguration) -> Self {
-        let aliases = configuration.trust_domain_aliases.iter();
-        let aliases: Vec<&str> = aliases.map(TrustDomain::as_str).collect();
-        let domains = TrustDomains::new(configuration.trust_domain.as_str(), &aliases);
-        let mut expanded: Vec<Policy> = policies.iter().map(|one| Policy::clone(one)).collect();
-        expanded.iter_mut().for_each(|policy| domains.apply(policy));
+    pub(crate) fn new(mut policies: Vec<Policy>, how: &Inputs) -> Self {
+        let aliases: Vec<&str> = how.aliases.iter().map(TrustDomain::as_str).collect();
+        let domains = TrustDomains::new(how.trust_domain.as_str(), &aliases);
+        policies.iter_mut().for_each(|policy| domains.apply(policy));
         Self(Arc::new(Compiled {
-            engine: Engine::new(&expanded),
-            normalization: configuration.path_normalization.into(),
-            trusted_proxies: configuration.trusted_proxies,
-            provider: provider(&expanded),
+            engine: Engine::new(&policies),
+            normalization: how.normalization.into(),
+            trusted_proxies: how.trusted_proxies,
+            provider: provider(&policies),
         }))
     }
 

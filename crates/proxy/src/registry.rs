@@ -30,6 +30,7 @@ use crate::plan::{
     AuthorizerPlan, CapturePlan, CapturedPortPlan, EndpointPlan, InboundPlan, Otherwise,
     OutboundPlan, Plan, ServicePlan, Settings, TelemetryPlan,
 };
+pub(crate) use authorization::{Compiled, Inputs, Work};
 use destination::NEVER_CAPTURED;
 pub(crate) use destination::outside;
 use index::Index;
@@ -311,6 +312,13 @@ impl Registry {
     pub(crate) fn authorization_wanted(&self) -> &[PolicyReference] {
         let configuration = self.configuration.as_ref();
         configuration.map_or(&[], |held| &held.value.authorization_policies)
+    }
+
+    /// Policies of a closed state that take long to compile, and are not yet.
+    pub(crate) fn work(&self) -> Option<Work> {
+        let configuration = &self.configuration.as_ref()?.value;
+        let work = self.authorization.work(configuration)?;
+        self.unanswered().is_empty().then_some(work)
     }
 
     /// The closed state, if there is one.

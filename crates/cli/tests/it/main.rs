@@ -29,6 +29,8 @@ mod load_command;
 mod mesh;
 mod names;
 mod overload;
+mod policies_at_once;
+mod policies_held;
 mod policy;
 mod probes;
 mod profile;

@@ -4,6 +4,7 @@
 mod accept;
 mod admin;
 mod collector;
+mod compiler;
 mod credentials;
 mod destinations;
 mod dns;
@@ -29,7 +30,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 use voile_dns::{Resolver, Upstreams};
 use voile_identity::{
@@ -413,20 +414,15 @@ async fn control(
     let certificates = CertificateClient::new(client_settings(&options), Arc::clone(&store));
     let mut renewed = certificates.subscribe();
     tokio::task::spawn_local(certificates.run(std::future::pending()));
-    let mut first = renewed.clone();
-    let only_a_certificate = options.token_file.is_none();
     // Without a token only a certificate can open the stream. The pages and signals are served meanwhile.
-    let begin = async move {
-        if only_a_certificate {
-            let _ = first.changed().await;
-        }
-    };
+    let begin = once_there_is(renewed.clone(), options.token_file.is_none());
     let heard = Arc::new(Notify::new());
     let client = start_client(begin, &options, node, &store, &shared, (news, &heard));
     let upstreams = dns::upstreams(&options);
     let resolver = dns::resolver(&upstreams);
     let (lookups, mut answers) = names::Lookups::new(Rc::clone(&resolver));
     let dns = prepare_dns(&mut pages, &shared, &client, (upstreams, resolver), heard)?;
+    let (compiler, mut compiled) = compiler::Compiler::new();
     let ending = Rc::new(Ending::default());
     let control = Rc::new(RefCell::new(Control::new(
         &options,
@@ -435,7 +431,7 @@ async fn control(
         store,
         Rc::clone(&dispatcher),
         recorders,
-        lookups,
+        (lookups, compiler),
     )));
     let mut doors = Doors::new(&control, &ending, options.handover, pages, dns)?;
     let mut signals = shutdown::Signals::install()?;
@@ -454,6 +450,7 @@ async fn control(
         let look = control.borrow().destinations.next_look();
         tokio::select! {
             Some(()) = updates.recv() => control.borrow_mut().publish(),
+            Some(done) = compiled.recv() => compiler::ended(&control, done),
             Some(answer) = answers.recv() => control.borrow_mut().name_settled(answer),
             Some(news) = from_workers.recv() => match news {
                 FromWorker::MemoryShort => memory::relieve(&control),
@@ -476,6 +473,14 @@ async fn control(
     doors.close();
     shutdown::drain(&control, &ending, &dispatcher, &mut signals).await;
     Ok(control.borrow_mut().end_recording())
+}
+
+/// Waits for a first certificate, where one is needed.
+async fn once_there_is<T>(mut renewed: watch::Receiver<T>, needed: bool) {
+    if needed {
+        // Nobody who renews them: the process is ending.
+        let _ = renewed.changed().await;
+    }
 }
 
 fn client_settings(options: &Options) -> ClientSettings {

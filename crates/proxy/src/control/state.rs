@@ -18,6 +18,7 @@ use voile_xds::client::{Rejection, Update, XdsClient};
 
 use super::Options;
 use super::accept::{self, Dispatcher};
+use super::compiler::Compiler;
 use super::destinations::Destinations;
 use super::dns::Dns;
 use super::names::Lookups;
@@ -25,7 +26,7 @@ use super::probers::Probers;
 use super::recorders::{Recorders, Remains};
 use super::sockets::{Direction, Entry, Key, Socket, Sockets};
 use crate::plan::{ListenerId, Plan};
-use crate::registry::{Registry, address_name, peer};
+use crate::registry::{Compiled, Registry, address_name, peer};
 use crate::worker::{FromWorker, ToWorker};
 
 /// Strangers' addresses subscribed to at once; the oldest makes room.
@@ -83,6 +84,7 @@ pub(super) struct Control {
     pub(super) probers: Probers,
     pub(super) dns: Option<Rc<Dns>>,
     pub(super) lookups: Lookups,
+    compiler: Compiler,
     pub(super) draining: bool,
     /// Memory is about to be given back.
     pub(super) giving_back: bool,
@@ -106,7 +108,7 @@ impl Control {
         store: Arc<CertificateStore>,
         dispatcher: Rc<Dispatcher>,
         recorders: Recorders,
-        lookups: Lookups,
+        (lookups, compiler): (Lookups, Compiler),
     ) -> Self {
         Self {
             workload: options.workload.clone(),
@@ -126,6 +128,7 @@ impl Control {
                 .marked(options.capture.map(|_| transport::APPLICATION_MARK)),
             dns: None,
             lookups,
+            compiler,
             draining: false,
             giving_back: false,
             said_short: None,
@@ -152,8 +155,12 @@ impl Control {
         self.shared().registry.forget_names();
         self.answer_strangers();
         self.answer_destinations();
+        if self.compiles() {
+            return; // What comes of it is published, with all that was heard meanwhile.
+        }
         let plan = self.shared().registry.plan();
         let Some(plan) = plan else { return };
+        self.compiler.caught_up();
         self.trust();
         let limits = {
             let shared = self.shared();
@@ -165,6 +172,22 @@ impl Control {
             self.obey(plan);
         }
         self.accept();
+    }
+
+    /// Whether policies are being compiled before the state can be published.
+    fn compiles(&mut self) -> bool {
+        if self.compiler.is_busy() {
+            return true;
+        }
+        let work = self.shared().registry.work();
+        work.is_some_and(|work| self.compiler.begin(work))
+    }
+
+    /// Policies have been compiled.
+    pub(super) fn policies_compiled(&mut self, compiled: Compiled) {
+        self.compiler.ended();
+        self.shared().registry.authorization.keep(compiled);
+        self.publish();
     }
 
     fn subscribe(&mut self) {
@@ -475,6 +498,8 @@ impl Control {
                 self.workload,
                 because(trouble.or(who))
             ));
+        } else if self.published.is_none() && self.compiler.is_busy() {
+            reasons.push("policies are being compiled".to_owned());
         } else if self.published.is_none() {
             let missing: Vec<String> = shared
                 .registry

@@ -1,5 +1,6 @@
 //! The AuthorizationPolicies that the control plane sent, and what they are compiled to: once for all workers, and only
-//! when one of them, or what they are read by, has changed.
+//! when one of them, or what they are read by, has changed. They are kept as they came, which takes a fraction of the room
+//! that they take when read; compiling many takes a moment that is not spent where connections wait ([`Work`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,20 +17,85 @@ use crate::authorization::{Authorization, read, shut};
 /// By name.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
-    held: BTreeMap<Arc<str>, Held<Arc<policy::Policy>>>,
+    held: BTreeMap<Arc<str>, Held<Said>>,
     /// What was compiled last, and from what.
     compiled: RefCell<Option<(Inputs, Authorization)>>,
 }
 
+/// A policy as it is held.
+#[derive(Debug, Clone)]
+enum Said {
+    /// In the words of the wire, which were read once.
+    Good(Arc<[u8]>),
+    /// It cannot be read, and nothing was good before: it denies everything.
+    Shut,
+}
+
+impl Said {
+    fn read(&self, name: &Arc<str>) -> policy::Policy {
+        let policy = match self {
+            Self::Good(body) => parse(name, body).ok(),
+            Self::Shut => None,
+        };
+        policy.unwrap_or_else(|| shut(name))
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Good(body) => body.len(),
+            Self::Shut => 0,
+        }
+    }
+}
+
+fn parse(name: &Arc<str>, body: &[u8]) -> Result<policy::Policy, String> {
+    let said = decode_authorization(name, body).map_err(|error| error.to_string())?;
+    read(&said)
+}
+
 /// All that a compiled answer depends on.
 #[derive(Debug, Clone, PartialEq)]
-struct Inputs {
+pub(crate) struct Inputs {
     references: Vec<PolicyReference>,
-    trust_domain: TrustDomain,
-    aliases: Vec<TrustDomain>,
-    normalization: PathNormalization,
-    trusted_proxies: u32,
+    pub(crate) trust_domain: TrustDomain,
+    pub(crate) aliases: Vec<TrustDomain>,
+    pub(crate) normalization: PathNormalization,
+    pub(crate) trusted_proxies: u32,
 }
+
+/// Policies of more bytes than this (a few hundred rules, a millisecond or two) are compiled beside the control thread, which
+/// accepts connections.
+const BESIDE: usize = 16 << 10;
+
+/// Policies to be compiled: everything that it takes, on any thread.
+#[derive(Debug)]
+pub(crate) struct Work {
+    inputs: Inputs,
+    policies: Vec<(Arc<str>, Said)>,
+}
+
+impl Work {
+    /// Whether it takes so long that connections would wait.
+    fn is_long(&self) -> bool {
+        self.policies
+            .iter()
+            .map(|(_, said)| said.bytes())
+            .sum::<usize>()
+            > BESIDE
+    }
+
+    /// Does it.
+    pub(crate) fn done(self) -> Compiled {
+        let policies = self.policies.iter();
+        let policies: Vec<policy::Policy> = policies.map(|(name, said)| said.read(name)).collect();
+        let authorization = Authorization::new(policies, &self.inputs);
+        Compiled(self.inputs, authorization)
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Compiled(Inputs, Authorization);
 
 impl Policies {
     /// Takes a policy in. One that cannot be read leaves what was good before, and where nothing was it denies everything:
@@ -41,14 +107,11 @@ impl Policies {
         version: Arc<str>,
         body: &[u8],
     ) -> Result<(), String> {
-        let decoded = decode_authorization(name, body).map_err(|error| error.to_string());
-        let read = decoded.and_then(|said| read(&said));
-        let (value, result) = match read {
-            Ok(policy) => (Arc::new(policy), Ok(())),
+        let (value, result) = match parse(name, body) {
+            Ok(_) => (Said::Good(body.into()), Ok(())),
             Err(reason) => {
-                let good = self.held.get(name).map(|held| Arc::clone(&held.value));
-                let value = good.unwrap_or_else(|| Arc::new(shut(name)));
-                (value, Err(reason))
+                let good = self.held.get(name).map(|held| held.value.clone());
+                (good.unwrap_or(Said::Shut), Err(reason))
             }
         };
         self.held.insert(name.clone(), Held { version, value });
@@ -70,10 +133,9 @@ impl Policies {
         self.held.iter().map(|(name, held)| (name, &held.version))
     }
 
-    /// What the configuration's policies come to; `None` without any. To be asked only when all of them are held.
-    pub(super) fn compiled(&self, configuration: &ProxyConfiguration) -> Option<Authorization> {
+    /// What is to be compiled for the configuration; `None` where nothing is. To be asked only when all that it names is held.
+    fn to_do(&self, configuration: &ProxyConfiguration) -> Option<Work> {
         if configuration.authorization_policies.is_empty() {
-            self.compiled.replace(None);
             return None;
         }
         let inputs = Inputs {
@@ -83,18 +145,41 @@ impl Policies {
             normalization: configuration.path_normalization,
             trusted_proxies: configuration.trusted_proxies,
         };
-        let mut last = self.compiled.borrow_mut();
-        if let Some((from, compiled)) = &*last
+        if let Some((from, _)) = &*self.compiled.borrow()
             && *from == inputs
         {
-            return Some(compiled.clone());
+            return None;
         }
-        let names = inputs.references.iter();
-        let policies: Vec<Arc<policy::Policy>> = names
-            .filter_map(|wanted| Some(Arc::clone(&self.held.get(&wanted.name)?.value)))
-            .collect();
-        let compiled = Authorization::new(&policies, configuration);
-        *last = Some((inputs, compiled.clone()));
-        Some(compiled)
+        let named = |wanted: &PolicyReference| {
+            let held = self.held.get(&wanted.name)?;
+            Some((wanted.name.clone(), held.value.clone()))
+        };
+        Some(Work {
+            policies: inputs.references.iter().filter_map(named).collect(),
+            inputs,
+        })
+    }
+
+    /// What takes long and is not yet done.
+    pub(super) fn work(&self, configuration: &ProxyConfiguration) -> Option<Work> {
+        self.to_do(configuration).filter(Work::is_long)
+    }
+
+    /// Keeps what was done.
+    pub(crate) fn keep(&self, Compiled(inputs, authorization): Compiled) {
+        self.compiled.replace(Some((inputs, authorization)));
+    }
+
+    /// What the configuration's policies come to; `None` without any. What was not done beside is done now.
+    pub(super) fn compiled(&self, configuration: &ProxyConfiguration) -> Option<Authorization> {
+        if configuration.authorization_policies.is_empty() {
+            self.compiled.replace(None);
+            return None;
+        }
+        if let Some(work) = self.to_do(configuration) {
+            self.keep(work.done());
+        }
+        let compiled = self.compiled.borrow();
+        compiled.as_ref().map(|(_, compiled)| compiled.clone())
     }
 }

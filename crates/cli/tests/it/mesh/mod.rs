@@ -64,9 +64,7 @@ impl Mesh {
     /// The same, with a client's sidecar that is started differently.
     pub(crate) fn start_as(mode: &str, how: &Client) -> Mesh {
         let folder = tempfile::tempdir().expect("a folder");
-        let pid = std::process::id();
-        let count = MADE.fetch_add(1, Ordering::Relaxed);
-        let net = [127, 64 + (pid % 128) as u8, (count % 250) as u8 + 1];
+        let net = own_net();
         let config = folder.path().join("config");
         std::fs::create_dir(&config).expect("the config folder");
         std::fs::write(config.join("mesh.yaml"), resources(net, None)).expect("resources");
@@ -280,7 +278,14 @@ fn write_private(path: &Path, text: &[u8]) {
     std::io::Write::write_all(&mut file, text).expect("written");
 }
 
-fn start_control(
+/// Loopback addresses, but for the last byte, that no other test uses at this time.
+pub(crate) fn own_net() -> [u8; 3] {
+    let pid = std::process::id();
+    let count = MADE.fetch_add(1, Ordering::Relaxed);
+    [127, 64 + (pid % 128) as u8, (count % 250) as u8 + 1]
+}
+
+pub(crate) fn start_control(
     folder: &Path,
     [xds, plaintext, monitoring]: [u16; 3],
     certificate_ttl: Option<&str>,
@@ -311,7 +316,7 @@ fn start_control(
     process
 }
 
-fn start_proxy(
+pub(crate) fn start_proxy(
     folder: &Path,
     xds: u16,
     pod: &str,

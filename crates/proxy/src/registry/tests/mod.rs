@@ -1,6 +1,8 @@
 //! Where captured connections lead, as a table: original destination → services and endpoints, by what the control plane
 //! said before.
 
+mod authorization;
+
 use std::net::SocketAddr;
 
 use prost::Message;

@@ -1,0 +1,75 @@
+//! Compiles many policies on a thread of their own, which ends when it is done: the control thread accepts connections
+//! meanwhile, and workers carry them by what held before.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::thread;
+
+use tokio::sync::mpsc;
+
+use super::memory::give_back_soon;
+use super::state::Control;
+use crate::registry::{Compiled, Work};
+
+/// So often in a row what was compiled may be no longer what is wanted when it is done; then the control thread does it
+/// itself, so that policies that change all the time come into force all the same.
+const MAX_OVERTAKEN: u32 = 2;
+
+/// See the module.
+pub(super) struct Compiler {
+    done: mpsc::UnboundedSender<Compiled>,
+    busy: bool,
+    overtaken: u32,
+}
+
+impl Compiler {
+    /// What is done comes back through the receiver.
+    pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<Compiled>) {
+        let (done, heard) = mpsc::unbounded_channel();
+        let compiler = Self {
+            done,
+            busy: false,
+            overtaken: 0,
+        };
+        (compiler, heard)
+    }
+
+    /// Whether something is being compiled.
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Begins; `false` where the caller does better to do it itself.
+    pub(super) fn begin(&mut self, work: Work) -> bool {
+        if self.overtaken >= MAX_OVERTAKEN {
+            return false;
+        }
+        let done = self.done.clone();
+        let compile = move || {
+            // When nobody listens the process is ending.
+            let _ = done.send(work.done());
+        };
+        self.busy = thread::Builder::new()
+            .name("policies".to_owned())
+            .spawn(compile)
+            .is_ok();
+        self.overtaken += u32::from(self.busy);
+        self.busy
+    }
+
+    /// It is done.
+    pub(super) fn ended(&mut self) {
+        self.busy = false;
+    }
+
+    /// What is wanted is in force.
+    pub(super) fn caught_up(&mut self) {
+        self.overtaken = 0;
+    }
+}
+
+/// Publishes what was compiled, and lets go of what that took: several times the room of what came of it.
+pub(super) fn ended(control: &Rc<RefCell<Control>>, done: Compiled) {
+    control.borrow_mut().policies_compiled(done);
+    give_back_soon(control);
+}

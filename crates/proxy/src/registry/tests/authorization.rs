@@ -1,0 +1,131 @@
+//! Policies as the control plane sends them: none of a set is obeyed before all are held, they are compiled once for all
+//! workers, and a change compiles them again.
+
+use super::*;
+use crate::plan::Plan;
+use crate::registry::Compiled;
+
+/// A policy that allows paths of one stem.
+fn allow(name: &str, stem: &str, rules: usize) -> (String, Vec<u8>) {
+    let rule = |number| proxy::AuthorizationRule {
+        to: vec![proxy::AuthorizationOperation {
+            paths: Some(proxy::Matches {
+                values: vec![format!("/{stem}/{number}")],
+                not_values: Vec::new(),
+            }),
+            ..proxy::AuthorizationOperation::default()
+        }],
+        ..proxy::AuthorizationRule::default()
+    };
+    let body = proxy::AuthorizationPolicy {
+        action: proxy::AuthorizationAction::Allow.into(),
+        rules: (0..rules).map(rule).collect(),
+        ..proxy::AuthorizationPolicy::default()
+    };
+    (format!("{SHOP}/{name}"), body.encode_to_vec())
+}
+
+/// Puts a policy in, in a version that its bytes decide.
+fn hold(registry: &mut Registry, policy: &(String, Vec<u8>)) {
+    let (name, body) = policy;
+    let version = version(body);
+    registry
+        .add(
+            type_url::AUTHORIZATION_POLICY,
+            &(&**name).into(),
+            &version.into(),
+            body,
+        )
+        .expect("a good policy");
+}
+
+fn version(body: &[u8]) -> String {
+    let sum = |sum: u64, byte: &u8| sum.wrapping_mul(31).wrapping_add(u64::from(*byte));
+    body.iter().fold(0, sum).to_string()
+}
+
+/// A configuration that names these policies.
+fn obey(registry: &mut Registry, policies: &[&(String, Vec<u8>)]) {
+    let reference = |(name, body): &(String, Vec<u8>)| proxy::PolicyReference {
+        name: name.clone(),
+        version: version(body),
+    };
+    let configuration = proxy::ProxyConfiguration {
+        workload_uid: "own".to_owned(),
+        trust_domain: "cluster.local".to_owned(),
+        authorization_policies: policies.iter().map(|policy| reference(policy)).collect(),
+        ..proxy::ProxyConfiguration::default()
+    };
+    let body = configuration.encode_to_vec();
+    put(registry, type_url::PROXY_CONFIGURATION, "shop/own", &body);
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::default();
+    let own = (type_url::ADDRESS, "own".into());
+    registry.absent.insert(own);
+    registry
+}
+
+fn plan(registry: &Registry) -> Plan {
+    registry.plan().expect("a closed state")
+}
+
+#[test]
+fn policies_are_compiled_once_whoever_asks() {
+    let mut registry = registry();
+    let (one, two) = (allow("one", "a", 3), allow("two", "b", 3));
+    hold(&mut registry, &one);
+    hold(&mut registry, &two);
+    obey(&mut registry, &[&one, &two]);
+    let first = plan(&registry);
+    // Plans are equal only where they share what was compiled: each worker gets a pointer to it.
+    assert_eq!(first.authorization, plan(&registry).authorization);
+    assert_eq!(first, first.clone());
+
+    let other = allow("two", "c", 3);
+    hold(&mut registry, &other);
+    assert!(
+        registry.plan().is_none(),
+        "the configuration wants the version before"
+    );
+    obey(&mut registry, &[&one, &other]);
+    assert_ne!(first.authorization, plan(&registry).authorization);
+    obey(&mut registry, &[]);
+    assert_eq!(plan(&registry).authorization, None);
+}
+
+#[test]
+fn many_policies_are_work_for_another_thread_and_few_are_not() {
+    let mut registry = registry();
+    let (few, many) = (allow("few", "a", 10), allow("many", "b", 2_000));
+    hold(&mut registry, &few);
+    obey(&mut registry, &[&few]);
+    assert!(registry.work().is_none());
+
+    obey(&mut registry, &[&few, &many]);
+    assert!(registry.work().is_none(), "not all is held");
+    hold(&mut registry, &many);
+    let work = registry.work().expect("work");
+    let done = std::thread::spawn(move || work.done())
+        .join()
+        .expect("done");
+    registry.authorization.keep(done);
+    assert!(registry.work().is_none());
+    let first = plan(&registry);
+    assert!(first.authorization.is_some());
+    assert_eq!(first.authorization, plan(&registry).authorization);
+
+    // What was overtaken is not what is wanted.
+    let stale = {
+        obey(&mut registry, &[&many]);
+        registry.work().expect("work")
+    };
+    obey(&mut registry, &[&many, &few]);
+    let done: Compiled = stale.done();
+    registry.authorization.keep(done);
+    assert!(registry.work().is_some());
+    // Who cannot wait any longer gets it all the same.
+    assert_ne!(plan(&registry).authorization, first.authorization);
+    assert!(registry.work().is_none());
+}
