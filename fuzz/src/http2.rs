@@ -168,12 +168,18 @@ fn served(bytes: &[u8], step: usize) -> Outcome {
 fn answered(bytes: &[u8], step: usize) -> Outcome {
     let link = Link::new(Connection::client(&CONFIG, Pool::new()));
     let mut asked = Vec::new();
-    for _ in 0..ASKED {
+    for number in 0..ASKED {
         let mut head = Fields::new();
-        for (name, value) in [(":method", "GET"), (":scheme", "http"), (":path", "/")] {
+        // The last one opens a tunnel, whose answers have no length and whose way there stays open.
+        let connects = number == ASKED - 1;
+        let fields: &[(&str, &str)] = match connects {
+            true => &[(":method", "CONNECT"), (":authority", "db.test:443")],
+            false => &[(":method", "GET"), (":scheme", "http"), (":path", "/")],
+        };
+        for (name, value) in fields {
             head.push(name, value.as_bytes());
         }
-        asked.extend(link.send_request(head, true));
+        asked.extend(link.send_request(head, !connects));
     }
     let said = feed(&link, &[&SETTINGS, bytes].concat(), step);
     let mut streams = Vec::new();

@@ -41,6 +41,7 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("key_set", request_token::keys),
     ("authorization_path", authorization::path),
     ("authorization_decision", authorization::decision),
+    ("agent_frame", voile_lab::any_frame),
 ];
 
 /// The property of that name.

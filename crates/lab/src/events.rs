@@ -41,6 +41,13 @@ pub(crate) enum Sign {
     Plaintext(SocketAddr, bool),
     /// The answers to such requests come from the server of this name; none: from the one without.
     From(Option<String>),
+    /// By the way of the load one path is answered and another refused.
+    Verdicts {
+        /// What is answered.
+        allowed: String,
+        /// What is refused.
+        denied: String,
+    },
     /// A process says that it is ready.
     Ready(SocketAddr, String),
     /// It takes connections.
@@ -119,6 +126,10 @@ impl Sign {
                     None => "the first server",
                 }
             ),
+            Self::Verdicts { .. } => format!(
+                "two requests of the lab's own every {every} ms, by the way of the load's, until what only the new policies deny is \
+                 refused and what only the old ones denied is answered"
+            ),
             Self::Listens(_) => {
                 format!("a connection to the new process, tried every {every} ms")
             }
@@ -135,7 +146,7 @@ impl Sign {
         match route
             .from
             .as_ref()
-            .filter(|_| matches!(self, Self::From(_)))
+            .filter(|_| matches!(self, Self::From(_) | Self::Verdicts { .. }))
         {
             Some(place) => place
                 .network()
@@ -161,6 +172,13 @@ impl Sign {
                         .find_map(|line| line.strip_prefix("x-voile-echo: "));
                     head.starts_with("http/1.1 200") && server == name.as_deref()
                 })
+            }
+            Self::Verdicts { allowed, denied } => {
+                let answered = |path: &str| {
+                    let head = head(route.entry, route.host.as_deref(), path);
+                    head.is_some_and(|head| head.starts_with("HTTP/1.1 200"))
+                };
+                answered(allowed) && !answered(denied)
             }
             Self::Listens(address) => TcpStream::connect_timeout(address, LOOK_BOUND).is_ok(),
             Self::Renewed(renewals) => renewals.iter().all(Renewal::done),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use voile_report::agreement::Agreement;
+use voile_report::decisions::Decisions;
 use voile_report::generators::Generators;
 use voile_report::graph::GraphRecord;
 use voile_report::plots::Section;
@@ -182,7 +183,7 @@ pub fn write_plots(
 pub enum Redrawn {
     /// An experiment: `report.html`, `results.csv`.
     Experiment(Box<Record>),
-    /// A comparison of generators, or a graph's record: `report.html` and `report.md`, what it says first, and its plots.
+    /// A comparison of generators, decisions by policies, or a graph's record: `report.html` and `report.md`, what it says first, and its plots.
     Comparison(String, Vec<Section>),
 }
 
@@ -193,6 +194,12 @@ pub enum Redrawn {
 /// When there is no record, it cannot be read, or the drawing cannot be written.
 pub fn redraw(folder: &Path) -> Result<Redrawn, String> {
     if let Some(mut record) = other::<Generators>(folder, "generators.json")? {
+        record.conclude();
+        write(&folder.join("report.html"), &record.to_html())?;
+        write(&folder.join("report.md"), &record.to_markdown())?;
+        return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
+    }
+    if let Some(mut record) = other::<Decisions>(folder, "decisions.json")? {
         record.conclude();
         write(&folder.join("report.html"), &record.to_html())?;
         write(&folder.join("report.md"), &record.to_markdown())?;

@@ -11,6 +11,7 @@ mod bounds;
 mod calibration;
 mod contestants;
 mod court;
+mod decisions;
 mod definition;
 mod environment;
 mod events;
@@ -37,8 +38,9 @@ mod slice;
 mod target;
 mod wire;
 
-pub use agent::{AgentAddress, AgentSettings, Token, serve_agent};
+pub use agent::{AgentAddress, AgentSettings, Token, any_frame, serve_agent};
 pub use agreement::{AgreementSettings, agree, write_agreement};
+pub use decisions::{DecisionSettings, decisions_json, measure_decisions, write_decisions};
 pub use definition::{
     Action, CpuSet, Definition, DefinitionError, Event, Generated, Hook, Isolation, Limits, Only,
     Overrides, Variant, quick,

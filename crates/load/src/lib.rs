@@ -47,5 +47,5 @@ pub use profile::Part;
 pub use run::run;
 pub use schedule::Arrival;
 pub use stop::Stop;
-pub use tls::{Tls, TlsOptions, shown_certificate};
+pub use tls::{Anybody, Tls, TlsOptions, shown_certificate};
 pub use view::Progress;

@@ -62,7 +62,7 @@ impl TlsOptions {
         let builder = if self.insecure {
             builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+                .with_custom_certificate_verifier(Anybody::by(provider))
         } else {
             builder.with_root_certificates(self.roots()?)
         };
@@ -149,7 +149,7 @@ pub fn shown_certificate(
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+        .with_custom_certificate_verifier(Anybody::by(provider))
         .with_no_client_auth();
     let protocols = protocols.iter().map(|name| name.as_bytes().to_vec());
     config.alpn_protocols = protocols.collect();
@@ -192,9 +192,18 @@ pub(crate) fn agreed(connection: &ClientConnection) -> String {
     words.join(" ")
 }
 
-/// Believes any certificate, but not that a peer without its key owns it.
+/// Believes any certificate, but not that a peer without its key owns it: for measurements, and for those who learn by other
+/// means whom they speak to.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+pub struct Anybody(Arc<CryptoProvider>);
+
+impl Anybody {
+    /// One that checks signatures by these algorithms.
+    #[must_use]
+    pub fn by(provider: Arc<CryptoProvider>) -> Arc<Self> {
+        Arc::new(Self(provider))
+    }
+}
 
 impl ServerCertVerifier for Anybody {
     fn verify_server_cert(

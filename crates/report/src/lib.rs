@@ -10,6 +10,7 @@ pub mod claims;
 mod columns;
 pub mod compare;
 pub mod csv;
+pub mod decisions;
 pub mod events;
 pub mod findings;
 pub mod gate;

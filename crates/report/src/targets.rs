@@ -55,7 +55,7 @@ impl Reached {
     }
 
     /// The worse of two: what a target says that has several parts.
-    fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         let rank = |outcome| match outcome {
             Self::Missed => 0,
             Self::NotMeasured => 1,

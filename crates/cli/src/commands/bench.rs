@@ -2,6 +2,7 @@
 
 mod agent;
 mod graph;
+mod policy;
 mod presets;
 mod records;
 
@@ -99,6 +100,12 @@ enum Command {
     /// called at one and the other in turn. Each round is valid only if the services and sidecars counted the calls that the graph
     /// makes. Writes a folder: report.html, results.csv, graph.json, graph.svg, plots. About two minutes.
     Graph(graph::Args),
+    /// Measure what a decision by policies costs, by one rule and by ten thousand of every kind, and by thousands of policies.
+    ///
+    /// Prints what a decision takes that the first rule matches, the last, none, or a different one each time (`any`: memory shows
+    /// there); what the sets take to compile and hold; and how the largest compares with the smallest. Half a minute. Exit code 1
+    /// when a bound is missed: 1 µs and 1.2 × for rules of one kind, 3 µs for mixed ones, 2 MB for 10,000 paths.
+    Policy(policy::Args),
     /// Be the far end of an experiment: run its servers and the server's sidecars here, for `voile bench run --agent` on another host.
     ///
     /// Prints where it listens and, without --token-file, the token that the near end must be given. Both ends prove to each other that
@@ -223,6 +230,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Agreement(comparison) => agreement(&comparison),
         Command::Generators(comparison) => generators(&comparison),
         Command::Graph(args) => graph::run(&args),
+        Command::Policy(args) => policy::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Peers { peers } => list(&peers),
     };

@@ -3,6 +3,7 @@
 mod analyze;
 mod bench;
 mod control;
+mod decide;
 mod echo;
 mod explain;
 mod export;
@@ -60,6 +61,11 @@ enum Command {
     Graph(graph::Args),
     #[command(about = "Serve HTTP, gRPC and TCP answers of chosen size, delay and status")]
     Echo(echo::Args),
+    #[command(
+        about = "Make decisions by policies made for the purpose, and tell what each took",
+        hide = true
+    )]
+    Decide(decide::Args),
     #[command(about = "Relay TCP bytes between two addresses: the lab's floor")]
     Relay(relay::Args),
 }
@@ -81,6 +87,7 @@ impl Voile {
             Command::Fortio(args) => fortio::run(args),
             Command::Graph(args) => graph::run(args),
             Command::Echo(args) => echo::run(args),
+            Command::Decide(args) => decide::run(&args),
             Command::Relay(args) => relay::run(args),
         }
     }

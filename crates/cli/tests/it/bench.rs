@@ -230,6 +230,7 @@ fn changed_under_load() -> (String, serde_json::Value) {
     ]);
     for (at, action) in [
         ("500ms", "push-policy"),
+        ("1200ms", "change-policies\"\ncount = 40#"),
         ("2s", "rotate-certificates"),
         ("3500ms", "move-endpoints"),
         ("5s", "upgrade-proxy"),
@@ -312,6 +313,45 @@ fn changes_under_load_are_timed_and_what_they_cost_is_counted() {
     );
     let notes = record["notes"].to_string();
     assert!(notes.contains("relay: push-policy was not done"), "{notes}");
+}
+
+#[test]
+fn decisions_are_priced_by_kind_and_number_of_rules() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("record");
+    let ran = Process::output(|voile| {
+        voile.args(["bench", "policy", "--rules", "5,20", "--policies", "3"]);
+        voile.args(["--kind", "paths,mixed", "--rounds", "2", "--json", "--out"]);
+        voile.arg(&out);
+    });
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    let record: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let sets = record["sets"].as_array().expect("sets");
+    // Twice two of one policy, and beside three policies of five rules one of them, which is there already.
+    assert_eq!(sets.len(), 5, "{sets:?}");
+    let cells = record["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 5 * 4);
+    for cell in cells {
+        let rounds = cell["ns"].as_array().expect("rounds");
+        assert_eq!(rounds.len(), 2, "{cell}");
+        assert!(
+            rounds
+                .iter()
+                .all(|ns| ns.as_f64().is_some_and(|ns| ns > 0.0)),
+            "{cell}"
+        );
+    }
+    let drawn = Process::output(|voile| {
+        voile.args(["bench", "report"]).arg(&out);
+    });
+    assert!(drawn.status.success());
+    assert!(out.join("report.html").is_file());
+    let unknown = Process::output(|voile| {
+        voile.args(["bench", "policy", "--kind", "colours", "--rounds", "1"]);
+    });
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(said.contains("`colours` is no kind of rules"), "{said}");
 }
 
 #[test]

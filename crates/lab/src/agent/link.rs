@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{PrivatePkcs8KeyDer, ServerName};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, ServerConfig, ServerConnection,
-    SignatureScheme, StreamOwned, version,
+    ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned, version,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use voile_load::Anybody;
 
+use super::frames;
 use super::token::{BINDING_BYTES, End, Token};
 use super::words::{GREETING_BYTES, Proof};
 
@@ -132,7 +132,8 @@ impl Link {
             .with_protocol_versions(&[&version::TLS13])
             .map_err(io::Error::other)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(ByToken(provider)))
+            // The proof that follows is bound to this connection: the token says who is there.
+            .with_custom_certificate_verifier(Anybody::by(provider))
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
@@ -245,46 +246,14 @@ impl Link {
 
     /// Sends one frame.
     pub(super) fn send(&mut self, words: &impl Serialize) -> io::Result<()> {
-        let text = serde_json::to_vec(words)?;
-        if text.len() > self.limit {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{} bytes are more than a frame may have", text.len()),
-            ));
-        }
-        let length = (text.len() as u32).to_be_bytes();
-        let stream = self.stream();
-        stream.write_all(&[&length[..], &text].concat())?;
-        stream.flush()
+        let limit = self.limit;
+        frames::write(self.stream(), words, limit)
     }
 
     /// Receives one frame; none when the other end hung up between frames.
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         let limit = self.limit;
-        let stream = self.stream();
-        let mut length = [0; 4];
-        let got = match stream.read(&mut length) {
-            // Without TLS's own goodbye: who is killed says none.
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
-            got => got?,
-        };
-        if got == 0 {
-            return Ok(None);
-        }
-        stream.read_exact(&mut length[got..])?;
-        let length = u32::from_be_bytes(length) as usize;
-        if length > limit {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("a frame of {length} bytes; {limit} are allowed"),
-            ));
-        }
-        let mut text = vec![0; length];
-        stream.read_exact(&mut text)?;
-        let words = serde_json::from_slice(&text);
-        words
-            .map(Some)
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("not our words: {e}")))
+        frames::read(self.stream(), limit)
     }
 }
 
@@ -319,45 +288,4 @@ pub(super) fn server_config() -> Result<Arc<ServerConfig>, String> {
         .map_err(|e| failed(e.to_string()))?;
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
-}
-
-/// Takes any certificate whose key the other end has: the proof that follows is bound to this connection.
-#[derive(Debug)]
-struct ByToken(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for ByToken {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, cert, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, cert, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -10,6 +10,7 @@
 //! templates, runs only what it finds itself, and ends all of it with the connection.
 
 mod far;
+mod frames;
 mod link;
 mod serve;
 mod session;
@@ -18,6 +19,7 @@ mod words;
 
 pub use far::AgentAddress;
 pub(crate) use far::{Far, FarLook, FarProcess};
+pub use frames::any_frame;
 pub use serve::{AgentSettings, serve_agent};
 pub use token::Token;
 pub(crate) use words::{Bound, PeerOrder, VoileOrder, What};

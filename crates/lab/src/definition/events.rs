@@ -15,8 +15,10 @@ const MARGIN: Duration = Duration::from_millis(300);
 /// What is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// An authorization policy is changed.
+    /// A policy is changed.
     PushPolicy,
+    /// So many authorization policies are changed at once.
+    ChangePolicies(u32),
     /// Workloads get new certificates.
     RotateCertificates,
     /// The server behind the service becomes another one.
@@ -32,7 +34,7 @@ pub enum Action {
 }
 
 /// Words of definitions.
-const ACTIONS: [&str; 7] = [
+const ACTIONS: [&str; 8] = [
     "push-policy",
     "rotate-certificates",
     "move-endpoints",
@@ -40,7 +42,14 @@ const ACTIONS: [&str; 7] = [
     "upgrade-proxy",
     "kill-control-plane",
     "hook",
+    "change-policies",
 ];
+
+/// Policies that are changed at once, where the definition does not say, and the most it may say.
+const POLICIES: u32 = 1_000;
+const MOST_POLICIES: u32 = 100_000;
+/// The load's own and the two that tell generations apart, and as many for the next generation.
+const LEAST_POLICIES: u32 = 4;
 
 impl Action {
     /// Its word in definitions and records.
@@ -54,6 +63,7 @@ impl Action {
             Self::UpgradeProxy => ACTIONS[4],
             Self::KillControlPlane => ACTIONS[5],
             Self::Hook(_) => ACTIONS[6],
+            Self::ChangePolicies(_) => ACTIONS[7],
         }
     }
 
@@ -87,7 +97,18 @@ pub(super) fn events(
             return Err(place.error(event.at.span(), "events are in the order of their times"));
         }
         let word = place.word("action", &event.action, &ACTIONS)?;
+        let count = match &event.count {
+            Some(count) if word == "change-policies" => {
+                place.number("count", count, LEAST_POLICIES..=MOST_POLICIES)?
+            }
+            Some(count) => {
+                let why = format!("count belongs to action \"change-policies\", not to \"{word}\"");
+                return Err(place.error(count.span(), why));
+            }
+            None => POLICIES,
+        };
         let action = match (word.as_str(), event.command) {
+            ("change-policies", None) => Action::ChangePolicies(count),
             ("hook", Some(command)) if !command.is_empty() => Action::Hook(command),
             ("hook", _) => {
                 let why = "a hook needs its command: command = [\"program\", \"argument\"]";

@@ -51,6 +51,7 @@ pub(super) struct WrittenEvent {
     pub(super) at: Spanned<String>,
     pub(super) action: Spanned<String>,
     pub(super) command: Option<Vec<String>>,
+    pub(super) count: Option<Spanned<u32>>,
     pub(super) slow_factor: Option<Spanned<f64>>,
 }
 

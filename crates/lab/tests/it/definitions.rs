@@ -234,6 +234,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "a hook needs its command",
     ),
     (
+        "[\"poisson\"]",
+        "[\"poisson\"]\n[[events]]\nat = \"500ms\"\naction = \"hook\"\ncount = 7",
+        "count belongs to action \"change-policies\"",
+    ),
+    (
+        "[\"poisson\"]",
+        "[\"poisson\"]\n[[events]]\nat = \"500ms\"\naction = \"change-policies\"\ncount = 1",
+        "count is 1; it must lie between 4 and 100000",
+    ),
+    (
         "rounds = 8",
         "rounds = 8\nisolation = \"netn\"",
         "; did you mean \"netns\"?",

@@ -62,19 +62,24 @@ impl Hash for ApplicationKey {
 /// What a request goes on by, and what is noted of it.
 pub(crate) struct InboundTicket {
     _admitted: Option<Admitted>,
-    /// Only a refused request has none.
-    leave: Option<Leave>,
-    /// Why it was refused, where the engine has no word for it.
-    denied: Option<Box<Denied>>,
+    word: Word,
     notes: Option<Rc<Notes>>,
+}
+
+/// What was said of a request. One or the other: a connection keeps room for it.
+enum Word {
+    Leave(Leave),
+    /// Why it was refused, where the engine has no word for it.
+    Denied(Box<Denied>),
+    /// There was no room for it.
+    Crowded,
 }
 
 impl InboundTicket {
     /// Of a request that goes nowhere.
     fn unadmitted(notes: Option<Rc<Notes>>) -> Self {
         Self {
-            leave: None,
-            denied: None,
+            word: Word::Crowded,
             _admitted: None,
             notes,
         }
@@ -133,8 +138,7 @@ impl InboundRole {
     ) -> Route<Self> {
         let protocol = self.slot.plan.borrow().protocol;
         let ticket = InboundTicket {
-            leave: Some(leave),
-            denied: None,
+            word: Word::Leave(leave),
             _admitted: Some(admitted),
             notes,
         };
@@ -192,8 +196,7 @@ fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole>
     );
     refusal.told = denied.told.take();
     refusal.ticket = Some(InboundTicket {
-        leave: None,
-        denied: Some(denied.into()),
+        word: Word::Denied(denied.into()),
         _admitted: None,
         notes,
     });
@@ -282,7 +285,7 @@ impl HttpRole for InboundRole {
     }
 
     fn is_revoked<'h>(&self, ticket: &InboundTicket, head: impl FnOnce() -> Head<'h>) -> bool {
-        let Some(leave) = &ticket.leave else {
+        let Word::Leave(leave) = &ticket.word else {
             return false;
         };
         if leave.stands(&self.worker) {
@@ -321,10 +324,10 @@ impl HttpRole for InboundRole {
                     Known::Stranger | Known::Asked => None,
                 },
                 downstream: self.caller.downstream(plan.bind),
-                details: exchange
-                    .ticket
-                    .and_then(|ticket| ticket.denied.as_deref())
-                    .map(|denied| &*denied.details),
+                details: match exchange.ticket.map(|ticket| &ticket.word) {
+                    Some(Word::Denied(denied)) => Some(&denied.details),
+                    _ => None,
+                },
             };
             logged::http(&self.worker, Side::Server, &exchange, notes, &context);
         }

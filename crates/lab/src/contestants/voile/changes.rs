@@ -1,5 +1,6 @@
 //! What an experiment's events do to Voile, by the means that its users have: files of the mesh, signals, new processes.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
@@ -21,6 +22,42 @@ const READY: &str = "/healthz/ready";
 /// Where the mesh's policy speaks of ports.
 const PORTS_OF_POLICY: &str = "  portLevelMtls:\n";
 
+/// The mesh's file of policies that are changed at once.
+const CHANGED: &str = "changed.yaml";
+
+/// So many policies for the server, of which none is as in the generation before.
+fn policies(count: u32, generation: u32) -> String {
+    let mut text = String::new();
+    let turn = generation % 2;
+    for number in 0..count {
+        let nobody = format!("/nobody/{generation}/{number}");
+        let (action, rule) = match number {
+            0 | 1 if number == turn => {
+                let anybody = "from: [{source: {ipBlocks: [\"0.0.0.0/0\"]}}]";
+                ("ALLOW", anybody.to_owned())
+            }
+            2 | 3 => {
+                let path = match number == turn + 2 {
+                    true => format!("/generation-{}", (generation + 1) % 2),
+                    false => nobody,
+                };
+                ("DENY", format!("to: [{{operation: {{paths: [{path}]}}}}]"))
+            }
+            _ => (
+                "ALLOW",
+                format!("to: [{{operation: {{paths: [{nobody}]}}}}]"),
+            ),
+        };
+        // Writing into a String cannot fail.
+        let _ = write!(
+            text,
+            "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: changed-{number}, namespace: lab}}\n\
+             spec: {{selector: {{matchLabels: {{app: server}}}}, action: {action}, rules: [{{{rule}}}]}}\n"
+        );
+    }
+    text
+}
+
 /// What was changed since it was started.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
@@ -29,6 +66,8 @@ pub(super) struct Changes {
     /// The second pair of servers, once there is one, and whether the service leads there.
     second: Option<(Echo, [Supervised; 2])>,
     moved: bool,
+    /// How often all authorization policies were changed.
+    generation: u32,
     /// Processes that a new one took over from, and that finish what they have.
     retired: Vec<Process>,
 }
@@ -58,6 +97,9 @@ impl Voile {
             Action::PushPolicy if !server => {
                 Err("its effect is seen at the server's sidecar".to_owned())
             }
+            Action::ChangePolicies(_) if way.protocol != "http1" || !server => {
+                Err("its effect is seen over HTTP/1.1, at the server's sidecar".to_owned())
+            }
             Action::MoveEndpoints if way.protocol != "http1" || !server => {
                 Err("its effect is seen over HTTP/1.1, behind the server's sidecar".to_owned())
             }
@@ -65,6 +107,7 @@ impl Voile {
                 Err("there is no server's sidecar on this way".to_owned())
             }
             Action::PushPolicy => self.push_policy(lab),
+            Action::ChangePolicies(count) => self.change_policies(lab, *count),
             // Inside, the server is in the sidecar's own pod, as in Kubernetes: there is no other to lead to.
             Action::MoveEndpoints if lab.network.is_some() => {
                 Err("the sidecar's server is moved in isolation \"loopback\" only".to_owned())
@@ -87,6 +130,20 @@ impl Voile {
         let address = (running.ports.server, running.ports.services["MUTUAL_PORT"]).into();
         self.write_mesh(lab)?;
         Ok(Sign::Plaintext(address, open))
+    }
+
+    /// All policies change at once. The load, which is always allowed, is so by another of them each time: it is refused by
+    /// whoever obeys some of the old ones and some of the new.
+    fn change_policies(&mut self, lab: &Lab<'_>, count: u32) -> Result<Sign, String> {
+        let changes = &mut self.running()?.changes;
+        changes.generation += 1;
+        let generation = changes.generation;
+        let text = policies(count, generation);
+        crate::folder::write(&self.config(lab, CHANGED), &text)?;
+        Ok(Sign::Verdicts {
+            allowed: format!("/generation-{}", generation % 2),
+            denied: format!("/generation-{}", (generation + 1) % 2),
+        })
     }
 
     /// Every sidecar on the way fetches another certificate for another key.
@@ -195,7 +252,12 @@ impl Voile {
     /// Starts again what was killed, and lets the mesh be what it was.
     pub(super) fn make_good(&mut self, lab: &Lab<'_>) -> Result<(), String> {
         let (folder, config) = (lab.folder.join(&self.variant.name), self.config(lab, ""));
+        let changed = self.config(lab, CHANGED);
         let changes = &mut self.running()?.changes;
+        if std::mem::take(&mut changes.generation) > 0 {
+            std::fs::remove_file(&changed)
+                .map_err(|e| format!("removing {}: {e}", changed.display()))?;
+        }
         if changes.moved || changes.permissive {
             (changes.moved, changes.permissive) = (false, false);
             self.write_mesh(lab)?;

@@ -1,0 +1,68 @@
+//! `voile bench policy`: what a decision costs by the number of policies.
+
+use std::path::PathBuf;
+
+use super::{Done, command, failed, interrupted, program, say};
+
+/// What is decided by.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Numbers of rules in one policy.
+    #[arg(long, value_delimiter = ',', default_value = "10,100,1000,10000", value_parser = clap::value_parser!(u32).range(1..=99_000), value_name = "N,…")]
+    rules: Vec<u32>,
+    /// Numbers of policies of five rules each.
+    #[arg(long, value_delimiter = ',', default_value = "10,100,1000,2000", value_parser = clap::value_parser!(u32).range(1..=19_800), value_name = "N,…")]
+    policies: Vec<u32>,
+    /// Kinds of rules [default: all that `voile decide --list` names].
+    #[arg(long = "kind", value_delimiter = ',', value_name = "KIND,…")]
+    kinds: Vec<String>,
+    /// How often each set is compiled and decided by; fewer than 6 give no intervals.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
+    rounds: u32,
+    /// Count instructions, too, where valgrind is installed: a minute or two in a release build.
+    #[arg(long)]
+    count: bool,
+    /// Print the record as JSON.
+    #[arg(long)]
+    json: bool,
+    /// The record folder; without it nothing is written.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// The voile program to measure [default: this one].
+    #[arg(long, value_name = "PATH")]
+    voile: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Done {
+    let settings = voile_lab::DecisionSettings {
+        voile: program(args.voile.as_deref())?,
+        rules: args.rules.clone(),
+        policies: args.policies.clone(),
+        kinds: args.kinds.clone(),
+        rounds: args.rounds,
+        count: args.count,
+        command: command(),
+    };
+    voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
+    let stopped = voile_host::interrupt::asked;
+    let record = voile_lab::measure_decisions(&settings, &say, &stopped).map_err(failed)?;
+    if let Some(folder) = &args.out {
+        voile_lab::write_decisions(&record, folder).map_err(failed)?;
+        say(&folder.join("report.html").display().to_string());
+    }
+    if args.json {
+        print!("{}", voile_lab::decisions_json(&record).map_err(failed)?);
+    } else {
+        record.head.notes.iter().for_each(|note| println!("{note}"));
+        print!("{}", record.table());
+    }
+    if stopped() {
+        return Err(interrupted(
+            "interrupted; what was measured is shown".to_owned(),
+        ));
+    }
+    match record.holds() {
+        true => Ok(()),
+        false => Err(failed("a bound is missed".to_owned())),
+    }
+}

@@ -1,0 +1,341 @@
+//! What a decision costs by the number of policies: `voile decide` is run once a round, a process of its own each time (so
+//! that no lucky place in memory lasts), its turns in another order each time; and once more under valgrind, whose counts do
+//! not shake.
+//!
+//! ```text
+//! round: voile decide --sets … --seed ROUND ── a line a set, a line a turn ── × rounds;  valgrind voile decide --count
+//! ```
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use voile_host::child::{Output, Spec};
+use voile_report::decisions::{Cell, Decisions, Set};
+
+use crate::environment::{environment, head, warnings};
+use crate::folder::write;
+
+/// What to run and with what.
+pub struct DecisionSettings {
+    /// The `voile` program.
+    pub voile: PathBuf,
+    /// Numbers of rules in one policy.
+    pub rules: Vec<u32>,
+    /// Numbers of policies, of [`RULES_EACH`] rules each; of the first kind.
+    pub policies: Vec<u32>,
+    /// Kinds of rules; all if empty.
+    pub kinds: Vec<String>,
+    /// How often each set is compiled and decided by.
+    pub rounds: u32,
+    /// Whether instructions are counted, too.
+    pub count: bool,
+    /// How the user called us, for the record.
+    pub command: String,
+}
+
+/// Rules of each of many policies.
+const RULES_EACH: u32 = 5;
+/// Decisions that `voile decide --count` makes between two dumps.
+const COUNTED: f64 = 50.0;
+/// How often it is asked whether to stop, and whether a round is done.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A line of `voile decide`.
+#[derive(Deserialize)]
+struct Line {
+    kind: String,
+    rules: u32,
+    policies: u32,
+    hit: Option<String>,
+    #[serde(default)]
+    ns: f64,
+    #[serde(default)]
+    compile_ns: f64,
+    #[serde(default)]
+    bytes: u64,
+}
+
+/// Runs it. `say` receives lines for people; `stopped` is asked often.
+///
+/// # Errors
+/// When `voile decide` fails, or the user ends it before a round was measured.
+pub fn measure_decisions(
+    settings: &DecisionSettings,
+    say: &dyn Fn(&str),
+    stopped: &dyn Fn() -> bool,
+) -> Result<Decisions, String> {
+    let folder = tempfile::Builder::new()
+        .prefix("voile-lab-")
+        .tempdir()
+        .map_err(|e| format!("a temporary folder: {e}"))?;
+    let began = Instant::now();
+    let place = environment(&settings.voile);
+    let notes = warnings(&place);
+    let mut record = Decisions {
+        head: head(&settings.command, notes, place),
+        ..Decisions::default()
+    };
+    let lab = Subject {
+        voile: &settings.voile,
+        folder: folder.path(),
+        stopped,
+    };
+    let sets = plan(settings, lab.kinds()?);
+    for round in 1..=settings.rounds {
+        say(&format!("\rround {round}/{}", settings.rounds));
+        let Some(lines) = lab.round(&sets, round)? else {
+            break;
+        };
+        lines.into_iter().for_each(|line| take(&mut record, line));
+    }
+    if record.cells.is_empty() {
+        return Err("interrupted before a round was measured".to_owned());
+    }
+    if settings.count && !stopped() {
+        say("\rinstructions (a minute or two)");
+        match lab.counts(&sets) {
+            Ok(counts) => count(&mut record, &counts),
+            Err(why) => record.head.notes.push(why),
+        }
+    }
+    say("\r");
+    if stopped() {
+        let note = "Interrupted: rounds that were not measured are missing.";
+        record.head.notes.push(note.to_owned());
+    }
+    // Rounds are in another order each; a record is not.
+    record
+        .cells
+        .sort_by(|a, b| (&a.kind, a.policies, a.rules).cmp(&(&b.kind, b.policies, b.rules)));
+    record.head.took_seconds = began.elapsed().as_secs_f64();
+    record.conclude();
+    Ok(record)
+}
+
+/// Sets as `voile decide` is told of them: each kind in one policy, then the first kind in many.
+fn plan(settings: &DecisionSettings, all: Vec<String>) -> Vec<String> {
+    let kinds = match settings.kinds.is_empty() {
+        true => all,
+        false => settings.kinds.clone(),
+    };
+    let one = |kind: &String| -> Vec<String> {
+        let sizes = settings.rules.iter();
+        sizes.map(|rules| format!("{kind}:{rules}:1")).collect()
+    };
+    let mut sets: Vec<String> = kinds.iter().flat_map(one).collect();
+    if let (Some(kind), false) = (kinds.first(), settings.policies.is_empty()) {
+        sets.push(format!("{kind}:{RULES_EACH}:1"));
+        let many = settings.policies.iter().filter(|policies| **policies > 1);
+        sets.extend(many.map(|policies| format!("{kind}:{}:{policies}", policies * RULES_EACH)));
+    }
+    let mut seen = BTreeSet::new();
+    sets.retain(|set| seen.insert(set.clone()));
+    sets
+}
+
+fn take(record: &mut Decisions, line: Line) {
+    let Line {
+        kind,
+        rules,
+        policies,
+        ..
+    } = line;
+    let Some(hit) = line.hit else {
+        let known = record
+            .sets
+            .iter_mut()
+            .find(|set| (&*set.kind, set.rules, set.policies) == (&*kind, rules, policies));
+        match known {
+            Some(set) => set.compile_ns.push(line.compile_ns),
+            None => record.sets.push(Set {
+                kind,
+                rules,
+                policies,
+                compile_ns: vec![line.compile_ns],
+                bytes: line.bytes,
+            }),
+        }
+        return;
+    };
+    let known = record.cells.iter_mut().find(|cell| {
+        (&*cell.kind, cell.rules, cell.policies, &*cell.hit) == (&*kind, rules, policies, &*hit)
+    });
+    match known {
+        Some(cell) => cell.ns.push(line.ns),
+        None => record.cells.push(Cell {
+            kind,
+            rules,
+            policies,
+            hit,
+            ns: vec![line.ns],
+            instructions: None,
+        }),
+    }
+}
+
+/// Instructions of each turn.
+fn count(record: &mut Decisions, counts: &[(Line, f64)]) {
+    for (line, instructions) in counts {
+        let cell = record.cells.iter_mut().find(|cell| {
+            (&cell.kind, cell.rules, cell.policies) == (&line.kind, line.rules, line.policies)
+                && Some(&cell.hit) == line.hit.as_ref()
+        });
+        if let Some(cell) = cell {
+            cell.instructions = Some(*instructions);
+        }
+    }
+}
+
+/// What is measured.
+struct Subject<'a> {
+    voile: &'a Path,
+    folder: &'a Path,
+    stopped: &'a dyn Fn() -> bool,
+}
+
+impl Subject<'_> {
+    /// The kinds of rules that it knows.
+    fn kinds(&self) -> Result<Vec<String>, String> {
+        let spec = Spec::new("decide", self.voile).args(["decide", "--list"]);
+        let told = self.run(spec)?.unwrap_or_default();
+        Ok(told.lines().map(str::to_owned).collect())
+    }
+
+    /// A round; none when it was stopped.
+    fn round(&self, sets: &[String], seed: u32) -> Result<Option<Vec<Line>>, String> {
+        let spec = Spec::new("decide", self.voile)
+            .args(["decide", "--sets", &sets.join(","), "--seed"])
+            .arg(seed.to_string());
+        self.run(spec)?.map(|told| lines(&told)).transpose()
+    }
+
+    /// Instructions of one decision in each turn.
+    fn counts(&self, sets: &[String]) -> Result<Vec<(Line, f64)>, String> {
+        let dump = self.folder.join("counts");
+        let spec = Spec::new("valgrind", "valgrind")
+            .args(["--tool=callgrind", "--zero-before=*begin_counting*"])
+            .arg("--dump-before=*end_counting*")
+            .arg(format!("--callgrind-out-file={}", dump.display()))
+            .arg(self.voile)
+            .args(["decide", "--count", "--sets", &sets.join(",")]);
+        let missing = |why: String| {
+            format!("Instructions were not counted: {why} (`apt-get install valgrind`).")
+        };
+        let told = self.run(spec).map_err(missing)?;
+        let turns = lines(&told.unwrap_or_default())?.into_iter();
+        let turns = turns.filter(|line| line.hit.is_some());
+        let counted = turns.zip(1..).map(|(line, number)| {
+            let text = std::fs::read_to_string(dump.with_extension(number.to_string()));
+            let text = text.map_err(|e| format!("Instructions were not counted: {e}."))?;
+            let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+            let total: Option<f64> = total.and_then(|total| total.trim().parse().ok());
+            let total = total.ok_or("Instructions were not counted: a dump without a total.")?;
+            Ok((line, total / COUNTED))
+        });
+        counted.collect()
+    }
+
+    /// What it prints; none when it was stopped.
+    fn run(&self, spec: Spec) -> Result<Option<String>, String> {
+        let (out, log) = (
+            self.folder.join("decide.out"),
+            self.folder.join("decide.log"),
+        );
+        let spec = spec
+            .stdout(Output::File(out.clone()))
+            .stderr(Output::File(log.clone()));
+        let mut child = spec.start().map_err(|e| e.to_string())?;
+        let exit = loop {
+            if (self.stopped)() {
+                return Ok(None);
+            }
+            if let Some(exit) = child.wait(LOOK_EVERY) {
+                break exit;
+            }
+        };
+        if !exit.is_success() {
+            let said = std::fs::read_to_string(log).unwrap_or_default();
+            let first = said.lines().next().unwrap_or_default();
+            return Err(format!("{} {exit}: {first}", child.name()));
+        }
+        let told = std::fs::read_to_string(&out);
+        told.map(Some).map_err(|e| format!("what it printed: {e}"))
+    }
+}
+
+fn lines(told: &str) -> Result<Vec<Line>, String> {
+    let read = |line: &str| {
+        serde_json::from_str(line).map_err(|e| format!("voile decide prints `{line}`: {e}"))
+    };
+    told.lines().map(read).collect()
+}
+
+/// Writes the record folder: `decisions.json`, `report.html`, `report.md`.
+///
+/// # Errors
+/// When something cannot be written; says what.
+pub fn write_decisions(record: &Decisions, folder: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("making {}: {e}", folder.display()))?;
+    write(&folder.join("decisions.json"), &decisions_json(record)?)?;
+    write(&folder.join("report.html"), &record.to_html())?;
+    write(&folder.join("report.md"), &record.to_markdown())
+}
+
+/// The record as JSON.
+///
+/// # Errors
+/// Never, as far as known.
+pub fn decisions_json(record: &Decisions) -> Result<String, String> {
+    let text = serde_json::to_string_pretty(record).map_err(|e| e.to_string())?;
+    Ok(text + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_planned_and_what_is_told_of_them_is_gathered() {
+        let settings = DecisionSettings {
+            voile: PathBuf::new(),
+            rules: vec![10, 1_000],
+            policies: vec![1, 2_000],
+            kinds: Vec::new(),
+            rounds: 2,
+            count: false,
+            command: String::new(),
+        };
+        let sets = plan(&settings, vec!["paths".to_owned(), "mixed".to_owned()]);
+        let wanted = [
+            "paths:10:1",
+            "paths:1000:1",
+            "mixed:10:1",
+            "mixed:1000:1",
+            "paths:5:1",
+            "paths:10000:2000",
+        ];
+        assert_eq!(sets, wanted);
+        let told = "{\"kind\":\"paths\",\"rules\":10,\"policies\":1,\"compile_ns\":7,\"bytes\":9}\n\
+                    {\"kind\":\"paths\",\"rules\":10,\"policies\":1,\"hit\":\"miss\",\"ns\":41.5}\n";
+        let mut record = Decisions::default();
+        for _ in 0..2 {
+            for line in lines(told).expect("lines") {
+                take(&mut record, line);
+            }
+        }
+        assert_eq!(record.sets[0].compile_ns, [7.0, 7.0]);
+        assert_eq!(record.cells[0].ns, [41.5, 41.5]);
+        count(
+            &mut record,
+            &lines(told)
+                .expect("lines")
+                .into_iter()
+                .map(|line| (line, 3.0))
+                .collect::<Vec<_>>(),
+        );
+        assert_eq!(record.cells[0].instructions, Some(3.0));
+        assert!(lines("nonsense").is_err());
+    }
+}

@@ -1,0 +1,523 @@
+//! What deciding by policies costs: the record of rounds of decisions by one rule and by ten thousand, of every kind, and
+//! what follows from it.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use crate::head::Head;
+use crate::html;
+use crate::page::{begin, end, table, with_plots, words};
+use crate::plots::{Plot, Section};
+use crate::record::Estimate;
+use crate::statistics::{estimate, median, paired_ratio};
+use crate::svg::{Bar, bars};
+use crate::table::{Row, aligned};
+use crate::targets::Reached;
+use crate::words::{escape, interval, ratio};
+
+const TITLE: &str = "What a decision costs by the number of policies";
+/// How many times the cost of the smallest set a decision may cost.
+pub const GROWTH: f64 = 1.2;
+/// Most nanoseconds of a decision by rules of one kind, and by mixed ones.
+const ONE_KIND_NS: f64 = 1_000.0;
+const MIXED_NS: f64 = 3_000.0;
+/// Most bytes that this many rules of paths may hold.
+const PATHS_BYTES: u64 = 2_000_000;
+const PATHS: u32 = 10_000;
+
+/// A whole record.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Decisions {
+    /// Where, when and how.
+    #[serde(flatten)]
+    pub head: Head,
+    /// What was decided by.
+    pub sets: Vec<Set>,
+    /// What was asked of it.
+    pub cells: Vec<Cell>,
+    /// What follows.
+    pub findings: Vec<Finding>,
+}
+
+/// Rules of one kind in a number of policies.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Set {
+    /// What the rules ask about.
+    pub kind: String,
+    /// How many there are.
+    pub rules: u32,
+    /// How many policies they are in.
+    pub policies: u32,
+    /// What compiling them took, ns, by round.
+    pub compile_ns: Vec<f64>,
+    /// What they hold on the heap when compiled, bytes.
+    pub bytes: u64,
+}
+
+/// Decisions by a set.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// See [`Set`].
+    pub kind: String,
+    /// See [`Set`].
+    pub rules: u32,
+    /// See [`Set`].
+    pub policies: u32,
+    /// Which rule matches: `first`, `last`, `miss`, or `any`: a thousand requests that each match another.
+    pub hit: String,
+    /// What one takes, ns, by round.
+    pub ns: Vec<f64>,
+    /// Instructions of one, counted by valgrind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<f64>,
+}
+
+/// The largest set of a series beside the smallest.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The kind of rules.
+    pub kind: String,
+    /// Which rule matches.
+    pub hit: String,
+    /// The smaller set: rules and policies.
+    pub few: (u32, u32),
+    /// The larger one.
+    pub many: (u32, u32),
+    /// What a decision by the larger set takes, ns.
+    pub ns: Option<Estimate>,
+    /// Beside the smaller, paired within rounds.
+    pub ratio: Option<Estimate>,
+    /// Beside the smaller, by instructions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<f64>,
+    /// What was asked, in words; empty when nothing was.
+    pub asked: String,
+    /// How it came out.
+    pub outcome: Option<Reached>,
+}
+
+impl Cell {
+    fn is(&self, kind: &str, hit: &str, (rules, policies): (u32, u32)) -> bool {
+        self.kind == kind && self.hit == hit && (self.rules, self.policies) == (rules, policies)
+    }
+
+    fn size(&self) -> (u32, u32) {
+        (self.rules, self.policies)
+    }
+}
+
+impl Decisions {
+    /// Fills `findings` from `cells`: for each kind and hit the largest set beside the smallest, of one policy and of many.
+    pub fn conclude(&mut self) {
+        let mut findings: Vec<Finding> = Vec::new();
+        for cell in &self.cells {
+            let alike = |other: &&Cell| {
+                other.kind == cell.kind
+                    && other.hit == cell.hit
+                    && (other.policies == 1) == (cell.policies == 1)
+            };
+            let known = |finding: &Finding| {
+                finding.kind == cell.kind
+                    && finding.hit == cell.hit
+                    && (finding.many.1 == 1) == (cell.policies == 1)
+            };
+            if findings.iter().any(known) {
+                continue;
+            }
+            let series = self.cells.iter().filter(alike).map(Cell::size);
+            let Some(many) = series.max() else { continue };
+            let few = match cell.policies {
+                1 => self.cells.iter().filter(alike).map(Cell::size).min(),
+                // Many policies beside one that has as many rules as each of them.
+                _ => Some((many.0 / many.1, 1)),
+            };
+            if let Some(few) = few.filter(|few| *few != many) {
+                findings.push(self.finding(&cell.kind, &cell.hit, few, many));
+            }
+        }
+        self.findings = findings;
+    }
+
+    fn finding(&self, kind: &str, hit: &str, few: (u32, u32), many: (u32, u32)) -> Finding {
+        let of = |size| self.cells.iter().find(|cell| cell.is(kind, hit, size));
+        let rounds = |size| of(size).map_or(&[][..], |cell| &cell.ns);
+        let pairs: Vec<(f64, f64)> = rounds(many)
+            .iter()
+            .copied()
+            .zip(rounds(few).iter().copied())
+            .collect();
+        let counted = |size| of(size).and_then(|cell| cell.instructions);
+        let instructions = counted(many)
+            .zip(counted(few))
+            .map(|(many, few)| many / few);
+        let (ns, ratio) = (estimate(rounds(many)), paired_ratio(&pairs));
+        let (asked, outcome) = match (hit, kind) {
+            // It shows what memory costs beside the decision; nothing was promised of it.
+            ("any", _) => (String::new(), None),
+            (_, "mixed") => {
+                let asked = format!("{} µs", MIXED_NS / 1e3);
+                (asked, Some(below(ns.as_ref(), MIXED_NS)))
+            }
+            _ => {
+                let asked = format!("{} µs and {GROWTH} ×", ONE_KIND_NS / 1e3);
+                // Counts do not shake: where there are some, they say whether it grows.
+                let growth = match instructions {
+                    Some(times) if times <= GROWTH => Reached::Reached,
+                    Some(_) => Reached::Missed,
+                    None => below(ratio.as_ref(), GROWTH),
+                };
+                (asked, Some(growth.and(below(ns.as_ref(), ONE_KIND_NS))))
+            }
+        };
+        Finding {
+            kind: kind.to_owned(),
+            hit: hit.to_owned(),
+            few,
+            many,
+            ns,
+            ratio,
+            instructions,
+            asked,
+            outcome,
+        }
+    }
+
+    /// Rules of paths that hold more memory than was promised.
+    fn heavy(&self) -> impl Iterator<Item = &Set> {
+        let paths = |set: &&Set| set.kind.contains("path") && set.rules == PATHS;
+        let sets = self.sets.iter().filter(paths);
+        sets.filter(|set| set.bytes > PATHS_BYTES)
+    }
+
+    /// Whether nothing that was asked is missed.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let missed = |finding: &Finding| finding.outcome == Some(Reached::Missed);
+        !self.cells.is_empty() && !self.findings.iter().any(missed) && self.heavy().next().is_none()
+    }
+
+    /// Sizes of a series in order.
+    fn sizes(&self, of: impl Fn(&Cell) -> bool) -> Vec<(u32, u32)> {
+        let mut sizes: Vec<_> = self
+            .cells
+            .iter()
+            .filter(|cell| of(cell))
+            .map(Cell::size)
+            .collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    /// Decisions of a series as rows: a heading, then a row for each kind and hit.
+    fn series(&self, one_policy: bool) -> Vec<Vec<String>> {
+        let sizes = self.sizes(|cell| (cell.policies == 1) == one_policy);
+        let counted = self.cells.iter().any(|cell| cell.instructions.is_some());
+        let mut rows = vec![vec!["kind".to_owned(), "hit".to_owned()]];
+        rows[0].extend(sizes.iter().map(|(rules, policies)| match one_policy {
+            true => rules.to_string(),
+            false => format!("{policies} × {}", rules / policies),
+        }));
+        rows[0].push("largest ÷ smallest".to_owned());
+        if counted {
+            rows[0].push("by instructions".to_owned());
+        }
+        rows[0].extend(["asked".to_owned(), "so".to_owned()]);
+        let own = |finding: &&Finding| (finding.many.1 == 1) == one_policy;
+        for finding in self.findings.iter().filter(own) {
+            let mut row = vec![finding.kind.clone(), finding.hit.clone()];
+            for size in &sizes {
+                let cell = |cell: &&Cell| cell.is(&finding.kind, &finding.hit, *size);
+                let cell = self.cells.iter().find(cell);
+                let middle = cell.and_then(|cell| median(&cell.ns));
+                row.push(middle.map_or_else(|| "–".to_owned(), nanoseconds));
+            }
+            let told = finding.ratio.as_ref().map(|found| interval(found, ratio));
+            row.push(told.unwrap_or_else(|| "–".to_owned()));
+            if counted {
+                row.push(finding.instructions.map_or_else(|| "–".to_owned(), ratio));
+            }
+            row.push(finding.asked.clone());
+            row.push(finding.outcome.map_or("", Reached::in_words).to_owned());
+            rows.push(row);
+        }
+        rows
+    }
+
+    /// What sets take to compile and to hold, as rows.
+    fn holdings(&self) -> Vec<Vec<String>> {
+        let mut rows: Vec<Vec<String>> = vec![
+            [
+                "kind",
+                "rules",
+                "policies",
+                "compiled in",
+                "bytes",
+                "bytes a rule",
+            ]
+            .map(str::to_owned)
+            .into(),
+        ];
+        for set in &self.sets {
+            let took = estimate(&set.compile_ns);
+            rows.push(vec![
+                set.kind.clone(),
+                set.rules.to_string(),
+                set.policies.to_string(),
+                took.map_or_else(|| "–".to_owned(), |took| interval(&took, nanoseconds)),
+                set.bytes.to_string(),
+                format!("{:.0}", set.bytes as f64 / f64::from(set.rules.max(1))),
+            ]);
+        }
+        rows
+    }
+
+    /// The tables, for a terminal.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut rows = vec![Row::Title("A decision, by rules in one policy".to_owned())];
+        rows.extend(self.series(true).into_iter().map(Row::Cells));
+        let mut text = aligned(&rows);
+        if self.cells.iter().any(|cell| cell.policies > 1) {
+            let title = "\nA decision, by policies × rules in each".to_owned();
+            let mut rows = vec![Row::Title(title)];
+            rows.extend(self.series(false).into_iter().map(Row::Cells));
+            text += &aligned(&rows);
+        }
+        let mut rows = vec![Row::Title("\nSets".to_owned())];
+        rows.extend(self.holdings().into_iter().map(Row::Cells));
+        text + &aligned(&rows)
+    }
+
+    /// The answer in lines, for the head of the report.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            let (Some(ns), Some(times)) = (&finding.ns, &finding.ratio) else {
+                continue;
+            };
+            let _ = write!(
+                text,
+                "{}, {}: {} by {}, {} of {}",
+                finding.kind,
+                match &*finding.hit {
+                    "miss" => "missed".to_owned(),
+                    hit => format!("{hit} hit"),
+                },
+                interval(ns, nanoseconds),
+                size(finding.many),
+                interval(times, ratio),
+                size(finding.few),
+            );
+            if let Some(times) = finding.instructions {
+                let _ = write!(text, ", {} by instructions", ratio(times));
+            }
+            let _ = match finding.outcome {
+                Some(outcome) => {
+                    writeln!(text, ". Asked: {}: {}.", finding.asked, outcome.in_words())
+                }
+                None => writeln!(text, "."),
+            };
+        }
+        for set in self.heavy() {
+            let _ = writeln!(
+                text,
+                "{} rules of {} hold {} bytes; {PATHS_BYTES} were asked.",
+                set.rules, set.kind, set.bytes
+            );
+        }
+        text
+    }
+
+    /// Its plots.
+    #[must_use]
+    pub fn sections(&self) -> Vec<Section> {
+        let series = |hit: &str| {
+            let own = |finding: &&Finding| finding.hit == hit && finding.many.1 == 1;
+            let rows = self.findings.iter().filter(own).filter_map(|finding| {
+                Some(Bar {
+                    label: finding.kind.clone(),
+                    class: "c-voile",
+                    value: finding.ns?,
+                })
+            });
+            let rows: Vec<Bar> = rows.collect();
+            let title = match hit {
+                "miss" => "A decision that no rule matches, by the largest set".to_owned(),
+                hit => format!("A decision that the {hit} rule matches, by the largest set"),
+            };
+            (!rows.is_empty()).then(|| {
+                let svg = bars(&title, &rows, nanoseconds);
+                Plot::new(hit, title, svg)
+            })
+        };
+        with_plots(vec![Section {
+            title: "By kind of rule",
+            words: "Medians over rounds with 95 % intervals.",
+            plots: ["first", "last", "miss"]
+                .into_iter()
+                .filter_map(series)
+                .collect(),
+            folded: false,
+        }])
+    }
+
+    /// The page.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        let mut page = begin(TITLE, &self.head);
+        words(&mut page, &self.in_words());
+        html::draw(&mut page, &self.sections());
+        let tables = [
+            ("By rules in one policy", self.series(true)),
+            ("By policies", self.series(false)),
+            ("Sets", self.holdings()),
+        ];
+        for (title, rows) in tables {
+            let _ = writeln!(page, "<h2>{title}</h2>");
+            let escaped = |row: &Vec<String>| row.iter().map(|cell| escape(cell)).collect();
+            if let Some((first, rest)) = rows.split_first() {
+                let headings: Vec<&str> = first.iter().map(String::as_str).collect();
+                let rest: Vec<Vec<String>> = rest.iter().map(escaped).collect();
+                table(&mut page, &headings, &rest);
+            }
+        }
+        end(&mut page, &self.head, "decisions.json");
+        page
+    }
+
+    /// A small report in Markdown.
+    #[must_use]
+    pub fn to_markdown(&self) -> String {
+        let mut text = self.head.to_markdown(TITLE, &self.in_words());
+        let _ = writeln!(
+            text,
+            "\nMedians over rounds with 95 % intervals; ratios paired within rounds. `decisions.json` holds every round. `{}`",
+            self.head.command
+        );
+        text
+    }
+}
+
+fn size((rules, policies): (u32, u32)) -> String {
+    match policies {
+        1 => format!("{rules} rules"),
+        policies => format!("{rules} rules in {policies} policies"),
+    }
+}
+
+/// Nanoseconds with their unit.
+fn nanoseconds(ns: f64) -> String {
+    match ns {
+        ns if ns < 9_999.5 => format!("{ns:.0} ns"),
+        ns if ns < 9_999_500.0 => format!("{:.0} µs", ns / 1e3),
+        ns => format!("{:.0} ms", ns / 1e6),
+    }
+}
+
+fn below(found: Option<&Estimate>, bound: f64) -> Reached {
+    match found {
+        None => Reached::NotMeasured,
+        Some(found) => match (found.low, found.high) {
+            (_, Some(most)) if most <= bound => Reached::Reached,
+            (Some(least), _) if least > bound => Reached::Missed,
+            _ => Reached::CannotTell,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(rules: u32, policies: u32, hit: &str, ns: f64) -> Cell {
+        Cell {
+            kind: "paths".to_owned(),
+            rules,
+            policies,
+            hit: hit.to_owned(),
+            ns: vec![ns; 6],
+            instructions: None,
+        }
+    }
+
+    fn record(cells: Vec<Cell>) -> Decisions {
+        let mut record = Decisions {
+            cells,
+            ..Decisions::default()
+        };
+        record.conclude();
+        record
+    }
+
+    #[test]
+    fn the_largest_set_is_held_against_the_smallest() {
+        let flat = |ns| {
+            record(vec![
+                cell(10, 1, "last", 50.0),
+                cell(1_000, 1, "last", 50.0),
+                cell(10_000, 1, "last", ns),
+            ])
+        };
+        let table = [
+            (55.0, Some(Reached::Reached), true),
+            (61.0, Some(Reached::Missed), false),
+        ];
+        for (ns, outcome, holds) in table {
+            let record = flat(ns);
+            let [finding] = record.findings.as_slice() else {
+                panic!("{:?}", record.findings)
+            };
+            assert_eq!((finding.few, finding.many), ((10, 1), (10_000, 1)));
+            assert_eq!((finding.outcome, record.holds()), (outcome, holds), "{ns}");
+        }
+        let slow = record(vec![
+            cell(10, 1, "last", 990.0),
+            cell(10_000, 1, "last", 1_100.0),
+        ]);
+        assert_eq!(slow.findings[0].outcome, Some(Reached::Missed));
+    }
+
+    #[test]
+    fn counts_say_whether_it_grows_where_times_shake() {
+        let mut cells = vec![cell(10, 1, "miss", 50.0), cell(10_000, 1, "miss", 80.0)];
+        cells[0].instructions = Some(400.0);
+        cells[1].instructions = Some(440.0);
+        let record = record(cells);
+        assert_eq!(record.findings[0].outcome, Some(Reached::Reached));
+        assert!(record.table().contains("1.10"), "{}", record.table());
+    }
+
+    #[test]
+    fn many_policies_are_held_against_one_of_them() {
+        let record = record(vec![
+            cell(5, 1, "miss", 50.0),
+            cell(10, 1, "miss", 50.0),
+            cell(50, 10, "miss", 50.0),
+            cell(10_000, 2_000, "miss", 70.0),
+        ]);
+        let many = record.findings.iter().find(|finding| finding.many.1 > 1);
+        let many = many.expect("a finding");
+        assert_eq!((many.few, many.many), ((5, 1), (10_000, 2_000)));
+        assert_eq!(many.outcome, Some(Reached::Missed));
+        assert!(record.table().contains("2000 × 5"), "{}", record.table());
+    }
+
+    #[test]
+    fn a_set_that_holds_too_much_is_named() {
+        let mut record = record(vec![cell(10, 1, "any", 50.0), cell(10_000, 1, "any", 90.0)]);
+        assert!(record.holds(), "nothing is asked of it");
+        record.sets.push(Set {
+            kind: "path-prefixes".to_owned(),
+            rules: 10_000,
+            policies: 1,
+            compile_ns: vec![3e7; 6],
+            bytes: 2_100_000,
+        });
+        assert!(!record.holds());
+        assert!(record.in_words().contains("2100000 bytes"));
+        assert!(record.table().contains("30 ms"), "{}", record.table());
+    }
+}
