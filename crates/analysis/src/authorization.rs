@@ -315,7 +315,7 @@ impl Checking<'_> {
         }
     }
 
-    /// Facts of a token that nobody verifies.
+    /// Facts of a token where nobody verifies any.
     fn tokens(&mut self, rule: &Rule) {
         let of_source = |from: &SourceMatch| !from.request_principals.is_empty();
         let of_condition = |when: &Condition| {
@@ -328,10 +328,20 @@ impl Checking<'_> {
             )
         };
         if rule.from.iter().any(of_source) || rule.when.iter().any(of_condition) {
-            let message = "no request here has a verified token (RequestAuthentication is not there yet): what asks for \
-                           one never matches"
-                .to_owned();
-            self.warn(codes::NO_TOKEN, &rule.source, message, "");
+            let unasked = self.selected.iter().find(|subject| {
+                let (namespace, labels) = (subject.namespace, subject.labels);
+                let holding = self
+                    .mesh
+                    .request_authentication_for_labels(namespace, labels);
+                subject.has_sidecar && holding.iter().all(|one| one.rules.is_empty())
+            });
+            let Some(unasked) = unasked else { return };
+            let message = format!(
+                "{} believes no token (no RequestAuthentication with rules holds for it): what asks for one never matches there",
+                unasked.name
+            );
+            let help = "write a RequestAuthentication for it";
+            self.warn(codes::NO_TOKEN, &rule.source, message, help);
         }
     }
 

@@ -2,6 +2,7 @@
 //! and what would have to be otherwise. And who can call a service at all.
 
 mod callers;
+mod token;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use voile_policy::authorization::{
 use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
 
 pub use callers::{Access, Answer, Caller, who_can};
+pub use token::{Brought, TokenSaid};
 
 use crate::subject::{Subject, subjects};
 
@@ -35,6 +37,8 @@ pub struct Question<'a> {
     pub headers: &'a [(String, String)],
     /// SNI.
     pub server_name: Option<&'a str>,
+    /// A token that it brings.
+    pub token: Option<Brought<'a>>,
 }
 
 /// What one workload behind a service says.
@@ -48,6 +52,8 @@ pub struct Explanation {
     pub allowed: bool,
     /// What decided.
     pub decided: Decided,
+    /// What is made of its token; none where there is none.
+    pub token: Option<TokenSaid>,
     /// What would have to be otherwise, one sentence each.
     pub otherwise: Vec<String>,
     /// What dry-run policies and AUDIT would say.
@@ -213,6 +219,7 @@ fn one(
             rule: None,
             source: None,
         },
+        token: None,
         otherwise: Vec::new(),
         beside: Vec::new(),
     };
@@ -229,6 +236,19 @@ fn one(
             .push(format!("PeerAuthentication is {mode:?} there"));
         return explanation;
     }
+    let opaque = matches!(protocol, Protocol::Tcp | Protocol::Tls);
+    let (mut headers, mut claims) = (Vec::new(), None);
+    if !opaque {
+        let looked = token::look(mesh, subject, question.path, question);
+        explanation.token = looked.said;
+        if let Some((status, otherwise)) = looked.refused {
+            explanation.allowed = false;
+            explanation.decided.why = format!("the token is refused, before any policy ({status})");
+            explanation.otherwise = otherwise;
+            return explanation;
+        }
+        (headers, claims) = (looked.headers, looked.claims);
+    }
     let held = Held::of(mesh, subject);
     let mode = PathNormalization::from(mesh.config.path_normalization);
     let Ok(path) = mode.normalize(question.path.as_bytes()) else {
@@ -239,19 +259,13 @@ fn one(
     };
     let ip = question.source_ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     let host = question.host.unwrap_or(service.key.hostname.as_str());
-    let headers: Vec<(&str, &str)> = question
-        .headers
-        .iter()
-        .map(|(name, value)| (&**name, &**value))
-        .collect();
     let http = Http {
         authority: Some(host.as_bytes()),
         method: question.method.as_bytes(),
         path: &path,
         headers: &headers,
-        claims: None,
+        claims: claims.as_ref(),
     };
-    let opaque = matches!(protocol, Protocol::Tcp | Protocol::Tls);
     let facts = Facts {
         source: question.from,
         source_ip: ip,

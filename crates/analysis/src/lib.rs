@@ -14,7 +14,6 @@ mod services;
 mod sidecars;
 mod subject;
 mod telemetry;
-mod tokens;
 mod workloads;
 
 use voile_model::{Diagnostic, Mesh};
@@ -29,7 +28,6 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     peer_authentication::check(mesh, &subjects, &mut found);
     request_authentication::check(mesh, &subjects, &mut found);
     authorization::check(mesh, &subjects, &mut found);
-    tokens::check(mesh, &mut found);
     workloads::check(mesh, &subjects, &mut found);
     telemetry::check(mesh, &subjects, &mut found);
     destinations::check(mesh, &mut found);

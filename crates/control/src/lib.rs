@@ -8,6 +8,7 @@
 
 mod departed;
 mod error;
+mod keys;
 mod last_good;
 mod options;
 mod reload;
@@ -19,6 +20,7 @@ pub mod translate;
 mod virtual_addresses;
 
 pub use error::ControlError;
+pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
 pub use options::{FAREWELL, Options};
 pub use reload::{Report, Reporter};
 pub use server::{Addresses, Control};

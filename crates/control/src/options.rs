@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::keys::KeyOptions;
+
 /// Istiod's `keepaliveMaxServerConnectionAge`. A caller proves itself when a stream begins; this bounds how long a stream
 /// outlives the token or certificate that opened it.
 pub(crate) const CONNECTION_AGE: Duration = Duration::from_secs(30 * 60);
@@ -33,6 +35,8 @@ pub struct Options {
     pub farewell: Duration,
     /// Readiness, metrics and status.
     pub monitoring: SocketAddr,
+    /// How token issuers' keys are fetched.
+    pub keys: KeyOptions,
 }
 
 impl Options {
@@ -49,6 +53,7 @@ impl Options {
             connection_age: CONNECTION_AGE,
             farewell: FAREWELL,
             monitoring: local(15014),
+            keys: KeyOptions::default(),
         }
     }
 }

@@ -13,12 +13,13 @@ use voile_xds::server::Snapshot;
 
 use crate::departed::{Present, Register};
 use crate::error::ControlError;
+use crate::keys::Keys;
 use crate::last_good::LastGood;
 use crate::options::FAREWELL;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
-use crate::translate::translate;
+use crate::translate::translate_with;
 use crate::virtual_addresses::VirtualAddresses;
 
 /// What a reading of the sources brought.
@@ -74,7 +75,11 @@ pub(crate) struct Reload<S> {
     /// How long a removed workload's proxy is still told what it asks.
     pub(crate) farewell: Duration,
     kept: Kept,
+    keys: Keys,
     mesh: Option<Mesh>,
+    /// Of the last reading.
+    diagnostics: Vec<Diagnostic>,
+    held: bool,
     snapshot: Option<Arc<MeshSnapshot>>,
 }
 
@@ -86,6 +91,7 @@ impl<S: Source> Reload<S> {
         trust: Arc<TrustStore>,
         status: Arc<Status>,
         kept: Kept,
+        keys: Keys,
     ) -> Self {
         Self {
             source,
@@ -96,6 +102,9 @@ impl<S: Source> Reload<S> {
             farewell: FAREWELL,
             mesh: kept.last_good.load(),
             kept,
+            keys,
+            diagnostics: Vec::new(),
+            held: false,
             snapshot: None,
         }
     }
@@ -125,32 +134,55 @@ impl<S: Source> Reload<S> {
             };
             mesh = good;
         }
-        let addressed = self.kept.virtual_addresses.give(&mesh);
-        let (mut snapshot, mut problems) = translate(&addressed, self.snapshot.as_deref());
-        let present = Present::of(&snapshot);
-        let (before, departed) = match &self.snapshot {
-            Some(before) => (Present::of(before), before.departed.clone()),
-            None => self.kept.register.load(),
-        };
-        snapshot.departed = departed.follow(&before, &present, Instant::now() + self.farewell);
-        if held {
-            problems.push(HELD.to_owned());
-            tracing::error!("{HELD}");
-        }
-        if mesh == Mesh::default() {
-            problems.push(NOTHING.to_owned());
-            tracing::warn!("{NOTHING}");
-        }
-        let changed = self.snapshot.as_deref() != Some(&snapshot);
+        self.keys.want(&mesh);
         let errors = diagnostics.iter().filter(|d| d.is_error()).count();
         self.status.errors.store(errors as u64, Ordering::Relaxed);
         self.status.reloads.fetch_add(1, Ordering::Relaxed);
+        (self.diagnostics, self.held) = (diagnostics, held);
+        let (changed, problems) = self.put_in_force(&mesh);
         if errors == 0 && (changed || first) {
             self.kept.last_good.keep(&files, &mesh);
         }
         if errors > 0 {
             self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
         }
+        self.mesh = Some(mesh);
+        let version = self.version();
+        tracing::info!(version, changed, errors, took = ?started.elapsed(), "configuration read");
+        self.report(self.diagnostics.clone(), problems, changed);
+        Ok(())
+    }
+
+    /// Keys of token issuers came or changed: the mesh that is in force, once more.
+    fn keys_changed(&mut self) {
+        let Some(mesh) = self.mesh.take() else { return };
+        let (changed, problems) = self.put_in_force(&mesh);
+        self.mesh = Some(mesh);
+        self.report(self.diagnostics.clone(), problems, changed);
+    }
+
+    /// Translates and, if it is something new, publishes. Says whether it was, and what cannot be put into force.
+    fn put_in_force(&mut self, mesh: &Mesh) -> (bool, Vec<String>) {
+        let addressed = self.kept.virtual_addresses.give(mesh);
+        let keys = self.keys.texts();
+        let (mut snapshot, mut problems) =
+            translate_with(&addressed, &keys, self.snapshot.as_deref());
+        let present = Present::of(&snapshot);
+        let (before, departed) = match &self.snapshot {
+            Some(before) => (Present::of(before), before.departed.clone()),
+            None => self.kept.register.load(),
+        };
+        snapshot.departed = departed.follow(&before, &present, Instant::now() + self.farewell);
+        if self.held {
+            problems.push(HELD.to_owned());
+            tracing::error!("{HELD}");
+        }
+        if *mesh == Mesh::default() {
+            problems.push(NOTHING.to_owned());
+            tracing::warn!("{NOTHING}");
+        }
+        problems.extend(self.keys.missing());
+        let changed = self.snapshot.as_deref() != Some(&snapshot);
         if changed {
             self.kept.register.keep(&present, &snapshot.departed);
             let config = &mesh.config;
@@ -161,11 +193,7 @@ impl<S: Source> Reload<S> {
             self.publish.send_replace(snapshot.clone());
             self.snapshot = Some(snapshot);
         }
-        self.mesh = Some(mesh);
-        let version = self.version();
-        tracing::info!(version, changed, errors, took = ?started.elapsed(), "configuration read");
-        self.report(diagnostics, problems, changed);
-        Ok(())
+        (changed, problems)
     }
 
     fn report(&mut self, diagnostics: Vec<Diagnostic>, problems: Vec<String>, changed: bool) {
@@ -202,10 +230,18 @@ impl<S: Source> Reload<S> {
     /// Follows the source for ever. Reading and translating block, so they leave the runtime's thread alone.
     pub(crate) async fn follow(mut self) {
         loop {
-            self.source.changed().await;
+            let keys = self.keys.clone();
+            // A burst of edits that is cut off by news of keys goes on: the source remembers what it heard.
+            let edited = tokio::select! {
+                () = self.source.changed() => true,
+                () = keys.changed() => false,
+            };
             let read = tokio::task::spawn_blocking(move || {
-                // Only the first reading can fail, and that is over.
-                let _ = self.read();
+                match edited {
+                    // Only the first reading can fail, and that is over.
+                    true => drop(self.read()),
+                    false => self.keys_changed(),
+                }
                 self
             });
             match read.await {

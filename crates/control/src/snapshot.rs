@@ -66,6 +66,9 @@ pub struct MeshSnapshot {
     pub(crate) ranges: Ranges<Arc<str>>,
     pub(crate) policies: HashMap<Arc<str>, Arc<Resource>>,
     pub(crate) authorization: HashMap<Arc<str>, Arc<Resource>>,
+    pub(crate) tokens: HashMap<Arc<str>, Arc<Resource>>,
+    /// Public keys of token issuers, by a hash of what they say.
+    pub(crate) key_sets: HashMap<Arc<str>, Arc<Resource>>,
     pub(crate) configurations: HashMap<Arc<str>, Private>,
     pub(crate) names: Names,
     /// Services that not everybody sees.
@@ -75,11 +78,13 @@ pub struct MeshSnapshot {
 
 impl MeshSnapshot {
     /// How many resources there are, by type.
-    pub fn counts(&self) -> [(&'static str, usize); 4] {
+    pub fn counts(&self) -> [(&'static str, usize); 6] {
         [
             (type_url::ADDRESS, self.all_addresses.len()),
             (type_url::SERVICE_POLICY, self.policies.len()),
             (type_url::AUTHORIZATION_POLICY, self.authorization.len()),
+            (type_url::REQUEST_AUTHENTICATION, self.tokens.len()),
+            (type_url::KEY_SET, self.key_sets.len()),
             (type_url::PROXY_CONFIGURATION, self.configurations.len()),
         ]
     }
@@ -91,6 +96,8 @@ impl MeshSnapshot {
             .values()
             .chain(self.policies.values())
             .chain(self.authorization.values())
+            .chain(self.tokens.values())
+            .chain(self.key_sets.values())
             .chain(
                 self.configurations
                     .values()
@@ -192,19 +199,18 @@ impl Snapshot<Caller> for MeshSnapshot {
                     Some(found) => Resolution::Found(found.clone()),
                 }
             }
-            type_url::SERVICE_POLICY | type_url::AUTHORIZATION_POLICY
+            type_url::SERVICE_POLICY
+            | type_url::AUTHORIZATION_POLICY
+            | type_url::REQUEST_AUTHENTICATION
+            | type_url::KEY_SET
                 if *caller == Caller::Anonymous =>
             {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())
             }
-            type_url::SERVICE_POLICY => match self.policies.get(name) {
-                Some(found) => Resolution::Found(vec![found.clone()]),
-                None => Resolution::Unknown,
-            },
-            type_url::AUTHORIZATION_POLICY => match self.authorization.get(name) {
-                Some(found) => Resolution::Found(vec![found.clone()]),
-                None => Resolution::Unknown,
-            },
+            type_url::SERVICE_POLICY => found(&self.policies, name),
+            type_url::AUTHORIZATION_POLICY => found(&self.authorization, name),
+            type_url::REQUEST_AUTHENTICATION => found(&self.tokens, name),
+            type_url::KEY_SET => found(&self.key_sets, name),
             type_url::PROXY_CONFIGURATION => self.configuration(caller, name),
             _ => Resolution::Unknown,
         }
@@ -215,6 +221,8 @@ impl Snapshot<Caller> for MeshSnapshot {
             type_url::ADDRESS => Resolution::Found(self.all_addresses.values().cloned().collect()),
             type_url::SERVICE_POLICY
             | type_url::AUTHORIZATION_POLICY
+            | type_url::REQUEST_AUTHENTICATION
+            | type_url::KEY_SET
             | type_url::PROXY_CONFIGURATION => {
                 Resolution::Refused("this type is asked for by name".to_owned())
             }
@@ -228,6 +236,13 @@ impl Snapshot<Caller> for MeshSnapshot {
             Caller::Known(caller) => self.departed.farewell(caller),
             Caller::Anonymous => None,
         }
+    }
+}
+
+fn found(resources: &HashMap<Arc<str>, Arc<Resource>>, name: &str) -> Resolution {
+    match resources.get(name) {
+        Some(found) => Resolution::Found(vec![found.clone()]),
+        None => Resolution::Unknown,
     }
 }
 

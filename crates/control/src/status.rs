@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
 use voile_xds::server::{Event, Observer, StreamId};
 
+use crate::keys::{KeyStatus, Keys};
 use crate::snapshot::{Caller, MeshSnapshot};
 
 /// Upper bounds of the push-time buckets, in seconds; the last bucket is everything.
@@ -27,6 +28,7 @@ pub(crate) struct Status {
     nacks: AtomicU64,
     push_time: Mutex<PushTime>,
     inner: Mutex<Inner>,
+    keys: OnceLock<Keys>,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +74,7 @@ struct Page<'a> {
     errors: u64,
     reloads: u64,
     failed_reloads: u64,
+    keys: Vec<KeyStatus>,
     proxies: Vec<&'a StreamStatus>,
 }
 
@@ -85,6 +88,12 @@ fn now() -> u64 {
 impl Status {
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of these keys from now on.
+    pub(crate) fn follow(&self, keys: Keys) {
+        // There is one set of keys for one control plane.
+        let _ = self.keys.set(keys);
     }
 
     pub(crate) fn published(&self, snapshot: &Arc<MeshSnapshot>) {
@@ -111,6 +120,7 @@ impl Status {
             errors: self.errors.load(Ordering::Relaxed),
             reloads: self.reloads.load(Ordering::Relaxed),
             failed_reloads: self.failed_reloads.load(Ordering::Relaxed),
+            keys: self.keys.get().map(Keys::status).unwrap_or_default(),
             proxies: inner.streams.values().collect(),
         };
         serde_json::to_string_pretty(&page).unwrap_or_default()
@@ -187,6 +197,14 @@ impl Status {
                 .collect(),
         });
         drop(inner);
+        self.rendered(scrape)
+    }
+
+    /// With what is not counted here.
+    fn rendered(&self, mut scrape: Scrape) -> String {
+        for family in self.keys.get().into_iter().flat_map(Keys::families) {
+            scrape.family(family);
+        }
         format!("{}{}", scrape.render(), self.push_time())
     }
 

@@ -74,7 +74,7 @@ const NOT_NOMINABLE: [&[u8]; 10] = [
 ];
 
 /// Equality as a careless receiver sees it: case ignored, `_` taken for `-` (CGI and WSGI do).
-fn loosely_equal(name: &[u8], canonical: &[u8]) -> bool {
+pub fn loosely_equal(name: &[u8], canonical: &[u8]) -> bool {
     name.len() == canonical.len()
         && name.iter().zip(canonical).all(|(&have, &want)| {
             have.eq_ignore_ascii_case(&want) || (have == b'_' && want == b'-')

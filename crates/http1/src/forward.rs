@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use crate::fields::{Field, Known, list};
+use crate::fields::{Field, Known, list, loosely_equal};
 use crate::framing::{Framing, Version};
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
@@ -21,7 +21,8 @@ pub struct RequestEdit<'a> {
     pub path: Option<&'a str>,
     /// Complete field lines, each with its CRLF.
     pub add: &'a [u8],
-    /// Fields left out, in lower case: they are written anew in `add`, or were not to be believed.
+    /// Fields left out, in lower case: they are written anew in `add`, or were not to be believed. With them go those that
+    /// differ by `_` for `-`, which some applications take for the same.
     pub leave_out: &'a [Cow<'static, str>],
 }
 
@@ -116,7 +117,7 @@ impl RequestHead<'_> {
         for field in index.fields.all() {
             let left_out = !edit.leave_out.is_empty() && {
                 let name = field.name.of(bytes);
-                let same = |known: &Cow<'static, str>| name.eq_ignore_ascii_case(known.as_bytes());
+                let same = |known: &Cow<'static, str>| loosely_equal(name, known.as_bytes());
                 field.known == Known::Other && edit.leave_out.iter().any(same)
             };
             let action = if left_out {

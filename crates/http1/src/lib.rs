@@ -19,6 +19,7 @@ mod target;
 
 pub use body::Body;
 pub use chunked::{BodyError, ChunkScanner, is_forbidden_trailer};
+pub use fields::loosely_equal;
 pub use forward::{RequestEdit, ResponseEdit};
 pub use framing::{Framing, Version};
 pub use limits::*;

@@ -13,6 +13,12 @@ pub const SERVICE_POLICY: &str = "type.googleapis.com/voile.proxy.v1.ServicePoli
 /// Who may do what to the workloads that obey it ([`crate::proxy::AuthorizationPolicy`]).
 pub const AUTHORIZATION_POLICY: &str = "type.googleapis.com/voile.proxy.v1.AuthorizationPolicy";
 
+/// Whose tokens the workloads that obey it believe ([`crate::proxy::RequestAuthentication`]).
+pub const REQUEST_AUTHENTICATION: &str = "type.googleapis.com/voile.proxy.v1.RequestAuthentication";
+
+/// Public keys of token issuers ([`crate::proxy::KeySet`]).
+pub const KEY_SET: &str = "type.googleapis.com/voile.proxy.v1.KeySet";
+
 #[cfg(test)]
 mod tests {
     use prost::Name;
@@ -32,6 +38,11 @@ mod tests {
                 super::AUTHORIZATION_POLICY,
                 proxy::AuthorizationPolicy::type_url(),
             ),
+            (
+                super::REQUEST_AUTHENTICATION,
+                proxy::RequestAuthentication::type_url(),
+            ),
+            (super::KEY_SET, proxy::KeySet::type_url()),
         ] {
             assert_eq!(url, wanted);
         }

@@ -17,6 +17,7 @@ pub mod http2;
 mod plan;
 mod recording;
 mod registry;
+mod tokens;
 mod worker;
 
 pub use control::{Capture, Options, Outside, Probers, RunError, run};

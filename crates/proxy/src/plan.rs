@@ -14,6 +14,7 @@ use voile_xds::wire::{Authorizer, Collector, MutualTls, Protocol, Telemetry, pro
 
 use crate::authorization::Authorization;
 use crate::registry::outside;
+use crate::tokens::Tokens;
 
 /// Names a listener for as long as it lives; never used again for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) authorization: Option<Authorization>,
     /// Whom its CUSTOM policies ask; none where there are none, or nobody can be asked.
     pub(crate) authorizer: Option<AuthorizerPlan>,
+    /// None where no rule about tokens holds.
+    pub(crate) tokens: Option<Tokens>,
     pub(crate) telemetry: Arc<TelemetryPlan>,
 }
 

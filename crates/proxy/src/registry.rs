@@ -7,6 +7,7 @@ mod named;
 pub(crate) mod names;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -43,6 +44,7 @@ pub(crate) struct Registry {
     pub(crate) workloads: BTreeMap<Arc<str>, Held<Workload>>,
     pub(crate) policies: BTreeMap<Arc<str>, Held<ServicePolicy>>,
     pub(crate) authorization: authorization::Policies,
+    pub(crate) tokens: tokens::Rules,
     /// Whether the kernel redirects connections to this proxy.
     pub(crate) capturing: bool,
     workloads_by_address: Index<IpAddr>,
@@ -133,6 +135,8 @@ impl Registry {
                 self.policies.insert(name.clone(), Held { version, value });
             }
             type_url::AUTHORIZATION_POLICY => self.authorization.add(name, version, body)?,
+            type_url::REQUEST_AUTHENTICATION => self.tokens.add(name, version, body)?,
+            type_url::KEY_SET => self.tokens.add_keys(name, body)?,
             _ => {
                 let value = ProxyConfiguration::decode(body).map_err(|e| e.to_string())?;
                 self.configuration = Some(Held { version, value });
@@ -153,6 +157,7 @@ impl Registry {
                 self.policies.remove(name);
             }
             type_url::AUTHORIZATION_POLICY => self.authorization.remove(name),
+            type_url::REQUEST_AUTHENTICATION | type_url::KEY_SET => self.tokens.remove(kind, name),
             // A proxy whose own configuration vanished keeps the last one: its workload is being deleted, or the
             // control plane is confused; neither is a reason to open or close ports.
             _ => {}
@@ -188,11 +193,10 @@ impl Registry {
             .remove(&(type_url::SERVICE_POLICY, name.clone()));
     }
 
-    /// Forgets an AuthorizationPolicy nobody asks for any more.
-    pub(crate) fn forget_authorization(&mut self, name: &Arc<str>) {
-        self.authorization.remove(name);
-        self.absent
-            .remove(&(type_url::AUTHORIZATION_POLICY, name.clone()));
+    /// Forgets a policy or keys that the configuration names no longer.
+    pub(crate) fn forget_named(&mut self, kind: &'static str, name: &Arc<str>) {
+        self.remove(kind, name);
+        self.absent.remove(&(kind, name.clone()));
     }
 
     /// Whether the control plane said that nothing has this name.
@@ -300,11 +304,13 @@ impl Registry {
             !self.workloads.contains_key(uid)
                 && !self.absent.contains(&(type_url::ADDRESS, uid.clone()))
         };
+        let configuration = self.configuration.iter().map(|held| &held.value);
         let references = self.authorization_wanted().iter();
         let missing = references.filter(|wanted| !self.authorization.holds(wanted));
         own.filter(nobody)
             .chain(self.services_wanted().into_iter().filter(unknown))
             .chain(missing.map(|wanted| wanted.name.clone()))
+            .chain(configuration.flat_map(|held| self.tokens.missing(held)))
             .collect()
     }
 
@@ -319,6 +325,25 @@ impl Registry {
         let configuration = &self.configuration.as_ref()?.value;
         let work = self.authorization.work(configuration)?;
         self.unanswered().is_empty().then_some(work)
+    }
+
+    /// Names of all policies and keys that hold for our workload, by type.
+    pub(crate) fn named_wanted(&self) -> [(&'static str, BTreeSet<Arc<str>>); 3] {
+        let names = |references: &[PolicyReference]| {
+            let names = references.iter().map(|wanted| wanted.name.clone());
+            names.collect()
+        };
+        let configuration = self.configuration.as_ref().map(|held| &held.value);
+        let tokens = configuration.map_or(&[][..], |it| &it.request_authentications);
+        let key_sets = configuration.map_or(&[][..], |it| &it.key_sets);
+        [
+            (
+                type_url::AUTHORIZATION_POLICY,
+                names(self.authorization_wanted()),
+            ),
+            (type_url::REQUEST_AUTHENTICATION, names(tokens)),
+            (type_url::KEY_SET, key_sets.iter().cloned().collect()),
+        ]
     }
 
     /// The closed state, if there is one.
@@ -343,6 +368,7 @@ impl Registry {
             trust_domain_aliases: configuration.trust_domain_aliases.clone(),
             authorizer: self.authorizer(configuration, authorization.as_ref()),
             authorization,
+            tokens: self.tokens.compiled(configuration),
             settings: settings(configuration),
         })
     }
@@ -558,6 +584,8 @@ fn known_type(url: &str) -> Option<&'static str> {
         type_url::ADDRESS,
         type_url::SERVICE_POLICY,
         type_url::AUTHORIZATION_POLICY,
+        type_url::REQUEST_AUTHENTICATION,
+        type_url::KEY_SET,
         type_url::PROXY_CONFIGURATION,
     ]
     .into_iter()

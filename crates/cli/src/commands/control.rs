@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use voile_control::{Control, Options, Report, Reporter};
+use voile_control::{Control, KeyOptions, Options, Report, Reporter};
+use voile_model::mesh::AddressRange;
 
 /// Where plaintext discovery listens, or that it does not.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +71,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
     monitoring: SocketAddr,
 
+    /// How often the keys of token issuers (`jwksUri`, OpenID discovery) are fetched again, at least 100ms; sooner after
+    /// failures. Keys that were good stay until better ones come.
+    #[arg(long, value_name = "DURATION", default_value = "20m", value_parser = jwks_refresh)]
+    jwks_refresh: Duration,
+
+    /// Certificate authorities (PEM) that key servers may be certified by, besides the system's.
+    #[arg(long, value_name = "FILE")]
+    jwks_ca: Option<PathBuf>,
+
+    /// Addresses that keys are never fetched from, as ADDRESS or ADDRESS/BITS; may be given several times. Link-local,
+    /// multicast and unspecified addresses never are.
+    #[arg(long, value_name = "RANGE", value_parser = voile_model::mesh::authorization::values::address_range)]
+    jwks_block: Vec<AddressRange>,
+
     /// off, error, warn, info, debug or trace, or `target=level,…`.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
@@ -80,6 +95,14 @@ fn connection_age(text: &str) -> Result<Duration, String> {
     match age >= Duration::from_secs(1) {
         true => Ok(age),
         false => Err(format!("`{text}`: expected 1s or more")),
+    }
+}
+
+fn jwks_refresh(text: &str) -> Result<Duration, String> {
+    let refresh = super::proxy::duration(text)?;
+    match refresh >= Duration::from_millis(100) {
+        true => Ok(refresh),
+        false => Err(format!("`{text}`: expected 100ms or more")),
     }
 }
 
@@ -111,6 +134,11 @@ pub(crate) fn run(args: Args) -> ExitCode {
         connection_age: args.connection_age,
         farewell: voile_control::FAREWELL,
         monitoring: args.monitoring,
+        keys: KeyOptions {
+            refresh: args.jwks_refresh,
+            authorities: args.jwks_ca,
+            blocked: args.jwks_block,
+        },
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

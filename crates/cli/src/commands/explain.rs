@@ -1,10 +1,12 @@
 //! `voile explain`: would this request be let in, and why. The folder is read as the control plane would read it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
-use voile_analysis::explain::{self, Explanation, Question};
+use voile_analysis::explain::{self, Brought, Explanation, Question};
 use voile_model::{Identity, Mesh, Namespace};
 
 /// What is asked.
@@ -42,6 +44,12 @@ pub(crate) struct Args {
     /// Server name of its TLS handshake
     #[arg(long)]
     sni: Option<String>,
+    /// A token that the request brings; it is put where the rules of its issuer look for it
+    #[arg(long, value_name = "TOKEN")]
+    jwt: Option<String>,
+    /// Keys of an issuer whose rule has them fetched (a JSON Web Key Set), since nobody is asked here
+    #[arg(long, value_name = "ISSUER=FILE", requires = "jwt")]
+    jwks: Vec<String>,
     /// How the answer is printed
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
@@ -102,6 +110,17 @@ fn identity(mesh: &Mesh, text: &str) -> Result<Identity, String> {
     whole.parse().map_err(|error| format!("--from: {error}"))
 }
 
+/// Issuer and text of a key set.
+fn key_set(text: &String) -> Result<(String, String), String> {
+    // An issuer may have `=` in it; a file's name hardly has.
+    let (issuer, file) = text
+        .rsplit_once('=')
+        .ok_or_else(|| format!("--jwks: `{text}` is not ISSUER=FILE"))?;
+    let keys = std::fs::read_to_string(file);
+    let keys = keys.map_err(|error| format!("--jwks: cannot read {file}: {error}"))?;
+    Ok((issuer.to_owned(), keys))
+}
+
 fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
     let mesh = mesh(&args.directories)?;
     let from = args
@@ -137,6 +156,14 @@ fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
         .iter()
         .map(header)
         .collect::<Result<Vec<_>, String>>()?;
+    let keys = args.jwks.iter().map(key_set);
+    let keys = keys.collect::<Result<BTreeMap<_, _>, String>>()?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let token = args.jwt.as_deref().map(|token| Brought {
+        token: token.trim(),
+        keys: &keys,
+        now: now.map_or(0, |now| now.as_secs()),
+    });
     let question = Question {
         from: from.as_ref(),
         source_ip: args.source_ip,
@@ -145,6 +172,7 @@ fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
         host: args.host.as_deref(),
         headers: &headers,
         server_name: args.sni.as_deref(),
+        token,
     };
     let explanations = explain::explain(&mesh, service, port, &question);
     match explanations.is_empty() {
@@ -167,6 +195,12 @@ fn text(one: &Explanation) -> String {
     {
         out += &format!("  AuthorizationPolicy {policy}, rule {rule}, in {source}\n");
     }
+    if let Some(token) = &one.token {
+        out += &format!("  token: {}\n", token.why);
+        if let (Some(policy), Some(source)) = (&token.policy, &token.source) {
+            out += &format!("  RequestAuthentication {policy}, in {source}\n");
+        }
+    }
     for line in &one.otherwise {
         out += &format!("  otherwise: {line}\n");
     }
@@ -187,6 +221,13 @@ fn json(all: &[Explanation]) -> String {
             "rule": one.decided.rule,
             "file": one.decided.source.as_ref().map(|source| source.file.to_string()),
             "line": one.decided.source.as_ref().map(|source| source.line),
+            "token": one.token.as_ref().map(|token| serde_json::json!({
+                "why": token.why,
+                "principal": token.principal,
+                "policy": token.policy,
+                "file": token.source.as_ref().map(|source| source.file.to_string()),
+                "line": token.source.as_ref().map(|source| source.line),
+            })),
             "otherwise": one.otherwise,
             "beside": one.beside,
         })

@@ -1,9 +1,17 @@
 //! `voile generate`: resources by the thousand, for experiments. The same seed gives the same text.
 
+mod issuer;
+
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_model::{Labels, Namespace};
+
+use issuer::Issuer;
+
+/// `sub` of a token.
+const SUBJECT: &str = "subject";
 
 /// What is made.
 #[derive(Debug, clap::Args)]
@@ -14,7 +22,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    #[command(about = "AuthorizationPolicies and PeerAuthentications")]
+    #[command(about = "AuthorizationPolicies, PeerAuthentications and RequestAuthentications")]
     Policies(Policies),
 }
 
@@ -24,7 +32,10 @@ const MAX_RULES: u32 = 1_000_000;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "YAML goes to stdout. The rules are spread over the policies in order; the one at `--hit` matches what `--hit-value` says,\n\
-    the others match nothing that anybody sends. Exit code: 0, or 2 when the arguments contradict each other."
+    the others match nothing that anybody sends.\n\n\
+    `--kind jwt` makes RequestAuthentications instead: each rule is an issuer with a key of its own (Ed25519, made from the seed, for experiments\n\
+    only), and `--tokens` gets a token of the issuer at `--hit`, of a stranger for `miss`. with `--tokens`, `--kind request-principals` makes one\n\
+    issuer beside its policies, whose subject the rule at `--hit` asks for. Exit code: 0, or 2 when the arguments contradict each other."
 )]
 struct Policies {
     /// What the rules ask about
@@ -33,13 +44,19 @@ struct Policies {
     /// Rules in all
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RULES)))]
     rules: u32,
+    /// Where tokens go that belong to the rules, one a line
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// How many tokens, each of another subject (`request-principals`: all of the one)
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_RULES)), requires = "tokens")]
+    token_count: u32,
     /// Policies they are spread over
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     policies: u32,
     /// Which rule matches: first, last, miss, or its number from 0
     #[arg(long, default_value = "last")]
     hit: String,
-    /// What that rule asks for; by kind `/`, `127.0.0.0/8`, `*`, `*`, `*` or `hit` (of the header x-generated) if left out
+    /// What that rule asks for; by kind `/`, `127.0.0.0/8`, `*`, `*`, `*` (the tokens' subject) or `hit` (of the header x-generated) if left out
     #[arg(long)]
     hit_value: Option<String>,
     /// ALLOW, DENY or AUDIT
@@ -72,6 +89,8 @@ enum Kind {
     Headers,
     /// A principal, a method and path, and a header in each
     Mixed,
+    /// Issuers of tokens (RequestAuthentication)
+    Jwt,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -120,10 +139,15 @@ impl Policies {
         };
         let selector = self.selector()?;
         let mut random = fastrand::Rng::with_seed(self.seed);
-        let mut out = String::new();
-        for policy in 0..self.policies {
-            let share =
-                |end: u32| u64::from(self.rules) * u64::from(end) / u64::from(self.policies);
+        let mut out = self.issuers(&selector)?;
+        self.write_tokens(hit)?;
+        let policies = if self.kind == Kind::Jwt {
+            0
+        } else {
+            self.policies
+        };
+        for policy in 0..policies {
+            let share = |end: u32| self.share(end);
             let dry = if self.dry_run {
                 ", annotations: {istio.io/dry-run: \"true\"}"
             } else {
@@ -156,6 +180,70 @@ impl Policies {
             );
         }
         Ok(out)
+    }
+
+    /// The first rule of a policy.
+    fn share(&self, policy: u32) -> u64 {
+        u64::from(self.rules) * u64::from(policy) / u64::from(self.policies)
+    }
+
+    /// RequestAuthentications, where they are asked for.
+    fn issuers(&self, selector: &str) -> Result<String, String> {
+        let mut out = String::new();
+        let mut one = |name: &str, issuers: std::ops::Range<u32>| -> Result<(), String> {
+            // Writing into a String cannot fail.
+            let _ = write!(
+                out,
+                "---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\n\
+                 metadata: {{name: {name}, namespace: {}}}\nspec:\n{selector}  jwtRules:\n",
+                self.namespace
+            );
+            for number in issuers {
+                let issuer = Issuer::new(self.seed, number)?;
+                let _ = writeln!(
+                    out,
+                    "  - {{issuer: {}, jwks: {}}}",
+                    quoted(&issuer.name),
+                    quoted(&issuer.keys())
+                );
+            }
+            Ok(())
+        };
+        match self.kind {
+            Kind::Jwt => {
+                for policy in 0..self.policies {
+                    // No more than there are rules, and those are 32 bits.
+                    let at = |end| u32::try_from(self.share(end)).unwrap_or(u32::MAX);
+                    one(&format!("generated-{policy}"), at(policy)..at(policy + 1))?;
+                }
+            }
+            Kind::RequestPrincipals if self.tokens.is_some() => one("generated", 0..1)?,
+            _ => {}
+        }
+        Ok(out)
+    }
+
+    /// Writes the tokens that belong to the rules.
+    fn write_tokens(&self, hit: Option<u32>) -> Result<(), String> {
+        let Some(path) = &self.tokens else {
+            return Ok(());
+        };
+        let issuer = match (self.kind, hit) {
+            (Kind::Jwt, Some(hit)) => Issuer::new(self.seed, hit)?,
+            // Somebody whom no rule knows.
+            (Kind::Jwt, None) => Issuer::new(self.seed, self.rules)?,
+            _ => Issuer::new(self.seed, 0)?,
+        };
+        let subject = |number: u32| match self.kind {
+            Kind::RequestPrincipals => SUBJECT.to_owned(),
+            _ => format!("{SUBJECT}-{number}"),
+        };
+        let numbers = 0..self.token_count;
+        let lines: String = numbers
+            .map(|number| issuer.token(&subject(number)) + "\n")
+            .collect();
+        std::fs::write(path, lines)
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
     fn selector(&self) -> Result<String, String> {
@@ -203,11 +291,17 @@ impl Policies {
                 &value("*", format!("generated-{word}-{number}")),
             ),
             Kind::Principals => from("principals", &value("*", principal)),
-            Kind::RequestPrincipals => from(
-                "requestPrincipals",
-                &value("*", format!("https://{word}.example/subject-{number}")),
-            ),
+            Kind::RequestPrincipals => {
+                let usual = match self.tokens {
+                    Some(_) => format!("{}/{SUBJECT}", Issuer::name(0)),
+                    None => "*".to_owned(),
+                };
+                let made = format!("https://{word}.example/subject-{number}");
+                from("requestPrincipals", &value(&usual, made))
+            }
             Kind::Headers => header(&value("hit", format!("{word}-{number}"))),
+            // It has no policies.
+            Kind::Jwt => String::new(),
             Kind::Mixed => {
                 let parts = [
                     from("principals", &value("*", principal)),

@@ -232,3 +232,73 @@ fn generated_policies_are_right_the_same_for_a_seed_and_hit_where_they_are_told(
         assert_eq!(code, Some(allowed), "{hit}: {said}");
     }
 }
+
+/// Makes resources with tokens into the folder; gives the tokens.
+fn generate_tokens(folder: &Path, kind: &str, hit: &str) -> Vec<String> {
+    let tokens = tempfile::tempdir().expect("a folder");
+    let tokens = tokens.path().join("tokens");
+    let words = format!(
+        "generate policies --kind {kind} --rules 40 --policies 4 --namespace shop --hit {hit} --seed 3 --token-count 2 --tokens {}",
+        tokens.display()
+    );
+    let words: Vec<&str> = words.split(' ').collect();
+    let (code, made) = voile(&words, folder);
+    assert_eq!(code, Some(0), "{made}");
+    let written = std::fs::read_to_string(&tokens).expect("tokens");
+    assert_eq!(voile(&words, folder).1, made, "{kind}");
+    let again = std::fs::read_to_string(&tokens).expect("tokens");
+    assert_eq!(again, written, "the same for a seed");
+    std::fs::write(folder.join("generated.yaml"), &made).expect("written");
+    let (code, said) = voile(&["analyze", "DIR"], folder);
+    assert_eq!(code, Some(0), "{kind}: {said}");
+    written.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn generated_issuers_and_their_tokens_fit_and_explain_says_so() {
+    let folder = folder();
+    std::fs::remove_file(folder.path().join("policies.yaml")).expect("removed");
+    let explain = |token: &str| {
+        let words = ["explain", "DIR", "--to", "shop/web:80", "--jwt", token];
+        voile(&words, folder.path())
+    };
+    let (good, name) = ("token: good, of", "generated.example/subject");
+    let stranger = "token: refused: Jwt issuer is not configured (401)";
+    for (kind, hit, code, part) in [
+        (
+            "jwt",
+            "first",
+            0,
+            format!("{good} https://issuer-0.{name}-0"),
+        ),
+        ("jwt", "17", 0, format!("{good} https://issuer-17.{name}-0")),
+        ("jwt", "miss", 1, stranger.to_owned()),
+        (
+            "request-principals",
+            "last",
+            0,
+            format!("{good} https://issuer-0.{name}"),
+        ),
+        (
+            "request-principals",
+            "miss",
+            1,
+            "none of their rules".to_owned(),
+        ),
+    ] {
+        let written = generate_tokens(folder.path(), kind, hit);
+        assert_eq!(written.len(), 2, "{kind}");
+        let (found, said) = explain(&written[0]);
+        assert_eq!(found, Some(code), "{kind} {hit}: {said}");
+        assert!(said.contains(&part), "{kind} {hit}: {said}");
+        if code == 0 {
+            let policy = "RequestAuthentication shop/generated";
+            assert!(said.contains(policy), "{said}");
+            let forged = format!("{}x", &written[0][..written[0].len() - 1]);
+            let (found, said) = explain(&forged);
+            assert_eq!(found, Some(1), "{said}");
+            let part = "the token is refused, before any policy (401)";
+            assert!(said.contains(part), "{said}");
+        }
+    }
+}

@@ -37,6 +37,7 @@ mod profile;
 mod rollout;
 mod telemetry;
 mod tidy;
+mod tokens;
 mod traffic;
 mod truth;
 mod unlucky;

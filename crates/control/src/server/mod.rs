@@ -30,6 +30,7 @@ use voile_model::TrustDomain;
 use voile_xds::server::{AdsService, Snapshot};
 
 use crate::error::ControlError;
+use crate::keys::Keys;
 use crate::options::Options;
 use crate::reload::{Kept, Reload, Reporter};
 use crate::snapshot::{Caller, MeshSnapshot};
@@ -72,8 +73,8 @@ pub struct Control {
     monitoring: monitoring::Monitoring,
 }
 
-/// The keys and who may use them.
-struct Keys {
+/// Our own keys and who may use them.
+struct OwnKeys {
     authority: Arc<Authority>,
     authenticator: Arc<MeshAuthenticator>,
     trust: Arc<TrustStore>,
@@ -118,6 +119,8 @@ impl Control {
         let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
         let (publish, snapshots) = watch::channel(empty);
         let keys = keys(&options.state, options.certificate_ttl)?;
+        let issuers = Keys::new(&options.state, &options.keys);
+        status.follow(issuers.clone());
         let mut reload = Reload::new(
             source,
             reporter,
@@ -125,6 +128,7 @@ impl Control {
             keys.trust.clone(),
             status.clone(),
             Kept::open(&options.state),
+            issuers.clone(),
         );
         reload.farewell = options.farewell;
         reload.read()?;
@@ -150,6 +154,7 @@ impl Control {
             tasks.spawn(serve_plaintext(&keys, ads, status.clone(), plaintext));
         }
         tasks.spawn(follow(reload, ending.subscribe()));
+        tasks.spawn(fetch(issuers, ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
         let monitoring = monitoring::start(monitoring, status)?;
         Ok(Self {
@@ -183,6 +188,13 @@ async fn follow(reload: Reload<impl Source>, ended: watch::Receiver<bool>) {
     }
 }
 
+async fn fetch(issuers: Keys, ended: watch::Receiver<bool>) {
+    tokio::select! {
+        () = issuers.run() => {}
+        () = over(ended) => {}
+    }
+}
+
 async fn over(mut ended: watch::Receiver<bool>) {
     // An error means that whoever could end us is gone, which is an end too.
     let _ = ended.wait_for(|ended| *ended).await;
@@ -211,7 +223,7 @@ fn bound(listener: &TcpListener) -> Result<SocketAddr, ControlError> {
         .map_err(|error| ControlError::Setup(format!("the listener's address: {error}")))
 }
 
-fn keys(state: &Path, longest: Duration) -> Result<Keys, ControlError> {
+fn keys(state: &Path, longest: Duration) -> Result<OwnKeys, ControlError> {
     let failed = |error: &dyn std::fmt::Display| ControlError::State(error.to_string());
     // The root's subject is a label for people; the trust domain that counts comes with the first reading.
     let domain = TrustDomain::new("cluster.local")
@@ -222,7 +234,7 @@ fn keys(state: &Path, longest: Duration) -> Result<Keys, ControlError> {
     let joins = JoinTokens::open(&folder).map_err(|e| failed(&e))?;
     let bundle = TrustBundle::from_pem(domain, Vec::new(), authority.root_pem());
     let trust = Arc::new(TrustStore::new(bundle.map_err(|e| failed(&e))?));
-    Ok(Keys {
+    Ok(OwnKeys {
         authority: Arc::new(authority.with_longest(longest)),
         authenticator: Arc::new(MeshAuthenticator::new(tokens, trust.clone())),
         trust,
@@ -238,7 +250,7 @@ fn builder(connection_age: Duration) -> Server {
 }
 
 fn serve_tls(
-    keys: &Keys,
+    keys: &OwnKeys,
     present: Present,
     ads: AdsService<Caller>,
     status: Arc<Status>,
@@ -269,7 +281,7 @@ fn serve_tls(
 }
 
 fn serve_plaintext(
-    keys: &Keys,
+    keys: &OwnKeys,
     ads: AdsService<Caller>,
     status: Arc<Status>,
     (incoming, age, ended): (

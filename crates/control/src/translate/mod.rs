@@ -8,6 +8,7 @@ mod listeners;
 pub(crate) mod names;
 mod policy;
 mod telemetry;
+mod tokens;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
 use voile_xds::wire::{address_bytes, encode_authorization};
 
+use crate::keys::Texts;
 use crate::snapshot::{MeshSnapshot, Private, resource};
 
 /// Detection deadline when the mesh sets none, in milliseconds. Istio's own default waits for ever and hangs server-first
@@ -27,6 +29,15 @@ const DETECTION_TIMEOUT_MS: u32 = 100;
 
 /// Makes the snapshot of a mesh. Things that cannot be put into force are left out, and said in the second part.
 pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot, Vec<String>) {
+    translate_with(mesh, &Texts::new(), previous)
+}
+
+/// The same, with the keys of token issuers that were fetched.
+pub(crate) fn translate_with(
+    mesh: &Mesh,
+    keys: &Texts,
+    previous: Option<&MeshSnapshot>,
+) -> (MeshSnapshot, Vec<String>) {
     let mut snapshot = MeshSnapshot::default();
     let mut problems = Vec::new();
     address::addresses(
@@ -61,6 +72,7 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
             .authorization
             .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
     }
+    let key_sets = tokens::tokens(mesh, keys, previous, &mut snapshot, &mut problems);
     let ranges = capture::mesh_ranges(mesh);
     for workload in mesh
         .workloads
@@ -68,7 +80,8 @@ pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot,
         .filter(|workload| workload.has_sidecar)
     {
         let name: Arc<str> = workload.key.to_string().into();
-        let body = configuration(mesh, workload, &ranges, &snapshot, &mut problems);
+        let mut body = configuration(mesh, workload, &ranges, &snapshot, &mut problems);
+        tokens::refer(mesh, workload, &snapshot, &key_sets, &mut body);
         let body = body.encode_to_vec();
         let mut made = Arc::new(resource(name.clone(), Vec::new(), body));
         if let Some(old) = previous.and_then(|p| p.configurations.get(&name))
@@ -150,6 +163,9 @@ fn configuration(
         authorizers: authorization::authorizers(mesh, workload, problems),
         path_normalization: authorization::normalization(config.path_normalization).into(),
         trusted_proxies: config.proxy.trusted_proxies,
+        // Said by `tokens::refer`.
+        request_authentications: Vec::new(),
+        key_sets: Vec::new(),
     }
 }
 

@@ -311,3 +311,19 @@ fn words_of_one_hop_are_read_and_go_no_further() {
         assert_eq!(forwarded, "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n");
     }
 }
+
+#[test]
+fn what_is_left_out_goes_with_its_look_alikes() {
+    let edit = RequestEdit {
+        default_authority: Some("a"),
+        add: b"x-user: anna\r\n",
+        leave_out: &["x-user".into(), "authorization".into()],
+        ..RequestEdit::default()
+    };
+    let input = "GET / HTTP/1.1\r\nHost: b\r\nX-User: root\r\nx_user: root\r\nX-Users: stays\r\n\
+                 Authorization: Bearer x\r\nA: b\r\n\r\n";
+    assert_eq!(
+        request(input, &edit),
+        "GET / HTTP/1.1\r\nHost: b\r\nX-Users: stays\r\nA: b\r\nx-user: anna\r\n\r\n"
+    );
+}

@@ -42,6 +42,12 @@ pub struct ProxyConfiguration {
     /// Proxies in front of this one whose word in `x-forwarded-for` is believed; 0 believes nobody's.
     #[prost(uint32, tag = "16")]
     pub trusted_proxies: u32,
+    /// Every RequestAuthentication that holds for this workload, as for AuthorizationPolicies.
+    #[prost(message, repeated, tag = "17")]
+    pub request_authentications: ::prost::alloc::vec::Vec<PolicyReference>,
+    /// The key sets that those name: a proxy obeys nothing before it holds them, too.
+    #[prost(string, repeated, tag = "18")]
+    pub key_sets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Whom the CUSTOM policies above ask. One that cannot be asked at all is missing: what would ask it is denied.
     #[prost(message, repeated, tag = "20")]
     pub authorizers: ::prost::alloc::vec::Vec<Authorizer>,
@@ -207,6 +213,112 @@ impl ::prost::Name for AuthorizationPolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.AuthorizationPolicy".into()
+    }
+}
+/// Whose tokens are believed. Resource name: `namespace/name`. Rules of several of these count together. One that a proxy
+/// cannot read refuses every request there.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RequestAuthentication {
+    #[prost(message, repeated, tag = "1")]
+    pub rules: ::prost::alloc::vec::Vec<TokenRule>,
+}
+impl ::prost::Name for RequestAuthentication {
+    const NAME: &'static str = "RequestAuthentication";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RequestAuthentication".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RequestAuthentication".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TokenRule {
+    /// Empty: anybody's.
+    #[prost(string, tag = "1")]
+    pub issuer: ::prost::alloc::string::String,
+    #[prost(string, repeated, tag = "2")]
+    pub audiences: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Name of a KeySet. Empty: the keys are not known yet, and tokens of the issuer are refused.
+    #[prost(string, tag = "3")]
+    pub key_set: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "4")]
+    pub from_headers: ::prost::alloc::vec::Vec<TokenHeader>,
+    #[prost(string, repeated, tag = "5")]
+    pub from_params: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "6")]
+    pub from_cookies: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(bool, tag = "7")]
+    pub forward_original: bool,
+    /// Empty: none.
+    #[prost(string, tag = "8")]
+    pub output_payload_to_header: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "9")]
+    pub output_claims: ::prost::alloc::vec::Vec<ClaimHeader>,
+    /// Besides `scope` and `permission`.
+    #[prost(string, repeated, tag = "10")]
+    pub space_delimited_claims: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for TokenRule {
+    const NAME: &'static str = "TokenRule";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TokenRule".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TokenRule".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TokenHeader {
+    /// Lower case.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub prefix: ::prost::alloc::string::String,
+}
+impl ::prost::Name for TokenHeader {
+    const NAME: &'static str = "TokenHeader";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TokenHeader".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TokenHeader".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClaimHeader {
+    /// Lower case.
+    #[prost(string, tag = "1")]
+    pub header: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub claim: ::prost::alloc::string::String,
+}
+impl ::prost::Name for ClaimHeader {
+    const NAME: &'static str = "ClaimHeader";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.ClaimHeader".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.ClaimHeader".into()
+    }
+}
+/// A JSON Web Key Set of public keys. Resource name: a hash of its text, so that what has a name never changes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeySet {
+    #[prost(string, tag = "1")]
+    pub jwks: ::prost::alloc::string::String,
+}
+impl ::prost::Name for KeySet {
+    const NAME: &'static str = "KeySet";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.KeySet".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.KeySet".into()
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

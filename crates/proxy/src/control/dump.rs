@@ -80,11 +80,20 @@ pub(super) fn configuration(control: &Control) -> String {
         "workloads": workloads,
         "service_policies": policies,
         "authorization_policies": authorization(registry),
+        "request_authentications": tokens(registry),
+        "key_sets": registry.tokens.key_sets().map(|name| &**name).collect::<Vec<_>>(),
     }))
 }
 
 fn authorization(registry: &Registry) -> Vec<Value> {
     let versions = registry.authorization.versions();
+    versions
+        .map(|(name, version)| json!({"resource": &**name, "version": &**version}))
+        .collect()
+}
+
+fn tokens(registry: &Registry) -> Vec<Value> {
+    let versions = registry.tokens.versions();
     versions
         .map(|(name, version)| json!({"resource": &**name, "version": &**version}))
         .collect()

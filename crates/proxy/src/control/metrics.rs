@@ -8,7 +8,8 @@ use voile_model::mesh::telemetry::{Metric, Side, TagOverride};
 use voile_telemetry::{Family, ProcessFigures, Projection, Reporter, Scrape, Shape};
 
 use super::state::Control;
-use crate::worker::{AuthorizationFigures, Overload, ToWorker, WorkerFigures};
+use crate::tokens::Tokens;
+use crate::worker::{AuthorizationFigures, Overload, ToWorker, TokenFigures, WorkerFigures};
 
 /// How long a worker may take to answer a scrape before the page goes out without it.
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -75,6 +76,7 @@ struct Totals {
     retries: u64,
     retries_over_budget: u64,
     authorization: AuthorizationFigures,
+    tokens: TokenFigures,
 }
 
 impl Totals {
@@ -88,6 +90,7 @@ impl Totals {
         self.retries += figures.retries;
         self.retries_over_budget += figures.retries_over_budget;
         self.authorization.add(&figures.authorization);
+        self.tokens.add(&figures.tokens);
     }
 
     fn families(&self, scrape: &mut Scrape) {
@@ -102,6 +105,7 @@ impl Totals {
             ],
         });
         self.authorization.families(scrape);
+        self.tokens.families(scrape);
         let mut single = |name, kind, help, value: u64| {
             scrape.family(Family::single(name, kind, help, value as f64));
         };
@@ -194,6 +198,28 @@ impl AuthorizationFigures {
     }
 }
 
+impl TokenFigures {
+    fn add(&mut self, more: &Self) {
+        self.verified += more.verified;
+        self.refused += more.refused;
+        self.none += more.none;
+    }
+
+    fn families(self, scrape: &mut Scrape) {
+        let verdict = |word: &str| vec![("verdict", word.to_owned())];
+        scrape.family(Family {
+            name: "voile_tokens_total",
+            kind: "counter",
+            help: "Requests whose token was looked at because of RequestAuthentications; none brought none.",
+            samples: vec![
+                (verdict("verified"), self.verified as f64),
+                (verdict("refused"), self.refused as f64),
+                (verdict("none"), self.none as f64),
+            ],
+        });
+    }
+}
+
 fn own(control: &Control) -> Vec<Family> {
     let connected = control.client.state().borrow().connected;
     let ledger = control.dispatcher.ledger();
@@ -221,6 +247,16 @@ fn own(control: &Control) -> Vec<Family> {
             f64::from(u8::from(connected)),
         ),
     ];
+    let rules = control
+        .published
+        .as_ref()
+        .and_then(|plan| plan.tokens.as_ref());
+    families.push(Family::single(
+        "voile_token_rules",
+        "gauge",
+        "Rules of RequestAuthentications in force.",
+        rules.map_or(0, Tokens::len) as f64,
+    ));
     families.extend(control.recorders.families());
     families.push(Family::single(
         "istio_on_demand_dns_total",

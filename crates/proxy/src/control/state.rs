@@ -95,7 +95,8 @@ pub(super) struct Control {
     workload_uid: Option<Arc<str>>,
     pub(super) destinations: Destinations,
     policies: BTreeSet<Arc<str>>,
-    authorization: BTreeSet<Arc<str>>,
+    /// Policies and keys that the configuration names, by type.
+    named: BTreeMap<&'static str, BTreeSet<Arc<str>>>,
     strangers: HashMap<IpAddr, Option<Option<Peer>>>,
     strangers_by_age: VecDeque<IpAddr>,
 }
@@ -137,7 +138,7 @@ impl Control {
             workload_uid: None,
             destinations: Destinations::default(),
             policies: BTreeSet::new(),
-            authorization: BTreeSet::new(),
+            named: BTreeMap::new(),
             strangers: HashMap::new(),
             strangers_by_age: VecDeque::new(),
         }
@@ -151,7 +152,7 @@ impl Control {
     pub(super) fn publish(&mut self) {
         self.dispatcher.told();
         self.subscribe();
-        self.subscribe_authorization();
+        self.subscribe_named();
         self.shared().registry.forget_names();
         self.answer_strangers();
         self.answer_destinations();
@@ -249,30 +250,28 @@ impl Control {
         self.workload_uid = uid;
     }
 
-    /// Asks for the policies that the configuration now names. Those it names no longer are let go of by the removal that
-    /// the control plane tells of them.
-    fn subscribe_authorization(&mut self) {
-        let wanted: BTreeSet<Arc<str>> = {
-            let shared = self.shared();
-            let references = shared.registry.authorization_wanted().iter();
-            references.map(|wanted| wanted.name.clone()).collect()
-        };
-        let kind = type_url::AUTHORIZATION_POLICY;
-        let new: Vec<_> = wanted.difference(&self.authorization).cloned().collect();
-        let gone: Vec<_> = self.authorization.difference(&wanted).cloned().collect();
-        if !new.is_empty() && self.client.subscribe(kind, new).is_err() {
-            tracing::error!(
-                "the configuration names more policies than one proxy may ask for: it is not obeyed"
-            );
-        }
-        if !gone.is_empty() {
-            self.client.unsubscribe(kind, gone.iter().cloned());
-            let mut shared = self.shared();
-            for name in &gone {
-                shared.registry.forget_authorization(name);
+    /// Asks for the policies and keys that the configuration now names, and forgets those that it names no longer.
+    fn subscribe_named(&mut self) {
+        let wanted = self.shared().registry.named_wanted();
+        for (kind, wanted) in wanted {
+            let before = self.named.entry(kind).or_default();
+            let new: Vec<_> = wanted.difference(before).cloned().collect();
+            let gone: Vec<_> = before.difference(&wanted).cloned().collect();
+            if !new.is_empty() && self.client.subscribe(kind, new).is_err() {
+                tracing::error!(
+                    kind,
+                    "the configuration names more than one proxy may ask for: it is not obeyed"
+                );
+            }
+            *before = wanted;
+            if !gone.is_empty() {
+                self.client.unsubscribe(kind, gone.iter().cloned());
+                let mut shared = self.shared();
+                for name in &gone {
+                    shared.registry.forget_named(kind, name);
+                }
             }
         }
-        self.authorization = wanted;
     }
 
     /// Whom handshakes believe: the configuration's trust domain and its other names.

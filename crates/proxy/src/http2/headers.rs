@@ -1,6 +1,7 @@
 //! What travels on of a head, and what does not: the HTTP/2 side of what `voile_http1`'s forwarding does for HTTP/1.1.
 //! `voile_http2` has already refused connection-specific fields, upper case and misplaced pseudo-header fields.
 
+use voile_http1::loosely_equal;
 use voile_http2::Fields;
 
 use super::websocket::is_plain_connect;
@@ -92,8 +93,12 @@ pub(crate) fn forward_request(
         out.push(":protocol", protocol.as_bytes());
     }
     let left_out = observer.map_or(&[][..], |observer| observer.leaves_out());
+    let is_left_out = |name: &str| {
+        let mut known = left_out.iter();
+        known.any(|known| loosely_equal(name.as_bytes(), known.as_bytes()))
+    };
     out.extend_from(head, |name, value| {
-        name != "host" && travels(name, value) && !left_out.iter().any(|known| known == name)
+        name != "host" && travels(name, value) && !is_left_out(name)
     });
     if let Some(observer) = observer {
         add_lines(out, observer.adds());

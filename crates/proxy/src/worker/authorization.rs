@@ -14,6 +14,7 @@ use super::authorizer::{About, Allowed, Answer, Authorizer, Question};
 use super::changes::Changes;
 use super::inbound::{self, Caller};
 use super::slots::InboundSlot;
+use super::tokens::{self, Presented};
 use super::{Worker, count};
 use crate::authorization::Authorization;
 use crate::http::{BodyWanted, DENIED, Head, REVOKED, Shown, Told};
@@ -27,6 +28,8 @@ pub(crate) struct Leave {
     judgement: Cell<u32>,
     /// Which external service said yes; 0 is none. Its word holds as long as that one is asked.
     word: Cell<u32>,
+    /// Seconds since 1970 when it was given to a request; tokens are judged again as of then.
+    began: u64,
 }
 
 /// Why there is none.
@@ -116,6 +119,15 @@ impl Leave {
             _permit: permit,
             judgement: Cell::new(worker.judgement.get()),
             word: Cell::new(0),
+            began: 0,
+        }
+    }
+
+    /// For a request that began then.
+    fn of_request(worker: &Worker, permit: Rc<Permit>, began: u64) -> Self {
+        Self {
+            began,
+            ..Self::new(worker, Some(permit))
         }
     }
 
@@ -177,18 +189,11 @@ impl Leave {
         caller: &Caller,
         head: &Head<'_>,
     ) -> bool {
-        let said = {
-            let policies = worker.authorization.borrow();
-            match policies.as_ref() {
-                None => Ok((None, None)),
-                Some(policies) => by_policies(worker, slot, caller, head, policies),
-            }
-        };
-        let holds = match said {
+        let holds = match said(worker, slot, caller, head, self.began) {
             Err(_) => false,
-            Ok((_, None)) => true,
+            Ok(Said { ask: None, .. }) => true,
             // A request is in the middle of something and cannot wait: who was not asked has not said yes.
-            Ok((_, Some(ask))) => {
+            Ok(Said { ask: Some(ask), .. }) => {
                 let asked = worker.authorizer.borrow().as_ref().map(|asked| asked.id());
                 asked == Some(self.word.get()) && ask.granted().is_ok()
             }
@@ -272,6 +277,7 @@ fn judge_connection(
         caller,
         destination,
         request: None,
+        changes: &Changes::default(),
     };
     let (authorizer, question) = whom(worker, policies, &ask, &about)?;
     Ok(Some(AskingOfConnection {
@@ -283,8 +289,8 @@ fn judge_connection(
 
 /// What policies say of a request.
 pub(crate) enum Judged {
-    /// It may go on, by this path if not by the one that came.
-    Let(Leave, Option<Box<str>>),
+    /// It may go on, like this.
+    Let(Granted),
     /// Somebody must be asked first.
     Ask(Box<Asking>),
 }
@@ -293,6 +299,9 @@ pub(crate) enum Judged {
 pub(crate) struct Asking {
     permit: Rc<Permit>,
     path: Option<Box<str>>,
+    /// What its token changed.
+    changes: Changes,
+    began: u64,
     ask: Ask,
     judgement: u32,
     authorizer: Rc<Authorizer>,
@@ -331,19 +340,16 @@ impl Asking {
         caller: &Caller,
         head: &Head<'_>,
     ) -> Result<Granted, Denied> {
-        let (mut ask, mut path) = (self.ask, self.path);
+        let (mut ask, mut path, mut changes) = (self.ask, self.path, self.changes);
+        let leave = |permit| Leave::of_request(worker, permit, self.began);
         if self.judgement != worker.judgement.get() {
-            let policies = worker.authorization.borrow();
-            let said = match policies.as_ref() {
-                None => (None, None),
-                Some(policies) => by_policies(worker, slot, caller, head, policies)?,
-            };
-            path = said.0;
-            let Some(now) = said.1 else {
+            let said = said(worker, slot, caller, head, self.began)?;
+            (path, changes) = (said.path, said.changes);
+            let Some(now) = said.ask else {
                 return Ok(Granted {
-                    leave: Leave::new(worker, Some(self.permit)),
+                    leave: leave(self.permit),
                     path,
-                    changes: Changes::default(),
+                    changes,
                 });
             };
             let asked = worker.authorizer.borrow().as_ref().map(|asked| asked.id());
@@ -356,8 +362,9 @@ impl Asking {
         let unasked = || Answer::Unusable("nobody was asked".into());
         let answer = self.answer.unwrap_or_else(unasked);
         let allowed = settle(worker, &self.authorizer, ask, answer)?;
-        let (changes, path) = allowed.applied(head, path);
-        let leave = Leave::new(worker, Some(self.permit));
+        let (later, path) = allowed.applied(head, path);
+        let changes = changes.then(later);
+        let leave = leave(self.permit);
         leave.word.set(self.authorizer.id());
         Ok(Granted {
             leave,
@@ -438,7 +445,8 @@ fn whom(
     })
 }
 
-/// Judges a request on an admitted connection. Nothing is done where there are no policies.
+/// Judges a request on an admitted connection, its token first. Nothing is done where there are neither rules about tokens
+/// nor policies.
 pub(crate) fn request(
     worker: &Worker,
     slot: &InboundSlot,
@@ -446,13 +454,15 @@ pub(crate) fn request(
     head: &Head<'_>,
     permit: Rc<Permit>,
 ) -> Result<Judged, Denied> {
+    let began = tokens::now(worker);
+    let Said { path, changes, ask } = said(worker, slot, caller, head, began)?;
     let policies = worker.authorization.borrow();
-    let Some(policies) = policies.as_ref() else {
-        return Ok(Judged::Let(Leave::new(worker, Some(permit)), None));
-    };
-    let (path, ask) = by_policies(worker, slot, caller, head, policies)?;
-    let Some(ask) = ask else {
-        return Ok(Judged::Let(Leave::new(worker, Some(permit)), path));
+    let (Some(ask), Some(policies)) = (ask, policies.as_ref()) else {
+        return Ok(Judged::Let(Granted {
+            leave: Leave::of_request(worker, permit, began),
+            path,
+            changes,
+        }));
     };
     let about = About {
         caller,
@@ -461,17 +471,53 @@ pub(crate) fn request(
             head,
             path.as_deref().unwrap_or_else(|| head.path_and_query()),
         )),
+        changes: &changes,
     };
     let (authorizer, question) = whom(worker, policies, &ask, &about)?;
     Ok(Judged::Ask(Box::new(Asking {
         permit,
         path,
+        changes,
+        began,
         ask,
         judgement: worker.judgement.get(),
         authorizer,
         question: Some(question),
         answer: None,
     })))
+}
+
+/// What a token and the policies say of a request.
+struct Said {
+    /// The path that it goes on with, if that is not the one that came.
+    path: Option<Box<str>>,
+    changes: Changes,
+    /// Whom to ask first.
+    ask: Option<Ask>,
+}
+
+/// Judges a request that began then.
+fn said(
+    worker: &Worker,
+    slot: &InboundSlot,
+    caller: &Caller,
+    head: &Head<'_>,
+    began: u64,
+) -> Result<Said, Denied> {
+    let presented = tokens::examine(worker, head, began)?;
+    let policies = worker.authorization.borrow();
+    let (path, ask) = match policies.as_ref() {
+        None => (None, None),
+        Some(policies) => {
+            let seen = (head, presented.as_ref());
+            by_policies(worker, slot, caller, seen, policies)?
+        }
+    };
+    let (path, changes) = match presented {
+        None => (path, Changes::default()),
+        Some(presented) => presented.applied(head, path),
+    };
+    Ok(Said { path, changes, ask })
 }
 
 /// Leave was taken back from a request.
@@ -484,7 +530,7 @@ fn by_policies(
     worker: &Worker,
     slot: &InboundSlot,
     caller: &Caller,
-    head: &Head<'_>,
+    (head, presented): (&Head<'_>, Option<&Presented>),
     policies: &Authorization,
 ) -> Result<(Option<Box<str>>, Option<Ask>), Denied> {
     let bind = slot.plan.borrow().bind;
@@ -498,9 +544,11 @@ fn by_policies(
         authority: head.authority().map(str::as_bytes),
         method: head.method_meant().as_bytes(),
         path: path.as_bytes(),
-        headers: &Lines(head),
-        // Claims are those of a verified token, and nobody verifies tokens yet.
-        claims: None,
+        headers: &Lines {
+            head,
+            changes: presented.map(Presented::changes),
+        },
+        claims: presented.and_then(Presented::claims),
     };
     let facts = facts(caller, bind, remote, Some(http));
     let ask = judged(worker, policies, caller, policies.decide(&facts))?;
@@ -531,13 +579,25 @@ fn facts<'a>(
     }
 }
 
-/// The field lines of a head.
-struct Lines<'a>(&'a Head<'a>);
+/// The field lines of a head as they go on: what a token's rule takes away or writes is judged like that.
+struct Lines<'a> {
+    head: &'a Head<'a>,
+    changes: Option<&'a Changes>,
+}
 
 impl Headers for Lines<'_> {
     fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
-        for (name, value) in self.0.headers() {
-            show(name.as_bytes(), value);
+        match self.changes {
+            None => {
+                for (name, value) in self.head.headers() {
+                    show(name.as_bytes(), value);
+                }
+            }
+            Some(changes) => {
+                for (name, value) in changes.seen(self.head) {
+                    show(name.as_bytes(), value);
+                }
+            }
         }
     }
 }

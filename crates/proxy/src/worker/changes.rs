@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::notes::Notes;
-use crate::http::{Amendment, Names, Observe};
+use crate::http::ask::lines;
+use crate::http::{Amendment, Head, Names, Observe};
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -43,6 +44,41 @@ impl Changes {
         self.amends.push(change);
     }
 
+    /// What somebody wants who judged it later: his word goes for fields that both write.
+    pub(crate) fn then(mut self, later: Self) -> Self {
+        if self.is_empty() {
+            return later;
+        }
+        let kept = lines(&self.lines).filter(|(name, _)| !later.takes(name));
+        let mut all = Self::default();
+        for (name, value) in kept {
+            for part in [name, b": ", value, b"\r\n"] {
+                all.lines.extend_from_slice(part);
+            }
+        }
+        all.lines.extend_from_slice(&later.lines);
+        all.leaves_out = std::mem::take(&mut self.leaves_out);
+        all.leaves_out.extend(later.leaves_out);
+        all.amends = std::mem::take(&mut self.amends);
+        all.amends.extend(later.amends);
+        all
+    }
+
+    /// Whether fields of this name do not go on as they came.
+    fn takes(&self, name: &[u8]) -> bool {
+        let mut known = self.leaves_out.iter();
+        known.any(|known| voile_http1::loosely_equal(name, known.as_bytes()))
+    }
+
+    /// The field lines of a head as they go on, so far.
+    pub(crate) fn seen<'a>(&'a self, head: &Head<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let stay = head
+            .headers()
+            .filter(|(name, _)| !self.takes(name.as_bytes()));
+        let come = lines(&self.lines);
+        stay.chain(come.map(|(name, value)| (std::str::from_utf8(name).unwrap_or_default(), value)))
+    }
+
     /// The observer of a request that is changed so.
     pub(crate) fn observed(self, notes: Option<Rc<Notes>>) -> Option<Rc<dyn Observe>> {
         if self.is_empty() {
@@ -56,15 +92,15 @@ impl Changes {
                 let same = |known: &Cow<'static, str>| known.as_bytes().eq_ignore_ascii_case(name);
                 !theirs.iter().any(same)
             };
-            let mut lines = notes.adds().to_vec();
-            for (name, value) in crate::http::ask::lines(&all.lines) {
+            let mut written = notes.adds().to_vec();
+            for (name, value) in lines(&all.lines) {
                 if kept(name) {
                     for part in [name, b": ", value, b"\r\n"] {
-                        lines.extend_from_slice(part);
+                        written.extend_from_slice(part);
                     }
                 }
             }
-            all.lines = lines;
+            all.lines = written;
             all.leaves_out.extend(theirs.iter().cloned());
         }
         Some(Rc::new(Changed {

@@ -25,8 +25,8 @@ use super::peers::Known;
 use super::slots::InboundSlot;
 use super::{Admitted, Worker};
 use crate::http::{
-    ConnectFailure, DENIED, Exchange, Head, HttpRole, HttpVersion, Observe, Pending, Refusal,
-    ResponseFlag, Route, Shown, UpstreamHttp,
+    ConnectFailure, DENIED, Exchange, Head, HttpRole, HttpVersion, Pending, Refusal, ResponseFlag,
+    Route, Shown, UpstreamHttp,
 };
 
 /// One inbound connection.
@@ -131,11 +131,15 @@ impl InboundRole {
     fn way(
         &self,
         head: &Head<'_>,
-        leave: Leave,
-        path: Option<Box<str>>,
-        observer: Option<Rc<dyn Observe>>,
+        granted: Granted,
         (admitted, notes): (Admitted, Option<Rc<Notes>>),
     ) -> Route<Self> {
+        let Granted {
+            leave,
+            path,
+            changes,
+        } = granted;
+        let observer = changes.observed(notes.clone());
         let protocol = self.slot.plan.borrow().protocol;
         let ticket = InboundTicket {
             word: Word::Leave(leave),
@@ -225,10 +229,7 @@ impl HttpRole for InboundRole {
             refusal
         })?;
         match judged {
-            Judged::Let(leave, path) => {
-                let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
-                Ok(self.way(head, leave, path, observer, (admitted, notes)))
-            }
+            Judged::Let(granted) => Ok(self.way(head, granted, (admitted, notes))),
             Judged::Ask(asking) => {
                 let mut refusal = refusal(Denied::new(403, UNDECIDED, DENIED), notes.clone());
                 refusal.pending = Some(Box::new(Pending {
@@ -255,13 +256,8 @@ impl HttpRole for InboundRole {
             notes,
         } = question;
         let granted = asking.granted(&self.worker, &self.slot, &self.caller, head);
-        let Granted {
-            leave,
-            path,
-            changes,
-        } = granted.map_err(|denied| refusal(denied, notes.clone()))?;
-        let observer = changes.observed(notes.clone());
-        Ok(self.way(head, leave, path, observer, (admitted, notes)))
+        let granted = granted.map_err(|denied| refusal(denied, notes.clone()))?;
+        Ok(self.way(head, granted, (admitted, notes)))
     }
 
     async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {

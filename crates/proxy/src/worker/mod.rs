@@ -24,6 +24,7 @@ mod slots;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -36,6 +37,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use authorization::Figures as AuthorizationFigures;
 use rustls::{ClientConfig, ServerConfig};
+pub(crate) use tokens::Figures as TokenFigures;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
 use voile_policy::Trust;
@@ -147,6 +149,7 @@ pub(crate) struct WorkerFigures {
     pub(crate) retries: u64,
     pub(crate) retries_over_budget: u64,
     pub(crate) authorization: authorization::Figures,
+    pub(crate) tokens: tokens::Figures,
 }
 
 /// Plain counters of one worker.
@@ -159,6 +162,7 @@ pub(crate) struct Counters {
     pub(crate) retries: Cell<u64>,
     pub(crate) retries_over_budget: Cell<u64>,
     pub(crate) authorization: authorization::Counters,
+    pub(crate) tokens: tokens::Counters,
 }
 
 pub(crate) fn count(counter: &Cell<u64>) {
@@ -184,6 +188,8 @@ pub(crate) struct Worker {
     pub(crate) authorization: RefCell<Option<Authorization>>,
     /// Whom CUSTOM policies ask; none where there are none, or nobody can be asked.
     pub(crate) authorizer: RefCell<Option<Rc<Authorizer>>>,
+    /// Whose tokens are believed, and which are remembered.
+    pub(crate) tokens: tokens::Tokens,
     /// Changes whenever what was let in is to be judged again.
     pub(crate) judgement: Cell<u32>,
     /// Given, and replaced, at the same time: for those who wait.
@@ -232,6 +238,7 @@ impl Worker {
             random: RefCell::new(fastrand::Rng::new()),
             authorization: RefCell::default(),
             authorizer: RefCell::default(),
+            tokens: tokens::Tokens::default(),
             judgement: Cell::new(0),
             judged: RefCell::default(),
             draining: Cell::new(false),
@@ -502,6 +509,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 if let Some(authorizer) = &*worker.authorizer.borrow() {
                     authorizer.relieve();
                 }
+                worker.tokens.forget();
             }
             ToWorker::Drain { gently } => {
                 worker.draining.set(true);
@@ -532,6 +540,7 @@ fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
         retries: worker.counters.retries.get(),
         retries_over_budget: worker.counters.retries_over_budget.get(),
         authorization: worker.counters.authorization.figures(),
+        tokens: worker.counters.tokens.figures(),
     }
 }
 

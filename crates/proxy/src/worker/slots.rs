@@ -172,6 +172,7 @@ impl Slots {
         ));
         judge |= worker.obey_policies(plan.authorization.as_ref());
         judge |= worker.ask_of(plan.authorizer.as_ref());
+        judge |= worker.tokens.obey(plan.tokens.as_ref());
         self.inbound
             .retain(|id, slot| inbound.contains(id) || leave(&slot.http));
         self.outbound

@@ -142,7 +142,7 @@ pub fn decode_authorization(name: &str, bytes: &[u8]) -> Result<AuthorizationPol
     })
 }
 
-fn parse_name(text: &str) -> Option<ResourceName> {
+pub(super) fn parse_name(text: &str) -> Option<ResourceName> {
     let (own, name) = text.split_once('/')?;
     let namespace = namespace("", own).ok()?;
     (!name.is_empty()).then(|| ResourceName::new(namespace, name))

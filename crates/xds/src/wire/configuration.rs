@@ -48,6 +48,10 @@ pub struct ProxyConfiguration {
     pub trusted_proxies: u32,
     /// Whom its CUSTOM policies ask, as far as somebody can be asked.
     pub authorizers: Vec<Authorizer>,
+    /// Rules about tokens that hold for it; all of them, or nothing is obeyed.
+    pub request_authentications: Vec<PolicyReference>,
+    /// The key sets that those need.
+    pub key_sets: Vec<Arc<str>>,
 }
 
 /// A policy and the version of it that belongs to a configuration.
@@ -211,15 +215,18 @@ impl ProxyConfiguration {
             },
             telemetry: Telemetry::check(message.telemetry.as_ref())?,
             limits: message.limits.as_ref().map(limits).unwrap_or_default(),
-            authorization_policies: message
-                .authorization_policies
-                .iter()
-                .enumerate()
-                .map(policy_reference)
-                .collect::<Result<_, _>>()?,
+            authorization_policies: references(
+                "authorization_policies",
+                &message.authorization_policies,
+            )?,
             path_normalization: normalization(message.path_normalization)?,
             trusted_proxies: message.trusted_proxies,
             authorizers: authorizers(&message.authorizers)?,
+            request_authentications: references(
+                "request_authentications",
+                &message.request_authentications,
+            )?,
+            key_sets: key_sets(&message.key_sets)?,
         })
     }
 }
@@ -334,18 +341,29 @@ impl OutboundService {
     }
 }
 
-fn policy_reference(
-    (index, message): (usize, &wire::PolicyReference),
-) -> Result<PolicyReference, WireError> {
-    match message.name.is_empty() || message.version.is_empty() {
+fn references(
+    field: &str,
+    list: &[wire::PolicyReference],
+) -> Result<Vec<PolicyReference>, WireError> {
+    let one = |(index, message): (usize, &wire::PolicyReference)| match message.name.is_empty()
+        || message.version.is_empty()
+    {
         true => Err(WireError::new(
-            format!("authorization_policies[{index}]"),
+            format!("{field}[{index}]"),
             "a name and a version are wanted",
         )),
         false => Ok(PolicyReference {
             name: message.name.as_str().into(),
             version: message.version.as_str().into(),
         }),
+    };
+    list.iter().enumerate().map(one).collect()
+}
+
+fn key_sets(list: &[String]) -> Result<Vec<Arc<str>>, WireError> {
+    match list.iter().position(String::is_empty) {
+        Some(index) => Err(WireError::new(format!("key_sets[{index}]"), "missing")),
+        None => Ok(list.iter().map(|name| name.as_str().into()).collect()),
     }
 }
 

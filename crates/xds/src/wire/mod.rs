@@ -10,6 +10,7 @@ mod configuration;
 mod encode;
 mod policy;
 mod telemetry;
+mod tokens;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,6 +28,7 @@ pub use configuration::{
 pub use encode::{CLUSTER, encode_service, encode_workload, protocol_of};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
+pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
 use voile_model::{Hostname, Namespace, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload};
 

@@ -2,6 +2,7 @@
 //! belong to this test alone. The client pod's sidecar listens for the services; the server pod's application is the test.
 
 pub(crate) mod application;
+pub(crate) mod issuer;
 mod process;
 pub(crate) mod resolver;
 mod wire;
@@ -41,6 +42,8 @@ pub(crate) struct Client {
     pub(crate) handover: bool,
     /// Anything else, for the client's.
     pub(crate) arguments: Vec<String>,
+    /// Anything else, for the control plane's.
+    pub(crate) control: Vec<String>,
 }
 
 /// The running mesh. Dropping it ends every process.
@@ -50,6 +53,7 @@ pub(crate) struct Mesh {
     pub(crate) control: Process,
     pub(crate) client: Process,
     pub(crate) server: Process,
+    control_arguments: Vec<String>,
     control_ports: [u16; 3],
     client_ports: [u16; 3],
     server_ports: [u16; 3],
@@ -73,7 +77,12 @@ impl Mesh {
         if let Some(state) = &how.state {
             copy_private(state, &folder.path().join("state"));
         }
-        let control = start_control(folder.path(), control_ports, how.certificate_ttl);
+        let control = start_control(
+            folder.path(),
+            control_ports,
+            how.certificate_ttl,
+            &how.control,
+        );
         let client_ports = [free_port(), free_port(), free_port()];
         let server_ports = [free_port(), free_port(), free_port()];
         let xds = control_ports[0];
@@ -89,6 +98,7 @@ impl Mesh {
             control,
             client,
             server,
+            control_arguments: how.control.clone(),
             control_ports,
             client_ports,
             server_ports,
@@ -212,6 +222,11 @@ impl Mesh {
         local(self.server_ports[0])
     }
 
+    /// The control plane's monitoring pages.
+    pub(crate) fn monitoring(&self) -> SocketAddr {
+        local(self.control_ports[2])
+    }
+
     pub(crate) fn client_admin(&self) -> SocketAddr {
         local(self.client_ports[0])
     }
@@ -230,7 +245,8 @@ impl Mesh {
     }
 
     pub(crate) fn restart_control(&mut self) {
-        self.control = start_control(self.folder.path(), self.control_ports, None);
+        let arguments = &self.control_arguments;
+        self.control = start_control(self.folder.path(), self.control_ports, None, arguments);
     }
 }
 
@@ -289,6 +305,7 @@ pub(crate) fn start_control(
     folder: &Path,
     [xds, plaintext, monitoring]: [u16; 3],
     certificate_ttl: Option<&str>,
+    arguments: &[String],
 ) -> Process {
     let config = folder.join("config");
     let state = folder.join("state");
@@ -309,6 +326,7 @@ pub(crate) fn start_control(
         if let Some(ttl) = certificate_ttl {
             voile.args(["--certificate-ttl", ttl]);
         }
+        voile.args(arguments);
     });
     wait_until("control plane ready", || {
         get(local(monitoring), "/ready").is_ok_and(|answer| answer.status == 200)

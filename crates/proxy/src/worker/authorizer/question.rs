@@ -14,6 +14,7 @@ use super::answer::is_told;
 use super::{Authorizer, answer};
 use crate::http::{BodyWanted, Head, HttpVersion, Shown};
 use crate::http2::travels;
+use crate::worker::changes::Changes;
 
 /// Says whether the body that is shown is cut; Envoy's name.
 const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
@@ -28,6 +29,8 @@ pub(crate) struct About<'a> {
     pub(crate) destination: SocketAddr,
     /// The request, and the path that it goes on with; none for an opaque connection.
     pub(crate) request: Option<(&'a Head<'a>, &'a str)>,
+    /// What its token changed of it.
+    pub(crate) changes: &'a Changes,
 }
 
 /// Something to ask. It is complete once [`Question::show`] was called.
@@ -58,7 +61,7 @@ impl Authorizer {
         match &self.plan.settings.http {
             Some(http) => {
                 let (head, path) = about.request?;
-                over_http(http, head, path).map(Question::Http)
+                over_http(http, (head, about.changes), path).map(Question::Http)
             }
             None => {
                 let packed = self
@@ -123,7 +126,7 @@ fn attributes(worker: &Worker, about: &About<'_>) -> wire::AttributeContext {
     };
     let request = about.request.map(|(head, path)| wire::Request {
         time: Some(SystemTime::now().into()),
-        http: Some(request(worker, head, path)),
+        http: Some(request(worker, (head, about.changes), path)),
     });
     wire::AttributeContext {
         source: Some(peer(caller.remote, caller.principal.clone())),
@@ -147,7 +150,11 @@ fn peer(address: SocketAddr, principal: String) -> wire::Peer {
     }
 }
 
-fn request(worker: &Worker, head: &Head<'_>, path: &str) -> wire::HttpRequest {
+fn request(
+    worker: &Worker,
+    (head, changes): (&Head<'_>, &Changes),
+    path: &str,
+) -> wire::HttpRequest {
     let method = head.method_meant();
     let host = head.authority().unwrap_or_default();
     let scheme = match head {
@@ -155,7 +162,7 @@ fn request(worker: &Worker, head: &Head<'_>, path: &str) -> wire::HttpRequest {
         Head::Http1(_) => "http",
     };
     let said = head.header("x-request-id").map(text);
-    let mut headers = headers(head);
+    let mut headers = headers(head, changes);
     for (name, value) in [
         (":method", method),
         (":path", path),
@@ -179,9 +186,9 @@ fn request(worker: &Worker, head: &Head<'_>, path: &str) -> wire::HttpRequest {
 }
 
 /// Every field but those that claim what only we can know; several lines of one name are one value.
-fn headers(head: &Head<'_>) -> BTreeMap<String, String> {
+fn headers(head: &Head<'_>, changes: &Changes) -> BTreeMap<String, String> {
     let mut all = BTreeMap::<String, String>::new();
-    for (name, value) in head.headers() {
+    for (name, value) in changes.seen(head) {
         let name = name.to_ascii_lowercase();
         if answer::claims_identity(&name) {
             continue;
@@ -207,7 +214,11 @@ fn size(head: &Head<'_>) -> i64 {
 }
 
 /// A request like this one; CONNECT has none.
-fn over_http(http: &AuthorizerHttp, head: &Head<'_>, path: &str) -> Option<OverHttp> {
+fn over_http(
+    http: &AuthorizerHttp,
+    (head, changes): (&Head<'_>, &Changes),
+    path: &str,
+) -> Option<OverHttp> {
     if path.is_empty() {
         return None;
     }
@@ -233,7 +244,7 @@ fn over_http(http: &AuthorizerHttp, head: &Head<'_>, path: &str) -> Option<OverH
         b" HTTP/1.1\r\nhost: ",
     ]);
     add(&[host.as_bytes(), b"\r\n"]);
-    for (name, value) in head.headers() {
+    for (name, value) in changes.seen(head) {
         let name = name.to_ascii_lowercase();
         let added = http
             .additional_headers

@@ -114,6 +114,7 @@ impl Stage {
             settings: self.settings.clone(),
             authorization: self.authorization.borrow().clone(),
             authorizer: None,
+            tokens: None,
             telemetry: Arc::default(),
         }
     }

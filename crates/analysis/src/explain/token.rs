@@ -1,0 +1,244 @@
+//! What a workload makes of a request's token, by the engine that proxies use, and where the rule that decides was written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use voile_model::Source;
+use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, token_rules};
+use voile_policy::tokens::{
+    Cache, Edits, Given, Outcome, Reason, Request, Rules, Verified, without_cookies,
+};
+
+use super::Question;
+use crate::subject::Subject;
+
+/// A token that a request brings, and what is known beside the folder.
+#[derive(Debug, Clone, Copy)]
+pub struct Brought<'a> {
+    /// The token, put where the rules of its issuer look for it.
+    pub token: &'a str,
+    /// Key sets by issuer, for rules that have them fetched.
+    pub keys: &'a BTreeMap<String, String>,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+/// What a workload makes of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenSaid {
+    /// One sentence.
+    pub why: String,
+    /// `ISSUER/SUBJECT` of a good one, as policies name it.
+    pub principal: Option<String>,
+    /// The RequestAuthentication whose rule decides, if one does.
+    pub policy: Option<String>,
+    /// Where that rule was written.
+    pub source: Option<Source>,
+}
+
+/// The outcome, for the policies that come after.
+pub(super) struct Looked {
+    pub(super) said: Option<TokenSaid>,
+    /// Whether the request ends here, and what would have to be otherwise.
+    pub(super) refused: Option<(u16, Vec<String>)>,
+    pub(super) claims: Option<Map<String, Value>>,
+    /// As the rules let them go on.
+    pub(super) headers: Vec<(String, Vec<u8>)>,
+}
+
+type Lines = Vec<(String, Vec<u8>)>;
+
+/// Looks at the request as the workload's sidecar would.
+pub(super) fn look(
+    mesh: &Mesh,
+    subject: &Subject<'_>,
+    path: &str,
+    question: &Question<'_>,
+) -> Looked {
+    let lines = question.headers.iter();
+    let lines: Lines = lines
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.clone().into_bytes()))
+        .collect();
+    let holding = mesh.request_authentication_for_labels(subject.namespace, subject.labels);
+    let written = token_rules(holding);
+    if written.is_empty() {
+        let why = "no RequestAuthentication holds there: nobody looks at tokens";
+        return Looked {
+            said: question.token.map(|_| said(why.to_owned(), None)),
+            refused: None,
+            claims: None,
+            headers: lines,
+        };
+    }
+    let none = BTreeMap::new();
+    let keys = question.token.map_or(&none, |brought| brought.keys);
+    let given = written.iter().map(|(_, rule)| Given {
+        rule,
+        keys: keys.get(&*rule.issuer).map(String::as_str),
+    });
+    let rules = Rules::new(given, None);
+    let now = question.token.map_or(0, |brought| brought.now);
+    let (outcome, mut lines) = match question.token {
+        None => (examine(&rules, question.method, path, &lines, now), lines),
+        Some(brought) => placed(&rules, &written, question.method, (path, &lines), brought),
+    };
+    let owned = rules.owned_headers();
+    lines.retain(|(name, _)| !owned.iter().any(|own| **own == **name));
+    let mut looked = Looked {
+        said: None,
+        refused: None,
+        claims: None,
+        headers: lines,
+    };
+    match outcome {
+        Outcome::NoToken => {}
+        Outcome::Verified(verified) => good(&mut looked, &rules, &written, &verified),
+        Outcome::Refused(refusal) => {
+            let issuer = question.token.and_then(|brought| issuer(brought.token));
+            let rule = written
+                .iter()
+                .find(|(_, rule)| Some(&*rule.issuer) == issuer.as_deref());
+            let why = format!("refused: {} ({})", refusal.text(), refusal.status());
+            looked.said = Some(said(why, rule));
+            let otherwise = otherwise(refusal.reason, &written, rule);
+            looked.refused = Some((refusal.status(), otherwise));
+        }
+    }
+    looked
+}
+
+type Written<'a> = (&'a RequestAuthentication, &'a TokenRule);
+
+fn said(why: String, rule: Option<&Written<'_>>) -> TokenSaid {
+    TokenSaid {
+        why,
+        principal: None,
+        policy: rule.map(|(policy, _)| policy.name.to_string()),
+        source: rule.map(|(_, rule)| rule.source.clone()),
+    }
+}
+
+fn good(looked: &mut Looked, rules: &Rules, written: &[Written<'_>], verified: &Verified) {
+    let edits: Edits<'_> = verified.edits(rules);
+    let lines = &mut looked.headers;
+    lines.retain(|(name, _)| !edits.remove.contains(&name.as_str()));
+    for (name, value) in lines.iter_mut() {
+        if name == "cookie" {
+            *value = without_cookies(value, &edits.cookies).into_owned();
+        }
+    }
+    for (name, value) in &edits.add {
+        lines.push(((*name).to_owned(), value.as_bytes().to_vec()));
+    }
+    let principal = verified.token().principal();
+    let of = principal
+        .as_deref()
+        .unwrap_or("nobody that policies could name");
+    looked.said = Some(TokenSaid {
+        principal: principal.clone(),
+        ..said(format!("good, of {of}"), written.get(verified.rule()))
+    });
+    looked.claims = Some(verified.claims().clone());
+}
+
+fn examine(rules: &Rules, method: &str, path: &str, lines: &Lines, now: u64) -> Outcome {
+    let headers: Vec<(&str, &[u8])> = lines
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    let request = Request {
+        method: method.as_bytes(),
+        path: path.as_bytes(),
+        headers: &headers,
+    };
+    // Nothing is remembered between two questions.
+    rules.examine(&request, now, &mut Cache::new(0))
+}
+
+/// The token in each of the places that rules name, until one is where the rules of its issuer look.
+fn placed(
+    rules: &Rules,
+    written: &[Written<'_>],
+    method: &str,
+    (path, lines): (&str, &Lines),
+    brought: Brought<'_>,
+) -> (Outcome, Lines) {
+    let token = brought.token;
+    let mut last = None;
+    for (_, rule) in written {
+        let (mut lines, mut path) = (lines.clone(), path.to_owned());
+        let mut line = |name: &str, value: String| {
+            lines.push((name.to_owned(), value.into_bytes()));
+        };
+        if let Some(place) = rule.from_headers.first() {
+            line(&place.name, format!("{}{token}", place.prefix));
+        } else if let Some(name) = rule.from_params.first() {
+            let mark = if path.contains('?') { '&' } else { '?' };
+            path.push_str(&format!("{mark}{name}={token}"));
+        } else if let Some(name) = rule.from_cookies.first() {
+            line("cookie", format!("{name}={token}"));
+        } else {
+            let (name, prefix) = TokenRule::DEFAULT_HEADER;
+            line(name, format!("{prefix}{token}"));
+        }
+        let outcome = examine(rules, method, &path, &lines, brought.now);
+        let elsewhere = matches!(
+            &outcome,
+            Outcome::Refused(refusal) if refusal.reason == Reason::Issuer
+        );
+        let here = (outcome, lines);
+        if !elsewhere {
+            return here;
+        }
+        last.get_or_insert(here);
+    }
+    last.unwrap_or_else(|| (Outcome::NoToken, lines.clone()))
+}
+
+/// `iss` of a token that nobody has verified.
+fn issuer(token: &str) -> Option<String> {
+    use base64::Engine as _;
+    let payload = token.split('.').nth(1)?;
+    let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload);
+    let claims: Value = serde_json::from_slice(&payload.ok()?).ok()?;
+    claims.get("iss")?.as_str().map(str::to_owned)
+}
+
+/// What would have to be otherwise.
+fn otherwise(reason: Reason, written: &[Written<'_>], rule: Option<&Written<'_>>) -> Vec<String> {
+    const SHOWN: usize = 5; // more is no answer
+    match (reason, rule) {
+        (Reason::Issuer, _) => {
+            let mut issuers: Vec<&Arc<str>> =
+                written.iter().map(|(_, rule)| &rule.issuer).collect();
+            issuers.dedup();
+            let shown: Vec<&str> = issuers
+                .iter()
+                .take(SHOWN)
+                .map(|issuer| &***issuer)
+                .collect();
+            let more = if issuers.len() > SHOWN { ", …" } else { "" };
+            vec![format!("believed there: {}{more}", shown.join(", "))]
+        }
+        (Reason::NoKeySet, Some((_, rule))) => {
+            let place = match &rule.keys {
+                KeySource::Uri(uri) => uri.to_string(),
+                KeySource::Discovery | KeySource::Inline(_) => {
+                    format!("what {} says of itself", rule.issuer)
+                }
+            };
+            vec![format!(
+                "its keys come from {place}, where nobody is asked now: give them with --jwks {}=FILE",
+                rule.issuer
+            )]
+        }
+        (Reason::Audience, Some((_, rule))) => {
+            vec![format!(
+                "`aud` would have to hold one of {}",
+                rule.audiences.join(", ")
+            )]
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,140 @@
+//! The RequestAuthentications and key sets that the control plane sent, and what they are compiled to: once for all workers,
+//! and only when one of them has changed.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use voile_model::mesh::TokenRule;
+use voile_proto::type_url;
+use voile_xds::wire::{
+    PolicyReference, ProxyConfiguration, ReceivedTokens, decode_key_set, decode_tokens,
+};
+
+use super::Held;
+use crate::tokens::Tokens;
+
+/// By name.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    held: BTreeMap<Arc<str>, Held<Received>>,
+    key_sets: BTreeMap<Arc<str>, Arc<str>>,
+    /// What was compiled last, and from what.
+    compiled: RefCell<Option<(Inputs, Tokens)>>,
+}
+
+#[derive(Debug, Clone)]
+enum Received {
+    Good(Arc<ReceivedTokens>),
+    /// It cannot be read and never was good.
+    Unreadable,
+}
+
+/// All that a compiled answer depends on: what has a key set's name never changes.
+#[derive(Debug, Clone, PartialEq)]
+struct Inputs {
+    references: Vec<PolicyReference>,
+    key_sets: Vec<Arc<str>>,
+}
+
+impl Rules {
+    /// Takes a RequestAuthentication in. One that cannot be read leaves what was good before, and where nothing was it
+    /// refuses every request, for the reasons of an AuthorizationPolicy.
+    pub(super) fn add(
+        &mut self,
+        name: &Arc<str>,
+        version: Arc<str>,
+        body: &[u8],
+    ) -> Result<(), String> {
+        let (value, result) = match decode_tokens(name, body) {
+            Ok(received) => (Received::Good(received.into()), Ok(())),
+            Err(error) => {
+                let good = self.held.get(name).map(|held| held.value.clone());
+                (good.unwrap_or(Received::Unreadable), Err(error.to_string()))
+            }
+        };
+        self.held.insert(name.clone(), Held { version, value });
+        result
+    }
+
+    /// Takes keys in.
+    pub(super) fn add_keys(&mut self, name: &Arc<str>, body: &[u8]) -> Result<(), String> {
+        let keys = decode_key_set(body).map_err(|error| error.to_string())?;
+        self.key_sets.insert(name.clone(), keys);
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, kind: &'static str, name: &Arc<str>) {
+        match kind {
+            type_url::KEY_SET => drop(self.key_sets.remove(name)),
+            _ => drop(self.held.remove(name)),
+        }
+    }
+
+    /// What a configuration names and is not here in the version that belongs to it.
+    pub(super) fn missing(&self, configuration: &ProxyConfiguration) -> Vec<Arc<str>> {
+        let held = |wanted: &&PolicyReference| {
+            let held = self.held.get(&wanted.name);
+            held.is_some_and(|held| held.version == wanted.version)
+        };
+        let references = configuration.request_authentications.iter();
+        let rules = references.filter(|wanted| !held(wanted));
+        let key_sets = configuration.key_sets.iter();
+        let keys = key_sets.filter(|name| !self.key_sets.contains_key(*name));
+        rules
+            .map(|wanted| wanted.name.clone())
+            .chain(keys.cloned())
+            .collect()
+    }
+
+    /// Names and versions, for people.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        self.held.iter().map(|(name, held)| (name, &held.version))
+    }
+
+    /// Names of the key sets, for people.
+    pub(crate) fn key_sets(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.key_sets.keys()
+    }
+
+    /// What the configuration's rules come to; `None` without any. To be asked only when all of them are held.
+    pub(super) fn compiled(&self, configuration: &ProxyConfiguration) -> Option<Tokens> {
+        if configuration.request_authentications.is_empty() {
+            self.compiled.replace(None);
+            return None;
+        }
+        let inputs = Inputs {
+            references: configuration.request_authentications.clone(),
+            key_sets: configuration.key_sets.clone(),
+        };
+        let mut last = self.compiled.borrow_mut();
+        if let Some((from, compiled)) = &*last
+            && *from == inputs
+        {
+            return Some(compiled.clone());
+        }
+        let before = last.as_ref().map(|(_, compiled)| compiled);
+        let compiled = self.compile(&inputs.references, before);
+        *last = Some((inputs, compiled.clone()));
+        Some(compiled)
+    }
+
+    fn compile(&self, references: &[PolicyReference], before: Option<&Tokens>) -> Tokens {
+        let mut rules: Vec<(&TokenRule, Option<&str>)> = Vec::new();
+        for wanted in references {
+            match self.held.get(&wanted.name).map(|held| &held.value) {
+                Some(Received::Good(received)) => {
+                    let keys = received.key_sets.iter().map(|name| {
+                        let name = name.as_ref()?;
+                        self.key_sets.get(name).map(|keys| &**keys)
+                    });
+                    rules.extend(received.policy.rules.iter().zip(keys));
+                }
+                Some(Received::Unreadable) | None => return Tokens::shut(),
+            }
+        }
+        // Tokens are tried in the order of their issuers, and among rules of one in the order given, as in Istio.
+        rules.sort_by(|(one, _), (two, _)| one.issuer.cmp(&two.issuer));
+        Tokens::new(&rules, before)
+    }
+}

@@ -1,0 +1,58 @@
+//! The rules about tokens that hold for our workload, compiled: one answer for all workers, read and never changed. What
+//! they ask of a request is borrowed from where it lies.
+
+use std::fmt;
+use std::sync::Arc;
+
+use voile_model::mesh::TokenRule;
+use voile_policy::tokens::{Given, Rules};
+
+/// See the module. Equal only to its own copies: whoever makes one anew has a reason.
+#[derive(Clone)]
+pub(crate) struct Tokens(Arc<Compiled>);
+
+enum Compiled {
+    Rules(Box<Rules>),
+    /// Rules cannot be read, and were never good: nobody's request passes.
+    Shut,
+}
+
+impl PartialEq for Tokens {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tokens").field(&self.len()).finish()
+    }
+}
+
+impl Tokens {
+    /// Compiles rules in the order in which they are tried, each with its keys as far as they are known. Keys that were read
+    /// before are not read again.
+    pub(crate) fn new(rules: &[(&TokenRule, Option<&str>)], before: Option<&Self>) -> Self {
+        let before = before.and_then(Self::rules);
+        let given = rules.iter().map(|&(rule, keys)| Given { rule, keys });
+        Self(Arc::new(Compiled::Rules(Rules::new(given, before).into())))
+    }
+
+    /// Refuses every request.
+    pub(crate) fn shut() -> Self {
+        Self(Arc::new(Compiled::Shut))
+    }
+
+    /// The rules; none where they cannot be read.
+    pub(crate) fn rules(&self) -> Option<&Rules> {
+        match &*self.0 {
+            Compiled::Rules(rules) => Some(rules),
+            Compiled::Shut => None,
+        }
+    }
+
+    /// How many rules there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rules().map_or(0, Rules::len)
+    }
+}
