@@ -349,6 +349,10 @@ fn compare(court: &Court<'_>, set: &Set<'_>, seed: usize) -> Seen {
                     said.status = None;
                     said.decided.clone_from(&wanted.decided);
                     said.audited.clone_from(&wanted.audited);
+                    // Of several providers' rules Envoy's first one may be another.
+                    if said.asked.is_some() {
+                        said.asked.clone_from(&wanted.asked);
+                    }
                 }
                 note(&mut seen, said, &call, court.ipv6);
             }
