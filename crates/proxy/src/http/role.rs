@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use voile_traffic::{Attempt, RetryPolicy};
 
-use super::ask::{Amendment, Held, Names, Pending, Shown, Told};
+use super::ask::{Amendment, Names, Pending, Shown, Told};
 use super::head::Head;
 use super::io::Io;
 
@@ -126,8 +126,6 @@ pub struct Route<R: HttpRole> {
     pub to_sidecar: bool,
     /// Answers to be held back because [`HttpRole::again`] may wish for others.
     pub retry: Option<Rc<RetryPolicy>>,
-    /// What of an HTTP/2 body was taken while somebody was asked: it goes first.
-    pub(crate) held: Option<Box<Held>>,
 }
 
 impl<R: HttpRole> Route<R> {
@@ -143,7 +141,6 @@ impl<R: HttpRole> Route<R> {
             observer: None,
             to_sidecar: false,
             retry: None,
-            held: None,
         }
     }
 }
@@ -166,7 +163,6 @@ impl<R: HttpRole> Route<R> {
             path: None,
             to_sidecar: self.to_sidecar,
             retry: self.retry.clone(),
-            held: None,
             ticket: self,
         }
     }

@@ -49,9 +49,8 @@ pub(super) async fn consult<R: HttpRole>(
     tally.request_body = held.bytes as u64;
     match asked {
         Ok(()) => {
-            let mut route = role.answered(&Head::Http2(parts), question)?;
-            route.held = (!held.chunks.is_empty()).then(|| Box::new(held));
-            Ok(route)
+            call.held = (!held.chunks.is_empty()).then(|| Box::new(held));
+            role.answered(&Head::Http2(parts), question)
         }
         Err(why) => {
             use ResponseFlag as Flag;

@@ -22,6 +22,7 @@ use voile_traffic::Attempt;
 
 use super::limits::PREMATURE;
 use super::server::Live;
+use super::stream::Call;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
@@ -99,13 +100,13 @@ impl<R: HttpRole> HttpRole for Translated<R> {
 pub(crate) async fn serve<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: Rc<R>,
-    mut route: Route<R>,
+    route: Route<R>,
     parts: Fields,
     body: RecvStream,
-    respond: SendResponse,
+    call: Call,
     live: Live,
 ) {
-    let held = route.held.take();
+    let Call { respond, held, .. } = call;
     let ended = held.is_none() && body.is_end_stream();
     let upgrade = websocket::is_extended_connect(&parts);
     let connect = websocket::is_plain_connect(&parts);

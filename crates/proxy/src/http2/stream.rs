@@ -16,6 +16,7 @@ use super::pump::{Cause, Pump, Replay};
 use super::server::Live;
 use super::upstream::Lease;
 use super::{downgrade, headers, is_extended_connect, is_plain_connect, reply};
+use crate::http::ask::Held;
 use crate::http::{
     ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route, Told,
     UpstreamHttp,
@@ -44,6 +45,8 @@ pub(crate) struct Call {
     /// CONNECT, whatever is spoken through it.
     pub(crate) is_tunnel: bool,
     idempotent: bool,
+    /// What of the body was taken while somebody was asked: it goes first.
+    pub(crate) held: Option<Box<Held>>,
 }
 
 /// One stream that was begun, and who serves it.
@@ -95,8 +98,7 @@ pub(crate) async fn serve<R: HttpRole + 'static>(work: Work<R>) {
                 Some(call.answer_incapable(route.ticket, &mut tally))
             }
             Ok(route) if route.upstream == UpstreamHttp::Http1 => {
-                let serving =
-                    downgrade::serve(&worker, role, route, parts, body, call.respond, live);
+                let serving = downgrade::serve(&worker, role, route, parts, body, call, live);
                 return Box::pin(serving).await;
             }
             Ok(mut route) => {
@@ -176,6 +178,7 @@ impl Call {
             is_head: parts.method() == "HEAD",
             is_tunnel: parts.method() == "CONNECT",
             idempotent: head.is_idempotent(),
+            held: None,
         }
     }
 
@@ -278,7 +281,7 @@ async fn forward<R: HttpRole + 'static>(
         if let Some(observer) = observer {
             observer.sends(lease.local_address());
         }
-        let empty = route.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
+        let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
         let mut request = call.respond.block();
         headers::forward_request(parts, observer, route.edit(), &mut request);
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
@@ -294,7 +297,7 @@ async fn forward<R: HttpRole + 'static>(
         let up = match (body.take(), &mut upload) {
             (Some(body), _) => {
                 let mut pump = Pump::new(body, sink, call.is_grpc);
-                pump.begin(empty, route.held.take());
+                pump.begin(empty, call.held.take());
                 upload.insert(pump)
             }
             (None, Some(pump)) => {
