@@ -407,8 +407,8 @@ fn an_idle_connection_is_small() {
         (Role::Client, Http, Disable, 3_400),
         (Role::Client, Tcp, Strict, 9_800),
         (Role::Server, Tcp, Disable, 2_600),
-        (Role::Server, Auto, Permissive, 3_700),
-        (Role::Server, Http, Disable, 3_700),
+        (Role::Server, Auto, Permissive, 3_720),
+        (Role::Server, Http, Disable, 3_720),
         (Role::Server, Tcp, Strict, 10_100),
         (Role::Server, Http, Strict, 11_200),
         // Callers of HTTP/2 share the connections to their servers, so this is one side only.
