@@ -10,6 +10,7 @@ mod agreement;
 mod bounds;
 mod calibration;
 mod contestants;
+mod control_plane;
 mod court;
 mod decisions;
 mod definition;
@@ -40,6 +41,7 @@ mod wire;
 
 pub use agent::{AgentAddress, AgentSettings, Token, any_frame, serve_agent};
 pub use agreement::{AgreementSettings, agree, write_agreement};
+pub use control_plane::{ControlPlaneSettings, measure_control_plane, write_control_plane};
 pub use decisions::{DecisionSettings, decisions_json, measure_decisions, write_decisions};
 pub use definition::{
     Action, CpuSet, Definition, DefinitionError, Event, Generated, Hook, Isolation, Limits, Only,

@@ -9,6 +9,7 @@ pub mod agreement;
 pub mod claims;
 mod columns;
 pub mod compare;
+pub mod control_plane;
 pub mod csv;
 pub mod decisions;
 pub mod events;

@@ -1,6 +1,7 @@
 //! `voile bench`: run an experiment, draw a record again, list peers. The laboratory itself is the crate `voile-lab`.
 
 mod agent;
+mod control_plane;
 mod graph;
 mod policy;
 mod presets;
@@ -100,6 +101,11 @@ enum Command {
     /// called at one and the other in turn. Each round is valid only if the services and sidecars counted the calls that the graph
     /// makes. Writes a folder: report.html, results.csv, graph.json, graph.svg, plots. About two minutes.
     Graph(graph::Args),
+    /// Measure how soon the proxies of a large mesh are told of a change, and what that costs the control plane.
+    ///
+    /// A generated folder, `voile control` over it, `voile crowd` as its proxies (real streams over TLS, no traffic), and edits. Prints
+    /// each figure beside what is asked for. Writes a folder: control-plane.json, report.md. About five minutes.
+    ControlPlane(control_plane::Args),
     /// Measure what a decision by policies costs, by one rule and by ten thousand of every kind, and by thousands of policies.
     ///
     /// Prints what a decision takes that the first rule matches, the last, none, or a different one each time (`any`: memory shows
@@ -230,6 +236,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Agreement(comparison) => agreement(&comparison),
         Command::Generators(comparison) => generators(&comparison),
         Command::Graph(args) => graph::run(&args),
+        Command::ControlPlane(args) => control_plane::run(&args),
         Command::Policy(args) => policy::run(&args),
         Command::Agent(args) => agent::run(&args),
         Command::Peers { peers } => list(&peers),

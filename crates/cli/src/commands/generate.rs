@@ -1,6 +1,7 @@
 //! `voile generate`: resources by the thousand, for experiments. The same seed gives the same text.
 
 mod issuer;
+mod mesh;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -24,6 +25,8 @@ pub(crate) struct Args {
 enum What {
     #[command(about = "AuthorizationPolicies, PeerAuthentications and RequestAuthentications")]
     Policies(Policies),
+    #[command(about = "A whole mesh: services, workloads with sidecars, policies")]
+    Mesh(mesh::Mesh),
 }
 
 /// Most rules of one call: more is no experiment, and would be gigabytes.
@@ -101,7 +104,10 @@ enum Action {
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
-    let What::Policies(policies) = args.what;
+    let policies = match args.what {
+        What::Policies(policies) => policies,
+        What::Mesh(mesh) => return mesh::run(&mesh),
+    };
     match policies.text() {
         Ok(text) => {
             print!("{text}");

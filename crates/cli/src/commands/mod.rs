@@ -3,6 +3,7 @@
 mod analyze;
 mod bench;
 mod control;
+mod crowd;
 mod decide;
 mod echo;
 mod explain;
@@ -47,6 +48,8 @@ enum Command {
     Generate(generate::Args),
     #[command(about = "Run the control plane")]
     Control(control::Args),
+    #[command(about = "Be many proxies to a control plane, to see how soon each is told")]
+    Crowd(crowd::Args),
     #[command(about = "Run a proxy")]
     Proxy(proxy::Args),
     #[command(about = "Make the tokens by which a proxy proves who it is")]
@@ -80,6 +83,7 @@ impl Voile {
             Command::Export(args) => export::run(&args),
             Command::Generate(args) => generate::run(args),
             Command::Control(args) => control::run(args),
+            Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(args),
             Command::Token(args) => token::run(args),
             Command::Bench(args) => bench::run(args),

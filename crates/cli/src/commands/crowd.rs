@@ -1,0 +1,81 @@
+//! `voile crowd`: simulated proxies of a control plane. What they do lives in `voile-crowd`; here are words and signals.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Be many proxies to a control plane, without carrying any traffic: each a discovery stream over TLS with a token of its own.
+///
+/// Prints a line of JSON when all are in sync, and one at the end (Ctrl-C). With --commands whoever changes the configuration
+/// says so on that socket, and learns when it reached whom: that is how `voile bench control-plane` measures.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    /// The folder of resources that the control plane reads: its workloads with sidecars are who is simulated.
+    #[arg(long, value_name = "DIR")]
+    config: PathBuf,
+    /// The control plane's state directory: the root to believe, and the key of the proxies' tokens.
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// The control plane.
+    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:15012")]
+    control: String,
+    /// Proxies.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    proxies: usize,
+    /// Services that each of them uses.
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    services: usize,
+    /// Of these, how many are the same for all.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    shared: usize,
+    /// A Unix socket where somebody listens who gives commands; the crowd ends with its connection.
+    #[arg(long, value_name = "SOCKET")]
+    commands: Option<PathBuf>,
+    /// off, error, warn, info, debug or trace, or `target=level,…`.
+    #[arg(long, value_name = "LEVEL", default_value = "error")]
+    log_level: String,
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    if let Err(error) = voile_telemetry::logging::install(&args.log_level) {
+        eprintln!("voile crowd: --log-level {error}");
+        return ExitCode::from(2);
+    }
+    voile_transport::raise_descriptor_limit();
+    let settings = voile_crowd::Settings {
+        control: args.control,
+        state: args.state,
+        config: args.config,
+        proxies: args.proxies,
+        services: args.services,
+        shared: args.shared,
+        commands: args.commands,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(async {
+            let failed = |e: std::io::Error| format!("signals: {e}");
+            let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+            let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+            let stop = async move {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+            };
+            voile_crowd::run(settings, stop, |line| println!("{line}")).await
+        }),
+        Err(error) => Err(error.to_string()),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("voile crowd: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Simulated proxies by the thousand in one process: each is a real delta-ADS stream over TLS of its own, made by the code that a
+//! proxy uses, with a token of its own. None carries traffic. Who changes the configuration says so here (`changed`), and is told
+//! when each proxy that should hear of it did (`report`).
+//!
+//! ```text
+//! folder of YAML ─▶ who there is and what each asks for ─▶ proxies ─▶ arrivals ─▶ ledger ─▶ report
+//!                                            commands (a socket) ─ changed, report, synced ─▲
+//! ```
+
+mod commands;
+mod ledger;
+mod plan;
+mod proxy;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::mpsc;
+use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
+use voile_proto::type_url::AUTHORIZATION_POLICY;
+use voile_xds::client::Credential;
+
+pub use ledger::{Ledger, Report, Synced, now_ns};
+pub use plan::{Part, plan};
+
+/// How long the proxies' tokens are good: longer than any measurement.
+const TOKEN_TTL: Duration = Duration::from_secs(12 * 3600);
+
+/// Whom to be, and to whom.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// `https://address:port` of the control plane.
+    pub control: String,
+    /// Its state directory: the root to believe and the key of tokens.
+    pub state: PathBuf,
+    /// The folder of YAML that it reads, too.
+    pub config: PathBuf,
+    /// How many proxies.
+    pub proxies: usize,
+    /// Services that each of them uses.
+    pub services: usize,
+    /// Of these, how many are the same for all.
+    pub shared: usize,
+    /// A Unix socket that somebody listens on who gives commands. Without it: until `stop`.
+    pub commands: Option<PathBuf>,
+}
+
+/// What all simulated proxies share.
+pub(crate) type Shared = Arc<Mutex<Ledger>>;
+
+/// Policies that a proxy's configuration names anew, and those that it names no more.
+pub(crate) struct Wish {
+    pub(crate) proxy: usize,
+    pub(crate) more: Vec<Arc<str>>,
+    pub(crate) less: Vec<Arc<str>>,
+}
+
+/// Runs the crowd on the current-thread runtime it is called in, until `stop`, or until whoever gives commands is gone.
+/// `say` is given a line of JSON when all are in sync for the first time, and at the end.
+///
+/// # Errors
+/// The folder holds too few workloads or services, the state cannot be read, or the socket is not there.
+pub async fn run(
+    settings: Settings,
+    stop: impl Future<Output = ()>,
+    say: impl Fn(&str),
+) -> Result<(), String> {
+    let parts = plan::read(&settings)?;
+    let state = StateDir::open(&settings.state).map_err(|e| e.to_string())?;
+    let key = TokenKey::open(&state).map_err(|e| e.to_string())?;
+    let ledger: Shared = Arc::new(Mutex::new(Ledger::new(parts.len())));
+    let (wish, mut wishes) = mpsc::unbounded_channel();
+    let began = now_ns();
+    let mut proxies = Vec::new();
+    for (number, part) in parts.into_iter().enumerate() {
+        let subject = TokenSubject {
+            namespace: part.namespace.clone(),
+            service_account: part.service_account.clone(),
+            pod: Some(part.pod.clone()),
+        };
+        let token = key.mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), TOKEN_TTL);
+        let credential = Credential::Token(token.map_err(|e| e.to_string())?);
+        proxies.push(proxy::start(
+            &settings,
+            part,
+            number,
+            credential,
+            ledger.clone(),
+            wish.clone(),
+        )?);
+    }
+    let following = async {
+        while let Some(Wish { proxy, more, less }) = wishes.recv().await {
+            // A simulated proxy is far from the bound.
+            let _ = proxies[proxy].subscribe(AUTHORIZATION_POLICY, more);
+            proxies[proxy].unsubscribe(AUTHORIZATION_POLICY, less);
+        }
+    };
+    let commanded = async {
+        match &settings.commands {
+            Some(socket) => commands::serve(socket, &ledger).await,
+            None => {
+                ledger_in_sync(&ledger, began, &say).await;
+                std::future::pending().await
+            }
+        }
+    };
+    let ended = tokio::select! {
+        () = following => Ok(()),
+        ended = commanded => ended,
+        () = stop => Ok(()),
+    };
+    let report = lock(&ledger).report();
+    say(&serde_json::to_string(&report).unwrap_or_default());
+    ended
+}
+
+pub(crate) fn lock(ledger: &Shared) -> std::sync::MutexGuard<'_, Ledger> {
+    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until all are in sync, and says so.
+async fn ledger_in_sync(ledger: &Shared, began: u64, say: &impl Fn(&str)) {
+    let news = lock(ledger).news();
+    loop {
+        let heard = news.notified();
+        let synced = lock(ledger).synced(began);
+        if synced.synced == synced.proxies {
+            say(&serde_json::to_string(&synced).unwrap_or_default());
+            return;
+        }
+        heard.await;
+    }
+}
