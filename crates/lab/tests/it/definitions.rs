@@ -97,7 +97,7 @@ fn verdicts_are_an_axis_of_cells_with_policies() {
     // What is asked for and cannot be made makes no cell without it.
     let definition = Definition::parse("mine.toml", &with("issuers = [1]")).expect("good");
     assert_eq!(definition.cells.len(), 1, "the baseline");
-    assert!(definition.missing[0].starts_with("1 issuers: needs RequestAuthentication"));
+    assert!(definition.missing[0].starts_with("1 issuers: needs issuers and tokens"));
     for (words, told) in [
         (
             "paths = [1]\nverdicts = [\"alow-last\"]",
