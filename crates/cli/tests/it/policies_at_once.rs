@@ -202,7 +202,7 @@ fn start(net: [u8; 3], count: usize, first: &str) -> Proxies {
     std::fs::write(config.join("mesh.yaml"), resources(net, count)).expect("resources");
     set(&config, first);
     let ports = [free_port(), free_port(), free_port()];
-    let control = start_control(folder.path(), ports, None);
+    let control = start_control(folder.path(), ports, None, &[]);
     let mut proxies = Vec::new();
     for number in 0..count {
         let address = SocketAddr::new(pod_address(net, number), APPLICATION_PORT);
