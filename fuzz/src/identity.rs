@@ -39,6 +39,11 @@ struct World {
     now: SystemTime,
 }
 
+/// The root of that world, and when everything is judged.
+pub(crate) fn root() -> (CertificateDer<'static>, SystemTime) {
+    (WORLD.authority.root().clone(), WORLD.now)
+}
+
 /// Made once: keys cost more than everything that is tried with them.
 static WORLD: LazyLock<World> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -9,8 +9,10 @@ mod http1;
 mod http2;
 mod identity;
 mod logs;
+mod proxy_header;
 mod request_token;
 mod resources;
+mod revocation;
 mod trace;
 mod wire;
 
@@ -26,6 +28,7 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("http2_hpack", http2::hpack),
     ("detection", detection::decided_once),
     ("client_hello", detection::client_hello),
+    ("proxy_header", proxy_header::decided_once),
     ("dns_question", dns::question),
     ("dns_answer", dns::answer),
     ("trace_context", trace::context),
@@ -39,6 +42,7 @@ pub const PROPERTIES: &[(&str, Property)] = &[
     ("token", identity::token),
     ("request_token", request_token::request),
     ("key_set", request_token::keys),
+    ("revocation_list", revocation::list),
     ("authorization_path", authorization::path),
     ("authorization_decision", authorization::decision),
     ("agent_frame", voile_lab::any_frame),

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::{Direction, LogFormat};
-use voile_telemetry::access_log::{Entry, Fields, Http, Renderer, TlsFacts, passes};
+use voile_telemetry::access_log::{Entry, Fields, Http, Marks, Renderer, TlsFacts, passes};
 
 /// Longest complaint, in bytes: it quotes no more of a format than a person reads.
 const MAX_COMPLAINT: usize = 4096;
@@ -77,6 +77,7 @@ fn entries(sent: &[u8], mut look: impl FnMut(&Entry<'_>)) {
             peer: "spiffe://td/ns/a/sa/b",
             ..TlsFacts::default()
         }),
+        marks: Marks::default(),
     };
     look(&request);
     look(&Entry {

@@ -190,12 +190,27 @@ impl Checking<'_> {
                 .when
                 .iter()
                 .any(|when| matches!(when, Condition::RemoteIp(_)));
-        if remote && self.mesh.config.proxy.trusted_proxies == 0 {
+        if remote && !self.hears_of_clients() {
             let message = "the first client's address is asked for, and no proxy's word is believed about it: it is the \
                            caller's own"
                 .to_owned();
-            let help = "set defaultConfig.gatewayTopology.numTrustedProxies in MeshConfig, or use ipBlocks";
+            let help = "set gatewayTopology.numTrustedProxies in MeshConfig's defaultConfig or a Pod's annotation \
+                        proxy.istio.io/config (or .proxyProtocol there), or use ipBlocks";
             self.warn(codes::NO_TRUSTED_PROXY, &rule.source, message, help);
+        }
+    }
+
+    /// Whether anybody in front of any workload that obeys the policy is believed about who calls.
+    fn hears_of_clients(&self) -> bool {
+        let mesh_wide = self.mesh.config.proxy.trusted_proxies;
+        let hears = |subject: &&Subject<'_>| {
+            let topology = subject.template.map(|template| template.topology);
+            let topology = topology.unwrap_or_default();
+            topology.proxy_protocol || topology.trusted_proxies.unwrap_or(mesh_wide) > 0
+        };
+        match self.selected.is_empty() {
+            true => mesh_wide > 0,
+            false => self.selected.iter().any(hears),
         }
     }
 

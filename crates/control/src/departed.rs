@@ -59,6 +59,11 @@ impl Departed {
         }
     }
 
+    /// Whether nobody has this identity any more who had it before.
+    pub(crate) fn includes(&self, identity: &Identity) -> bool {
+        self.identities.contains_key(identity)
+    }
+
     /// When this caller's streams end, if it left.
     pub(crate) fn farewell(&self, caller: &voile_identity::Caller) -> Option<Instant> {
         let end = match &caller.pod {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 use voile_identity::TrustStore;
@@ -16,6 +16,7 @@ use crate::error::ControlError;
 use crate::keys::Keys;
 use crate::last_good::LastGood;
 use crate::options::FAREWELL;
+use crate::revocations::RevocationFile;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
@@ -74,6 +75,7 @@ pub(crate) struct Reload<S> {
     pub(crate) status: Arc<Status>,
     /// How long a removed workload's proxy is still told what it asks.
     pub(crate) farewell: Duration,
+    revocations: RevocationFile,
     kept: Kept,
     keys: Keys,
     mesh: Option<Mesh>,
@@ -92,6 +94,7 @@ impl<S: Source> Reload<S> {
         status: Arc<Status>,
         kept: Kept,
         keys: Keys,
+        revocations: RevocationFile,
     ) -> Self {
         Self {
             source,
@@ -101,6 +104,7 @@ impl<S: Source> Reload<S> {
             status,
             farewell: FAREWELL,
             mesh: kept.last_good.load(),
+            revocations,
             kept,
             keys,
             diagnostics: Vec::new(),
@@ -121,6 +125,11 @@ impl<S: Source> Reload<S> {
                 return Ok(());
             }
         };
+        let revocations = match self.read_revocations() {
+            Err(reason) if first => return Err(ControlError::State(reason)),
+            Err(reason) => Some(format!("{reason}; what was revoked before stays revoked")),
+            Ok(stale) => stale,
+        };
         let (mut mesh, mut diagnostics) = voile_model::check(&files, self.mesh.as_ref());
         diagnostics.extend(voile_analysis::analyze(&mesh));
         Diagnostic::sort(&mut diagnostics);
@@ -139,7 +148,8 @@ impl<S: Source> Reload<S> {
         self.status.errors.store(errors as u64, Ordering::Relaxed);
         self.status.reloads.fetch_add(1, Ordering::Relaxed);
         (self.diagnostics, self.held) = (diagnostics, held);
-        let (changed, problems) = self.put_in_force(&mesh);
+        let (changed, mut problems) = self.put_in_force(&mesh);
+        problems.extend(revocations);
         if errors == 0 && (changed || first) {
             self.kept.last_good.keep(&files, &mesh);
         }
@@ -167,12 +177,18 @@ impl<S: Source> Reload<S> {
         let keys = self.keys.texts();
         let (mut snapshot, mut problems) =
             translate_with(&addressed, &keys, self.snapshot.as_deref());
+        snapshot.revoke(self.revocations.resource());
         let present = Present::of(&snapshot);
         let (before, departed) = match &self.snapshot {
             Some(before) => (Present::of(before), before.departed.clone()),
             None => self.kept.register.load(),
         };
         snapshot.departed = departed.follow(&before, &present, Instant::now() + self.farewell);
+        if let Some(before) = &self.snapshot {
+            let departed = &snapshot.departed;
+            let has_left = |identity: &_| departed.includes(identity);
+            snapshot.obeyed.keep(&before.obeyed, has_left);
+        }
         if self.held {
             problems.push(HELD.to_owned());
             tracing::error!("{HELD}");
@@ -194,6 +210,20 @@ impl<S: Source> Reload<S> {
             self.snapshot = Some(snapshot);
         }
         (changed, problems)
+    }
+
+    /// Reads what is revoked; gives what a person should know of it. What was good stays in force when it fails.
+    fn read_revocations(&mut self) -> Result<Option<String>, String> {
+        let now = SystemTime::now();
+        let read = self.revocations.read(now);
+        let held = self.revocations.held();
+        self.trust.set_revocations(held);
+        self.status.revoked(held);
+        if let Err(reason) = &read {
+            self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(reason, "the lists of revoked certificates cannot be used");
+        }
+        read.map(|()| self.revocations.stale(now))
     }
 
     fn report(&mut self, diagnostics: Vec<Diagnostic>, problems: Vec<String>, changed: bool) {

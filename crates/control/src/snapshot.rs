@@ -12,6 +12,7 @@ use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
 
 use crate::departed::Departed;
+use crate::obeyed::Obeyed;
 use crate::translate::names::{Names, SEARCH};
 
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
@@ -70,6 +71,10 @@ pub struct MeshSnapshot {
     /// Public keys of token issuers, by a hash of what they say.
     pub(crate) key_sets: HashMap<Arc<str>, Arc<Resource>>,
     pub(crate) configurations: HashMap<Arc<str>, Private>,
+    /// Whom which policies are for.
+    pub(crate) obeyed: Obeyed,
+    /// Certificates that are taken back, where there are lists of them.
+    pub(crate) revocations: Option<Arc<Resource>>,
     pub(crate) names: Names,
     /// Services that not everybody sees.
     pub(crate) kept_close: HashMap<Arc<str>, Visibility>,
@@ -78,7 +83,7 @@ pub struct MeshSnapshot {
 
 impl MeshSnapshot {
     /// How many resources there are, by type.
-    pub fn counts(&self) -> [(&'static str, usize); 6] {
+    pub fn counts(&self) -> [(&'static str, usize); 7] {
         [
             (type_url::ADDRESS, self.all_addresses.len()),
             (type_url::SERVICE_POLICY, self.policies.len()),
@@ -86,6 +91,10 @@ impl MeshSnapshot {
             (type_url::REQUEST_AUTHENTICATION, self.tokens.len()),
             (type_url::KEY_SET, self.key_sets.len()),
             (type_url::PROXY_CONFIGURATION, self.configurations.len()),
+            (
+                type_url::REVOCATION_LISTS,
+                usize::from(self.revocations.is_some()),
+            ),
         ]
     }
 
@@ -120,6 +129,17 @@ impl MeshSnapshot {
         self.version = hex(&hash.finalize());
     }
 
+    /// Adds the certificates that are taken back, after the whole was sealed.
+    pub(crate) fn revoke(&mut self, lists: Option<&Arc<Resource>>) {
+        if let Some(lists) = lists {
+            let mut hash = Sha256::new();
+            hash.update(&self.version);
+            hash.update(&*lists.version);
+            self.version = hex(&hash.finalize());
+        }
+        self.revocations = lists.cloned();
+    }
+
     /// What the caller may see of what has an address: who has it alone first, then who has a range around it, the
     /// narrowest first. Services that are not exported to the caller are nobody there.
     fn at_address(&self, caller: &Caller, name: &str) -> Resolution {
@@ -151,6 +171,27 @@ impl MeshSnapshot {
             ranged.append(&mut seen);
         }
         Resolution::Found(ranged)
+    }
+
+    /// One of the policies that the caller's workloads obey. Of others it is told nothing: what a policy says is for whoever
+    /// enforces it, and whether there is one is nobody else's business either.
+    fn private(
+        &self,
+        caller: &Caller,
+        kind: &str,
+        name: &str,
+        all: &HashMap<Arc<str>, Arc<Resource>>,
+    ) -> Resolution {
+        let Caller::Known(caller) = caller else {
+            return Resolution::Refused("a caller without credentials asks for it".to_owned());
+        };
+        match all.get(name) {
+            Some(found) if self.obeyed.includes(&caller.identity, kind, name) => {
+                Resolution::Found(vec![found.clone()])
+            }
+            Some(_) => Resolution::Refused(format!("no workload of {} obeys it", caller.identity)),
+            None => Resolution::Unknown,
+        }
     }
 
     fn configuration(&self, caller: &Caller, name: &str) -> Resolution {
@@ -199,19 +240,25 @@ impl Snapshot<Caller> for MeshSnapshot {
                     Some(found) => Resolution::Found(found.clone()),
                 }
             }
-            type_url::SERVICE_POLICY
-            | type_url::AUTHORIZATION_POLICY
-            | type_url::REQUEST_AUTHENTICATION
-            | type_url::KEY_SET
+            type_url::SERVICE_POLICY | type_url::REQUEST_AUTHENTICATION | type_url::KEY_SET
                 if *caller == Caller::Anonymous =>
             {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())
             }
             type_url::SERVICE_POLICY => found(&self.policies, name),
-            type_url::AUTHORIZATION_POLICY => found(&self.authorization, name),
+            type_url::AUTHORIZATION_POLICY => {
+                self.private(caller, type_url, name, &self.authorization)
+            }
             type_url::REQUEST_AUTHENTICATION => found(&self.tokens, name),
             type_url::KEY_SET => found(&self.key_sets, name),
             type_url::PROXY_CONFIGURATION => self.configuration(caller, name),
+            // Lists are public: whom they name, everybody may know.
+            type_url::REVOCATION_LISTS if name == type_url::REVOCATIONS => {
+                match &self.revocations {
+                    Some(lists) => Resolution::Found(vec![lists.clone()]),
+                    None => Resolution::Unknown,
+                }
+            }
             _ => Resolution::Unknown,
         }
     }
@@ -223,6 +270,7 @@ impl Snapshot<Caller> for MeshSnapshot {
             | type_url::AUTHORIZATION_POLICY
             | type_url::REQUEST_AUTHENTICATION
             | type_url::KEY_SET
+            | type_url::REVOCATION_LISTS
             | type_url::PROXY_CONFIGURATION => {
                 Resolution::Refused("this type is asked for by name".to_owned())
             }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use voile_identity::Revocations;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
 use voile_xds::server::{Event, Observer, StreamId};
 
@@ -24,6 +25,8 @@ pub(crate) struct Status {
     pub(crate) failed_reloads: AtomicU64,
     pub(crate) refused_callers: AtomicU64,
     pub(crate) failed_handshakes: AtomicU64,
+    revoked: AtomicU64,
+    next_update: AtomicU64,
     pushes: AtomicU64,
     nacks: AtomicU64,
     push_time: Mutex<PushTime>,
@@ -101,6 +104,15 @@ impl Status {
         inner.version = snapshot.version.clone();
         inner.unready_workloads = snapshot.unready;
         inner.resources = snapshot.counts().to_vec();
+    }
+
+    /// What certificates are taken back now.
+    pub(crate) fn revoked(&self, held: &Revocations) {
+        let next = held.next_update();
+        let next = next.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let next = next.unwrap_or_default().as_secs();
+        self.revoked.store(held.len() as u64, Ordering::Relaxed);
+        self.next_update.store(next, Ordering::Relaxed);
     }
 
     fn with_type(&self, id: StreamId, type_url: &str, change: impl FnOnce(&mut TypeStatus)) {
@@ -205,7 +217,25 @@ impl Status {
         for family in self.keys.get().into_iter().flat_map(Keys::families) {
             scrape.family(family);
         }
+        self.revocation(&mut scrape);
         format!("{}{}", scrape.render(), self.push_time())
+    }
+
+    fn revocation(&self, scrape: &mut Scrape) {
+        let mut gauge = |name, help, value: &AtomicU64| {
+            let value = value.load(Ordering::Relaxed) as f64;
+            scrape.family(Family::single(name, "gauge", help, value));
+        };
+        gauge(
+            "voile_control_revoked_certificates",
+            "Certificates on the lists in force.",
+            &self.revoked,
+        );
+        gauge(
+            "voile_control_revocation_next_update_timestamp_seconds",
+            "When the first of the lists should be replaced; 0 without lists.",
+            &self.next_update,
+        );
     }
 
     /// A histogram by hand: from sending a response to its acknowledgement.

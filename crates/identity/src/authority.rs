@@ -28,7 +28,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub const ROOT_LIFE: Duration = DAY.saturating_mul(3650);
 /// Life of a workload's certificate when the request asks for none.
 pub const DEFAULT_TTL: Duration = DAY;
-/// Longest life of a workload's certificate, whatever is asked: there is no revocation but expiry.
+/// Longest life of a workload's certificate, whatever is asked: expiry works where no list of revoked ones arrives.
 pub const MAX_TTL: Duration = DAY;
 /// Shortest life of a workload's certificate: less could not be renewed in time.
 pub const MIN_TTL: Duration = Duration::from_secs(10);
@@ -209,6 +209,16 @@ impl Authority {
     /// The root.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.root
+    }
+
+    /// The last instant at which the root is valid.
+    pub(crate) fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// Signs as the root.
+    pub(crate) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
     }
 
     /// Gives workloads certificates of at most `ttl`, whatever they ask for; it is brought between [`MIN_TTL`] and

@@ -8,6 +8,7 @@ use voile_model::Identity;
 use webpki::{EndEntityCert, KeyUsage};
 
 use crate::keys::MAX_CHAIN_CERTIFICATES;
+use crate::revocation::{CertificateKey, Revocations};
 use crate::spiffe::{PeerError, identity_of};
 use crate::store::TrustBundle;
 
@@ -20,6 +21,12 @@ pub enum ChainError {
     /// Signatures, dates or usage are wrong.
     #[error("the certificate chain is not trusted: {0}")]
     Chain(#[from] webpki::Error),
+    /// A certificate of the chain was taken back.
+    #[error("a certificate of the chain is revoked")]
+    Revoked,
+    /// There are lists of revoked certificates, and none that can be read.
+    #[error("nobody is believed: the lists of revoked certificates cannot be read")]
+    Closed,
     /// The chain is good, but the leaf names nobody we know.
     #[error(transparent)]
     Peer(#[from] PeerError),
@@ -65,7 +72,8 @@ fn verify(
     if rest.len() >= MAX_CHAIN_CERTIFICATES {
         return Err(PeerError::Malformed.into());
     }
-    EndEntityCert::try_from(leaf)?.verify_for_usage(
+    let end = EndEntityCert::try_from(leaf)?;
+    end.verify_for_usage(
         webpki::ALL_VERIFICATION_ALGS,
         trust.anchors(),
         rest,
@@ -74,9 +82,27 @@ fn verify(
         None,
         None,
     )?;
+    not_revoked(trust.revocations(), chain)?;
     let identity = identity_of(leaf)?;
     match trust.trusts(&identity) {
         true => Ok(identity),
         false => Err(PeerError::UntrustedDomain(identity).into()),
     }
+}
+
+/// Refuses a chain of which any certificate is revoked: whoever shows one has no better way up, or would show that.
+fn not_revoked(revocations: &Revocations, chain: &[CertificateDer<'_>]) -> Result<(), ChainError> {
+    if revocations.is_closed() {
+        return Err(ChainError::Closed);
+    }
+    if revocations.is_empty() {
+        return Ok(());
+    }
+    for certificate in chain {
+        let key = CertificateKey::of(certificate).ok_or(PeerError::Malformed)?;
+        if revocations.includes(key) {
+            return Err(ChainError::Revoked);
+        }
+    }
+    Ok(())
 }

@@ -23,6 +23,9 @@ pub enum PeerError {
     /// The identity's trust domain is not ours, nor an alias of ours.
     #[error("{0} is of a trust domain that is not trusted here")]
     UntrustedDomain(Identity),
+    /// A certificate of the peer was taken back.
+    #[error("the peer's certificate is revoked")]
+    Revoked,
     /// The peer is somebody, but not who was asked for.
     #[error("the peer is {found}, but {wanted} was expected")]
     Unexpected {

@@ -207,6 +207,32 @@ impl StateDir {
         Ok(true)
     }
 
+    /// Writes a file durably in the place of one that may be there: who reads sees the old one or the new one.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn replace(&self, name: &str, text: &str, mode: u32) -> Result<(), StateError> {
+        let path = self.path.join(name);
+        let draft = self
+            .path
+            .join(format!(".{name}.{:016x}", fastrand::u64(..)));
+        let written = (|| {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(mode)
+                .open(&draft)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &path)
+        })();
+        if written.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        written.map_err(StateError::io(&path, "write"))?;
+        self.sync()
+    }
+
     /// Makes renames and new names survive a power cut.
     fn sync(&self) -> Result<(), StateError> {
         let opened = File::open(&self.path).and_then(|folder| folder.sync_all());

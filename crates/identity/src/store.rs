@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use voile_model::{Identity, TrustDomain};
 
 use crate::keys::{KeyError, WorkloadCertificate, certificates_of};
+use crate::revocation::Revocations;
 
 /// Whom we trust: roots, and the trust domains whose identities they may speak for.
 #[derive(Debug, Clone)]
@@ -20,6 +21,7 @@ pub struct TrustBundle {
     aliases: Vec<TrustDomain>,
     roots: Vec<CertificateDer<'static>>,
     anchors: Vec<TrustAnchor<'static>>,
+    revocations: Arc<Revocations>,
 }
 
 impl TrustBundle {
@@ -46,6 +48,7 @@ impl TrustBundle {
             aliases,
             roots,
             anchors,
+            revocations: Arc::default(),
         })
     }
 
@@ -74,6 +77,11 @@ impl TrustBundle {
     /// The roots.
     pub fn roots(&self) -> &[CertificateDer<'static>] {
         &self.roots
+    }
+
+    /// What certificates are taken back.
+    pub fn revocations(&self) -> &Arc<Revocations> {
+        &self.revocations
     }
 
     pub(crate) fn anchors(&self) -> &[TrustAnchor<'static>] {
@@ -121,6 +129,11 @@ impl TrustStore {
             bundle.trust_domain = own.clone();
             bundle.aliases = aliases.to_vec();
         });
+    }
+
+    /// Believes these certificates no longer; does nothing while there is no bundle.
+    pub fn set_revocations(&self, revocations: &Arc<Revocations>) {
+        self.change(|bundle| bundle.revocations = Arc::clone(revocations));
     }
 
     fn change(&self, change: impl FnOnce(&mut TrustBundle)) {
@@ -183,7 +196,7 @@ impl CertificateStore {
     }
 
     /// Shows `certificate` in every handshake from now on and trusts the roots that came with it; the aliases of
-    /// the trust domain stay.
+    /// the trust domain stay, and so does what is revoked.
     ///
     /// # Errors
     /// A root that came with it cannot be used; nothing changes then.
@@ -191,13 +204,14 @@ impl CertificateStore {
         &self,
         certificate: WorkloadCertificate,
     ) -> Result<Arc<WorkloadCertificate>, KeyError> {
-        let aliases = self
+        let (aliases, revocations) = self
             .trust
             .current()
-            .map(|old| old.aliases.clone())
+            .map(|old| (old.aliases.clone(), Arc::clone(&old.revocations)))
             .unwrap_or_default();
         let own = certificate.identity().trust_domain.clone();
-        let bundle = TrustBundle::new(own, aliases, certificate.roots().to_vec())?;
+        let mut bundle = TrustBundle::new(own, aliases, certificate.roots().to_vec())?;
+        bundle.revocations = revocations;
         let certificate = Arc::new(certificate);
         self.trust.set(bundle);
         *self

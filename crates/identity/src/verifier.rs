@@ -66,6 +66,7 @@ fn refusal(error: ChainError) -> Error {
     let reason = match &error {
         ChainError::Chain(webpki::Error::CertExpired { .. }) => CertificateError::Expired,
         ChainError::Chain(webpki::Error::CertNotValidYet { .. }) => CertificateError::NotValidYet,
+        ChainError::Revoked => CertificateError::Revoked,
         ChainError::Chain(webpki::Error::UnknownIssuer) => CertificateError::UnknownIssuer,
         ChainError::Chain(webpki::Error::InvalidSignatureForPublicKey) => {
             CertificateError::BadSignature

@@ -23,6 +23,7 @@ mod service_entry;
 mod shut;
 mod sidecar;
 mod telemetry;
+mod topology;
 mod values;
 
 use std::collections::BTreeMap;

@@ -44,7 +44,7 @@ pub use sidecar::{
 pub use telemetry::Telemetry;
 pub use workload::{
     Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Restart, Share,
-    Strategy, Workload, WorkloadKind, WorkloadType,
+    Strategy, Topology, Workload, WorkloadKind, WorkloadType,
 };
 
 use crate::names::{Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};

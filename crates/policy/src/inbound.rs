@@ -40,6 +40,8 @@ impl Trust {
 pub enum ConnectionFacts<'a> {
     /// No TLS that we ended: plaintext, or TLS meant for the application.
     Plaintext,
+    /// Mutual TLS that we ended, of which a certificate was taken back since.
+    Revoked(&'a Identity),
     /// Mutual TLS that we ended, with the identity of the verified peer certificate (`None`: it names no workload).
     MutualTls(Option<&'a Identity>),
 }
@@ -73,6 +75,8 @@ pub enum DenialReason {
     NoIdentity,
     /// The identity is of a trust domain that is not ours.
     ForeignTrustDomain,
+    /// A certificate of the peer was taken back.
+    Revoked,
 }
 
 impl DenialReason {
@@ -83,6 +87,7 @@ impl DenialReason {
             Self::MutualTlsUnderDisable => "mutual_tls_under_disable",
             Self::NoIdentity => "no_identity",
             Self::ForeignTrustDomain => "foreign_trust_domain",
+            Self::Revoked => "revoked",
         }
     }
 }
@@ -116,6 +121,7 @@ impl fmt::Display for Denial {
                 "mutual TLS is refused: peer authentication is DISABLE"
             }
             DenialReason::NoIdentity => "the peer's certificate names no workload",
+            DenialReason::Revoked => "the peer's certificate is revoked",
             DenialReason::ForeignTrustDomain => "the peer is of a trust domain that is not ours",
         })?;
         match &self.peer {
@@ -140,6 +146,7 @@ pub fn inbound(mode: Mode, facts: ConnectionFacts<'_>, trust: &Trust) -> Result<
             deny(DenialReason::PlaintextUnderStrict, None)
         }
         (Mode::Disable | Mode::Permissive, ConnectionFacts::Plaintext) => Ok(Permit { peer: None }),
+        (_, ConnectionFacts::Revoked(peer)) => deny(DenialReason::Revoked, Some(peer)),
         (Mode::Disable, ConnectionFacts::MutualTls(peer)) => {
             deny(DenialReason::MutualTlsUnderDisable, peer)
         }

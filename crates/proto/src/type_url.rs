@@ -19,6 +19,12 @@ pub const REQUEST_AUTHENTICATION: &str = "type.googleapis.com/voile.proxy.v1.Req
 /// Public keys of token issuers ([`crate::proxy::KeySet`]).
 pub const KEY_SET: &str = "type.googleapis.com/voile.proxy.v1.KeySet";
 
+/// Certificates that are taken back ([`crate::proxy::RevocationLists`]).
+pub const REVOCATION_LISTS: &str = "type.googleapis.com/voile.proxy.v1.RevocationLists";
+
+/// The name of the only resource of that type.
+pub const REVOCATIONS: &str = "mesh";
+
 #[cfg(test)]
 mod tests {
     use prost::Name;
@@ -43,6 +49,7 @@ mod tests {
                 proxy::RequestAuthentication::type_url(),
             ),
             (super::KEY_SET, proxy::KeySet::type_url()),
+            (super::REVOCATION_LISTS, proxy::RevocationLists::type_url()),
         ] {
             assert_eq!(url, wanted);
         }

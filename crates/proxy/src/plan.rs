@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use voile_identity::{Identity, TrustDomain};
+use voile_identity::{Identity, Revocations, TrustDomain};
 use voile_model::{Port, mesh};
 use voile_telemetry::{Peer, Service};
 use voile_traffic::{RetryBudget, RetryPolicy};
@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) capture: Option<CapturePlan>,
     pub(crate) trust_domain: TrustDomain,
     pub(crate) trust_domain_aliases: Vec<TrustDomain>,
+    /// Certificates that are taken back; none where there are no lists of them.
+    pub(crate) revocations: Option<Arc<Revocations>>,
     pub(crate) settings: Settings,
     /// None where no policy holds.
     pub(crate) authorization: Option<Authorization>,
@@ -69,6 +71,8 @@ pub(crate) struct Settings {
     pub(crate) idle_timeout: Duration,
     pub(crate) header_timeout: Duration,
     pub(crate) source_address: Option<IpAddr>,
+    /// Whether whoever connects in plaintext says by a PROXY header for whom.
+    pub(crate) proxy_protocol: bool,
 }
 
 /// One inbound listener.
@@ -213,6 +217,7 @@ impl Default for Settings {
             idle_timeout: voile_transport::IDLE_TIMEOUT,
             header_timeout: crate::http::limits::HEADER_TIMEOUT,
             source_address: None,
+            proxy_protocol: false,
         }
     }
 }

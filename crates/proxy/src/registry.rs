@@ -14,9 +14,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use voile_traffic::{RetryBudget, RetryPolicy};
 
-use voile_identity::Identity;
+use prost::Message;
+use voile_identity::{Identity, Revocations};
 use voile_model::{Port, Ranges, ServiceKey};
-use voile_proto::type_url;
+use voile_proto::{proxy as wire, type_url};
 use voile_telemetry as telemetry;
 use voile_transport as transport;
 use voile_xds::client::{Rejection, Update};
@@ -45,6 +46,10 @@ pub(crate) struct Registry {
     pub(crate) policies: BTreeMap<Arc<str>, Held<ServicePolicy>>,
     pub(crate) authorization: authorization::Policies,
     pub(crate) tokens: tokens::Rules,
+    /// Certificates that are taken back.
+    pub(crate) revocations: Option<Held<Arc<Revocations>>>,
+    /// Whether those were asked for, so that nothing is obeyed without an answer.
+    pub(crate) asks_revocations: bool,
     /// Whether the kernel redirects connections to this proxy.
     pub(crate) capturing: bool,
     workloads_by_address: Index<IpAddr>,
@@ -137,6 +142,7 @@ impl Registry {
             type_url::AUTHORIZATION_POLICY => self.authorization.add(name, version, body)?,
             type_url::REQUEST_AUTHENTICATION => self.tokens.add(name, version, body)?,
             type_url::KEY_SET => self.tokens.add_keys(name, body)?,
+            type_url::REVOCATION_LISTS => self.revoke(version, body)?,
             _ => {
                 let value = ProxyConfiguration::decode(body).map_err(|e| e.to_string())?;
                 self.configuration = Some(Held { version, value });
@@ -158,10 +164,31 @@ impl Registry {
             }
             type_url::AUTHORIZATION_POLICY => self.authorization.remove(name),
             type_url::REQUEST_AUTHENTICATION | type_url::KEY_SET => self.tokens.remove(kind, name),
+            type_url::REVOCATION_LISTS => self.revocations = None,
             // A proxy whose own configuration vanished keeps the last one: its workload is being deleted, or the
             // control plane is confused; neither is a reason to open or close ports.
             _ => {}
         }
+    }
+
+    /// Takes lists of revoked certificates in. What cannot be read leaves what was good before, and where nothing was,
+    /// nobody is believed.
+    fn revoke(&mut self, version: Arc<str>, body: &[u8]) -> Result<(), String> {
+        let decoded = wire::RevocationLists::decode(body).map_err(|error| error.to_string());
+        let read = decoded.and_then(|said| {
+            let read = Revocations::told(&said.lists);
+            read.map_err(|error| error.to_string())
+        });
+        let (value, result) = match read {
+            Ok(read) => (Arc::new(read), Ok(())),
+            Err(reason) => {
+                let good = self.revocations.take().map(|held| held.value);
+                let closed = || Arc::new(Revocations::closed());
+                (good.unwrap_or_else(closed), Err(reason))
+            }
+        };
+        self.revocations = Some(Held { version, value });
+        result
     }
 
     fn remove_service(&mut self, name: &Arc<str>) {
@@ -307,7 +334,12 @@ impl Registry {
         let configuration = self.configuration.iter().map(|held| &held.value);
         let references = self.authorization_wanted().iter();
         let missing = references.filter(|wanted| !self.authorization.holds(wanted));
+        let lists = self.asks_revocations.then(|| type_url::REVOCATIONS.into());
+        let untold = |name: &Arc<str>| {
+            self.revocations.is_none() && !self.is_absent(type_url::REVOCATION_LISTS, name)
+        };
         own.filter(nobody)
+            .chain(lists.filter(untold))
             .chain(self.services_wanted().into_iter().filter(unknown))
             .chain(missing.map(|wanted| wanted.name.clone()))
             .chain(configuration.flat_map(|held| self.tokens.missing(held)))
@@ -366,6 +398,7 @@ impl Registry {
                 .collect(),
             trust_domain: configuration.trust_domain.clone(),
             trust_domain_aliases: configuration.trust_domain_aliases.clone(),
+            revocations: self.revocations.as_ref().map(|held| held.value.clone()),
             authorizer: self.authorizer(configuration, authorization.as_ref()),
             authorization,
             tokens: self.tokens.compiled(configuration),
@@ -586,6 +619,7 @@ fn known_type(url: &str) -> Option<&'static str> {
         type_url::AUTHORIZATION_POLICY,
         type_url::REQUEST_AUTHENTICATION,
         type_url::KEY_SET,
+        type_url::REVOCATION_LISTS,
         type_url::PROXY_CONFIGURATION,
     ]
     .into_iter()
@@ -625,5 +659,6 @@ fn settings(configuration: &ProxyConfiguration) -> Settings {
         idle_timeout: said.idle_timeout.unwrap_or(transport::IDLE_TIMEOUT),
         header_timeout: said.header_timeout.unwrap_or(HEADER_TIMEOUT),
         source_address: configuration.source_address,
+        proxy_protocol: configuration.proxy_protocol,
     }
 }

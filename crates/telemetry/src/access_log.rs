@@ -18,7 +18,7 @@ use std::sync::Arc;
 use voile_model::log_filter::LogFilter;
 
 pub use als::AlsLog;
-pub use entry::{Entry, Fields, Http, NoFields, TlsFacts};
+pub use entry::{Entry, Fields, Http, Marks, NoFields, Rehearsed, TlsFacts};
 pub use file::{FileLog, LAST_LINES, Writing};
 pub use filter::passes;
 pub use render::Renderer;

@@ -16,6 +16,7 @@ mod handshake;
 mod limits;
 mod listener;
 mod packets;
+pub mod proxy_protocol;
 mod redirected;
 mod relay;
 mod stream;
@@ -34,6 +35,7 @@ pub use listener::{
     AcceptFailure, Listener, SpareDescriptor, bind, descriptor_limit, raise_descriptor_limit,
 };
 pub use packets::{AsyncPackets, Packet, PacketListener, Packets};
+pub use proxy_protocol::{ProxyHeader, ProxyHeaderError, read_proxy_header};
 pub use redirected::{
     APPLICATION_MARK, OUTWARD_MARK, Origin, is_local, may_be_transparent, may_mark,
     original_destination,

@@ -14,6 +14,7 @@ mod graph;
 mod load;
 mod proxy;
 mod relay;
+mod revoke;
 mod token;
 mod token_files;
 mod up;
@@ -54,6 +55,8 @@ enum Command {
     Proxy(proxy::Args),
     #[command(about = "Make the tokens by which a proxy proves who it is")]
     Token(token::Args),
+    #[command(about = "Take certificates back before they expire")]
+    Revoke(revoke::Args),
     #[command(about = "Measure what a mesh costs on this machine")]
     Bench(bench::Args),
     #[command(about = "Send load over HTTP, gRPC, WebSocket, TCP or UDP and measure latency")]
@@ -86,6 +89,7 @@ impl Voile {
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(args),
             Command::Token(args) => token::run(args),
+            Command::Revoke(args) => revoke::run(args),
             Command::Bench(args) => bench::run(args),
             Command::Load(args) => load::run(&args),
             Command::Fortio(args) => fortio::run(args),

@@ -33,6 +33,7 @@ use crate::error::ControlError;
 use crate::keys::Keys;
 use crate::options::Options;
 use crate::reload::{Kept, Reload, Reporter};
+use crate::revocations::RevocationFile;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
@@ -94,7 +95,7 @@ impl Control {
 
     async fn start_with(
         options: Options,
-        source: impl Source,
+        mut source: impl Source,
         reporter: Reporter,
     ) -> Result<Self, ControlError> {
         if let Some(address) = options.plaintext
@@ -121,6 +122,9 @@ impl Control {
         let keys = keys(&options.state, options.certificate_ttl)?;
         let issuers = Keys::new(&options.state, &options.keys);
         status.follow(issuers.clone());
+        let authorities = vec![keys.authority.root().clone()];
+        let revocations = RevocationFile::new(&options.state, authorities);
+        source.follow_file(revocations.path())?;
         let mut reload = Reload::new(
             source,
             reporter,
@@ -129,6 +133,7 @@ impl Control {
             status.clone(),
             Kept::open(&options.state),
             issuers.clone(),
+            revocations,
         );
         reload.farewell = options.farewell;
         reload.read()?;

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use notify::event::{AccessKind, AccessMode, ModifyKind};
@@ -30,6 +30,8 @@ struct Folder {
 
 #[derive(Default)]
 struct Shared {
+    /// What is news when it changes, with all that is below it.
+    roots: Mutex<Vec<PathBuf>>,
     burst: Mutex<Burst>,
     news: Notify,
 }
@@ -48,9 +50,10 @@ impl FilesSource {
                 watched: None,
             })
             .collect();
-        let roots: Vec<PathBuf> = folders.iter().map(|folder| folder.path.clone()).collect();
+        let roots = folders.iter().map(|folder| folder.path.clone()).collect();
+        *shared.roots() = roots;
         let told = shared.clone();
-        let watcher = notify::recommended_watcher(move |event| tell(&told, &roots, event));
+        let watcher = notify::recommended_watcher(move |event| tell(&told, event));
         let first = folders
             .first()
             .map(|folder| folder.path.clone())
@@ -110,8 +113,9 @@ fn cannot_watch(folder: &Path, error: &notify::Error) -> ControlError {
 }
 
 /// On notify's thread: is it about us, and is it more than somebody reading?
-fn tell(shared: &Shared, roots: &[PathBuf], event: notify::Result<Event>) {
+fn tell(shared: &Shared, event: notify::Result<Event>) {
     let now = Instant::now();
+    let roots = shared.roots().clone();
     let mut burst = shared.burst.lock().unwrap_or_else(PoisonError::into_inner);
     let mut news = false;
     match event {
@@ -156,7 +160,28 @@ fn happening(kind: EventKind) -> Option<Happening> {
     }
 }
 
+impl Shared {
+    fn roots(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        self.roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What Kubernetes replaces when the files of a mounted ConfigMap or Secret change, all at once.
+const MOUNTED: &str = "..data";
+
 impl Source for FilesSource {
+    fn follow_file(&mut self, file: &Path) -> Result<(), ControlError> {
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_path_buf());
+        let Some(folder) = file.parent() else {
+            return Ok(());
+        };
+        self.shared
+            .roots()
+            .extend([file.clone(), folder.join(MOUNTED)]);
+        let watched = self.watcher.watch(folder, RecursiveMode::NonRecursive);
+        watched.map_err(|error| cannot_watch(folder, &error))
+    }
+
     fn load(&mut self) -> Result<Vec<SourceFile>, ControlError> {
         let mut files = Vec::new();
         for index in 0..self.folders.len() {

@@ -4,6 +4,7 @@ mod files;
 mod settle;
 
 use std::future::Future;
+use std::path::Path;
 
 pub use files::FilesSource;
 use voile_model::SourceFile;
@@ -17,6 +18,12 @@ pub trait Source: Send + 'static {
     /// # Errors
     /// Nothing can be read at all; what was read before stays in force.
     fn load(&mut self) -> Result<Vec<SourceFile>, ControlError>;
+
+    /// Wakes `changed` for one more file, which is not part of `load`.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    fn follow_file(&mut self, file: &Path) -> Result<(), ControlError>;
 
     /// Returns when `load` may answer differently than last time, and the change has come to rest.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;

@@ -2,14 +2,16 @@
 //! them, and a proxy obeys a configuration only with the policies that were in force beside it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use voile_model::mesh::authorization::{Action, StringMatch};
 use voile_model::mesh::{
     ExtAuthzProvider, ExtAuthzTransport, HttpAuthorizer, Mesh, PathNormalization, Provider,
     Workload,
 };
-use voile_proto::proxy as wire;
+use voile_proto::{proxy as wire, type_url};
 
+use crate::obeyed::Names;
 use crate::snapshot::MeshSnapshot;
 
 /// The policies of a workload.
@@ -19,7 +21,7 @@ pub(super) fn references(
     snapshot: &MeshSnapshot,
 ) -> Vec<wire::PolicyReference> {
     let policies = mesh.authorization_for(workload).into_iter();
-    let reference = |policy: &std::sync::Arc<voile_model::mesh::AuthorizationPolicy>| {
+    let reference = |policy: &Arc<voile_model::mesh::AuthorizationPolicy>| {
         let name = policy.name.to_string();
         let resource = snapshot.authorization.get(name.as_str());
         wire::PolicyReference {
@@ -103,6 +105,21 @@ fn over_http(http: &HttpAuthorizer) -> wire::AuthorizerHttp {
         downstream_on_deny: names(&http.downstream_on_deny),
         downstream_on_allow: names(&http.downstream_on_allow),
     }
+}
+
+/// The policies that a configuration names, as whoever gets it may ask for them.
+pub(super) fn names(configuration: &wire::ProxyConfiguration, snapshot: &MeshSnapshot) -> Names {
+    let references = configuration.authorization_policies.iter();
+    let kept = |reference: &wire::PolicyReference| {
+        let kept = snapshot
+            .authorization
+            .get_key_value(reference.name.as_str());
+        kept.map(|(name, _)| Arc::clone(name))
+    };
+    Names::from([(
+        type_url::AUTHORIZATION_POLICY,
+        references.filter_map(kept).collect(),
+    )])
 }
 
 /// The wire's word for a way of writing paths.

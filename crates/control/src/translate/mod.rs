@@ -21,6 +21,7 @@ use voile_xds::server::Resource;
 use voile_xds::wire::{address_bytes, encode_authorization};
 
 use crate::keys::Texts;
+use crate::obeyed::Gathering;
 use crate::snapshot::{MeshSnapshot, Private, resource};
 
 /// Detection deadline when the mesh sets none, in milliseconds. Istio's own default waits for ever and hangs server-first
@@ -74,6 +75,7 @@ pub(crate) fn translate_with(
     }
     let key_sets = tokens::tokens(mesh, keys, previous, &mut snapshot, &mut problems);
     let ranges = capture::mesh_ranges(mesh);
+    let mut obeyed = Gathering::default();
     for workload in mesh
         .workloads
         .values()
@@ -82,6 +84,8 @@ pub(crate) fn translate_with(
         let name: Arc<str> = workload.key.to_string().into();
         let mut body = configuration(mesh, workload, &ranges, &snapshot, &mut problems);
         tokens::refer(mesh, workload, &snapshot, &key_sets, &mut body);
+        let owner = workload.identity(&mesh.config.trust_domain);
+        obeyed.add(&owner, authorization::names(&body, &snapshot));
         let body = body.encode_to_vec();
         let mut made = Arc::new(resource(name.clone(), Vec::new(), body));
         if let Some(old) = previous.and_then(|p| p.configurations.get(&name))
@@ -92,12 +96,13 @@ pub(crate) fn translate_with(
         snapshot.configurations.insert(
             name,
             Private {
-                owner: workload.identity(&mesh.config.trust_domain),
+                owner,
                 pod: workload.key.name.clone(),
                 resource: made,
             },
         );
     }
+    snapshot.obeyed = obeyed.finish();
     snapshot.names = names::Names::new(mesh);
     snapshot.unready = mesh.workloads.values().filter(|w| !w.ready).count();
     snapshot.seal();
@@ -132,6 +137,7 @@ fn configuration(
     problems: &mut Vec<String>,
 ) -> wire::ProxyConfiguration {
     let config = &mesh.config;
+    let topology = workload.topology;
     let sidecar = mesh.sidecar_for(workload).map(|sidecar| &**sidecar);
     let outbound_policy = sidecar
         .and_then(|sidecar| sidecar.outbound_policy)
@@ -162,7 +168,10 @@ fn configuration(
         authorization_policies: authorization::references(mesh, workload, snapshot),
         authorizers: authorization::authorizers(mesh, workload, problems),
         path_normalization: authorization::normalization(config.path_normalization).into(),
-        trusted_proxies: config.proxy.trusted_proxies,
+        trusted_proxies: topology
+            .trusted_proxies
+            .unwrap_or(config.proxy.trusted_proxies),
+        proxy_protocol: topology.proxy_protocol,
         // Said by `tokens::refer`.
         request_authentications: Vec::new(),
         key_sets: Vec::new(),

@@ -9,5 +9,6 @@ mod convergence;
 mod harness;
 mod push;
 mod refusal;
+mod revocation;
 mod strangers;
 mod streams;

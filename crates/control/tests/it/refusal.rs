@@ -2,7 +2,7 @@
 
 use voile_control::{Control, Options};
 use voile_proto::discovery::Node;
-use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY};
+use voile_proto::type_url::{ADDRESS, AUTHORIZATION_POLICY, PROXY_CONFIGURATION, SERVICE_POLICY};
 use voile_xds::client::{ClientConfig, Credential};
 
 use crate::harness::{Client, Mesh, SHOP};
@@ -52,6 +52,40 @@ async fn a_configuration_is_given_to_its_owner_only() {
         let told = client.until(|told| told.updates == 1).await;
         assert_eq!(told.held.len(), usize::from(given), "{account} {pod:?}");
         assert_eq!(told.removed.len(), usize::from(!given), "{account} {pod:?}");
+    }
+}
+
+/// Two policies, for one workload each.
+const POLICIES: &str = r#"
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: for-echo, namespace: shop}
+spec: {selector: {matchLabels: {app: echo}}, rules: [{}]}
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: for-all, namespace: shop}
+spec: {rules: [{}]}
+"#;
+
+#[tokio::test]
+async fn a_policy_is_given_to_those_who_obey_it_only() {
+    let mesh = Mesh::start(&format!("{SHOP}\n---\n{POLICIES}")).await;
+    for (account, pod, name, given) in [
+        ("echo", None, "shop/for-echo", true),
+        ("echo", None, "shop/for-all", true),
+        ("client", None, "shop/for-all", true),
+        ("client", Some("client-1"), "shop/for-all", true),
+        ("client", None, "shop/for-echo", false),
+        ("client", Some("client-1"), "shop/for-echo", false),
+        ("client", None, "shop/nobodys", false),
+        ("stranger", None, "shop/for-all", false),
+    ] {
+        let mut client = mesh.client(mesh.token(account, pod));
+        client.ask(AUTHORIZATION_POLICY, &[name]);
+        let told = client.until(|told| told.updates == 1).await;
+        assert_eq!(told.held.len(), usize::from(given), "{account} {name}");
+        assert_eq!(told.removed.len(), usize::from(!given), "{account} {name}");
     }
 }
 

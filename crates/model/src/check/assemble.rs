@@ -252,6 +252,7 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
             .collect(),
         container_ports: ports().map(|port| port.number).collect(),
         captured_ports: pod.template.capture.inbound_ports.clone(),
+        topology: pod.template.topology,
         network: "".into(),
         locality: "".into(),
         weight: None,

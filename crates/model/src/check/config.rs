@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::values::{self, Meta};
-use super::{Checked, networking, sidecar, telemetry};
+use super::{Checked, networking, sidecar, telemetry, topology};
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::log_format::LogFormat;
@@ -120,7 +120,7 @@ fn embedded(node: &yaml::Node, at: At, config: &mut MeshConfig, report: &Report)
 }
 
 /// Gives every node one place.
-fn pin(node: &mut yaml::Node, place: Place) {
+pub(super) fn pin(node: &mut yaml::Node, place: Place) {
     node.place = place;
     match &mut node.value {
         Value::Scalar(_) => {}
@@ -381,17 +381,11 @@ fn proxy_settings(written: &written::ProxySettings, report: &Report) -> ProxySet
         &mut settings.hold_application_until_proxy_starts,
         written.hold_application.as_ref().map(|flag| flag.value),
     );
-    if let Some(number) = &written.trusted_proxies {
-        match u32::try_from(number.value) {
-            Ok(count) => settings.trusted_proxies = count,
-            Err(_) => report.error(
-                codes::BAD_VALUE,
-                &number.at,
-                format!("{} is not a number of proxies", number.value),
-                "write 0 or more",
-            ),
-        }
-    }
+    let number = written.trusted_proxies.as_ref();
+    set(
+        &mut settings.trusted_proxies,
+        number.and_then(|number| topology::trusted_proxies(number, report)),
+    );
     let mode = written.interception_mode.as_ref();
     set(
         &mut settings.keeps_source,

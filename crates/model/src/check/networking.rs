@@ -8,7 +8,7 @@ use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{At, Fields, Report};
 use crate::mesh::{
-    Endpoint, EndpointAddress, ProxyConfig, Scope, Workload, WorkloadKind, WorkloadType,
+    Endpoint, EndpointAddress, ProxyConfig, Scope, Topology, Workload, WorkloadKind, WorkloadType,
 };
 use crate::names::{Hostname, Labels, ResourceName, WorkloadKey};
 use crate::written::{Text, networking as written};
@@ -97,6 +97,7 @@ fn workload_of(
         named_ports: endpoint.ports.clone(),
         container_ports: endpoint.ports.values().copied().collect(),
         captured_ports: Scope::default(),
+        topology: Topology::default(),
         labels: endpoint.labels.clone(),
         network: endpoint.network.clone(),
         locality: endpoint.locality.clone(),

@@ -250,6 +250,7 @@ fn template(
             .map(|text| report.source(&text.at)),
         has_sidecar: false, // known when the namespace is, at assembly
         rewrites_probes: annotations.get(REWRITE_PROBES) != Some("false"),
+        topology: super::topology::topology(&annotations, at, report),
         annotations,
         containers,
         termination_grace: grace?,

@@ -179,6 +179,16 @@ facts! {
     AccessLogType = "ACCESS_LOG_TYPE", Text;
     /// Times the request was sent on.
     Attempts = "UPSTREAM_REQUEST_ATTEMPT_COUNT", Number;
+    /// `true` for a request that an AUDIT policy marks.
+    Audited = "DYNAMIC_METADATA(envoy.common:access_log_hint)", Text;
+    /// What ALLOW policies in dry run would have done: `allowed` or `denied`.
+    RehearsedAllow = "DYNAMIC_METADATA(envoy.filters.http.rbac:istio_dry_run_allow_shadow_engine_result)", Text;
+    /// The rule of theirs that matched.
+    RehearsedAllowRule = "DYNAMIC_METADATA(envoy.filters.http.rbac:istio_dry_run_allow_shadow_effective_policy_id)", Text;
+    /// What DENY policies in dry run would have done: `allowed` or `denied`.
+    RehearsedDeny = "DYNAMIC_METADATA(envoy.filters.http.rbac:istio_dry_run_deny_shadow_engine_result)", Text;
+    /// The rule of theirs that matched.
+    RehearsedDenyRule = "DYNAMIC_METADATA(envoy.filters.http.rbac:istio_dry_run_deny_shadow_effective_policy_id)", Text;
 }
 
 /// Commands that take arguments.
@@ -291,6 +301,12 @@ fn what(name: &str, argument: Option<&str>) -> Result<What, FormatError> {
 }
 
 fn fact(name: &str, argument: Option<&str>) -> Result<What, FormatError> {
+    // Some are known with their argument only.
+    let whole = argument.map(|argument| format!("{name}({argument})"));
+    let known = |known: &&(&str, Fact)| whole.as_deref() == Some(known.0);
+    if let Some((_, fact)) = Fact::NAMES.iter().find(known) {
+        return Ok(What::Fact(*fact));
+    }
     if let Some((_, fact)) = Fact::NAMES.iter().find(|(known, _)| *known == name) {
         return match argument {
             None => Ok(What::Fact(*fact)),

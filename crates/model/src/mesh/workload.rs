@@ -44,6 +44,8 @@ pub struct Workload {
     pub container_ports: Vec<Port>,
     /// Ports that its sidecar takes where the kernel redirects connections.
     pub captured_ports: Scope<Port>,
+    /// What stands in front of its sidecar.
+    pub topology: Topology,
     /// Its network, empty for ours.
     pub network: Arc<str>,
     /// `region/zone/subzone`, empty when not said.
@@ -63,6 +65,15 @@ impl Workload {
             service_account: self.service_account.clone(),
         }
     }
+}
+
+/// What stands in front of a workload's sidecar (`gatewayTopology`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Topology {
+    /// Proxies whose word in `x-forwarded-for` is believed; `None` where the mesh says.
+    pub trusted_proxies: Option<u32>,
+    /// Whether whoever connects in plaintext says by a PROXY header for whom.
+    pub proxy_protocol: bool,
 }
 
 /// What a workload comes from.
@@ -213,6 +224,8 @@ pub struct PodTemplate {
     pub restart: Restart,
     /// Which connections its sidecar takes, where the kernel redirects them.
     pub capture: CaptureScope,
+    /// What stands in front of its sidecar.
+    pub topology: Topology,
     /// Whether its probes go round its sidecar's mutual TLS (`sidecar.istio.io/rewriteAppHTTPProbers`); else they reach it
     /// as any caller without a sidecar does.
     pub rewrites_probes: bool,

@@ -238,7 +238,7 @@ impl ProxySettings {
             interception_mode: fields.text("interceptionMode"),
             trusted_proxies: fields.inner("gatewayTopology").and_then(|mut topology| {
                 let number = topology.integer("numTrustedProxies");
-                // They speak of gateways, which are not there yet.
+                // Of all proxies they speak of gateways, which are not there yet; of one Pod's its annotation may.
                 topology.not_yet(&["forwardClientCertDetails", "proxyProtocol"]);
                 topology.finish();
                 number

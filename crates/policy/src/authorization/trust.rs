@@ -19,7 +19,8 @@ impl TrustDomains {
         Self(all.map(str::to_owned).collect())
     }
 
-    /// Multiplies the principals and trust domains of a policy. Doing it twice changes nothing more.
+    /// Multiplies the principals and trust domains of a policy. Doing it twice changes no verdict: it adds at most what a
+    /// domain written by its end covers already.
     pub fn apply(&self, policy: &mut Policy) {
         let namespace = policy.name.namespace.clone();
         for rule in &mut policy.rules {
@@ -98,4 +99,129 @@ fn alike(one: &str, other: &str) -> bool {
                 .is_some_and(|end| text.ends_with(end))
     };
     one == other || covers(one, other) || covers(other, one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authorization::{Action, PolicyName, Rule, Term};
+
+    /// The values of one list after the rewrite.
+    fn rewritten(domains: &TrustDomains, attribute: &Attribute, value: &str) -> Vec<String> {
+        let pattern = Pattern::parse(attribute, "shop", value).expect("a value");
+        let term = Term {
+            attribute: attribute.clone(),
+            any: vec![pattern.clone()],
+            none: vec![pattern],
+        };
+        let rule = Rule {
+            from: vec![vec![term.clone()]],
+            when: vec![term],
+            ..Rule::default()
+        };
+        let mut policy = Policy {
+            name: PolicyName {
+                namespace: "shop".into(),
+                name: "p".into(),
+            },
+            origin: None,
+            action: Action::Allow,
+            dry_run: false,
+            rules: vec![rule],
+        };
+        domains.apply(&mut policy);
+        let texts = |patterns: &[Pattern]| -> Vec<String> {
+            patterns.iter().map(Pattern::to_string).collect()
+        };
+        let rule = &policy.rules[0];
+        let places = [&rule.from[0][0], &rule.when[0]];
+        let all = texts(&places[0].any);
+        for place in places {
+            assert_eq!(texts(&place.any), all, "{value}");
+            assert_eq!(texts(&place.none), all, "{value}: what is excluded, too");
+        }
+        all
+    }
+
+    #[test]
+    fn a_principal_of_one_name_of_the_mesh_means_all_its_names() {
+        let principal = Attribute::SourcePrincipal;
+        let domain = Attribute::SourceTrustDomain;
+        let cases: [(&[&str], &Attribute, &str, &[&str]); 13] = [
+            // (the domain and its aliases, attribute, as written, as compared)
+            (&["td1"], &principal, "td1/ns/a/sa/b", &["td1/ns/a/sa/b"]),
+            (
+                &["td1", "td2"],
+                &principal,
+                "td1/ns/a/sa/b",
+                &["td1/ns/a/sa/b", "td2/ns/a/sa/b"],
+            ),
+            (
+                &["td1", "td2"],
+                &principal,
+                "td2/ns/a/sa/b",
+                &["td1/ns/a/sa/b", "td2/ns/a/sa/b"],
+            ),
+            // The name that means the mesh whatever it is called.
+            (
+                &["td1", "td2"],
+                &principal,
+                "cluster.local/ns/a/sa/b",
+                &["td1/ns/a/sa/b", "td2/ns/a/sa/b"],
+            ),
+            // Somebody else's.
+            (
+                &["td1", "td2"],
+                &principal,
+                "other/ns/a/sa/b",
+                &["other/ns/a/sa/b"],
+            ),
+            // Values that name no domain, or not a whole identity.
+            (&["td1", "td2"], &principal, "*", &["*"]),
+            (&["td1", "td2"], &principal, "*/ns/a/sa/b", &["*/ns/a/sa/b"]),
+            (&["td1", "td2"], &principal, "td1/ns/a*", &["td1/ns/a*"]),
+            // The beginning of whole identities.
+            (
+                &["td1", "td2"],
+                &principal,
+                "td1/ns/a/sa/*",
+                &["td1/ns/a/sa/*", "td2/ns/a/sa/*"],
+            ),
+            // A domain by its end covers the names it covers, and stands for the others.
+            (
+                &["old-td", "td2"],
+                &principal,
+                "*-td/ns/a/sa/b",
+                &["*-td/ns/a/sa/b", "td2/ns/a/sa/b"],
+            ),
+            (&["td1", "td2"], &domain, "td2", &["td1", "td2"]),
+            (&["td1", "td2"], &domain, "other", &["other"]),
+            (&["td1", "td2"], &domain, "td*", &["td*"]),
+        ];
+        for (names, attribute, written, compared) in cases {
+            let domains = TrustDomains::new(names[0], &names[1..]);
+            assert_eq!(
+                rewritten(&domains, attribute, written),
+                compared,
+                "{written} in {names:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_attributes_are_left_alone() {
+        let domains = TrustDomains::new("td1", &["td2"]);
+        for (attribute, value) in [
+            (Attribute::SourceNamespace, "td1"),
+            (Attribute::RequestPrincipal, "td1/ns/a/sa/b"),
+            (Attribute::Host, "td1"),
+            (Attribute::Sni, "cluster.local/ns/a/sa/b"),
+        ] {
+            assert_eq!(
+                rewritten(&domains, &attribute, value),
+                [value],
+                "{attribute:?}"
+            );
+        }
+    }
 }

@@ -51,6 +51,9 @@ pub struct ProxyConfiguration {
     /// Whom the CUSTOM policies above ask. One that cannot be asked at all is missing: what would ask it is denied.
     #[prost(message, repeated, tag = "20")]
     pub authorizers: ::prost::alloc::vec::Vec<Authorizer>,
+    /// Whoever connects in plaintext says by a PROXY header for whom.
+    #[prost(bool, tag = "30")]
+    pub proxy_protocol: bool,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -169,6 +172,24 @@ impl ::prost::Name for AuthorizerHeader {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.AuthorizerHeader".into()
+    }
+}
+/// The certificates of this mesh's authorities that are taken back. There is one, named `mesh`; a proxy obeys nothing before
+/// it holds it or knows that there is none.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RevocationLists {
+    /// X.509 CRLs in DER.
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub lists: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+}
+impl ::prost::Name for RevocationLists {
+    const NAME: &'static str = "RevocationLists";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RevocationLists".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RevocationLists".into()
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -153,6 +153,8 @@ impl AuthorizationFigures {
         self.allowed += more.allowed;
         self.denied += more.denied;
         self.revoked += more.revoked;
+        self.longest_cut = self.longest_cut.max(more.longest_cut);
+        self.audited += more.audited;
         self.would_allow += more.would_allow;
         self.would_deny += more.would_deny;
         self.would_ask += more.would_ask;
@@ -174,6 +176,18 @@ impl AuthorizationFigures {
                 (verdict("revoked"), self.revoked as f64),
             ],
         });
+        scrape.family(Family::single(
+            "voile_authorization_audited_total",
+            "counter",
+            "Connections and requests marked by AuthorizationPolicies with AUDIT.",
+            self.audited as f64,
+        ));
+        scrape.family(Family::single(
+            "voile_authorization_longest_cut_seconds",
+            "gauge",
+            "Longest time from the arrival of a change to the end of something under way that it cut.",
+            self.longest_cut.as_secs_f64(),
+        ));
         scrape.family(Family {
             name: "voile_authorization_dry_run_total",
             kind: "counter",

@@ -496,6 +496,7 @@ fn client_settings(options: &Options) -> ClientSettings {
 /// What listens already, or was inherited.
 fn sockets_at_hand(pages: &mut Pages, options: &Options) -> Shared {
     let mut shared = Shared::default();
+    shared.registry.asks_revocations = true;
     shared.sockets.inherited = std::mem::take(&mut pages.inherited);
     shared.sockets.lends = options.handover.is_some();
     for (direction, address, socket) in pages.captured.drain(..) {
@@ -555,11 +556,14 @@ fn start_client(
         Box::new(handler),
         &tokio::runtime::Handle::current(),
     );
-    if client
-        .subscribe(type_url::PROXY_CONFIGURATION, [options.workload.as_str()])
-        .is_err()
-    {
-        tracing::error!("the first subscription was refused");
+    let first = [
+        (type_url::PROXY_CONFIGURATION, options.workload.as_str()),
+        (type_url::REVOCATION_LISTS, type_url::REVOCATIONS),
+    ];
+    for (kind, name) in first {
+        if client.subscribe(kind, [name]).is_err() {
+            tracing::error!("the first subscription was refused");
+        }
     }
     client
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use voile_identity::CertificateStore;
+use voile_identity::{CertificateKey, CertificateStore, Revocations};
 use voile_proto::type_url;
 use voile_telemetry::Peer;
 use voile_telemetry::logging::Level;
@@ -97,6 +97,8 @@ pub(super) struct Control {
     policies: BTreeSet<Arc<str>>,
     /// Policies and keys that the configuration names, by type.
     named: BTreeMap<&'static str, BTreeSet<Arc<str>>>,
+    /// What was revoked when our own certificate was last looked at.
+    revocations: Arc<Revocations>,
     strangers: HashMap<IpAddr, Option<Option<Peer>>>,
     strangers_by_age: VecDeque<IpAddr>,
 }
@@ -139,6 +141,7 @@ impl Control {
             destinations: Destinations::default(),
             policies: BTreeSet::new(),
             named: BTreeMap::new(),
+            revocations: Arc::default(),
             strangers: HashMap::new(),
             strangers_by_age: VecDeque::new(),
         }
@@ -150,6 +153,7 @@ impl Control {
 
     /// After a response: asks for what the configuration now speaks of, and publishes if the state is closed and new.
     pub(super) fn publish(&mut self) {
+        let heard = Instant::now();
         self.dispatcher.told();
         self.subscribe();
         self.subscribe_named();
@@ -170,7 +174,7 @@ impl Control {
         };
         self.dispatcher.ledger().obey(&limits);
         if self.published.as_deref() != Some(&plan) {
-            self.obey(plan);
+            self.obey(plan, heard);
         }
         self.accept();
     }
@@ -275,16 +279,41 @@ impl Control {
     }
 
     /// Whom handshakes believe: the configuration's trust domain and its other names.
-    fn trust(&self) {
+    fn trust(&mut self) {
         if let Some(held) = &self.shared().registry.configuration {
             self.store
                 .trust()
                 .set_trust_domain(&held.value.trust_domain, &held.value.trust_domain_aliases);
         }
+        let lists = {
+            let shared = self.shared();
+            let held = shared.registry.revocations.as_ref();
+            held.map(|held| Arc::clone(&held.value)).unwrap_or_default()
+        };
+        self.store.trust().set_revocations(&lists);
+        self.replace_revoked(&lists);
+    }
+
+    /// A certificate of our own that is taken back is of no use any more: a new one is asked for, for new keys. Whoever has
+    /// the old keys cannot do the same, since the authority does not take a revoked certificate as a proof.
+    fn replace_revoked(&mut self, lists: &Arc<Revocations>) {
+        if self.revocations == *lists {
+            return;
+        }
+        self.revocations = Arc::clone(lists);
+        let own = self.store.current();
+        let leaf = own
+            .as_ref()
+            .and_then(|own| own.certified_key().cert.first());
+        let key = leaf.and_then(CertificateKey::of);
+        if !lists.is_closed() && key.is_some_and(|key| lists.includes(key)) {
+            tracing::warn!("our own certificate is revoked: another is asked for");
+            self.store.ask_to_renew();
+        }
     }
 
     /// Sends a plan to the workers, then lets removed listeners go.
-    fn obey(&mut self, plan: Plan) {
+    fn obey(&mut self, plan: Plan, heard: Instant) {
         let origin = Origin {
             source: plan.settings.source_address,
             mark: self.marks.then_some(transport::OUTWARD_MARK),
@@ -320,6 +349,7 @@ impl Control {
             inbound: inbound.clone(),
             outbound: outbound.clone(),
             recording: Arc::clone(&recording),
+            heard,
         });
         tracing::info!(
             inbound = plan.inbound.len(),

@@ -235,7 +235,9 @@ impl<'a, S: Io, R: HttpRole> Connection<'a, S, R> {
                 };
                 let idle = self.parked.is_empty();
                 let drain = &self.worker.drain;
-                let asked = drain.closes_idle() || drain.retirements() != self.retirements;
+                let asked = drain.closes_idle()
+                    || drain.retirements() != self.retirements
+                    || self.role.is_unwelcome();
                 let over = (idle && asked) || self.timer.passed(cx, deadline);
                 if !over {
                     return Poll::Pending;

@@ -88,6 +88,12 @@ pub trait HttpRole: Sized {
         false
     }
 
+    /// Whether the client may no longer be here at all, whatever it asks: asked of connections that wait, when
+    /// [`super::Drain::judge_again`] was said.
+    fn is_unwelcome(&self) -> bool {
+        false
+    }
+
     /// Whether the client is a verified sidecar of the mesh, which understands that a request was not processed.
     fn serves_sidecar(&self) -> bool {
         false

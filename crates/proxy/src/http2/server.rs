@@ -154,6 +154,9 @@ impl<S: Io + 'static, R: HttpRole + 'static> Serving<'_, S, R> {
         if self.judged != self.worker.drain.judgements() {
             self.judged = self.worker.drain.judgements();
             self.link.borrow().wake_streams();
+            if self.role.is_unwelcome() {
+                self.link.borrow().leave();
+            }
         }
         loop {
             if self.worker.drain.is_draining() {

@@ -3,8 +3,9 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use voile_identity::Identity;
+use voile_identity::{CertificateKey, Identity, Revocations};
 use voile_policy::{ConnectionFacts, Denial, Mode, Permit, Trust, inbound};
 use voile_xds::wire::MutualTls;
 
@@ -12,22 +13,46 @@ use voile_xds::wire::MutualTls;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// In mutual TLS, verified.
-    MutualTls(Identity),
+    MutualTls(Rc<Verified>),
     /// In plaintext, or in TLS that is the application's own.
     Plaintext,
 }
 
-pub(crate) fn admit(mode: MutualTls, arrival: &Arrival, trust: &Trust) -> Result<Permit, Denial> {
+/// Who a peer proved to be, and by which certificates: they may be taken back while it is connected.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Verified {
+    pub(crate) identity: Identity,
+    pub(crate) certificates: Box<[CertificateKey]>,
+}
+
+/// Whom we believe now: connections compare it by place to know whether their permit stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Belief {
+    pub(crate) trust: Trust,
+    pub(crate) revocations: Option<Arc<Revocations>>,
+}
+
+impl Belief {
+    fn is_revoked(&self, peer: &Verified) -> bool {
+        let lists = self.revocations.as_ref();
+        lists.is_some_and(|lists| peer.certificates.iter().any(|key| lists.includes(*key)))
+    }
+}
+
+pub(crate) fn admit(mode: MutualTls, arrival: &Arrival, belief: &Belief) -> Result<Permit, Denial> {
     let mode = match mode {
         MutualTls::Disable => Mode::Disable,
         MutualTls::Permissive => Mode::Permissive,
         MutualTls::Strict => Mode::Strict,
     };
     let facts = match arrival {
-        Arrival::MutualTls(identity) => ConnectionFacts::MutualTls(Some(identity)),
+        Arrival::MutualTls(peer) if belief.is_revoked(peer) => {
+            ConnectionFacts::Revoked(&peer.identity)
+        }
+        Arrival::MutualTls(peer) => ConnectionFacts::MutualTls(Some(&peer.identity)),
         Arrival::Plaintext => ConnectionFacts::Plaintext,
     };
-    inbound(mode, facts, trust)
+    inbound(mode, facts, &belief.trust)
 }
 
 /// A connection's standing permit.
@@ -38,7 +63,7 @@ pub(crate) struct Admission {
 
 struct Held {
     mode: MutualTls,
-    trust: Rc<Trust>,
+    belief: Rc<Belief>,
     permit: Rc<Permit>,
 }
 
@@ -51,19 +76,23 @@ impl Admission {
     }
 
     /// The permit under what holds now: one comparison while nothing changed.
-    pub(crate) fn permit(&self, mode: MutualTls, trust: &Rc<Trust>) -> Result<Rc<Permit>, Denial> {
+    pub(crate) fn permit(
+        &self,
+        mode: MutualTls,
+        belief: &Rc<Belief>,
+    ) -> Result<Rc<Permit>, Denial> {
         let mut held = self.held.borrow_mut();
         if let Some(held) = held.as_ref()
             && held.mode == mode
-            && Rc::ptr_eq(&held.trust, trust)
+            && Rc::ptr_eq(&held.belief, belief)
         {
             return Ok(Rc::clone(&held.permit));
         }
         *held = None;
-        let permit = Rc::new(admit(mode, &self.arrival, trust)?);
+        let permit = Rc::new(admit(mode, &self.arrival, belief)?);
         *held = Some(Held {
             mode,
-            trust: Rc::clone(trust),
+            belief: Rc::clone(belief),
             permit: Rc::clone(&permit),
         });
         Ok(permit)
@@ -76,17 +105,21 @@ mod tests {
 
     #[test]
     fn a_permit_is_asked_for_anew_when_the_mode_changes_and_is_lost_with_it() {
-        let trust = |domain: &str| {
-            Rc::new(Trust::new(
-                voile_identity::TrustDomain::new(domain).expect("a trust domain"),
-                Vec::new(),
-            ))
+        let belief = |domain: &str| {
+            let domain = voile_identity::TrustDomain::new(domain).expect("a trust domain");
+            Rc::new(Belief {
+                trust: Trust::new(domain, Vec::new()),
+                revocations: None,
+            })
         };
-        let ours = trust("cluster.local");
+        let ours = belief("cluster.local");
         let identity = "spiffe://cluster.local/ns/shop/sa/client"
             .parse()
             .expect("an identity");
-        let verified = Admission::new(Arrival::MutualTls(identity));
+        let verified = Admission::new(Arrival::MutualTls(Rc::new(Verified {
+            identity,
+            certificates: Box::default(),
+        })));
         let plain = Admission::new(Arrival::Plaintext);
         let cases = [
             (MutualTls::Permissive, true, true),
@@ -102,7 +135,7 @@ mod tests {
             );
             assert_eq!(plain.permit(mode, &ours).is_ok(), plain_may, "{mode:?}");
         }
-        let theirs = trust("elsewhere.example");
+        let theirs = belief("elsewhere.example");
         assert!(verified.permit(MutualTls::Permissive, &theirs).is_err());
     }
 }

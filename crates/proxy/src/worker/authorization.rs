@@ -5,17 +5,20 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
+use voile_model::mesh::telemetry::Side;
 use voile_policy::Permit;
-use voile_policy::authorization::{Ask, Facts, Headers, Http, Outcome, RuleRef, Verdict};
+use voile_policy::authorization::{Ask, Facts, Headers, Http, Outcome, Verdict};
 
 use super::admission::Arrival;
 use super::authorizer::{About, Allowed, Answer, Authorizer, Question};
 use super::changes::Changes;
 use super::inbound::{self, Caller};
+use super::said::{self, count_marks};
 use super::slots::InboundSlot;
 use super::tokens::{self, Presented};
-use super::{Worker, count};
+use super::{Worker, count, logged};
 use crate::authorization::Authorization;
 use crate::http::{BodyWanted, DENIED, Head, REVOKED, Shown, Told};
 
@@ -62,9 +65,12 @@ pub(crate) struct Counters {
     allowed: Cell<u64>,
     denied: Cell<u64>,
     revoked: Cell<u64>,
-    would_allow: Cell<u64>,
-    would_deny: Cell<u64>,
-    would_ask: Cell<u64>,
+    /// Microseconds from the arrival of a change to the end of what it cut, at most.
+    longest_cut: Cell<u64>,
+    pub(super) audited: Cell<u64>,
+    pub(super) would_allow: Cell<u64>,
+    pub(super) would_deny: Cell<u64>,
+    pub(super) would_ask: Cell<u64>,
     asked_allowed: Cell<u64>,
     asked_denied: Cell<u64>,
     asked_failed: Cell<u64>,
@@ -77,6 +83,8 @@ pub(crate) struct Figures {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     pub(crate) revoked: u64,
+    pub(crate) longest_cut: Duration,
+    pub(crate) audited: u64,
     pub(crate) would_allow: u64,
     pub(crate) would_deny: u64,
     pub(crate) would_ask: u64,
@@ -100,6 +108,8 @@ impl Counters {
             allowed: self.allowed.get(),
             denied: self.denied.get(),
             revoked: self.revoked.get(),
+            longest_cut: Duration::from_micros(self.longest_cut.get()),
+            audited: self.audited.get(),
             would_allow: self.would_allow.get(),
             would_deny: self.would_deny.get(),
             would_ask: self.would_ask.get(),
@@ -236,7 +246,7 @@ pub(crate) fn rehearse(
     let policies = worker.authorization.borrow();
     let allowed = policies.as_ref().is_none_or(|policies| {
         let bind = slot.plan.borrow().bind;
-        let facts = facts(caller, bind, caller.remote.ip(), None);
+        let facts = facts(caller, bind, caller.client().ip(), None);
         matches!(policies.decide(&facts).verdict, Verdict::Allowed(_))
     });
     allowed.then(|| Leave::new(worker, None))
@@ -269,7 +279,7 @@ fn judge_connection(
         return Ok(None);
     };
     let destination = slot.plan.borrow().bind;
-    let facts = facts(caller, destination, caller.remote.ip(), None);
+    let facts = facts(caller, destination, caller.client().ip(), None);
     let Some(ask) = judged(worker, policies, caller, policies.decide(&facts))? else {
         return Ok(None);
     };
@@ -522,7 +532,13 @@ fn said(
 
 /// Leave was taken back from a request.
 pub(crate) fn count_revoked(worker: &Worker) {
-    count(&worker.counters.authorization.revoked);
+    let counters = &worker.counters.authorization;
+    count(&counters.revoked);
+    let took = worker.changed_at.get().elapsed().as_micros();
+    let took = u64::try_from(took).unwrap_or(u64::MAX);
+    counters
+        .longest_cut
+        .set(counters.longest_cut.get().max(took));
 }
 
 /// The path that a request goes on with, if that is not the one that came, and whom to ask first.
@@ -539,7 +555,7 @@ fn by_policies(
         let why = "path_normalization_failed";
         return Err(Denied::new(400, why, why));
     };
-    let remote = policies.remote_ip(head, caller.remote.ip());
+    let remote = policies.remote_ip(head, caller.client().ip());
     let http = Http {
         authority: head.authority().map(str::as_bytes),
         method: head.method_meant().as_bytes(),
@@ -568,13 +584,13 @@ fn facts<'a>(
     Facts {
         // Nothing but the certificate that was verified says who somebody is; headers that claim it are not asked.
         source: match &caller.arrival {
-            Arrival::MutualTls(identity) => Some(identity),
+            Arrival::MutualTls(peer) => Some(&peer.identity),
             Arrival::Plaintext => None,
         },
         source_ip: caller.remote.ip(),
         remote_ip,
         destination,
-        sni: caller.server_name.as_ref().map(|name| &*name.0),
+        sni: caller.server_name(),
         http,
     }
 }
@@ -602,7 +618,7 @@ impl Headers for Lines<'_> {
     }
 }
 
-/// Counts what was decided, and says what dry-run policies would have done; gives whom to ask before anything is.
+/// Counts what was decided, and notes for the access log what decided nothing; gives whom to ask before anything is.
 fn judged(
     worker: &Worker,
     policies: &Authorization,
@@ -610,20 +626,10 @@ fn judged(
     outcome: Outcome,
 ) -> Result<Option<Ask>, Denied> {
     let counters = &worker.counters.authorization;
-    let rehearsed = [outcome.dry_run.allow, outcome.dry_run.deny];
-    if let Some(dry) = outcome.dry_run.custom.filter(|dry| !dry.allowed) {
-        count(&counters.would_ask);
-        rehearsal(policies, caller, dry.rule, "asked about");
-    }
-    for dry in rehearsed.into_iter().flatten() {
-        count(match dry.allowed {
-            true => &counters.would_allow,
-            false => &counters.would_deny,
-        });
-        if !dry.allowed {
-            rehearsal(policies, caller, dry.rule, "denied");
-        }
-    }
+    count_marks(worker, policies, caller, &outcome);
+    let told = logged::is_on(worker, Side::Server);
+    let said = told.then(|| said::Said::of(policies, &outcome)).flatten();
+    worker.said.set(said.map(Box::new));
     let denial = match outcome.verdict {
         Verdict::Allowed(_) => {
             count(&counters.allowed);
@@ -634,11 +640,4 @@ fn judged(
     };
     count(&counters.denied);
     Err(Denied::new(403, policies.details(&denial), DENIED))
-}
-
-/// A dry-run policy would have done that to it.
-fn rehearsal(policies: &Authorization, caller: &Caller, rule: Option<RuleRef>, what: &str) {
-    let rule = rule.and_then(|rule| policies.named(rule));
-    let rule = rule.map_or_else(|| "none".to_owned(), |rule| rule.to_string());
-    tracing::debug!(remote = %caller.remote, principal = %caller.principal, matched = %rule, "dry run: would be {what}");
 }

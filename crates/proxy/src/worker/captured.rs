@@ -117,6 +117,15 @@ impl Captured {
         slots.for_each(|slot| slot.http.judge_again());
     }
 
+    /// The same for what our application called.
+    pub(crate) fn doubt_servers(&self) {
+        for destination in self.outbound.borrow().values() {
+            if let Destination::Known { slot, .. } = destination {
+                slot.http.doubt();
+            }
+        }
+    }
+
     /// The answer about a destination; `None` lets it go, unless it is in use after all, and then it is asked for again.
     pub(crate) fn learn(&self, worker: &Worker, to: Target, plan: Option<&OutboundPlan>) {
         let mut all = self.outbound.borrow_mut();

@@ -1,7 +1,7 @@
 //! One workload behind a service port, as one worker knows it: load, pool key, and the way to it. Whoever connects
 //! verifies who answered before a byte of the application goes out.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -10,11 +10,13 @@ use std::sync::Arc;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig};
 use tokio::net::TcpStream;
-use voile_identity::{Identity, identity_of, verify_expected};
+use voile_identity::revocation::keys_of;
+use voile_identity::{Identity, PeerError, identity_of, verify_expected};
 use voile_telemetry::{GRPC, Labels, Peer, Reporter, Security, SeriesId, Service, TCP};
 use voile_traffic::Candidate;
 use voile_transport::{self as transport, ConnectError, Stream, TLS_HANDSHAKE_TIMEOUT};
 
+use super::shown::Shown;
 use super::{Worker, count};
 use crate::http::UNREACHED;
 use crate::plan::EndpointPlan;
@@ -25,6 +27,8 @@ pub(crate) struct Endpoint {
     pub(crate) key: u32,
     pub(crate) plan: EndpointPlan,
     in_flight: Cell<u32>,
+    /// The certificates it was verified by.
+    shown: RefCell<Rc<Shown>>,
     http: CachedSeries,
     grpc: CachedSeries,
     tcp: CachedSeries,
@@ -152,10 +156,12 @@ impl Endpoint {
             return Rc::clone(before);
         }
         let key = before.map_or_else(|| worker.fresh_key(), |before| before.key);
+        let shown = before.map_or_else(|| worker.shown.begin(), |before| before.shown());
         Rc::new(Self {
             key,
             plan: plan.clone(),
             in_flight: Cell::new(0),
+            shown: RefCell::new(shown),
             http: CachedSeries::default(),
             grpc: CachedSeries::default(),
             tcp: CachedSeries::default(),
@@ -210,7 +216,8 @@ impl Endpoint {
                 format!("{}: {error}", self.plan.address),
             )
         })?;
-        let Err(error) = verify(&stream, expected) else {
+        let verified = verify(&stream, expected);
+        let Err(error) = verified.and_then(|()| self.remember(worker, &stream)) else {
             return Ok(stream);
         };
         count(&worker.counters.handshake_failures_upstream);
@@ -221,6 +228,34 @@ impl Endpoint {
             "upstream identity refused",
             format!("{}: {error}", self.plan.address),
         ))
+    }
+
+    /// What it was verified by so far, and the word that ends what goes there.
+    pub(crate) fn shown(&self) -> Rc<Shown> {
+        Rc::clone(&self.shown.borrow())
+    }
+
+    /// Whether what goes there is to end.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.shown.borrow().is_cut()
+    }
+
+    /// Notes the certificates of a new connection; they may have been taken back while hands were shaken.
+    fn remember(&self, worker: &Worker, stream: &Stream) -> Result<(), PeerError> {
+        let keys = keys_of(stream.peer_certificates());
+        let belief = worker.belief.borrow();
+        let lists = belief
+            .as_ref()
+            .and_then(|belief| belief.revocations.as_ref());
+        if lists.is_some_and(|lists| keys.iter().any(|key| lists.includes(*key))) {
+            return Err(PeerError::Revoked);
+        }
+        if self.is_cut() && !worker.stop.is_given() {
+            // What was cut stays so; from here on it is somebody with other keys.
+            *self.shown.borrow_mut() = worker.shown.begin();
+        }
+        self.shown.borrow().remember(&keys);
+        Ok(())
     }
 
     /// The first to call a name has it resolved, and takes the first address that answers.
@@ -257,14 +292,11 @@ async fn connect_to(worker: &Worker, to: SocketAddr) -> Result<TcpStream, Unreac
 }
 
 /// Whether whoever answered is one of those expected.
-pub(crate) fn verify(
-    stream: &Stream,
-    expected: &[Identity],
-) -> Result<(), voile_identity::PeerError> {
+pub(crate) fn verify(stream: &Stream, expected: &[Identity]) -> Result<(), PeerError> {
     let leaf = stream
         .peer_certificates()
         .first()
-        .ok_or(voile_identity::PeerError::NoCertificate)?;
+        .ok_or(PeerError::NoCertificate)?;
     verify_expected(&identity_of(leaf)?, expected)
 }
 

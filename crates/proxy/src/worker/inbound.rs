@@ -12,6 +12,7 @@ use rustls::{AlertDescription, CipherSuite};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use voile_identity::identity_of;
+use voile_identity::revocation::keys_of;
 use voile_model::mesh::telemetry::Side;
 use voile_policy::Permit;
 use voile_telemetry::{Labels, Peer, Reporter, Security, SeriesId};
@@ -21,7 +22,7 @@ use voile_transport::{
 };
 use voile_xds::wire::{MutualTls, Protocol};
 
-use super::admission::{Arrival, admit};
+use super::admission::{Arrival, Verified, admit};
 use super::authorization::{self, Leave};
 use super::inbound_http::InboundRole;
 use super::late::{self, Ahead};
@@ -59,20 +60,40 @@ pub(crate) struct Caller {
     pub(crate) principal: String,
     pub(crate) suite: Option<CipherSuite>,
     pub(crate) remote: SocketAddr,
-    /// SNI.
-    pub(crate) server_name: Option<Box<ServerName>>,
+    /// What few connections bring, behind a thin pointer.
+    pub(crate) told: Option<Box<Told>>,
 }
 
-/// The name that a TLS client asked for; behind a thin pointer, since few policies ask for it.
-#[derive(Debug, Clone)]
-pub(crate) struct ServerName(pub(crate) Box<str>);
+/// What a client or the balancer in front of it said.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    /// SNI.
+    pub(crate) server_name: Option<Box<str>>,
+    /// Whom the balancer connects for.
+    pub(crate) client: Option<SocketAddr>,
+}
 
 impl Caller {
+    /// The name that a TLS client asked for.
+    pub(crate) fn server_name(&self) -> Option<&str> {
+        self.told.as_ref()?.server_name.as_deref()
+    }
+
+    /// The address of the client: the peer's, or that of whom it connects for.
+    pub(crate) fn client(&self) -> SocketAddr {
+        let said = self.told.as_ref().and_then(|told| told.client);
+        said.unwrap_or(self.remote)
+    }
+
+    fn tell(&mut self, change: impl FnOnce(&mut Told)) {
+        change(self.told.get_or_insert_default());
+    }
+
     /// As logs tell of it.
     pub(crate) fn downstream(&self, local: SocketAddr) -> Downstream<'_> {
         Downstream {
             local,
-            remote: self.remote,
+            remote: self.client(),
             principal: &self.principal,
             suite: self.suite,
         }
@@ -107,7 +128,7 @@ async fn open(
         caller,
         kind,
         ahead,
-    } = identify(&worker, &slot, tcp, remote).await?;
+    } = introduced(&worker, &slot, tcp, remote).await?;
     let admitted = permit(&worker, &slot, &caller.arrival, remote);
     let admitted = admitted.map_err(|why| ("refused_by_policy".to_owned(), why));
     let leave = match (kind, admitted) {
@@ -166,9 +187,9 @@ pub(super) fn permit(
 ) -> Result<Permit, String> {
     let mode = slot.plan.borrow().mutual_tls;
     // A listener without a plan does not exist, nor one without trust.
-    let trust = worker.trust.borrow().clone();
-    let trust = trust.ok_or_else(|| "no trust domain yet".to_owned())?;
-    admit(mode, arrival, &trust).map_err(|denial| {
+    let belief = worker.belief.borrow().clone();
+    let belief = belief.ok_or_else(|| "no trust domain yet".to_owned())?;
+    admit(mode, arrival, &belief).map_err(|denial| {
         count(&worker.counters.refused);
         tracing::debug!(%remote, %denial, "connection refused");
         denial.to_string()
@@ -194,11 +215,57 @@ fn refused(
     }
 }
 
+/// Hears the balancer in front first, where there is one.
+async fn introduced(
+    worker: &Worker,
+    slot: &InboundSlot,
+    mut tcp: TcpStream,
+    remote: SocketAddr,
+) -> Option<Identified> {
+    let (expected, limit) = {
+        let settings = worker.settings.borrow();
+        (settings.proxy_protocol, settings.header_timeout)
+    };
+    let mut client = None;
+    if expected {
+        client = match transport::read_proxy_header(&mut tcp, limit).await {
+            Ok(client) => client,
+            Err(error) => {
+                count(&worker.counters.refused);
+                tracing::debug!(%remote, %error, "refused: no PROXY header");
+                unintroduced(worker, slot, remote, &error.to_string());
+                transport::reset(&tcp);
+                return None;
+            }
+        };
+    }
+    let mut identified = identify(worker, slot, tcp, remote, client).await?;
+    if client.is_some() {
+        identified.caller.tell(|told| told.client = client);
+    }
+    Some(identified)
+}
+
+/// The line of a connection whose balancer did not say for whom it is.
+fn unintroduced(worker: &Worker, slot: &InboundSlot, remote: SocketAddr, why: &str) {
+    if logged::is_on(worker, Side::Server) {
+        let record = TcpRecord {
+            flags: "DPE",
+            details: "proxy_protocol_error",
+            termination: why,
+            cluster: &slot.cluster(),
+            ..TcpRecord::new(Side::Server, slot.stranger(remote))
+        };
+        logged::tcp(worker, &record);
+    }
+}
+
 async fn identify(
     worker: &Worker,
     slot: &InboundSlot,
     mut tcp: TcpStream,
     remote: SocketAddr,
+    client: Option<SocketAddr>,
 ) -> Option<Identified> {
     let (mode, protocol) = {
         let plan = slot.plan.borrow();
@@ -229,7 +296,7 @@ async fn identify(
     if detected == Detected::Undecided {
         if !protocol.is_http() {
             let permit = permit(worker, slot, &Arrival::Plaintext, remote).ok()?;
-            let leave = authorization::rehearse(worker, slot, &stranger(remote), permit);
+            let leave = authorization::rehearse(worker, slot, &behind(remote, client), permit);
             let leave = leave.as_ref();
             (detected, ahead) =
                 late::detect(worker, slot, &mut tcp, &mut prefix, remote, leave).await?;
@@ -246,8 +313,11 @@ async fn identify(
         // TLS that is not ours belongs to the application, whatever the port says.
         Detected::Tls(hello) => {
             let mut opaque = plaintext(io, remote, Kind::Opaque);
-            let name = hello.server_name.map(Into::into);
-            opaque.caller.server_name = name.map(|name| Box::new(ServerName(name)));
+            if let Some(name) = hello.server_name {
+                opaque
+                    .caller
+                    .tell(|told| told.server_name = Some(name.into()));
+            }
             opaque
         }
         Detected::Http1 if protocol == Protocol::Auto => plaintext(io, remote, Kind::Http),
@@ -322,8 +392,17 @@ fn stranger(remote: SocketAddr) -> Caller {
         principal: String::new(),
         suite: None,
         remote,
-        server_name: None,
+        told: None,
     }
+}
+
+/// Somebody in plaintext, for whom a balancer connects.
+fn behind(remote: SocketAddr, client: Option<SocketAddr>) -> Caller {
+    let mut caller = stranger(remote);
+    if client.is_some() {
+        caller.tell(|told| told.client = client);
+    }
+    caller
 }
 
 fn plaintext(io: TcpIo, remote: SocketAddr, kind: Kind) -> Identified {
@@ -379,17 +458,24 @@ async fn terminate(
         (Inner::Http2, _) | (Inner::Unnamed, Protocol::Http2 | Protocol::Grpc) => Kind::Http2,
         (Inner::Opaque, _) => Kind::Opaque,
     };
+    let certificates = keys_of(stream.peer_certificates());
     let suite = stream.cipher_suite();
     let server_name = stream.server_name();
-    let server_name = server_name.map(|name| Box::new(ServerName(name.into())));
+    let told = server_name.map(|name| Told {
+        server_name: Some(name.into()),
+        client: None,
+    });
     Some(Identified {
         stream,
         caller: Caller {
             suite,
             principal: identity.to_string(),
-            arrival: Arrival::MutualTls(identity),
+            arrival: Arrival::MutualTls(Rc::new(Verified {
+                identity,
+                certificates,
+            })),
             remote,
-            server_name,
+            told: told.map(Box::new),
         },
         kind,
         ahead: None,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
-use voile_policy::Permit;
+use voile_policy::{DenialReason, Permit};
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 use voile_traffic::Attempt;
 use voile_transport::{self as transport, Stream};
@@ -22,6 +22,7 @@ use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::peers::Known;
+use super::said::Said;
 use super::slots::InboundSlot;
 use super::{Admitted, Worker};
 use crate::http::{
@@ -63,6 +64,8 @@ impl Hash for ApplicationKey {
 pub(crate) struct InboundTicket {
     _admitted: Option<Admitted>,
     word: Word,
+    /// What policies said besides that logs tell: mostly nothing.
+    said: Option<Box<Said>>,
     notes: Option<Rc<Notes>>,
 }
 
@@ -80,6 +83,7 @@ impl InboundTicket {
     fn unadmitted(notes: Option<Rc<Notes>>) -> Self {
         Self {
             word: Word::Crowded,
+            said: None,
             _admitted: None,
             notes,
         }
@@ -119,11 +123,11 @@ impl InboundRole {
 
     fn admitted(&self, mode: MutualTls) -> Result<Rc<Permit>, Denied> {
         let refused = |reason: String| Denied::new(403, "refused_by_policy", reason);
-        let trust = self.worker.trust.borrow();
-        let Some(trust) = trust.as_ref() else {
+        let belief = self.worker.belief.borrow();
+        let Some(belief) = belief.as_ref() else {
             return Err(refused("no trust domain yet".to_owned()));
         };
-        let permit = self.admission.permit(mode, trust);
+        let permit = self.admission.permit(mode, belief);
         permit.map_err(|denial| refused(denial.to_string()))
     }
 
@@ -143,6 +147,7 @@ impl InboundRole {
         let protocol = self.slot.plan.borrow().protocol;
         let ticket = InboundTicket {
             word: Word::Leave(leave),
+            said: self.worker.said.take(),
             _admitted: Some(admitted),
             notes,
         };
@@ -201,6 +206,7 @@ fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole>
     refusal.told = denied.told.take();
     refusal.ticket = Some(InboundTicket {
         word: Word::Denied(denied.into()),
+        said: None,
         _admitted: None,
         notes,
     });
@@ -219,6 +225,7 @@ impl HttpRole for InboundRole {
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let mode = self.slot.plan.borrow().mutual_tls;
         let notes = Notes::begin(&self.worker, Side::Server, head);
+        drop(self.worker.said.take());
         let judged = match self.judged(mode, head) {
             Ok(judged) => judged,
             Err(denied) => return Err(refusal(denied, notes)),
@@ -250,6 +257,8 @@ impl HttpRole for InboundRole {
     }
 
     fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
+        // Others were judged meanwhile.
+        drop(self.worker.said.take());
         let Question {
             asking,
             admitted,
@@ -296,6 +305,16 @@ impl HttpRole for InboundRole {
         !holds
     }
 
+    fn is_unwelcome(&self) -> bool {
+        let belief = self.worker.belief.borrow();
+        let Some(belief) = belief.as_ref() else {
+            return false;
+        };
+        let mode = self.slot.plan.borrow().mutual_tls;
+        let permit = self.admission.permit(mode, belief);
+        permit.is_err_and(|denial| denial.reason() == DenialReason::Revoked)
+    }
+
     fn serves_sidecar(&self) -> bool {
         matches!(self.caller.arrival, Arrival::MutualTls(_))
     }
@@ -324,6 +343,11 @@ impl HttpRole for InboundRole {
                     Some(Word::Denied(denied)) => Some(&denied.details),
                     _ => None,
                 },
+                marks: exchange
+                    .ticket
+                    .and_then(|ticket| ticket.said.as_deref())
+                    .map(Said::marks)
+                    .unwrap_or_default(),
             };
             logged::http(&self.worker, Side::Server, &exchange, notes, &context);
         }

@@ -8,7 +8,7 @@ use rustls::CipherSuite;
 use voile_model::log_format::Direction;
 use voile_model::mesh::telemetry::Side;
 use voile_telemetry::Peer;
-use voile_telemetry::access_log::{Entry, Fields, Http, TlsFacts};
+use voile_telemetry::access_log::{Entry, Fields, Http, Marks, TlsFacts};
 use voile_telemetry::trace::{self, SpanFacts};
 
 use super::Worker;
@@ -128,6 +128,7 @@ pub(crate) fn tcp(worker: &Worker, record: &TcpRecord<'_>) {
         server_name: record.server_name,
         route: "",
         tls: record.downstream.tls(&own),
+        marks: Marks::default(),
     };
     logs.iter().for_each(|log| log.log(&entry));
 }
@@ -142,6 +143,8 @@ pub(crate) struct HttpContext<'a> {
     pub(crate) downstream: Downstream<'a>,
     /// How it ended, where the role knows better than the engine.
     pub(crate) details: Option<&'a str>,
+    /// What policies said that decide nothing.
+    pub(crate) marks: Marks<'a>,
 }
 
 /// Request headers as they went on, and of the response what was remembered.
@@ -239,6 +242,7 @@ pub(crate) fn http<R: HttpRole>(
         server_name: "",
         route: DEFAULT_ROUTE,
         tls: context.downstream.tls(&own),
+        marks: context.marks,
     };
     wanted.logs.iter().for_each(|log| log.log(&entry));
     let Some(tracer) = &wanted.tracer else { return };

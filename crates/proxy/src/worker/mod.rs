@@ -19,7 +19,9 @@ mod notes;
 mod outbound;
 mod outbound_http;
 mod peers;
+mod said;
 mod server_first;
+mod shown;
 mod slots;
 mod stop;
 #[cfg(test)]
@@ -40,7 +42,6 @@ use rustls::{ClientConfig, ServerConfig};
 pub(crate) use tokens::Figures as TokenFigures;
 use tokio::runtime::LocalOptions;
 use tokio::sync::{mpsc, oneshot};
-use voile_policy::Trust;
 use voile_telemetry::{Peer, Shard, Snapshot};
 use voile_transport::{self as transport, Origin};
 
@@ -48,6 +49,7 @@ use crate::authorization::Authorization;
 use crate::http::{Buffers, HttpRole, Refusal, clock};
 use crate::plan::{AuthorizerPlan, ListenerId, OutboundPlan, Plan, Settings, Target};
 use crate::recording::Recording;
+use admission::Belief;
 use authorizer::Authorizer;
 pub(crate) use ceiling::Level;
 pub(crate) use endpoint::verify;
@@ -56,6 +58,7 @@ use ledger::{Account, Begun};
 pub(crate) use ledger::{Ledger, Overload, Seat};
 use peers::{Peers, Provisional};
 use server_first::ServersFirst;
+use shown::AllShown;
 use slots::Slots;
 use stop::Stop;
 
@@ -82,6 +85,8 @@ pub(crate) enum ToWorker {
         inbound: Vec<ListenerId>,
         outbound: Vec<ListenerId>,
         recording: Arc<Recording>,
+        /// When the last word that it is made of arrived.
+        heard: Instant,
     },
     /// The answer about a stranger's address.
     Peer {
@@ -180,7 +185,7 @@ pub(crate) struct Worker {
     pub(crate) settings: RefCell<Rc<Settings>>,
     pub(crate) own: RefCell<Rc<Peer>>,
     /// None until the first plan, and until then nobody connects.
-    pub(crate) trust: RefCell<Option<Rc<Trust>>>,
+    pub(crate) belief: RefCell<Option<Rc<Belief>>>,
     pub(crate) principal: RefCell<String>,
     pub(crate) recording: RefCell<Rc<Recording>>,
     pub(crate) random: RefCell<fastrand::Rng>,
@@ -192,12 +197,20 @@ pub(crate) struct Worker {
     pub(crate) tokens: tokens::Tokens,
     /// Changes whenever what was let in is to be judged again.
     pub(crate) judgement: Cell<u32>,
+    /// When this proxy heard of the change that is in force now.
+    pub(crate) changed_at: Cell<Instant>,
+    /// What was said of dry runs.
+    pub(crate) rehearsals: said::Lines,
+    /// What the last judgement said besides, for whoever makes the record: taken before anybody else is judged.
+    pub(crate) said: Cell<Option<Box<said::Said>>>,
     /// Given, and replaced, at the same time: for those who wait.
     pub(crate) judged: RefCell<Stop>,
     /// Given when the worker drains: listeners close, requests in flight finish.
     pub(crate) draining: Cell<bool>,
     /// Given when patience is over.
     pub(crate) stop: Stop,
+    /// Who answered us, by certificates.
+    pub(crate) shown: AllShown,
     load: Arc<AtomicUsize>,
     /// Our place at what all workers count together.
     pub(crate) seat: Seat,
@@ -232,7 +245,7 @@ impl Worker {
             provisional: Provisional::default(),
             settings: RefCell::new(Rc::new(Settings::default())),
             own: RefCell::default(),
-            trust: RefCell::default(),
+            belief: RefCell::default(),
             principal: RefCell::default(),
             recording: RefCell::new(Rc::new(Recording::new("".into()))),
             random: RefCell::new(fastrand::Rng::new()),
@@ -240,9 +253,13 @@ impl Worker {
             authorizer: RefCell::default(),
             tokens: tokens::Tokens::default(),
             judgement: Cell::new(0),
+            changed_at: Cell::new(Instant::now()),
+            rehearsals: said::Lines::default(),
+            said: Cell::default(),
             judged: RefCell::default(),
             draining: Cell::new(false),
             stop: Stop::default(),
+            shown: AllShown::default(),
             load,
             all: seat.all(),
             seat,
@@ -345,12 +362,12 @@ impl Worker {
         }
     }
 
-    /// Replaces the trust only when it changed: connections compare it by place to know whether their permit stands. Says
+    /// Replaces what is believed only when it changed: connections compare it by place to know whether their permit stands. Says
     /// whether it did.
-    fn believe(&self, trust: Trust) -> bool {
-        let changed = self.trust.borrow().as_deref() != Some(&trust);
+    fn believe(&self, belief: Belief) -> bool {
+        let changed = self.belief.borrow().as_deref() != Some(&belief);
         if changed {
-            *self.trust.borrow_mut() = Some(Rc::new(trust));
+            *self.belief.borrow_mut() = Some(Rc::new(belief));
         }
         changed
     }
@@ -481,7 +498,9 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 inbound,
                 outbound,
                 recording,
+                heard,
             } => {
+                worker.changed_at.set(heard);
                 *worker.recording.borrow_mut() = Rc::new(Recording::clone(&recording));
                 slots.apply(&worker, &plan, &inbound, &outbound);
             }
@@ -518,6 +537,7 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
         }
     }
     worker.stop.give();
+    worker.shown.stop();
     // Cut relays end in resets, not in what looks like a finished stream; their tasks need a turn for that.
     for _ in 0..LAST_TURNS {
         tokio::task::yield_now().await;

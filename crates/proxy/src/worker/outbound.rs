@@ -11,6 +11,7 @@ use voile_telemetry::{SeriesId, Service};
 use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
 use voile_xds::wire::Protocol;
 
+use super::authorization::count_revoked;
 use super::captured::Captured;
 use super::endpoint::{InFlight, Unreachable, outbound_labels};
 use super::inbound::flags;
@@ -316,15 +317,24 @@ async fn to_service(
                     worker.teach(place, opening);
                 }
             };
-            let stop = worker.stop.heard();
+            let shown = endpoint.shown();
+            let stop = shown.cut();
+            drop(shown);
             let begun = watched.map_or(0, |(_, begun)| begun);
             let relaying = transport::relay_watched(stream, connected, idle, stop, begun, opened);
             let outcome = relaying.await;
-            let flags = flags(&outcome.end);
+            let revoked = endpoint.is_cut() && !worker.stop.is_given();
+            let (flags, failure) = match revoked {
+                true => ("UC", "upstream certificate revoked"),
+                false => (flags(&outcome.end), ""),
+            };
+            if revoked {
+                count_revoked(worker);
+            }
             Relayed {
                 series,
                 flags,
-                failure: String::new(),
+                failure: failure.to_owned(),
                 received: outcome.received,
                 sent: outcome.sent,
                 upstream,

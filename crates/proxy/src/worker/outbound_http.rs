@@ -8,10 +8,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
+use voile_telemetry::access_log::Marks;
 use voile_traffic::Attempt;
 use voile_transport::Stream;
 use voile_xds::wire::Protocol;
 
+use super::authorization::count_revoked;
 use super::captured::Captured;
 use super::endpoint::{InFlight, outbound_labels};
 use super::inbound_http::upstream;
@@ -281,6 +283,15 @@ impl HttpRole for OutboundRole {
         })
     }
 
+    /// Where the workload's certificate was taken back.
+    fn is_revoked<'h>(&self, ticket: &OutboundTicket, _: impl FnOnce() -> Head<'h>) -> bool {
+        let revoked = ticket.endpoint.as_ref().is_some_and(|to| to.0.is_cut());
+        if revoked {
+            count_revoked(&self.worker);
+        }
+        revoked
+    }
+
     fn record(&self, exchange: Exchange<'_, Self>) {
         let worker = &*self.worker;
         let protocol = counted::protocol(&exchange);
@@ -306,6 +317,7 @@ impl HttpRole for OutboundRole {
             });
             let context = HttpContext {
                 details: None,
+                marks: Marks::default(),
                 upstream: endpoint.map(|to| to.0.plan.address),
                 cluster: service.map_or("", |service| service.cluster.as_str()),
                 operation: &format_args!("{host}:{port}"),

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
+use voile_identity::Revocations;
 use voile_policy::Trust;
 use voile_traffic::{AuthorityTable, RetryPolicy};
 use voile_xds::wire::{MutualTls, Protocol};
 
+use super::admission::Belief;
 use super::captured::{self, Captured};
 use super::endpoint::Endpoint;
 use super::inbound_http::InboundRole;
@@ -103,6 +105,12 @@ impl<R: HttpRole + 'static> Http<R> {
         self.drain.judge_again();
     }
 
+    /// What it carries asks whether it may go on, and what waits to be used again is not.
+    pub(crate) fn doubt(&self) {
+        self.engine.borrow().close_idle_upstreams();
+        self.drain.judge_again();
+    }
+
     /// Its connections finish; gently, idle ones may speak once more.
     pub(crate) fn drain(&self, gently: bool) {
         match gently {
@@ -166,10 +174,14 @@ impl Slots {
             *worker.settings.borrow_mut() = Rc::new(plan.settings.clone());
         }
         worker.become_workload(&plan.own);
-        let mut judge = worker.believe(Trust::new(
-            plan.trust_domain.clone(),
-            plan.trust_domain_aliases.clone(),
-        ));
+        let aliases = plan.trust_domain_aliases.clone();
+        let mut judge = worker.believe(Belief {
+            trust: Trust::new(plan.trust_domain.clone(), aliases),
+            revocations: plan.revocations.clone(),
+        });
+        if judge {
+            self.doubt_servers(worker, plan.revocations.as_deref());
+        }
         judge |= worker.obey_policies(plan.authorization.as_ref());
         judge |= worker.ask_of(plan.authorizer.as_ref());
         judge |= worker.tokens.obey(plan.tokens.as_ref());
@@ -199,6 +211,15 @@ impl Slots {
         if judge {
             self.judge_again(worker);
         }
+    }
+
+    /// Ends what goes to servers whose certificates were taken back, and has those that are called next shake hands anew.
+    fn doubt_servers(&self, worker: &Worker, lists: Option<&Revocations>) {
+        if let Some(lists) = lists {
+            worker.shown.revoke(lists);
+        }
+        self.outbound.values().for_each(|slot| slot.http.doubt());
+        self.captured.doubt_servers();
     }
 
     /// Has whatever was let in judged again.

@@ -105,6 +105,28 @@ pub struct Entry<'a> {
     pub route: &'a str,
     /// The TLS session of the caller's side.
     pub tls: Option<TlsFacts<'a>>,
+    /// What policies said that decide nothing.
+    pub marks: Marks<'a>,
+}
+
+/// What policies said that decide nothing: those with AUDIT, and those in dry run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Marks<'a> {
+    /// Whether an AUDIT policy marks it.
+    pub audited: bool,
+    /// What ALLOW policies in dry run would have done.
+    pub allow: Option<Rehearsed<'a>>,
+    /// What DENY policies in dry run would have done.
+    pub deny: Option<Rehearsed<'a>>,
+}
+
+/// What the policies of one action in dry run would have done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rehearsed<'a> {
+    /// Whether they would have let it pass.
+    pub allowed: bool,
+    /// The rule that matched; empty when none did.
+    pub rule: &'a str,
 }
 
 impl<'a> Entry<'a> {

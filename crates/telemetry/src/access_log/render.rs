@@ -10,7 +10,7 @@ use voile_model::log_format::{
     Command, Direction, Fact, JsonNode, Layout, LogFormat, Piece, TimeLayout, TimePart, What,
 };
 
-use super::entry::{Entry, FLAGS, grpc_name};
+use super::entry::{Entry, FLAGS, Rehearsed, grpc_name};
 
 /// The value of one command.
 enum Value<'a> {
@@ -231,6 +231,14 @@ fn some_text(text: &str) -> Value<'_> {
     }
 }
 
+fn rehearsed(said: Option<Rehearsed<'_>>) -> Value<'_> {
+    match said {
+        None => Value::Absent,
+        Some(Rehearsed { allowed: true, .. }) => Value::Text("allowed"),
+        Some(Rehearsed { allowed: false, .. }) => Value::Text("denied"),
+    }
+}
+
 /// Everything that takes no argument. Facts of requests are absent for opaque connections.
 fn fact_of<'a>(fact: Fact, entry: &Entry<'a>) -> Value<'a> {
     let or_absent = |value: Option<Value<'a>>| value.unwrap_or(Value::Absent);
@@ -241,6 +249,11 @@ fn fact_of<'a>(fact: Fact, entry: &Entry<'a>) -> Value<'a> {
             let found = FLAGS.iter().find(|(short, ..)| *short == entry.flags);
             Value::Text(found.map_or("-", |(_, long, _)| long))
         }
+        Fact::Audited => some_text(if entry.marks.audited { "true" } else { "" }),
+        Fact::RehearsedAllow => rehearsed(entry.marks.allow),
+        Fact::RehearsedAllowRule => some_text(entry.marks.allow.map_or("", |said| said.rule)),
+        Fact::RehearsedDeny => rehearsed(entry.marks.deny),
+        Fact::RehearsedDenyRule => some_text(entry.marks.deny.map_or("", |said| said.rule)),
         Fact::ResponseCodeDetails => some_text(entry.details),
         Fact::ConnectionTerminationDetails => some_text(entry.termination),
         Fact::UpstreamFailure => some_text(entry.upstream_failure),

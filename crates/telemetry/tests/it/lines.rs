@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 use voile_model::log_filter::LogFilter;
 use voile_model::log_format::{Direction, LogFormat};
 use voile_telemetry::access_log::{
-    Entry, Fields, FileLog, Http, Logger, NoFields, Renderer, Sink, TlsFacts, passes,
+    Entry, Fields, FileLog, Http, Logger, Marks, NoFields, Rehearsed, Renderer, Sink, TlsFacts,
+    passes,
 };
 
 /// What a hostile client and a plain server sent.
@@ -70,6 +71,14 @@ pub(crate) fn request(look: impl FnOnce(&Entry<'_>)) {
             peer: "spiffe://td/ns/a/sa/b",
             own: "spiffe://td/ns/c/sa/d",
         }),
+        marks: Marks {
+            audited: true,
+            allow: None,
+            deny: Some(Rehearsed {
+                allowed: false,
+                rule: "ns[shop]-policy[deny]-rule[0]",
+            }),
+        },
     });
 }
 
@@ -83,6 +92,7 @@ fn opaque(look: impl FnOnce(&Entry<'_>)) {
             route: "",
             upstream: None,
             tls: None,
+            marks: Marks::default(),
             ..*entry
         });
     });
@@ -94,6 +104,23 @@ fn text(format: &str) -> Renderer {
 
 /// Format, what it says of the request, and of the opaque connection.
 const COMMANDS: &[(&str, &str, &str)] = &[
+    (
+        "%DYNAMIC_METADATA(envoy.common:access_log_hint)%",
+        "true",
+        "-",
+    ),
+    (
+        "%DYNAMIC_METADATA(envoy.filters.http.rbac:istio_dry_run_allow_shadow_engine_result)% \
+         %DYNAMIC_METADATA(envoy.filters.http.rbac:istio_dry_run_allow_shadow_effective_policy_id)%",
+        "- -",
+        "- -",
+    ),
+    (
+        "%DYNAMIC_METADATA(envoy.filters.http.rbac:istio_dry_run_deny_shadow_engine_result)% \
+         %DYNAMIC_METADATA(envoy.filters.http.rbac:istio_dry_run_deny_shadow_effective_policy_id)%",
+        "denied ns[shop]-policy[deny]-rule[0]",
+        "- -",
+    ),
     (
         "%START_TIME%",
         "2023-11-14T22:13:20.123Z",

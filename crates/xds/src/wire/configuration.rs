@@ -52,6 +52,8 @@ pub struct ProxyConfiguration {
     pub request_authentications: Vec<PolicyReference>,
     /// The key sets that those need.
     pub key_sets: Vec<Arc<str>>,
+    /// Whether whoever connects in plaintext says by a PROXY header for whom.
+    pub proxy_protocol: bool,
 }
 
 /// A policy and the version of it that belongs to a configuration.
@@ -227,6 +229,7 @@ impl ProxyConfiguration {
                 &message.request_authentications,
             )?,
             key_sets: key_sets(&message.key_sets)?,
+            proxy_protocol: message.proxy_protocol,
         })
     }
 }

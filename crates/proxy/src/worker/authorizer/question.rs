@@ -132,8 +132,8 @@ fn attributes(worker: &Worker, about: &About<'_>) -> wire::AttributeContext {
         source: Some(peer(caller.remote, caller.principal.clone())),
         destination: Some(peer(about.destination, own)),
         request,
-        tls_session: caller.server_name.as_ref().map(|name| wire::TlsSession {
-            sni: name.0.to_string(),
+        tls_session: caller.server_name().map(|name| wire::TlsSession {
+            sni: name.to_owned(),
         }),
     }
 }

@@ -141,8 +141,11 @@ fn whoever_is_refused_after_the_handshake_reads_access_denied() {
         let inbound = stage.inbound(Protocol::Tcp, mode, application).await;
         // The certificate is in order, and the policy does not know its trust domain any more.
         let elsewhere = voile_identity::TrustDomain::new("elsewhere.example").expect("a name");
-        let trust = voile_policy::Trust::new(elsewhere, Vec::new());
-        *stage.worker.trust.borrow_mut() = Some(std::rc::Rc::new(trust));
+        let belief = crate::worker::admission::Belief {
+            trust: voile_policy::Trust::new(elsewhere, Vec::new()),
+            revocations: None,
+        };
+        *stage.worker.belief.borrow_mut() = Some(std::rc::Rc::new(belief));
         let tcp = TcpStream::connect(inbound).await.expect("connected");
         let client = stage.shake(tcp, voile_transport::alpn::TCP).await;
         assert_eq!(read_alert(client).await, Some(denied));

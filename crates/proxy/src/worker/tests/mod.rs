@@ -111,6 +111,7 @@ impl Stage {
             capture: None,
             trust_domain: self.authority.trust_domain().clone(),
             trust_domain_aliases: Vec::new(),
+            revocations: None,
             settings: self.settings.clone(),
             authorization: self.authorization.borrow().clone(),
             authorizer: None,

@@ -1,0 +1,90 @@
+//! The lists of revoked certificates beside the authority's keys: read, verified, and made the resource that every proxy
+//! holds. Lists that cannot be believed leave the last good ones in force, and stop a control plane that has none.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost::Message;
+use rustls::pki_types::CertificateDer;
+use voile_identity::Revocations;
+use voile_identity::revocation::{CRL_FILE, lists_of, local};
+use voile_proto::{proxy as wire, type_url};
+use voile_xds::server::Resource;
+
+use crate::snapshot::resource;
+
+/// See the module.
+pub(crate) struct RevocationFile {
+    path: PathBuf,
+    issuers: Vec<CertificateDer<'static>>,
+    held: Arc<Revocations>,
+    resource: Option<Arc<Resource>>,
+}
+
+impl RevocationFile {
+    /// The file in the state directory; its lists must be signed by one of `issuers`.
+    pub(crate) fn new(state: &Path, issuers: Vec<CertificateDer<'static>>) -> Self {
+        Self {
+            path: state.join(CRL_FILE),
+            issuers,
+            held: Arc::default(),
+            resource: None,
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is in force.
+    pub(crate) fn held(&self) -> &Arc<Revocations> {
+        &self.held
+    }
+
+    /// The same as proxies are told; none where there is no file.
+    pub(crate) fn resource(&self) -> Option<&Arc<Resource>> {
+        self.resource.as_ref()
+    }
+
+    /// Reads the file. An error says what is wrong and changes nothing.
+    pub(crate) fn read(&mut self, now: SystemTime) -> Result<(), String> {
+        let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.path.display());
+        let Some(pem) = local::read_file(&self.path).map_err(|error| failed(&error))? else {
+            if self.resource.take().is_some() {
+                tracing::warn!(file = %self.path.display(), "gone: no certificate is revoked any more");
+            }
+            self.held = Arc::default();
+            return Ok(());
+        };
+        let lists = lists_of(&pem).map_err(|error| failed(&error))?;
+        let read = Revocations::read(&lists, &self.issuers, now).map_err(|error| failed(&error))?;
+        if read == *self.held && self.resource.is_some() {
+            return Ok(());
+        }
+        tracing::info!(file = %self.path.display(), certificates = read.len(), "revoked certificates read");
+        let body = wire::RevocationLists {
+            lists: lists.iter().map(|list| list.to_vec()).collect(),
+        };
+        let made = resource(
+            type_url::REVOCATIONS.into(),
+            Vec::new(),
+            body.encode_to_vec(),
+        );
+        self.resource = Some(Arc::new(made));
+        self.held = Arc::new(read);
+        Ok(())
+    }
+
+    /// What a person should know of the lists in force. A stale one is obeyed: to refuse everybody because a list was not
+    /// renewed would make a forgotten timer an outage, and whoever is on it stays refused either way.
+    pub(crate) fn stale(&self, now: SystemTime) -> Option<String> {
+        let next = self.held.next_update().filter(|next| *next <= now)?;
+        let since = next.duration_since(UNIX_EPOCH).ok()?.as_secs();
+        let path = self.path.display();
+        Some(format!(
+            "{path}: a list should have been replaced at {since} (Unix time); it stays in force, and what was revoked \
+             since then is not known here"
+        ))
+    }
+}

@@ -1,0 +1,88 @@
+//! Lists of revoked certificates on their way to proxies: told at once, and wrong ones leave the last good in force.
+
+use std::time::SystemTime;
+
+use voile_control::{Control, Options};
+use voile_identity::revocation::local;
+use voile_proto::type_url::{REVOCATION_LISTS, REVOCATIONS};
+
+use crate::harness::{Mesh, SHOP};
+
+#[tokio::test]
+async fn lists_are_told_at_once_and_wrong_ones_leave_the_last_good_in_force() {
+    let mut mesh = Mesh::start(SHOP).await;
+    let state = mesh.folder.path().join("state");
+    let file = state.join("ca-crl.pem");
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(REVOCATION_LISTS, &[REVOCATIONS]);
+    client.until(|told| told.removed == [REVOCATIONS]).await;
+
+    local::revoke(&state, &[vec![0x42]], SystemTime::now()).unwrap();
+    let told = client
+        .until(|told| told.body(REVOCATION_LISTS, REVOCATIONS).is_some())
+        .await;
+    let first = told.body(REVOCATION_LISTS, REVOCATIONS).unwrap().to_vec();
+    let good = std::fs::read_to_string(&file).unwrap();
+
+    let other = Mesh::start(SHOP).await;
+    let foreign = other.folder.path().join("state");
+    local::revoke(&foreign, &[vec![7]], SystemTime::now()).unwrap();
+    let foreign = std::fs::read_to_string(foreign.join("ca-crl.pem")).unwrap();
+    let root = std::fs::read_to_string(state.join("root-cert.pem")).unwrap();
+    for (wrong, why) in [
+        (
+            "not a list".to_owned(),
+            "not a list of revoked certificates",
+        ),
+        (root, "not a list of revoked certificates"),
+        (foreign.clone(), "not signed by the key"),
+        (format!("{good}{foreign}"), "list 2: not signed by the key"),
+        (good.repeat(17), "17 lists"),
+        ("\n".repeat(2 * 1024 * 1024), "at most 1048576 are read"),
+    ] {
+        std::fs::write(&file, wrong).unwrap();
+        let seen = mesh.report(|seen| seen.text.contains(why)).await;
+        assert!(seen.text.contains("ca-crl.pem"), "{}", seen.text);
+        assert!(!seen.changed, "{why}");
+    }
+    let held = client
+        .told
+        .borrow()
+        .body(REVOCATION_LISTS, REVOCATIONS)
+        .map(<[u8]>::to_vec);
+    assert_eq!(held, Some(first.clone()));
+
+    // Whoever starts with a wrong list does not start: it could not say who is refused.
+    mesh.stop().await;
+    let options = Options::new(vec![mesh.config()], state.clone());
+    let refused = Control::start(
+        Options {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            plaintext: None,
+            monitoring: "127.0.0.1:0".parse().unwrap(),
+            ..options
+        },
+        Box::new(|_| {}),
+    )
+    .await;
+    let refused = refused
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    assert!(refused.contains("ca-crl.pem"), "{refused}");
+
+    std::fs::write(&file, good).unwrap();
+    mesh.restart().await;
+    local::revoke(&state, &[vec![0x43]], SystemTime::now()).unwrap();
+    let both = client
+        .until(|told| {
+            told.body(REVOCATION_LISTS, REVOCATIONS)
+                .is_some_and(|body| body != first)
+        })
+        .await;
+    assert!(both.body(REVOCATION_LISTS, REVOCATIONS).is_some());
+    std::fs::remove_file(&file).unwrap();
+    client
+        .until(|told| told.body(REVOCATION_LISTS, REVOCATIONS).is_none())
+        .await;
+}

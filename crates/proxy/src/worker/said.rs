@@ -1,0 +1,125 @@
+//! What policies said of a request that decided nothing: AUDIT marks it, and those in dry run would have done something.
+//! Counted always; told in the access log; and of what dry run would deny a line now and then, for people who try it.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use voile_policy::authorization::{DryRunVerdict, Outcome, RuleRef};
+use voile_telemetry::access_log::{Marks, Rehearsed};
+
+use super::inbound::Caller;
+use super::{Worker, count};
+use crate::authorization::Authorization;
+
+/// Time between two lines of one worker about what dry run would deny.
+const BETWEEN_LINES: Duration = Duration::from_secs(1);
+
+/// What an access log tells. Made only where one is written.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Said {
+    audited: bool,
+    allow: Option<Rehearsal>,
+    deny: Option<Rehearsal>,
+}
+
+/// What the policies of one action in dry run would have done.
+#[derive(Debug, Clone)]
+struct Rehearsal {
+    allowed: bool,
+    rule: String,
+}
+
+impl Rehearsal {
+    fn of(policies: &Authorization, said: DryRunVerdict) -> Self {
+        Self {
+            allowed: said.allowed,
+            rule: name(policies, said.rule),
+        }
+    }
+
+    fn marks(&self) -> Rehearsed<'_> {
+        Rehearsed {
+            allowed: self.allowed,
+            rule: &self.rule,
+        }
+    }
+}
+
+impl Said {
+    /// As an access log takes it.
+    pub(crate) fn marks(&self) -> Marks<'_> {
+        Marks {
+            audited: self.audited,
+            allow: self.allow.as_ref().map(Rehearsal::marks),
+            deny: self.deny.as_ref().map(Rehearsal::marks),
+        }
+    }
+
+    /// What there is to tell; nothing where policies decided and said no more.
+    pub(super) fn of(policies: &Authorization, outcome: &Outcome) -> Option<Self> {
+        let dry = outcome.dry_run;
+        if outcome.audit.is_none() && dry.allow.is_none() && dry.deny.is_none() {
+            return None;
+        }
+        let rehearsal = |said: DryRunVerdict| Rehearsal::of(policies, said);
+        Some(Self {
+            audited: outcome.audit.is_some(),
+            allow: dry.allow.map(rehearsal),
+            deny: dry.deny.map(rehearsal),
+        })
+    }
+}
+
+/// A rule as people know it; empty where none is meant.
+fn name(policies: &Authorization, rule: Option<RuleRef>) -> String {
+    let named = rule.and_then(|rule| policies.named(rule));
+    named.map_or_else(String::new, |rule| rule.to_string())
+}
+
+/// When a line was last written, and how many were not since then.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    last: Cell<Option<Instant>>,
+    untold: Cell<u64>,
+}
+
+/// Counts what decided nothing, and now and then says what dry run would deny.
+pub(super) fn count_marks(
+    worker: &Worker,
+    policies: &Authorization,
+    caller: &Caller,
+    outcome: &Outcome,
+) {
+    let counters = &worker.counters.authorization;
+    if outcome.audit.is_some() {
+        count(&counters.audited);
+    }
+    let lines = &worker.rehearsals;
+    if let Some(said) = outcome.dry_run.custom.filter(|dry| !dry.allowed) {
+        count(&counters.would_ask);
+        tell(lines, policies, caller, said, "asked about");
+    }
+    for dry in [outcome.dry_run.allow, outcome.dry_run.deny] {
+        match dry {
+            None => {}
+            Some(DryRunVerdict { allowed: true, .. }) => count(&counters.would_allow),
+            Some(said) => {
+                count(&counters.would_deny);
+                tell(lines, policies, caller, said, "denied");
+            }
+        }
+    }
+}
+
+fn tell(lines: &Lines, policies: &Authorization, caller: &Caller, said: DryRunVerdict, what: &str) {
+    let now = Instant::now();
+    let recent = |last| now.saturating_duration_since(last) < BETWEEN_LINES;
+    if lines.last.get().is_some_and(recent) {
+        lines.untold.set(lines.untold.get().saturating_add(1));
+        return;
+    }
+    lines.last.set(Some(now));
+    let (others, rule) = (lines.untold.take(), name(policies, said.rule));
+    let matched = if rule.is_empty() { "none" } else { &rule };
+    tracing::info!(remote = %caller.client(), principal = %caller.principal, matched, others, "dry run: would be {what}");
+}

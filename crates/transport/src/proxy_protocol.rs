@@ -1,0 +1,304 @@
+//! The header by which a load balancer says for whom it connects (the PROXY protocol, versions 1 and 2). The parser is pure
+//! and takes nothing that does not belong to the header, so that what follows is read by whoever reads it anyway.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use crate::detect::TLS_HANDSHAKE_RECORD;
+
+/// Longest header of version 1, in bytes, its line end included (section 2.1).
+const MAX_V1_BYTES: usize = 107;
+/// Longest header of version 2 that is read, in bytes: the addresses take 36, what balancers add is some hundred.
+pub const MAX_PROXY_HEADER_BYTES: usize = 4096;
+/// Bytes of version 2 before the addresses.
+const V2_FIXED_BYTES: usize = 16;
+
+const V1_SIGNATURE: &[u8] = b"PROXY ";
+const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// A whole header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProxyHeader {
+    /// How many bytes it takes.
+    pub length: usize,
+    /// Who connected to the balancer; `None` where it speaks for itself or does not know.
+    pub source: Option<SocketAddr>,
+}
+
+/// Why there is no header (yet).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyHeaderError {
+    /// More bytes are needed, all of which belong to it.
+    NeedMore,
+    /// It is none.
+    Malformed(&'static str),
+}
+
+impl fmt::Display for ProxyHeaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NeedMore => "the PROXY header is not complete",
+            Self::Malformed(reason) => reason,
+        })
+    }
+}
+
+impl std::error::Error for ProxyHeaderError {}
+
+use ProxyHeaderError::{Malformed, NeedMore};
+
+/// Reads the header that `bytes` begin with.
+///
+/// # Errors
+/// It is not complete, or they begin with something else.
+pub fn parse(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
+    if begins(bytes, V2_SIGNATURE) {
+        return version_2(bytes);
+    }
+    if begins(bytes, V1_SIGNATURE) {
+        return version_1(bytes);
+    }
+    Err(Malformed("no PROXY header"))
+}
+
+/// Whether one is the beginning of the other.
+fn begins(bytes: &[u8], signature: &[u8]) -> bool {
+    let length = bytes.len().min(signature.len());
+    bytes[..length] == signature[..length]
+}
+
+fn version_1(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
+    let within = &bytes[..bytes.len().min(MAX_V1_BYTES)];
+    let Some(end) = within.windows(2).position(|pair| pair == b"\r\n") else {
+        return Err(match within.len() < MAX_V1_BYTES {
+            true => NeedMore,
+            false => Malformed("PROXY line longer than 107 bytes"),
+        });
+    };
+    let line = std::str::from_utf8(&within[V1_SIGNATURE.len()..end]);
+    let line = line.map_err(|_| Malformed("PROXY line that is not ASCII"))?;
+    let length = end + 2;
+    let mut words = line.split(' ');
+    let family = words.next().unwrap_or_default();
+    if family == "UNKNOWN" {
+        // Whatever follows is to be passed over.
+        let source = None;
+        return Ok(ProxyHeader { length, source });
+    }
+    let mut word = || {
+        words
+            .next()
+            .ok_or(Malformed("PROXY line without its addresses"))
+    };
+    let (from, to, port, to_port) = (word()?, word()?, word()?, word()?);
+    if words.next().is_some() {
+        return Err(Malformed("PROXY line with more than its addresses"));
+    }
+    let address = |text: &str| -> Result<IpAddr, ProxyHeaderError> {
+        let wrong = Malformed("PROXY line with an address that is none");
+        match family {
+            "TCP4" => text.parse::<Ipv4Addr>().map(IpAddr::V4).map_err(|_| wrong),
+            "TCP6" => text.parse::<Ipv6Addr>().map(IpAddr::V6).map_err(|_| wrong),
+            _ => Err(Malformed("PROXY line of an unknown family")),
+        }
+    };
+    let (from, _) = (address(from)?, address(to)?);
+    let (port, _) = (decimal(port)?, decimal(to_port)?);
+    Ok(ProxyHeader {
+        length,
+        source: Some(SocketAddr::new(from, port)),
+    })
+}
+
+/// A port without signs, zeros in front or anything else.
+fn decimal(text: &str) -> Result<u16, ProxyHeaderError> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    let canonical = plain && (text == "0" || !text.starts_with('0'));
+    let port = canonical.then(|| text.parse().ok()).flatten();
+    port.ok_or(Malformed("PROXY line with a port that is none"))
+}
+
+fn version_2(bytes: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
+    let Some((fixed, rest)) = bytes.split_at_checked(V2_FIXED_BYTES) else {
+        return Err(NeedMore);
+    };
+    let (command, family) = (fixed[12], fixed[13]);
+    let announced = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+    let length = V2_FIXED_BYTES + announced;
+    if command >> 4 != 2 {
+        return Err(Malformed("PROXY header of an unknown version"));
+    }
+    if command & 0xf > 1 {
+        return Err(Malformed("PROXY header with an unknown command"));
+    }
+    if length > MAX_PROXY_HEADER_BYTES {
+        return Err(Malformed("PROXY header too large"));
+    }
+    let Some(addresses) = rest.get(..announced) else {
+        return Err(NeedMore);
+    };
+    // LOCAL: the balancer's own, as when it asks whether we are alive.
+    if command & 0xf == 0 {
+        let source = None;
+        return Ok(ProxyHeader { length, source });
+    }
+    let short = Malformed("PROXY header shorter than its addresses");
+    let source = match family {
+        // Unspecified: it could say, and does not.
+        0x00 => None,
+        0x11 => {
+            let [a, b, c, d, _, _, _, _, high, low, _, _] = addresses.first_chunk().ok_or(short)?;
+            let address = Ipv4Addr::new(*a, *b, *c, *d).into();
+            Some(SocketAddr::new(address, u16::from_be_bytes([*high, *low])))
+        }
+        0x21 => {
+            let block: &[u8; 36] = addresses.first_chunk().ok_or(short)?;
+            let mut address = [0; 16];
+            address.copy_from_slice(&block[..16]);
+            let port = u16::from_be_bytes([block[32], block[33]]);
+            Some(SocketAddr::new(Ipv6Addr::from(address).into(), port))
+        }
+        _ => return Err(Malformed("PROXY header of something other than TCP")),
+    };
+    Ok(ProxyHeader { length, source })
+}
+
+/// Takes the header from the beginning of a connection, and not a byte more; gives who stands behind it. A connection that
+/// begins with TLS needs none: whoever speaks mutual TLS says who it is, and other TLS has the address it comes from.
+///
+/// # Errors
+/// When there is no header, or not within `limit`, or the socket fails.
+pub async fn read_proxy_header(
+    tcp: &mut TcpStream,
+    limit: Duration,
+) -> io::Result<Option<SocketAddr>> {
+    let reading = async {
+        let mut header = Vec::new();
+        loop {
+            let begun = header.len();
+            let mut more = [0; 256];
+            let count = tcp.peek(&mut more).await?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if begun == 0 && more[0] == TLS_HANDSHAKE_RECORD {
+                return Ok(None);
+            }
+            header.extend_from_slice(&more[..count]);
+            let parsed = parse(&header);
+            let take = match parsed {
+                Ok(header) => header.length - begun,
+                Err(NeedMore) => count,
+                Err(Malformed(reason)) => return Err(io::Error::other(reason)),
+            };
+            tcp.read_exact(&mut more[..take]).await?;
+            if let Ok(header) = parsed {
+                return Ok(header.source);
+            }
+        }
+    };
+    let read = tokio::time::timeout(limit, reading);
+    read.await.map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(rest.len()).expect("short").to_be_bytes();
+        [V2_SIGNATURE, &[command, family], &length, rest].concat()
+    }
+
+    fn ipv4() -> Vec<u8> {
+        vec![192, 0, 2, 1, 198, 51, 100, 2, 0x30, 0x39, 0, 80]
+    }
+
+    fn ipv6(address: &str) -> Vec<u8> {
+        let address: Ipv6Addr = address.parse().expect("an address");
+        let mut block = address.octets().to_vec();
+        block.extend_from_slice(&[0; 16]);
+        block.extend_from_slice(&[0x30, 0x39, 0, 80]);
+        block
+    }
+
+    #[test]
+    fn whole_headers_say_who_connects() {
+        let table: [(Vec<u8>, Option<&str>); 10] = [
+            (
+                b"PROXY TCP4 192.0.2.1 198.51.100.2 12345 80\r\n".to_vec(),
+                Some("192.0.2.1:12345"),
+            ),
+            (
+                b"PROXY TCP6 2001:db8::1 2001:db8::2 12345 80\r\n".to_vec(),
+                Some("[2001:db8::1]:12345"),
+            ),
+            (b"PROXY UNKNOWN\r\n".to_vec(), None),
+            (b"PROXY UNKNOWN ffff::1 whatever 1 2\r\n".to_vec(), None),
+            (v2(0x21, 0x11, &ipv4()), Some("192.0.2.1:12345")),
+            (
+                v2(0x21, 0x21, &ipv6("2001:db8::1")),
+                Some("[2001:db8::1]:12345"),
+            ),
+            // What a balancer adds is passed over.
+            (
+                v2(0x21, 0x11, &[ipv4(), vec![4, 0, 1, 0]].concat()),
+                Some("192.0.2.1:12345"),
+            ),
+            (v2(0x20, 0x00, &[]), None),
+            (v2(0x20, 0x11, &ipv4()), None),
+            (v2(0x21, 0x00, &[1, 2, 3]), None),
+        ];
+        for (bytes, source) in table {
+            let source = source.map(|text| text.parse().expect("an address"));
+            let length = bytes.len();
+            let followed = [&bytes[..], b"GET / HTTP/1.1"].concat();
+            let wanted = Ok(ProxyHeader { length, source });
+            assert_eq!(parse(&followed), wanted, "{bytes:?}");
+            for cut in 1..length {
+                assert_eq!(parse(&bytes[..cut]), Err(NeedMore), "{:?}", &bytes[..cut]);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_taken_for_a_header() {
+        let long = [b"PROXY TCP6 ".as_slice(), &[b'a'; 120], b"\r\n"].concat();
+        let mut huge = v2(0x21, 0x11, &ipv4());
+        huge[14] = 0xff;
+        let table: Vec<Vec<u8>> = vec![
+            b"GET / HTTP/1.1\r\n".to_vec(),
+            b"PROXYTCP4".to_vec(),
+            b"PROXY TCP4 192.0.2.1 198.51.100.2 12345\r\n".to_vec(),
+            b"PROXY TCP4 192.0.2.1 198.51.100.2 12345 80 1\r\n".to_vec(),
+            b"PROXY TCP4  192.0.2.1 198.51.100.2 12345 80\r\n".to_vec(),
+            b"PROXY TCP4 192.0.2.256 198.51.100.2 12345 80\r\n".to_vec(),
+            b"PROXY TCP4 ::1 ::1 12345 80\r\n".to_vec(),
+            b"PROXY TCP6 192.0.2.1 198.51.100.2 12345 80\r\n".to_vec(),
+            b"PROXY TCP4 192.0.2.1 198.51.100.2 99999 80\r\n".to_vec(),
+            b"PROXY TCP4 192.0.2.1 198.51.100.2 +1 80\r\n".to_vec(),
+            b"PROXY TCP4 192.0.2.1 198.51.100.2 012 80\r\n".to_vec(),
+            b"PROXY UDP4 192.0.2.1 198.51.100.2 1 80\r\n".to_vec(),
+            b"PROXY TCP4 192.0.2.\xff 198.51.100.2 1 80\r\n".to_vec(),
+            b"PROXY\tTCP4 192.0.2.1 198.51.100.2 1 80\r\n".to_vec(),
+            b"proxy TCP4 192.0.2.1 198.51.100.2 1 80\r\n".to_vec(),
+            long,
+            huge,
+            v2(0x11, 0x11, &ipv4()),
+            v2(0x22, 0x11, &ipv4()),
+            v2(0x21, 0x12, &ipv4()),
+            v2(0x21, 0x31, &[0; 216]),
+            v2(0x21, 0x11, &ipv4()[..11]),
+            v2(0x21, 0x21, &ipv6("::1")[..35]),
+            b"\r\n\r\n\0\r\nQUIT\r".to_vec(),
+        ];
+        for bytes in table {
+            assert!(matches!(parse(&bytes), Err(Malformed(_))), "{bytes:?}");
+        }
+    }
+}
