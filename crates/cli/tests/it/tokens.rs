@@ -379,6 +379,7 @@ fn keys_turn_while_requests_run_and_none_is_lost() {
     let (mesh, server) = with_key_server(Say::Document(old.keys()));
     set(&mesh, &fetching(&server));
     let (was, is) = (old.token("anna", json!({})), new.token("anna", json!({})));
+    looked_at(&mesh);
     in_force("the old keys are here", || {
         bearer(&mesh, &was).status == 200
     });
@@ -459,6 +460,8 @@ fn begun(mesh: &Mesh, lines: &str) -> BufReader<TcpStream> {
         let read = reader.read_line(&mut line).expect("an answer");
         assert!(read > 0, "it ends early");
     }
+    // The end of the chunk.
+    reader.read_line(&mut line).expect("its end");
     reader
 }
 
