@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 use voile_identity::TrustStore;
 use voile_model::{Diagnostic, Mesh, codes};
@@ -54,14 +55,17 @@ pub(crate) struct Kept {
     last_good: LastGood,
     virtual_addresses: VirtualAddresses,
     register: Register,
+    revocations: RevocationFile,
 }
 
 impl Kept {
-    pub(crate) fn open(state: &Path) -> Self {
+    /// `authorities` sign the lists of what is revoked.
+    pub(crate) fn open(state: &Path, authorities: Vec<CertificateDer<'static>>) -> Self {
         Self {
             last_good: LastGood::new(state),
             virtual_addresses: VirtualAddresses::load(state),
             register: Register::new(state),
+            revocations: RevocationFile::new(state, authorities),
         }
     }
 }
@@ -75,7 +79,6 @@ pub(crate) struct Reload<S> {
     pub(crate) status: Arc<Status>,
     /// How long a removed workload's proxy is still told what it asks.
     pub(crate) farewell: Duration,
-    revocations: RevocationFile,
     kept: Kept,
     keys: Keys,
     mesh: Option<Mesh>,
@@ -94,7 +97,6 @@ impl<S: Source> Reload<S> {
         status: Arc<Status>,
         kept: Kept,
         keys: Keys,
-        revocations: RevocationFile,
     ) -> Self {
         Self {
             source,
@@ -104,7 +106,6 @@ impl<S: Source> Reload<S> {
             status,
             farewell: FAREWELL,
             mesh: kept.last_good.load(),
-            revocations,
             kept,
             keys,
             diagnostics: Vec::new(),
@@ -177,7 +178,7 @@ impl<S: Source> Reload<S> {
         let keys = self.keys.texts();
         let (mut snapshot, mut problems) =
             translate_with(&addressed, &keys, self.snapshot.as_deref());
-        snapshot.revoke(self.revocations.resource());
+        snapshot.revoke(self.kept.revocations.resource());
         let present = Present::of(&snapshot);
         let (before, departed) = match &self.snapshot {
             Some(before) => (Present::of(before), before.departed.clone()),
@@ -215,15 +216,15 @@ impl<S: Source> Reload<S> {
     /// Reads what is revoked; gives what a person should know of it. What was good stays in force when it fails.
     fn read_revocations(&mut self) -> Result<Option<String>, String> {
         let now = SystemTime::now();
-        let read = self.revocations.read(now);
-        let held = self.revocations.held();
+        let read = self.kept.revocations.read(now);
+        let held = self.kept.revocations.held();
         self.trust.set_revocations(held);
         self.status.revoked(held);
         if let Err(reason) = &read {
             self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
             tracing::error!(reason, "the lists of revoked certificates cannot be used");
         }
-        read.map(|()| self.revocations.stale(now))
+        read.map(|()| self.kept.revocations.stale(now))
     }
 
     fn report(&mut self, diagnostics: Vec<Diagnostic>, problems: Vec<String>, changed: bool) {

@@ -33,10 +33,6 @@ impl RevocationFile {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// What is in force.
     pub(crate) fn held(&self) -> &Arc<Revocations> {
         &self.held

@@ -21,6 +21,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
+use voile_identity::revocation::CRL_FILE;
 use voile_identity::service::IstioCertificateServiceServer;
 use voile_identity::{
     Authority, CertificateService, JoinTokens, MeshAuthenticator, StateDir, TokenKey, TrustBundle,
@@ -33,7 +34,6 @@ use crate::error::ControlError;
 use crate::keys::Keys;
 use crate::options::Options;
 use crate::reload::{Kept, Reload, Reporter};
-use crate::revocations::RevocationFile;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
@@ -122,18 +122,15 @@ impl Control {
         let keys = keys(&options.state, options.certificate_ttl)?;
         let issuers = Keys::new(&options.state, &options.keys);
         status.follow(issuers.clone());
-        let authorities = vec![keys.authority.root().clone()];
-        let revocations = RevocationFile::new(&options.state, authorities);
-        source.follow_file(revocations.path())?;
+        source.follow_file(&options.state.join(CRL_FILE))?;
         let mut reload = Reload::new(
             source,
             reporter,
             publish,
             keys.trust.clone(),
             status.clone(),
-            Kept::open(&options.state),
+            Kept::open(&options.state, vec![keys.authority.root().clone()]),
             issuers.clone(),
-            revocations,
         );
         reload.farewell = options.farewell;
         reload.read()?;
