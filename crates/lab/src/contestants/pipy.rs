@@ -134,8 +134,8 @@ mod tests {
     fn each_way_has_a_listener_and_what_is_sealed_is_verified_on_both_sides() {
         let client = script(Side::Client, &values()).expect("filled");
         for way in [
-            "http('<CLIENT_ADDRESS>:<PLAIN_PORT>', '<SERVER_ADDRESS>:<SERVER_PLAIN_PORT>')",
-            "http('<CLIENT_ADDRESS>:<DIRECT_PORT>', '<ECHO_ADDRESS>:<ECHO_PORT>')",
+            "relayHTTP('<CLIENT_ADDRESS>:<PLAIN_PORT>', '<SERVER_ADDRESS>:<SERVER_PLAIN_PORT>')",
+            "relayHTTP('<CLIENT_ADDRESS>:<DIRECT_PORT>', '<ECHO_ADDRESS>:<ECHO_PORT>')",
             "sealedHTTP('<CLIENT_ADDRESS>:<TLS_PORT>', '<SERVER_ADDRESS>:<SERVER_TLS_PORT>')",
             "sealedTCP('<CLIENT_ADDRESS>:<TCP_TLS_PORT>', '<SERVER_ADDRESS>:<TCP_SERVER_TLS_PORT>')",
             "verify: isServer",
