@@ -321,7 +321,12 @@ pub(super) fn recorded(
     }
     if features.asks && protocol != "tcp" && role == SERVER {
         let words = format!("questions that the {role} got a yes to, by its statistics");
-        let count = counted("ext_authz.ok");
+        // Envoy counts each answer once for the listener's HTTP and once for the cluster asked.
+        let statistics = statistics();
+        let of_listeners = statistics
+            .iter()
+            .filter(|(name, _)| name.starts_with("http.") && name.ends_with("ext_authz.ok"));
+        let count = of_listeners.map(|(_, count)| count).sum();
         add(words, count, Expected::OneOf(1));
     }
     if features.detection && protocol != "tcp" {
