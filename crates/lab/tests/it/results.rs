@@ -44,7 +44,7 @@ const READINGS: [(&str, &str); 4] = [
          server sidecar, given the same resources as RBAC filters, uses 1.4 to 1.7 times as much with a thousand addresses or paths, 6.9 times with a thousand principals and 6.6 times with ten thousand paths. \
          Verdicts were checked in every slice, refusals included. That what 1000 principals cost is less than what 10 do does not hold for Envoy here. Ten thousand path rules take \
          51 MiB in Envoy's server sidecar and 1 to 4 in Voile's. All connections send at once, so the medians are mostly waiting, and differences below half a millisecond cannot be told. \
-         At 100 requests a second nothing is said: slices of 1.4 s hold no whole number of bursts there, and the gate refused them for the rate; they are longer now. Rules that ask tokens came after this record.",
+         At 100 requests a second nothing is said: slices of 1.4 s hold no whole number of bursts there, and the gate refused them for the rate; those of today do. Rules that ask tokens came after this record.",
     ),
     (
         "2026-11-21-data-planes-quick",
