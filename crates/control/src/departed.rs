@@ -64,6 +64,23 @@ impl Departed {
         self.identities.contains_key(identity)
     }
 
+    /// What a caller is called when its `farewell` changes.
+    pub(crate) fn called(caller: &voile_identity::Caller) -> Arc<str> {
+        match &caller.pod {
+            Some(pod) => called_pod(&caller.identity.namespace, pod),
+            None => caller.identity.to_string().into(),
+        }
+    }
+
+    /// Whom the two do not treat alike.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<Arc<str>> {
+        let pods = differing(&self.pods, &other.pods);
+        let identities = differing(&self.identities, &other.identities);
+        pods.map(|(namespace, pod)| called_pod(namespace, pod))
+            .chain(identities.map(|identity| identity.to_string().into()))
+            .collect()
+    }
+
     /// When this caller's streams end, if it left.
     pub(crate) fn farewell(&self, caller: &voile_identity::Caller) -> Option<Instant> {
         let end = match &caller.pod {
@@ -75,6 +92,19 @@ impl Departed {
         };
         end.copied()
     }
+}
+
+fn called_pod(namespace: &Namespace, pod: &str) -> Arc<str> {
+    format!("{namespace}/{pod}").into()
+}
+
+fn differing<'a, K: Eq + Hash>(
+    one: &'a HashMap<K, Instant>,
+    other: &'a HashMap<K, Instant>,
+) -> impl Iterator<Item = &'a K> {
+    let changed = one.iter().filter(|(key, end)| other.get(key) != Some(end));
+    let new = other.keys().filter(|key| !one.contains_key(key));
+    changed.map(|(key, _)| key).chain(new)
 }
 
 fn gone<K: Clone + Eq + Hash>(

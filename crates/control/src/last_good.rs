@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use voile_model::{Mesh, SourceFile};
 
@@ -49,13 +50,13 @@ impl LastGood {
     }
 
     /// Keeps these files. Failing is no reason to stop: it is said, and what is in force stays.
-    pub(crate) fn keep(&self, files: &[SourceFile], mesh: &Mesh) {
+    pub(crate) fn keep(&self, files: &[Arc<SourceFile>], mesh: &Mesh) {
         if let Err(error) = self.write(files, mesh) {
             tracing::warn!(path = %self.path.display(), %error, "the last good configuration cannot be kept");
         }
     }
 
-    fn write(&self, files: &[SourceFile], mesh: &Mesh) -> std::io::Result<()> {
+    fn write(&self, files: &[Arc<SourceFile>], mesh: &Mesh) -> std::io::Result<()> {
         let secrets = |file: &SourceFile| -> Vec<u32> {
             let secrets = mesh.secrets.values().map(|secret| &secret.source);
             secrets
@@ -152,7 +153,7 @@ mod tests {
             std::fs::write(&path, "[]").expect("written");
             std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("its mode");
         }
-        kept.keep(&files, &mesh);
+        kept.keep(&files.map(Arc::new), &mesh);
         let text = std::fs::read_to_string(folder.path().join(FILE)).expect("kept");
         assert!(
             !text.contains("hidden") && !text.contains("aGlkZGVu"),

@@ -20,6 +20,35 @@ impl Obeyed {
         names.is_some_and(|names| names.contains(name))
     }
 
+    /// Policies that somebody obeys in only one of the two.
+    pub(crate) fn differences(&self, other: &Self) -> Names {
+        let mut found = Names::new();
+        let mut seen = HashSet::new();
+        let identities = self.0.keys().chain(other.0.keys());
+        for identity in identities {
+            let (one, other) = (self.0.get(identity), other.0.get(identity));
+            // Most of a namespace share one set before and one after.
+            let pair = (one.map(Arc::as_ptr), other.map(Arc::as_ptr));
+            if pair.0 == pair.1 || !seen.insert(pair) {
+                continue;
+            }
+            for (these, those) in [(one, other), (other, one)] {
+                for (kind, names) in these.into_iter().flat_map(|names| &**names) {
+                    let those = those.and_then(|names| names.get(kind));
+                    let is_new = |name: &&Arc<str>| !those.is_some_and(|all| all.contains(*name));
+                    let new = names.iter().filter(is_new).cloned();
+                    found.entry(kind).or_default().extend(new);
+                }
+            }
+        }
+        found
+    }
+
+    #[cfg(test)]
+    pub(crate) fn retain(&mut self, keep: impl Fn(&Identity) -> bool) {
+        self.0.retain(|identity, _| keep(identity));
+    }
+
     /// Whoever left finishes with what it obeyed before.
     pub(crate) fn keep(&mut self, before: &Self, has_left: impl Fn(&Identity) -> bool) {
         let left = before.0.iter().filter(|(identity, _)| has_left(identity));
@@ -37,19 +66,18 @@ pub(crate) struct Gathering {
 
 impl Gathering {
     /// A workload of this identity obeys these.
-    pub(crate) fn add(&mut self, identity: &Identity, names: Names) {
-        let before = self.by_identity.get(identity);
-        let all = match before {
-            Some(before) if **before == names => return,
-            Some(before) => {
-                let mut all = Names::clone(before);
-                for (kind, names) in names {
-                    all.entry(kind).or_default().extend(names);
-                }
-                all
-            }
-            None => names,
+    pub(crate) fn add(&mut self, identity: &Identity, names: &Arc<Names>) {
+        let Some(before) = self.by_identity.get(identity) else {
+            self.by_identity.insert(identity.clone(), Arc::clone(names));
+            return;
         };
+        if before == names {
+            return;
+        }
+        let mut all = Names::clone(before);
+        for (kind, names) in &**names {
+            all.entry(kind).or_default().extend(names.iter().cloned());
+        }
         let shared = match self.sets.get(&all) {
             Some(shared) => Arc::clone(shared),
             None => {

@@ -1,5 +1,6 @@
-//! The loop that turns edits into snapshots: wait for rest, read, check, translate, publish. What is broken is reported
-//! and what was good stays in force; what is equal is not published.
+//! The loop that turns edits into snapshots: wait for an edit, read what changed, check it, translate what depends on it, publish. What
+//! is broken is reported and what was good stays in force; what is equal is not published. What can wait (analysis, reports, what
+//! the state directory remembers) waits for a rest: see `rest`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,39 +9,25 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use voile_identity::TrustStore;
-use voile_model::{Diagnostic, Mesh, codes};
-use voile_xds::server::Snapshot;
+use voile_model::check::{Changes, Checker, Outcome};
+use voile_model::mesh::Mesh;
+use voile_model::{Diagnostic, SourceFile, codes};
+use voile_xds::server::{Interest, Snapshot, Touched};
 
-use crate::departed::{Present, Register};
+use crate::departed::{Departed, Present, Register};
 use crate::error::ControlError;
-use crate::keys::Keys;
+use crate::keys::{Keys, Texts};
 use crate::last_good::LastGood;
 use crate::options::FAREWELL;
+use crate::rest::{Known, Pending, Reporter, Rest};
 use crate::revocations::RevocationFile;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
-use crate::translate::translate_with;
+use crate::translate::{translate_with, update};
 use crate::virtual_addresses::VirtualAddresses;
-
-/// What a reading of the sources brought.
-#[derive(Debug)]
-pub struct Report {
-    /// Problems of resources, sorted by place.
-    pub diagnostics: Vec<Diagnostic>,
-    /// What fits the model but cannot be put into force.
-    pub problems: Vec<String>,
-    /// Why nothing could be read at all.
-    pub unreadable: Option<ControlError>,
-    /// Version of the snapshot now in force.
-    pub version: String,
-    /// Whether proxies are told something new.
-    pub changed: bool,
-}
-
-/// Hears each report; called from a blocking thread.
-pub type Reporter = Box<dyn FnMut(&Report) + Send>;
 
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
 const NOTHING: &str =
@@ -70,47 +57,85 @@ impl Kept {
     }
 }
 
+/// Where snapshots go: for all to see first, then to those whom it concerns.
+pub(crate) struct Publisher {
+    pub(crate) snapshots: watch::Sender<Arc<dyn Snapshot<Caller>>>,
+    pub(crate) interest: Arc<Interest>,
+}
+
 /// What the loop carries from one reading to the next.
 pub(crate) struct Reload<S> {
     pub(crate) source: S,
-    pub(crate) reporter: Reporter,
-    pub(crate) publish: watch::Sender<Arc<dyn Snapshot<Caller>>>,
+    pub(crate) publisher: Publisher,
     pub(crate) trust: Arc<TrustStore>,
     pub(crate) status: Arc<Status>,
     /// How long a removed workload's proxy is still told what it asks.
     pub(crate) farewell: Duration,
-    kept: Kept,
+    virtual_addresses: VirtualAddresses,
+    revocations: RevocationFile,
     keys: Keys,
+    /// What was known of keys when the snapshot was made.
+    texts: Texts,
+    checker: Checker,
     mesh: Option<Mesh>,
-    /// Of the last reading.
-    diagnostics: Vec<Diagnostic>,
-    held: bool,
+    /// The mesh with virtual addresses, where a service has one.
+    addressed: Option<Mesh>,
     snapshot: Option<Arc<MeshSnapshot>>,
+    /// Of the last reading.
+    known: Known,
+    /// What waits for a rest.
+    pending: Option<Pending>,
+    /// Absent while it works.
+    rest: Option<Rest>,
+}
+
+/// What checking brought.
+struct Checked {
+    /// None: nothing but what is said of each file.
+    diagnostics: Option<Vec<Diagnostic>>,
+    /// None: anything may have changed.
+    changes: Option<Changes>,
+    held: bool,
 }
 
 impl<S: Source> Reload<S> {
     pub(crate) fn new(
         source: S,
         reporter: Reporter,
-        publish: watch::Sender<Arc<dyn Snapshot<Caller>>>,
+        publisher: Publisher,
         trust: Arc<TrustStore>,
         status: Arc<Status>,
         kept: Kept,
         keys: Keys,
     ) -> Self {
+        let Kept {
+            last_good,
+            virtual_addresses,
+            register,
+            revocations,
+        } = kept;
         Self {
             source,
-            reporter,
-            publish,
+            publisher,
             trust,
-            status,
             farewell: FAREWELL,
-            mesh: kept.last_good.load(),
-            kept,
+            virtual_addresses,
+            revocations,
             keys,
-            diagnostics: Vec::new(),
-            held: false,
+            texts: Texts::new(),
+            checker: Checker::default(),
+            mesh: None,
+            addressed: None,
             snapshot: None,
+            known: Known::default(),
+            pending: None,
+            rest: Some(Rest {
+                reporter,
+                last_good,
+                register,
+                status: status.clone(),
+            }),
+            status,
         }
     }
 
@@ -131,124 +156,200 @@ impl<S: Source> Reload<S> {
             Err(reason) => Some(format!("{reason}; what was revoked before stays revoked")),
             Ok(stale) => stale,
         };
-        let (mut mesh, mut diagnostics) = voile_model::check(&files, self.mesh.as_ref());
-        diagnostics.extend(voile_analysis::analyze(&mesh));
-        Diagnostic::sort(&mut diagnostics);
-        let held = diagnostics
-            .iter()
-            .any(|diagnostic| diagnostic.code == codes::UNENFORCED_KIND);
-        if held {
-            let Some(good) = self.mesh.take() else {
-                self.report(diagnostics, vec![HELD.to_owned()], false);
-                return Err(ControlError::Unenforced);
-            };
-            mesh = good;
+        let Checked {
+            diagnostics,
+            changes,
+            held,
+        } = self.check(&files)?;
+        if let (None, Some(mesh)) = (&changes, &self.mesh) {
+            self.keys.want(mesh);
         }
-        self.keys.want(&mesh);
-        let errors = diagnostics.iter().filter(|d| d.is_error()).count();
-        self.status.errors.store(errors as u64, Ordering::Relaxed);
         self.status.reloads.fetch_add(1, Ordering::Relaxed);
-        (self.diagnostics, self.held) = (diagnostics, held);
-        let (changed, mut problems) = self.put_in_force(&mesh);
+        let mut problems = Vec::new();
+        if held {
+            problems.push(HELD.to_owned());
+            tracing::error!("{HELD}");
+        }
+        if self.mesh.as_ref() == Some(&Mesh::default()) {
+            problems.push(NOTHING.to_owned());
+            tracing::warn!("{NOTHING}");
+        }
         problems.extend(revocations);
-        if errors == 0 && (changed || first) {
-            self.kept.last_good.keep(&files, &mesh);
+        self.known = Known {
+            files: files.into(),
+            diagnostics,
+            problems,
+        };
+        let patched = changes.is_some();
+        let changed = self.put_in_force(changes.as_ref());
+        if let Some(pending) = &mut self.pending {
+            pending.first |= first;
+            pending.read = true;
         }
-        if errors > 0 {
-            self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
-        }
-        self.mesh = Some(mesh);
         let version = self.version();
-        tracing::info!(version, changed, errors, took = ?started.elapsed(), "configuration read");
-        self.report(self.diagnostics.clone(), problems, changed);
+        tracing::info!(version, changed, patched, took = ?started.elapsed(), "configuration read");
         Ok(())
     }
 
     /// Keys of token issuers came or changed: the mesh that is in force, once more.
     fn keys_changed(&mut self) {
-        let Some(mesh) = self.mesh.take() else { return };
-        let (changed, problems) = self.put_in_force(&mesh);
-        self.mesh = Some(mesh);
-        self.report(self.diagnostics.clone(), problems, changed);
+        let changed = self.put_in_force(None);
+        tracing::info!(
+            version = self.version(),
+            changed,
+            "keys of token issuers read"
+        );
     }
 
-    /// Translates and, if it is something new, publishes. Says whether it was, and what cannot be put into force.
-    fn put_in_force(&mut self, mesh: &Mesh) -> (bool, Vec<String>) {
-        let addressed = self.kept.virtual_addresses.give(mesh);
-        let keys = self.keys.texts();
-        let (mut snapshot, mut problems) =
-            translate_with(&addressed, &keys, self.snapshot.as_deref());
-        snapshot.revoke(self.kept.revocations.resource());
-        let present = Present::of(&snapshot);
-        let (before, departed) = match &self.snapshot {
-            Some(before) => (Present::of(before), before.departed.clone()),
-            None => self.kept.register.load(),
-        };
-        snapshot.departed = departed.follow(&before, &present, Instant::now() + self.farewell);
-        if let Some(before) = &self.snapshot {
-            let departed = &snapshot.departed;
-            let has_left = |identity: &_| departed.includes(identity);
-            snapshot.obeyed.keep(&before.obeyed, has_left);
-        }
-        if self.held {
-            problems.push(HELD.to_owned());
-            tracing::error!("{HELD}");
-        }
-        if *mesh == Mesh::default() {
-            problems.push(NOTHING.to_owned());
-            tracing::warn!("{NOTHING}");
-        }
-        problems.extend(self.keys.missing());
+    /// Translates what there is and, if it is something new, publishes; says whether it was. What is to be said of it waits for a rest.
+    fn put_in_force(&mut self, changes: Option<&Changes>) -> bool {
+        let before = std::mem::replace(&mut self.texts, self.keys.texts());
+        let (snapshot, present) = self.translated(changes.filter(|_| before == self.texts));
         let changed = self.snapshot.as_deref() != Some(&snapshot);
         if changed {
-            self.kept.register.keep(&present, &snapshot.departed);
-            let config = &mesh.config;
-            self.trust
-                .set_trust_domain(&config.trust_domain, &config.trust_domain_aliases);
-            let snapshot = Arc::new(snapshot);
-            self.status.published(&snapshot);
-            self.publish.send_replace(snapshot.clone());
-            self.snapshot = Some(snapshot);
+            self.publish(snapshot);
         }
-        (changed, problems)
+        let mut known = self.known.clone();
+        known.problems.extend(self.keys.missing());
+        let pending = self.pending.get_or_insert_with(Pending::new);
+        pending.heard(known);
+        pending.changed |= changed;
+        if let Some(present) = present {
+            pending.present = Some(present);
+        }
+        changed
     }
 
     /// Reads what is revoked; gives what a person should know of it. What was good stays in force when it fails.
     fn read_revocations(&mut self) -> Result<Option<String>, String> {
         let now = SystemTime::now();
-        let read = self.kept.revocations.read(now);
-        let held = self.kept.revocations.held();
+        let read = self.revocations.read(now);
+        let held = self.revocations.held();
         self.trust.set_revocations(held);
         self.status.revoked(held);
         if let Err(reason) = &read {
             self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
             tracing::error!(reason, "the lists of revoked certificates cannot be used");
         }
-        read.map(|()| self.kept.revocations.stale(now))
+        read.map(|()| self.revocations.stale(now))
     }
 
-    fn report(&mut self, diagnostics: Vec<Diagnostic>, problems: Vec<String>, changed: bool) {
-        let version = self.version();
-        (self.reporter)(&Report {
-            diagnostics,
-            problems,
-            unreadable: None,
-            version,
-            changed,
-        });
+    /// Brings the mesh up to what the files say.
+    fn check(&mut self, files: &[Arc<SourceFile>]) -> Result<Checked, ControlError> {
+        let mut outcome = self.checker.check(files, self.mesh.as_mut());
+        if self.snapshot.is_none()
+            && wrong(&outcome)
+            && let Some(mut good) = self.rest.as_ref().and_then(|rest| rest.last_good.load())
+        {
+            outcome = self.checker.check(files, Some(&mut good));
+            self.mesh = Some(good);
+        }
+        let (mesh, diagnostics) = match outcome {
+            Outcome::Patched(patch, changes) => {
+                let mesh = self.addressed.as_mut();
+                let fits = mesh.is_none_or(|mesh| patch.apply(mesh).is_some());
+                // Whether a service has a virtual address depends on all of them.
+                if !fits || !changes.services.is_empty() {
+                    self.give_addresses();
+                }
+                return Ok(Checked {
+                    diagnostics: None,
+                    changes: Some(changes),
+                    held: false,
+                });
+            }
+            Outcome::Whole(mesh, diagnostics) => (mesh, diagnostics),
+        };
+        if let (Some(pending), Some(before)) = (&mut self.pending, &self.mesh)
+            && diagnostics.iter().any(Diagnostic::is_error)
+        {
+            pending.set_aside(before);
+        }
+        let is_unenforced = |one: &Diagnostic| one.code == codes::UNENFORCED_KIND;
+        let held = diagnostics.iter().any(is_unenforced);
+        match (held, &self.mesh) {
+            (false, _) => self.mesh = Some(*mesh),
+            (true, Some(_)) => self.checker.distrust(),
+            (true, None) => {
+                if let Some(rest) = &mut self.rest {
+                    rest.refuse(diagnostics, HELD);
+                }
+                return Err(ControlError::Unenforced);
+            }
+        }
+        self.give_addresses();
+        Ok(Checked {
+            diagnostics: Some(diagnostics),
+            changes: None,
+            held,
+        })
+    }
+
+    fn give_addresses(&mut self) {
+        let mesh = self.mesh.as_ref();
+        self.addressed = mesh.and_then(|mesh| self.virtual_addresses.give(mesh));
+    }
+
+    /// The snapshot of the mesh, and who is in it if that is another than before.
+    fn translated(&self, changes: Option<&Changes>) -> (MeshSnapshot, Option<Present>) {
+        let nothing = Mesh::default();
+        let mesh = self.addressed.as_ref().or(self.mesh.as_ref());
+        let mesh = mesh.unwrap_or(&nothing);
+        let before = self.snapshot.as_deref();
+        let updated = before
+            .zip(changes)
+            .and_then(|(before, changes)| update(mesh, before, changes));
+        let mut snapshot = updated.unwrap_or_else(|| translate_with(mesh, &self.texts, before));
+        snapshot.revoke(self.revocations.resource());
+        let present = self.part(&mut snapshot);
+        if let Some(before) = before {
+            snapshot.keep_obeyed(before);
+        }
+        (snapshot, present)
+    }
+
+    /// Notes who left, and gives who is there if that is another than before.
+    fn part(&self, snapshot: &mut MeshSnapshot) -> Option<Present> {
+        let before = self.snapshot.as_deref();
+        if let Some(before) = before
+            && before.has_same_callers(snapshot)
+        {
+            snapshot.departed = before.departed.clone();
+            return None;
+        }
+        let present = Present::of(snapshot);
+        let (was, departed) = match (before, &self.rest) {
+            (Some(before), _) => (Present::of(before), (*before.departed).clone()),
+            (None, Some(rest)) => rest.register.load(),
+            (None, None) => (Present::default(), Departed::default()),
+        };
+        let end = Instant::now() + self.farewell;
+        snapshot.departed = departed.follow(&was, &present, end).into();
+        Some(present)
+    }
+
+    fn publish(&mut self, snapshot: MeshSnapshot) {
+        let touched = match &self.snapshot {
+            Some(before) => snapshot.touched_since(before),
+            None => Touched::everything(),
+        };
+        if let Some(mesh) = &self.mesh {
+            let config = &mesh.config;
+            self.trust
+                .set_trust_domain(&config.trust_domain, &config.trust_domain_aliases);
+        }
+        let snapshot = Arc::new(snapshot);
+        self.status.published(&snapshot);
+        self.publisher.snapshots.send_replace(snapshot.clone());
+        self.publisher.interest.publish(&touched);
+        self.snapshot = Some(snapshot);
     }
 
     fn unreadable(&mut self, error: ControlError) {
         self.status.failed_reloads.fetch_add(1, Ordering::Relaxed);
         tracing::error!(%error, "the configuration cannot be read; the last one stays in force");
-        let version = self.version();
-        (self.reporter)(&Report {
-            diagnostics: Vec::new(),
-            problems: Vec::new(),
-            unreadable: Some(error),
-            version,
-            changed: false,
-        });
+        let pending = self.pending.get_or_insert_with(Pending::new);
+        pending.unreadable(error);
     }
 
     fn version(&self) -> String {
@@ -258,14 +359,32 @@ impl<S: Source> Reload<S> {
             .unwrap_or_default()
     }
 
-    /// Follows the source for ever. Reading and translating block, so they leave the runtime's thread alone.
-    pub(crate) async fn follow(mut self) {
+    /// Follows the source until `ended`. Reading and translating block, so they leave the runtime's thread alone.
+    pub(crate) async fn follow(mut self, ended: impl Future<Output = ()>) {
+        tokio::pin!(ended);
+        let mut working: Option<JoinHandle<Rest>> = None;
+        let keys = self.keys.clone();
+        // Kept from turn to turn: news of keys that waits for others must not be lost.
+        let mut news = std::pin::pin!(keys.changed());
         loop {
-            let keys = self.keys.clone();
-            // A burst of edits that is cut off by news of keys goes on: the source remembers what it heard.
+            let due = self.pending.as_ref().map(Pending::due);
+            let due = due.filter(|_| working.is_none());
             let edited = tokio::select! {
+                () = &mut ended => break,
                 () = self.source.changed() => true,
-                () = keys.changed() => false,
+                () = &mut news => {
+                    news.set(keys.changed());
+                    false
+                }
+                () = until(due) => {
+                    working = self.work().map(tokio::task::spawn_blocking);
+                    continue;
+                }
+                rest = finished(&mut working) => {
+                    working = None;
+                    self.rest = rest;
+                    continue;
+                }
             };
             let read = tokio::task::spawn_blocking(move || {
                 match edited {
@@ -283,5 +402,60 @@ impl<S: Source> Reload<S> {
                 }
             }
         }
+        if working.is_some() {
+            self.rest = finished(&mut working).await;
+        }
+        // What the state directory should know must not be lost with us.
+        if let Some(work) = self.work() {
+            let _ = tokio::task::spawn_blocking(work).await;
+        }
+    }
+
+    /// What is to be done now that nothing changes, if anything is.
+    fn work(&mut self) -> Option<impl FnOnce() -> Rest + Send + 'static> {
+        let mut rest = self.rest.take()?;
+        let Some(mut pending) = self.pending.take() else {
+            self.rest = Some(rest);
+            return None;
+        };
+        if let Some(known) = &mut pending.known
+            && known.diagnostics.is_none()
+        {
+            known.diagnostics = Some(self.checker.diagnostics());
+        }
+        let mesh = self.mesh.clone().unwrap_or_default();
+        let snapshot = self.snapshot.clone().unwrap_or_default();
+        Some(move || {
+            rest.work(pending, &mesh, &snapshot);
+            rest
+        })
     }
 }
+
+fn wrong(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Patched(..) => false,
+        Outcome::Whole(_, diagnostics) => diagnostics.iter().any(Diagnostic::is_error),
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// None when the work panicked: then nothing is reported or kept any more, and everything else goes on.
+async fn finished(working: &mut Option<JoinHandle<Rest>>) -> Option<Rest> {
+    let Some(handle) = working else {
+        return std::future::pending().await;
+    };
+    handle
+        .await
+        .inspect_err(|error| tracing::error!(%error, "analysing the configuration panicked"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests;

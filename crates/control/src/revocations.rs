@@ -19,6 +19,8 @@ pub(crate) struct RevocationFile {
     path: PathBuf,
     issuers: Vec<CertificateDer<'static>>,
     held: Arc<Revocations>,
+    /// What the lists in force were read of.
+    pem: Vec<u8>,
     resource: Option<Arc<Resource>>,
 }
 
@@ -29,6 +31,7 @@ impl RevocationFile {
             path: state.join(CRL_FILE),
             issuers,
             held: Arc::default(),
+            pem: Vec::new(),
             resource: None,
         }
     }
@@ -53,8 +56,13 @@ impl RevocationFile {
             self.held = Arc::default();
             return Ok(());
         };
+        // Every edit of the mesh comes by here, and signatures take their time.
+        if self.resource.is_some() && self.pem == pem {
+            return Ok(());
+        }
         let lists = lists_of(&pem).map_err(|error| failed(&error))?;
         let read = Revocations::read(&lists, &self.issuers, now).map_err(|error| failed(&error))?;
+        self.pem = pem;
         if read == *self.held && self.resource.is_some() {
             return Ok(());
         }

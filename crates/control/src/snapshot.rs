@@ -1,6 +1,5 @@
 //! All that proxies may ask for at one moment, by every name they may ask by. Who may hear what is decided here.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,12 +7,18 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 use voile_model::mesh::Visibility;
 use voile_model::{Identity, Namespace, Ranges};
+use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
+use voile_xds::wire::CLUSTER;
 
 use crate::departed::Departed;
-use crate::obeyed::Obeyed;
+use crate::obeyed::{Names as Obeys, Obeyed};
+use crate::shards::{Shards, Weigh};
+use crate::translate::KeySets;
 use crate::translate::names::{Names, SEARCH};
+
+mod touched;
 
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
 const VERSION_BYTES: usize = 8;
@@ -50,35 +55,82 @@ impl fmt::Display for Caller {
 pub(crate) struct Private {
     pub(crate) owner: Identity,
     pub(crate) pod: Arc<str>,
+    /// The policies that it names.
+    pub(crate) obeys: Arc<Obeys>,
     pub(crate) resource: Arc<Resource>,
+    /// What of it cannot be put into force.
+    pub(crate) problems: Arc<[String]>,
 }
 
-/// All there is at one moment.
+impl Weigh for Arc<Resource> {
+    fn weigh(&self, hash: &mut Sha256) -> bool {
+        hash.update(&*self.version);
+        true
+    }
+}
+
+impl Weigh for Private {
+    fn weigh(&self, hash: &mut Sha256) -> bool {
+        hash.update(format!(
+            "{} {} {}",
+            self.resource.version, self.owner, self.pod
+        ));
+        true
+    }
+}
+
+impl Weigh for Visibility {
+    fn weigh(&self, hash: &mut Sha256) -> bool {
+        hash.update(format!("{self:?}"));
+        true
+    }
+}
+
+/// Names that follow from what is elsewhere.
+pub(crate) type Index = Shards<Arc<[Arc<str>]>>;
+
+impl Weigh for Arc<[Arc<str>]> {
+    fn weigh(&self, _: &mut Sha256) -> bool {
+        false
+    }
+}
+
+/// All there is at one moment. Cheap to clone: what two snapshots have in common they share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeshSnapshot {
     pub(crate) version: String,
     /// Workloads that take no traffic yet.
     pub(crate) unready: usize,
-    /// By every name and alias: the resource, and what it brings along.
-    pub(crate) addresses: HashMap<Arc<str>, Vec<Arc<Resource>>>,
     /// Each Address once, by name.
-    pub(crate) all_addresses: HashMap<Arc<str>, Arc<Resource>>,
+    pub(crate) all_addresses: Shards<Arc<Resource>>,
+    /// By every name and alias of an Address: the names of those that have it, workloads first.
+    pub(crate) owners: Index,
+    /// What a service brings along: workloads by the service's name.
+    pub(crate) behind: Index,
+    /// And the services that bring a workload along.
+    pub(crate) before: Index,
     /// Services that have ranges of addresses, by name.
-    pub(crate) ranges: Ranges<Arc<str>>,
-    pub(crate) policies: HashMap<Arc<str>, Arc<Resource>>,
-    pub(crate) authorization: HashMap<Arc<str>, Arc<Resource>>,
-    pub(crate) tokens: HashMap<Arc<str>, Arc<Resource>>,
+    pub(crate) ranges: Arc<Ranges<Arc<str>>>,
+    /// Where the mesh's workloads and virtual addresses are, as every sidecar is told.
+    pub(crate) mesh_ranges: Arc<[AddressRange]>,
+    pub(crate) policies: Shards<Arc<Resource>>,
+    pub(crate) authorization: Shards<Arc<Resource>>,
+    pub(crate) tokens: Shards<Arc<Resource>>,
     /// Public keys of token issuers, by a hash of what they say.
-    pub(crate) key_sets: HashMap<Arc<str>, Arc<Resource>>,
-    pub(crate) configurations: HashMap<Arc<str>, Private>,
+    pub(crate) key_sets: Shards<Arc<Resource>>,
+    /// The key sets that each of `tokens` names.
+    pub(crate) keys_of: Arc<KeySets>,
+    /// What of `tokens` cannot be put into force.
+    pub(crate) token_problems: Arc<[String]>,
+    pub(crate) configurations: Shards<Private>,
     /// Whom which policies are for.
-    pub(crate) obeyed: Obeyed,
+    pub(crate) obeyed: Arc<Obeyed>,
     /// Certificates that are taken back, where there are lists of them.
     pub(crate) revocations: Option<Arc<Resource>>,
-    pub(crate) names: Names,
+    pub(crate) names: Arc<Names>,
     /// Services that not everybody sees.
-    pub(crate) kept_close: HashMap<Arc<str>, Visibility>,
-    pub(crate) departed: Departed,
+    pub(crate) kept_close: Shards<Visibility>,
+    pub(crate) departed: Arc<Departed>,
 }
 
 impl MeshSnapshot {
@@ -100,44 +152,115 @@ impl MeshSnapshot {
 
     /// The version of the whole: changes when, and only when, a resource does.
     pub(crate) fn seal(&mut self) {
-        let mut lines: Vec<String> = self
-            .all_addresses
-            .values()
-            .chain(self.policies.values())
-            .chain(self.authorization.values())
-            .chain(self.tokens.values())
-            .chain(self.key_sets.values())
-            .chain(
-                self.configurations
-                    .values()
-                    .map(|private| &private.resource),
-            )
-            .map(|resource| format!("{} {}\n", resource.name, resource.version))
-            .chain(
-                self.configurations
-                    .values()
-                    .map(|p| format!("{} {}\n", p.owner, p.pod)),
-            )
-            .collect();
-        let seen_by = |(name, who): (&Arc<str>, &Visibility)| format!("{name} {who:?}\n");
-        lines.extend(self.kept_close.iter().map(seen_by));
-        lines.sort_unstable();
         let mut hash = Sha256::new();
-        for line in lines {
-            hash.update(line);
+        for sum in [
+            self.all_addresses.sum(),
+            self.policies.sum(),
+            self.authorization.sum(),
+            self.tokens.sum(),
+            self.key_sets.sum(),
+            self.configurations.sum(),
+            self.kept_close.sum(),
+        ] {
+            hash.update(sum.to_be_bytes());
+        }
+        if let Some(lists) = &self.revocations {
+            hash.update(&*lists.version);
         }
         self.version = hex(&hash.finalize());
     }
 
-    /// Adds the certificates that are taken back, after the whole was sealed.
+    /// Puts the certificates that are taken back in the place of those before.
     pub(crate) fn revoke(&mut self, lists: Option<&Arc<Resource>>) {
-        if let Some(lists) = lists {
-            let mut hash = Sha256::new();
-            hash.update(&self.version);
-            hash.update(&*lists.version);
-            self.version = hex(&hash.finalize());
-        }
         self.revocations = lists.cloned();
+        self.seal();
+    }
+
+    /// Whoever left finishes with what it obeyed before.
+    pub(crate) fn keep_obeyed(&mut self, before: &Self) {
+        if Arc::ptr_eq(&self.obeyed, &before.obeyed) {
+            return;
+        }
+        let departed = &self.departed;
+        let obeyed = Arc::make_mut(&mut self.obeyed);
+        obeyed.keep(&before.obeyed, |identity| departed.includes(identity));
+        if *obeyed == *before.obeyed {
+            self.obeyed = before.obeyed.clone();
+        }
+    }
+
+    /// Puts an Address in, under all its names.
+    pub(crate) fn put_address(&mut self, made: Arc<Resource>) {
+        let old = self.all_addresses.get(&made.name);
+        if old.is_some_and(|old| Arc::ptr_eq(old, &made)) {
+            return;
+        }
+        if let Some(old) = self.all_addresses.insert(made.name.clone(), made.clone()) {
+            if old.aliases == made.aliases {
+                return;
+            }
+            self.disown(&old);
+        }
+        for name in made.aliases.iter().chain([&made.name]) {
+            let known = self.owners.get(name).into_iter().flat_map(|all| all.iter());
+            let mut owners: Vec<Arc<str>> = known.cloned().collect();
+            owners.push(made.name.clone());
+            // A service's name begins with a namespace, which has no capitals.
+            owners.sort_by_cached_key(|owner| (!owner.starts_with(CLUSTER), owner.clone()));
+            owners.dedup();
+            self.owners.insert(name.clone(), owners.into());
+        }
+    }
+
+    /// Takes an Address out.
+    pub(crate) fn remove_address(&mut self, name: &str) {
+        if let Some(old) = self.all_addresses.remove(name) {
+            self.disown(&old);
+        }
+    }
+
+    fn disown(&mut self, old: &Resource) {
+        for name in old.aliases.iter().chain([&old.name]) {
+            let known = self.owners.get(name).into_iter().flat_map(|all| all.iter());
+            let left: Arc<[Arc<str>]> =
+                known.filter(|owner| **owner != old.name).cloned().collect();
+            match left.is_empty() {
+                true => drop(self.owners.remove(name)),
+                false => drop(self.owners.insert(name.clone(), left)),
+            }
+        }
+    }
+
+    /// What a name or alias of an Address brings: those that have it, each service with its workloads.
+    fn brought(&self, name: &str) -> Vec<Arc<Resource>> {
+        let mut found = Vec::new();
+        for owner in self.owners.get(name).into_iter().flat_map(|all| all.iter()) {
+            found.extend(self.all_addresses.get(owner).cloned());
+            let behind = self
+                .behind
+                .get(owner)
+                .into_iter()
+                .flat_map(|all| all.iter());
+            found.extend(behind.filter_map(|uid| self.all_addresses.get(uid).cloned()));
+        }
+        found
+    }
+
+    /// Whether the same identities and pods are in both.
+    pub(crate) fn has_same_callers(&self, other: &Self) -> bool {
+        let same =
+            |one: &Private, other: &Private| one.owner == other.owner && one.pod == other.pod;
+        let (ours, others) = (&self.configurations, &other.configurations);
+        ours.differences(others, same).is_empty()
+    }
+
+    /// What cannot be put into force, in order.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let all = self.configurations.values();
+        let mut all: Vec<String> = all.flat_map(|one| one.problems.iter().cloned()).collect();
+        all.extend(self.token_problems.iter().cloned());
+        all.sort_unstable();
+        all
     }
 
     /// What the caller may see of what has an address: who has it alone first, then who has a range around it, the
@@ -149,14 +272,12 @@ impl MeshSnapshot {
                 .is_none_or(|namespace| visibility.includes(namespace)),
             None => true,
         };
-        let found = self.addresses.get(name).into_iter().flatten();
-        let mut seen: Vec<Arc<Resource>> = found.filter(is_seen).cloned().collect();
+        let mut seen = self.brought(name);
+        seen.retain(|resource| is_seen(&resource));
         let mut ranged = Vec::new();
         if let Some(Ok(address)) = name.strip_prefix('/').map(str::parse) {
             for (_, service) in self.ranges.around(address) {
-                let Some(found) = self.addresses.get(service) else {
-                    continue;
-                };
+                let found = self.brought(service);
                 if found.first().as_ref().is_some_and(is_seen) {
                     ranged.extend(found.iter().filter(is_seen).cloned());
                 }
@@ -180,7 +301,7 @@ impl MeshSnapshot {
         caller: &Caller,
         kind: &str,
         name: &str,
-        all: &HashMap<Arc<str>, Arc<Resource>>,
+        all: &Shards<Arc<Resource>>,
     ) -> Resolution {
         let Caller::Known(caller) = caller else {
             return Resolution::Refused("a caller without credentials asks for it".to_owned());
@@ -232,12 +353,15 @@ impl Snapshot<Caller> for MeshSnapshot {
                     Some(host) => self
                         .names
                         .find(caller.namespace(), host)
-                        .and_then(|name| self.addresses.get(name)),
-                    None => self.addresses.get(name),
+                        .map(|name| &**name),
+                    None => Some(name),
                 };
                 match found {
                     None => Resolution::Unknown,
-                    Some(found) => Resolution::Found(found.clone()),
+                    Some(name) => match self.brought(name) {
+                        found if found.is_empty() => Resolution::Unknown,
+                        found => Resolution::Found(found),
+                    },
                 }
             }
             type_url::SERVICE_POLICY | type_url::REQUEST_AUTHENTICATION | type_url::KEY_SET
@@ -279,6 +403,13 @@ impl Snapshot<Caller> for MeshSnapshot {
         }
     }
 
+    fn known_as(&self, caller: &Caller) -> Vec<Arc<str>> {
+        match caller {
+            Caller::Known(caller) => vec![Departed::called(caller)],
+            Caller::Anonymous => Vec::new(),
+        }
+    }
+
     fn farewell(&self, caller: &Caller) -> Option<Instant> {
         match caller {
             Caller::Known(caller) => self.departed.farewell(caller),
@@ -287,7 +418,7 @@ impl Snapshot<Caller> for MeshSnapshot {
     }
 }
 
-fn found(resources: &HashMap<Arc<str>, Arc<Resource>>, name: &str) -> Resolution {
+fn found(resources: &Shards<Arc<Resource>>, name: &str) -> Resolution {
     match resources.get(name) {
         Some(found) => Resolution::Found(vec![found.clone()]),
         None => Resolution::Unknown,

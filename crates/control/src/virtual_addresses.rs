@@ -50,8 +50,8 @@ impl VirtualAddresses {
         Self { path, given }
     }
 
-    /// The mesh with an address for every service that needs one.
-    pub(crate) fn give(&mut self, mesh: &Mesh) -> Mesh {
+    /// The mesh with an address for every service that needs one; none when no service does.
+    pub(crate) fn give(&mut self, mesh: &Mesh) -> Option<Mesh> {
         let needing: Vec<Arc<Service>> = mesh
             .services
             .values()
@@ -59,7 +59,7 @@ impl VirtualAddresses {
             .cloned()
             .collect();
         if needing.is_empty() {
-            return mesh.clone();
+            return None;
         }
         let before = self.given.len();
         let fixed: HashSet<Ipv4Addr> = mesh
@@ -105,7 +105,7 @@ impl VirtualAddresses {
         if changed && let Err(error) = self.keep() {
             tracing::warn!(path = %self.path.display(), %error, "virtual addresses cannot be kept");
         }
-        given
+        Some(given)
     }
 
     /// Lets the names of services that are gone go once there are too many.
@@ -198,8 +198,9 @@ mod tests {
         format!("h{number}.example.com")
     }
 
-    fn shown(mesh: &Mesh) -> BTreeMap<String, Vec<IpAddr>> {
+    fn shown(mesh: Option<Mesh>) -> BTreeMap<String, Vec<IpAddr>> {
         let entry = |service: &Arc<Service>| (service.key.to_string(), service.addresses.clone());
+        let mesh = mesh.expect("some need one");
         mesh.services.values().map(entry).collect()
     }
 
@@ -207,7 +208,7 @@ mod tests {
     fn every_name_has_an_address_of_its_own_and_keeps_it_over_edits_and_restarts() {
         let state = tempfile::tempdir().unwrap();
         let mut addresses = VirtualAddresses::load(state.path());
-        let first = shown(&addresses.give(&mesh((0..1500).map(host), "")));
+        let first = shown(addresses.give(&mesh((0..1500).map(host), "")));
         let v4: BTreeSet<&IpAddr> = first.values().map(|all| &all[0]).collect();
         assert_eq!(v4.len(), 1500, "no two share one");
         let met = first
@@ -216,13 +217,13 @@ mod tests {
             .count();
         assert!(met > 0, "so many names that some hashes meet");
         let mut later = VirtualAddresses::load(state.path());
-        let edited = shown(&later.give(&mesh((0..3000).rev().map(host), "")));
+        let edited = shown(later.give(&mesh((0..3000).rev().map(host), "")));
         for (name, address) in &first {
             assert_eq!(edited.get(name), Some(address), "{name}");
         }
         // A service that was away gets its address back.
         later.give(&mesh((1500..3000).map(host), ""));
-        assert_eq!(shown(&later.give(&mesh((0..1500).map(host), ""))), first);
+        assert_eq!(shown(later.give(&mesh((0..1500).map(host), ""))), first);
     }
 
     #[test]
@@ -230,7 +231,7 @@ mod tests {
         let one = tempfile::tempdir().unwrap();
         let two = tempfile::tempdir().unwrap();
         let made =
-            |at: &Path| shown(&VirtualAddresses::load(at).give(&mesh((0..300).map(host), "")));
+            |at: &Path| shown(VirtualAddresses::load(at).give(&mesh((0..300).map(host), "")));
         assert_eq!(made(one.path()), made(two.path()));
     }
 
@@ -238,14 +239,14 @@ mod tests {
     fn an_address_that_a_resource_names_is_given_to_nobody_else() {
         let state = tempfile::tempdir().unwrap();
         let mut addresses = VirtualAddresses::load(state.path());
-        let first = shown(&addresses.give(&mesh([host(0)], "")));
+        let first = shown(addresses.give(&mesh([host(0)], "")));
         let (name, given) = first.first_key_value().unwrap();
         let rival = format!(
             "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: rival, namespace: shop}}\n\
              spec: {{hosts: [rival.example.com], addresses: [{}], ports: [{{number: 80, name: http, protocol: HTTP}}], resolution: DNS}}\n",
             given[0]
         );
-        let now = shown(&addresses.give(&mesh([host(0)], &rival)));
+        let now = shown(addresses.give(&mesh([host(0)], &rival)));
         assert_eq!(now["shop/rival.example.com"], [given[0]]);
         assert_ne!(now[name], *given);
         assert_eq!(now[name][1], given[1], "IPv6 stays");
@@ -270,6 +271,7 @@ mod tests {
         .concat();
         let state = tempfile::tempdir().unwrap();
         let given = VirtualAddresses::load(state.path()).give(&mesh([], &text));
+        let given = given.expect("one needs it");
         let with: Vec<String> = given
             .services
             .values()

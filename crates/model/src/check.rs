@@ -8,6 +8,7 @@
 mod assemble;
 mod authorization;
 mod capture;
+mod checker;
 mod config;
 mod destination;
 mod document;
@@ -25,6 +26,8 @@ mod sidecar;
 mod telemetry;
 mod topology;
 mod values;
+
+pub use checker::{Changes, Checker, Outcome, Patch, Turn};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -104,28 +107,12 @@ pub(crate) type Resources = BTreeMap<ResourceId, Stored>;
 
 /// Checks all files together. With `previous`, a resource that was good there and is bad now keeps its last good version.
 pub fn check(sources: &[SourceFile], previous: Option<&Mesh>) -> (Mesh, Vec<Diagnostic>) {
-    let mut read = Read::default();
-    for file in sources {
-        document::read_file(file, &mut read);
-    }
-    if let Some(previous) = previous {
-        last_good::keep(&mut read, &previous.resources);
-    }
-    let mut diagnostics = read.diagnostics;
-    let mut mesh = assemble::assemble(read.good, &mut diagnostics);
-    let unreadable = shut::Unreadable {
-        named: read.broken_policies,
-        authorization: read.broken_authorization,
-        tokens: read.broken_tokens,
-        nameless: read.nameless_policies,
-    };
-    shut::shut(&mut mesh, unreadable, &mut diagnostics);
-    Diagnostic::sort(&mut diagnostics);
-    (mesh, diagnostics)
+    let files: Vec<Arc<SourceFile>> = sources.iter().cloned().map(Arc::new).collect();
+    Checker::default().fresh(&files, previous)
 }
 
 /// What reading all files gave.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Read {
     good: Resources,
     /// Resources that are there and bad, with the place of their document.

@@ -13,38 +13,91 @@ pub const MAX_FILES: usize = 100_000;
 /// Deepest folder: a symbolic link to a parent would go on for ever.
 pub const MAX_FOLDER_DEPTH: usize = 32;
 
+/// What a folder holds.
+#[derive(Debug)]
+pub struct Listing {
+    /// Every file that is read, sorted by path.
+    pub files: Vec<(PathBuf, SourceFile)>,
+    /// Whether some of it is a link, or could not be looked into: then what it holds may change by what happens elsewhere.
+    pub links: bool,
+}
+
 /// Reads every `.yaml`, `.yml` and `.json` file below `directory`, sorted by path; hidden files and folders are skipped.
 /// A file or inner folder that cannot be read is in the answer with its reason. Fails only when the directory itself
 /// cannot be read, or holds more files than `MAX_FILES`.
 pub fn read_directory(directory: &Path) -> io::Result<Vec<SourceFile>> {
+    let listing = list_directory(directory)?;
+    Ok(listing.files.into_iter().map(|(_, file)| file).collect())
+}
+
+/// As `read_directory`, with the paths.
+///
+/// # Errors
+/// The directory itself cannot be read, or holds more files than `MAX_FILES`.
+pub fn list_directory(directory: &Path) -> io::Result<Listing> {
     let mut found = Vec::new();
-    collect(directory, 0, &mut found)?;
+    let mut links = false;
+    collect(directory, 0, &mut found, &mut links)?;
     found.sort();
-    Ok(found
+    links |= found.iter().any(|(_, problem)| problem.is_some());
+    let files = found
         .into_iter()
-        .map(|(path, problem)| read_file(&path, problem))
-        .collect())
+        .map(|(path, problem)| {
+            let file = made(&path, problem);
+            (path, file)
+        })
+        .collect();
+    Ok(Listing { files, links })
+}
+
+/// Whether a path inside a folder is skipped: it, or a folder it is in, is hidden.
+#[must_use]
+pub fn is_hidden(inner: &Path) -> bool {
+    let mut parts = inner.components();
+    parts.any(|part| part.as_os_str().to_string_lossy().starts_with('.'))
+}
+
+/// Whether a file of this name is read.
+#[must_use]
+pub fn is_configuration(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|e| e == "yaml" || e == "yml" || e == "json")
+}
+
+/// Reads one file; one that cannot be read comes with its reason.
+#[must_use]
+pub fn read_file(path: &Path) -> SourceFile {
+    made(path, None)
 }
 
 /// A path to read, and why it cannot be when that is already known.
 type Found = (PathBuf, Option<String>);
 
-fn collect(directory: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result<()> {
+fn collect(
+    directory: &Path,
+    depth: usize,
+    found: &mut Vec<Found>,
+    links: &mut bool,
+) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
         if path
             .file_name()
             .is_some_and(|name| name.to_string_lossy().starts_with('.'))
         {
             continue;
         }
+        // Only what is neither tells of its changes itself.
+        let kind = entry.file_type();
+        *links |= !kind.is_ok_and(|kind| kind.is_file() || kind.is_dir());
         if path.is_dir() {
             let inner = if depth + 1 >= MAX_FOLDER_DEPTH {
                 Err(io::Error::other(format!(
                     "folders are nested more than {MAX_FOLDER_DEPTH} deep"
                 )))
             } else {
-                collect(&path, depth + 1, found)
+                collect(&path, depth + 1, found, links)
             };
             if let Err(error) = inner {
                 if found.len() >= MAX_FILES {
@@ -52,10 +105,7 @@ fn collect(directory: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result
                 }
                 found.push((path, Some(error.to_string())));
             }
-        } else if path
-            .extension()
-            .is_some_and(|e| e == "yaml" || e == "yml" || e == "json")
-        {
+        } else if is_configuration(&path) {
             found.push((path, None));
         }
         if found.len() >= MAX_FILES {
@@ -65,7 +115,7 @@ fn collect(directory: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result
     Ok(())
 }
 
-fn read_file(path: &Path, problem: Option<String>) -> SourceFile {
+fn made(path: &Path, problem: Option<String>) -> SourceFile {
     let name = path.to_string_lossy().into_owned();
     match problem.map_or_else(|| read_text(path), Err) {
         Ok(text) => SourceFile::new(name, text),

@@ -210,6 +210,18 @@ impl Keys {
             .collect()
     }
 
+    /// What servers would have answered; whether that is news.
+    #[cfg(test)]
+    pub(crate) fn bring(&self, answers: &Texts) -> bool {
+        let mut news = false;
+        for (origin, entry) in self.table().iter_mut() {
+            let answer = answers.get(origin);
+            news |= answer.is_some() && entry.keys.as_ref() != answer;
+            entry.keys = answer.cloned().or(entry.keys.take());
+        }
+        news
+    }
+
     /// Keys that are missing although they were asked for, and why; for people.
     pub(crate) fn missing(&self) -> Vec<String> {
         let table = self.table();

@@ -28,12 +28,13 @@ use voile_identity::{
     TrustStore,
 };
 use voile_model::TrustDomain;
-use voile_xds::server::{AdsService, Snapshot};
+use voile_xds::server::{AdsService, Interest, Snapshot};
 
 use crate::error::ControlError;
 use crate::keys::Keys;
 use crate::options::Options;
-use crate::reload::{Kept, Reload, Reporter};
+use crate::reload::{Kept, Publisher, Reload};
+use crate::rest::Reporter;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
@@ -98,12 +99,7 @@ impl Control {
         mut source: impl Source,
         reporter: Reporter,
     ) -> Result<Self, ControlError> {
-        if let Some(address) = options.plaintext
-            && !address.ip().is_loopback()
-            && !options.plaintext_beyond_loopback
-        {
-            return Err(ControlError::PlaintextBeyondLoopback(address));
-        }
+        may_listen(&options)?;
         // Listen before anything is written: a second control plane must fail without a trace.
         let tls = listen(options.listen, "discovery over TLS").await?;
         let plaintext = match options.plaintext {
@@ -119,6 +115,7 @@ impl Control {
         let status = Arc::new(Status::default());
         let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
         let (publish, snapshots) = watch::channel(empty);
+        let interest = Arc::new(Interest::default());
         let keys = keys(&options.state, options.certificate_ttl)?;
         let issuers = Keys::new(&options.state, &options.keys);
         status.follow(issuers.clone());
@@ -126,7 +123,10 @@ impl Control {
         let mut reload = Reload::new(
             source,
             reporter,
-            publish,
+            Publisher {
+                snapshots: publish,
+                interest: interest.clone(),
+            },
             keys.trust.clone(),
             status.clone(),
             Kept::open(&options.state, vec![keys.authority.root().clone()]),
@@ -135,7 +135,7 @@ impl Control {
         reload.farewell = options.farewell;
         reload.read()?;
         let (ending, ended) = watch::channel(false);
-        let ads = AdsService::new(snapshots.clone(), status.clone(), ended.clone());
+        let ads = AdsService::new(snapshots.clone(), interest, status.clone(), ended.clone());
         let mut tasks = JoinSet::new();
         let incoming = accept::tls(
             tls,
@@ -155,7 +155,7 @@ impl Control {
             let plaintext = (incoming, options.connection_age, ended);
             tasks.spawn(serve_plaintext(&keys, ads, status.clone(), plaintext));
         }
-        tasks.spawn(follow(reload, ending.subscribe()));
+        tasks.spawn(reload.follow(over(ending.subscribe())));
         tasks.spawn(fetch(issuers, ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
         let monitoring = monitoring::start(monitoring, status)?;
@@ -183,10 +183,12 @@ impl Control {
     }
 }
 
-async fn follow(reload: Reload<impl Source>, ended: watch::Receiver<bool>) {
-    tokio::select! {
-        () = reload.follow() => {}
-        () = over(ended) => {}
+fn may_listen(options: &Options) -> Result<(), ControlError> {
+    match options.plaintext {
+        Some(address) if !address.ip().is_loopback() && !options.plaintext_beyond_loopback => {
+            Err(ControlError::PlaintextBeyondLoopback(address))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,18 +1,21 @@
 //! Folders of YAML, watched. Nothing ticks: the kernel tells. Each folder and its parent are watched, so that a folder
-//! which is renamed away and replaced is found again; swap files and our own reading are no news.
+//! which is renamed away and replaced is found again; swap files and our own reading are no news. Where the kernel names files, only
+//! these are read again; whatever else happens, and wherever links lead elsewhere, the whole folder is.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use notify::event::{AccessKind, AccessMode, ModifyKind};
+use notify::event::{AccessKind, AccessMode, CreateKind, ModifyKind, RenameMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
-use voile_model::SourceFile;
+use voile_model::{SourceFile, files};
 
 use super::Source;
-use super::settle::{Burst, Happening};
+use super::settle::{Burst, Happening, rest_after};
 use crate::error::ControlError;
 
 /// Watched folders.
@@ -20,20 +23,43 @@ pub struct FilesSource {
     folders: Vec<Folder>,
     watcher: RecommendedWatcher,
     shared: Arc<Shared>,
+    /// When what was told last was taken: whoever took it is at work until it asks again.
+    taken: Option<Instant>,
+    /// Until then we rest.
+    resting: Option<Instant>,
 }
 
 struct Folder {
     path: PathBuf,
     /// Device and inode that are watched; others at the same path mean that it was replaced.
     watched: Option<(u64, u64)>,
+    /// What was read last; none: all of it has to be read.
+    files: Option<BTreeMap<PathBuf, Arc<SourceFile>>>,
 }
 
 #[derive(Default)]
 struct Shared {
     /// What is news when it changes, with all that is below it.
     roots: Mutex<Vec<PathBuf>>,
-    burst: Mutex<Burst>,
+    told: Mutex<Told>,
     news: Notify,
+    /// Something in the folders is a link: what it leads to may change when something hidden does.
+    links: AtomicBool,
+}
+
+/// What the kernel told since it was last asked.
+#[derive(Default)]
+struct Told {
+    burst: Burst,
+    paths: BTreeSet<PathBuf>,
+    /// It could not tell which.
+    all: bool,
+}
+
+impl Shared {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl FilesSource {
@@ -48,6 +74,7 @@ impl FilesSource {
             .map(|path| Folder {
                 path: std::path::absolute(path).unwrap_or_else(|_| path.clone()),
                 watched: None,
+                files: None,
             })
             .collect();
         let roots = folders.iter().map(|folder| folder.path.clone()).collect();
@@ -63,6 +90,8 @@ impl FilesSource {
             folders,
             watcher,
             shared,
+            taken: None,
+            resting: None,
         };
         for index in 0..source.folders.len() {
             source.watch_parent(index)?;
@@ -101,6 +130,7 @@ impl FilesSource {
             .watch(&folder.path, RecursiveMode::Recursive)
             .map_err(|error| cannot_watch(&folder.path, &error))?;
         folder.watched = Some(found);
+        folder.files = None;
         Ok(())
     }
 }
@@ -115,48 +145,122 @@ fn cannot_watch(folder: &Path, error: &notify::Error) -> ControlError {
 /// On notify's thread: is it about us, and is it more than somebody reading?
 fn tell(shared: &Shared, event: notify::Result<Event>) {
     let now = Instant::now();
-    let roots = shared.roots().clone();
-    let mut burst = shared.burst.lock().unwrap_or_else(PoisonError::into_inner);
+    let roots = shared.roots();
+    let mut told = shared.told();
     let mut news = false;
     match event {
         Ok(event) => {
-            let Some(happening) = happening(event.kind) else {
-                return;
-            };
-            for path in &event.paths {
-                if roots.iter().any(|root| path.starts_with(root)) {
-                    burst.event(path, happening, now);
-                    news = true;
+            for (index, path) in event.paths.iter().enumerate() {
+                let Some(happening) = happening(event.kind, index) else {
+                    continue;
+                };
+                let Some(inner) = roots.iter().find_map(|root| path.strip_prefix(root).ok()) else {
+                    continue;
+                };
+                let hidden = files::is_hidden(inner);
+                if hidden && !shared.links.load(Ordering::Relaxed) {
+                    continue;
                 }
+                // What is hidden is never waited for.
+                let happening = if hidden { Happening::Done } else { happening };
+                told.burst.event(path, happening, now);
+                told.paths.insert(path.clone());
+                news = true;
             }
             // An event without a path is the kernel's queue overflowing.
             if event.need_rescan() {
-                burst.event(Path::new(""), Happening::Done, now);
+                told.burst.event(Path::new(""), Happening::Done, now);
+                told.all = true;
                 news = true;
             }
         }
         Err(error) => {
             tracing::warn!(%error, "watching the configuration");
-            burst.event(Path::new(""), Happening::Done, now);
+            told.burst.event(Path::new(""), Happening::Done, now);
+            told.all = true;
             news = true;
         }
     }
-    drop(burst);
+    drop(told);
     if news {
         shared.news.notify_one();
     }
 }
 
-fn happening(kind: EventKind) -> Option<Happening> {
+/// What an event means for the path at this place in it.
+fn happening(kind: EventKind, index: usize) -> Option<Happening> {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Happening::Done),
         EventKind::Access(_) => None,
-        EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) => Some(Happening::Written),
-        EventKind::Create(_)
-        | EventKind::Modify(_)
-        | EventKind::Remove(_)
-        | EventKind::Any
-        | EventKind::Other => Some(Happening::Done),
+        // It is empty yet; whoever made it fills it, or closes it.
+        EventKind::Create(CreateKind::File)
+        | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) => Some(Happening::Written),
+        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => {
+            Some(Happening::Gone)
+        }
+        EventKind::Modify(ModifyKind::Name(RenameMode::Both)) if index == 0 => {
+            Some(Happening::Gone)
+        }
+        EventKind::Create(_) | EventKind::Modify(_) | EventKind::Any | EventKind::Other => {
+            Some(Happening::Done)
+        }
+    }
+}
+
+impl Folder {
+    /// Brings what is known up to date with what was told.
+    fn refresh(&mut self, paths: &BTreeSet<PathBuf>, links: bool) -> Result<bool, ControlError> {
+        let single = !links && paths.iter().all(|path| self.read_again(path));
+        if let (true, Some(_)) = (single, &self.files) {
+            return Ok(links);
+        }
+        let listing = files::list_directory(&self.path).map_err(|error| ControlError::Folder {
+            folder: self.path.clone(),
+            reason: error.to_string(),
+        })?;
+        let mut known = self.files.take().unwrap_or_default();
+        let file = |(path, file): (PathBuf, SourceFile)| match known.remove(&path) {
+            Some(old) if *old == file => (path, old),
+            _ => (path, Arc::new(file)),
+        };
+        self.files = Some(listing.files.into_iter().map(file).collect());
+        Ok(listing.links)
+    }
+
+    /// Reads one path again if it is, or was, a file like any other; otherwise all has to be read.
+    fn read_again(&mut self, path: &Path) -> bool {
+        let Ok(inner) = path.strip_prefix(&self.path) else {
+            return true;
+        };
+        let Some(known) = &mut self.files else {
+            return false;
+        };
+        if inner.as_os_str().is_empty() || known.len() >= files::MAX_FILES {
+            return false;
+        }
+        if files::is_hidden(inner) {
+            return true;
+        }
+        let below = || known.range(path.to_owned()..).find(|(at, _)| *at != path);
+        if below().is_some_and(|(at, _)| at.starts_with(path)) {
+            return false;
+        }
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.is_file() => false,
+            Ok(_) if !files::is_configuration(path) => true,
+            Ok(_) => {
+                let file = files::read_file(path);
+                if known.get(path).is_none_or(|old| **old != file) {
+                    known.insert(path.to_owned(), Arc::new(file));
+                }
+                true
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                known.remove(path);
+                true
+            }
+            Err(_) => false,
+        }
     }
 }
 
@@ -182,29 +286,51 @@ impl Source for FilesSource {
         watched.map_err(|error| cannot_watch(folder, &error))
     }
 
-    fn load(&mut self) -> Result<Vec<SourceFile>, ControlError> {
-        let mut files = Vec::new();
+    fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, ControlError> {
+        let (paths, all) = {
+            let mut told = self.shared.told();
+            (
+                std::mem::take(&mut told.paths),
+                std::mem::take(&mut told.all),
+            )
+        };
+        let mut found = Vec::new();
+        let mut links = false;
+        let before = self.shared.links.load(Ordering::Relaxed);
         for index in 0..self.folders.len() {
             // Watch first, read then: what changes in between is told.
-            self.watch(index)?;
-            let path = &self.folders[index].path;
-            let read = voile_model::files::read_directory(path);
-            files.extend(read.map_err(|error| ControlError::Folder {
-                folder: path.clone(),
-                reason: error.to_string(),
-            })?);
+            let watched = self.watch(index);
+            let folder = &mut self.folders[index];
+            let refreshed = watched.and_then(|()| {
+                if all {
+                    folder.files = None;
+                }
+                folder.refresh(&paths, before)
+            });
+            match refreshed {
+                Ok(has_links) => links |= has_links,
+                Err(error) => {
+                    // What was told is lost.
+                    self.folders
+                        .iter_mut()
+                        .for_each(|folder| folder.files = None);
+                    return Err(error);
+                }
+            }
+            found.extend(folder.files.iter().flat_map(BTreeMap::values).cloned());
         }
-        Ok(files)
+        self.shared.links.store(links, Ordering::Relaxed);
+        Ok(found)
     }
 
     async fn changed(&mut self) {
+        if let Some(taken) = self.taken.take() {
+            let now = Instant::now();
+            self.resting = Some(now + rest_after(now - taken));
+        }
         loop {
-            let due = self
-                .shared
-                .burst
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .due();
+            let due = self.shared.told().burst.due();
+            let due = due.map(|due| self.resting.map_or(due, |rested| due.max(rested)));
             match due {
                 None => self.shared.news.notified().await,
                 Some(due) if due > Instant::now() => {
@@ -214,11 +340,8 @@ impl Source for FilesSource {
                     }
                 }
                 Some(_) => {
-                    *self
-                        .shared
-                        .burst
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner) = Burst::default();
+                    self.shared.told().burst = Burst::default();
+                    self.taken = Some(Instant::now());
                     return;
                 }
             }

@@ -5,6 +5,7 @@ mod settle;
 
 use std::future::Future;
 use std::path::Path;
+use std::sync::Arc;
 
 pub use files::FilesSource;
 use voile_model::SourceFile;
@@ -13,11 +14,12 @@ use crate::error::ControlError;
 
 /// Something that holds resources and tells when they change.
 pub trait Source: Send + 'static {
-    /// Everything it holds now. May block on a disk.
+    /// Everything it holds now, in an order that does not change; what did not change since the last call is the same `Arc`. May block
+    /// on a disk.
     ///
     /// # Errors
     /// Nothing can be read at all; what was read before stays in force.
-    fn load(&mut self) -> Result<Vec<SourceFile>, ControlError>;
+    fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, ControlError>;
 
     /// Wakes `changed` for one more file, which is not part of `load`.
     ///
@@ -25,6 +27,7 @@ pub trait Source: Send + 'static {
     /// It cannot be watched.
     fn follow_file(&mut self, file: &Path) -> Result<(), ControlError>;
 
-    /// Returns when `load` may answer differently than last time, and the change has come to rest.
+    /// Returns when `load` may answer differently than last time: at once for the first change, less often the more there are. May be
+    /// dropped at any time.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 }

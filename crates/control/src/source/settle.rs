@@ -1,24 +1,39 @@
-//! When a burst of file events has come to rest: a short quiet, and nobody in the middle of writing. Pure; time is an
-//! argument.
+//! When to read after events: at once when a file came whole, not while somebody is in the middle of writing, a little later when
+//! something is gone (it may be about to come back), and in a storm no more often than reading it takes. Pure; time is an argument.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Quiet after the last event; editors and copies touch several files within it.
+/// Quiet after the last event: a script that replaces several files does it within this.
+pub(super) const BREATH: Duration = Duration::from_millis(5);
+/// How long events that never cease may put off a reading when all files are whole.
+pub(super) const BREATHLESS: Duration = Duration::from_millis(20);
+/// Quiet after something is gone: editors and copies put something else in its place within it.
 pub(super) const QUIET: Duration = Duration::from_millis(50);
 /// How long a file that is being written is waited for. Writers that hold files open for ever exist.
 pub(super) const WRITER: Duration = Duration::from_secs(1);
 /// How long a stream of events may put off the reading.
 pub(super) const LONGEST: Duration = Duration::from_secs(2);
+/// Least and longest rest between two readings.
+const REST: (Duration, Duration) = (Duration::from_millis(15), Duration::from_secs(1));
+/// Rest, in multiples of what the last reading took: edits without end cost a quarter of a core at most.
+const REST_SHARE: u32 = 3;
 
 /// What an event says about a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Happening {
     /// Somebody writes into it.
     Written,
-    /// Somebody finished writing, or it came or went whole.
+    /// Somebody finished writing, or it came whole.
     Done,
+    /// It went.
+    Gone,
+}
+
+/// How long to rest after a reading that took this long.
+pub(super) fn rest_after(took: Duration) -> Duration {
+    (took * REST_SHARE).clamp(REST.0, REST.1)
 }
 
 #[derive(Debug, Default)]
@@ -26,6 +41,7 @@ pub(super) struct Burst {
     first: Option<Instant>,
     last: Option<Instant>,
     being_written: BTreeSet<PathBuf>,
+    gone: BTreeSet<PathBuf>,
 }
 
 impl Burst {
@@ -33,19 +49,30 @@ impl Burst {
         self.first.get_or_insert(now);
         self.last = Some(now);
         match happening {
-            Happening::Written => self.being_written.insert(path.to_owned()),
-            Happening::Done => self.being_written.remove(path),
+            Happening::Written => {
+                self.gone.remove(path);
+                self.being_written.insert(path.to_owned())
+            }
+            Happening::Done => {
+                self.gone.remove(path);
+                self.being_written.remove(path)
+            }
+            Happening::Gone => {
+                self.being_written.remove(path);
+                self.gone.insert(path.to_owned())
+            }
         };
     }
 
     /// When to look again; `None` when nothing happened, an instant not after `now` when it is time to read.
     pub(super) fn due(&self) -> Option<Instant> {
         let (first, last) = (self.first?, self.last?);
-        let rest = match self.being_written.is_empty() {
-            true => last + QUIET,
-            false => last + WRITER,
+        let (rest, longest) = match (self.being_written.is_empty(), self.gone.is_empty()) {
+            (false, _) => (WRITER, LONGEST),
+            (true, false) => (QUIET, LONGEST),
+            (true, true) => (BREATH, BREATHLESS),
         };
-        Some(rest.min(first + LONGEST))
+        Some((last + rest).min(first + longest))
     }
 }
 
@@ -72,16 +99,33 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_over_after_a_quiet_and_when_nobody_writes() {
-        use Happening::{Done, Written};
+    fn a_burst_is_over_after_a_breath_and_when_nobody_writes_or_takes_away() {
+        use Happening::{Done, Gone, Written};
         check(&[], None);
-        check(&[(0, "a", Done)], Some(50));
-        check(&[(0, "a", Written), (3, "a", Done)], Some(53));
+        check(&[(0, "a", Done)], Some(5));
+        check(&[(0, "a", Done), (4, "b", Done), (7, "c", Done)], Some(12));
+        check(&[(0, "a", Done), (18, "b", Done)], Some(20));
+        check(&[(0, "a", Written), (3, "a", Done)], Some(8));
         check(&[(0, "a", Written)], Some(1000));
         check(&[(0, "a", Written), (30, "b", Done)], Some(1030));
         check(
             &[(0, "a", Written), (900, "a", Written), (1800, "a", Written)],
             Some(2000),
         );
+        check(&[(0, "a", Gone)], Some(50));
+        check(&[(0, "a", Gone), (1, "b", Done)], Some(51));
+        check(
+            &[(0, "a", Gone), (1, "a", Written), (2, "a", Done)],
+            Some(7),
+        );
+        check(&[(0, "a", Written), (1, "a", Gone)], Some(51));
+    }
+
+    #[test]
+    fn the_longer_a_reading_takes_the_longer_is_the_rest() {
+        for (took, rest) in [(0, 15), (1, 15), (10, 30), (200, 600), (5000, 1000)] {
+            let rest = Duration::from_millis(rest);
+            assert_eq!(rest_after(Duration::from_millis(took)), rest);
+        }
     }
 }

@@ -8,94 +8,64 @@ use prost::Message;
 use voile_model::mesh::{
     EndpointAddress, Location, Mesh, Resolution, Service, TargetPort, Workload,
 };
-use voile_model::{Hostname, Port, ServiceKey};
+use voile_model::{Hostname, Port, Ranges, ServiceKey};
 use voile_proto::workload as wire;
 use voile_xds::server::Resource;
 use voile_xds::wire::{CLUSTER, address_bytes, encode_service, encode_workload};
 
-use super::Kept;
-use crate::snapshot::{MeshSnapshot, resource};
+use crate::snapshot::resource;
 
 /// The label of an endpoint that stands behind a proxy.
 const TLS_MODE: &str = "security.istio.io/tlsMode";
 
-type Members = BTreeMap<ServiceKey, BTreeMap<Port, Port>>;
-
-pub(super) fn addresses(mesh: &Mesh, kept: &Kept<'_>, snapshot: &mut MeshSnapshot) {
-    let mut services_of: BTreeMap<Arc<str>, Members> = BTreeMap::new();
-    let mut workloads_of: BTreeMap<ServiceKey, Vec<Arc<str>>> = BTreeMap::new();
-    for service in mesh.services.values() {
-        for member in mesh.workloads_of(service) {
-            let uid = member.workload.uid.clone();
-            workloads_of
-                .entry(service.key.clone())
-                .or_default()
-                .push(uid.clone());
-            services_of
-                .entry(uid)
-                .or_default()
-                .insert(service.key.clone(), member.ports);
-        }
-    }
-    let none = Members::new();
-    for workload in mesh.workloads.values() {
-        let members = services_of.get(&workload.uid).unwrap_or(&none);
-        let message = encode_workload(workload, members, &mesh.config.trust_domain);
-        let made = pack(
-            workload.uid.clone(),
-            workload_aliases(workload),
-            wire::address::Type::Workload(message),
-        );
-        add(snapshot, kept.or_new(made));
-    }
-    for service in mesh.services.values() {
-        for workload in named_endpoints(mesh, service) {
-            let uid: Arc<str> = workload.uid.as_str().into();
-            workloads_of
-                .entry(service.key.clone())
-                .or_default()
-                .push(uid.clone());
-            let made = pack(uid, Vec::new(), wire::address::Type::Workload(workload));
-            add(snapshot, kept.or_new(made));
-        }
-    }
-    for service in mesh.services.values() {
-        let aliases = service
-            .addresses
-            .iter()
-            .map(|a| by_address("", *a))
-            .collect();
-        let message = wire::address::Type::Service(encode_service(service));
-        let name: Arc<str> = service.key.to_string().into();
-        for range in &service.address_ranges {
-            snapshot.ranges.insert(*range, name.clone());
-        }
-        add(snapshot, kept.or_new(pack(name.clone(), aliases, message)));
-        // Whoever asks for the service, by whatever name, gets the workloads behind it.
-        let behind: Vec<Arc<Resource>> = workloads_of
-            .get(&service.key)
-            .into_iter()
-            .flatten()
-            .filter_map(|uid| snapshot.all_addresses.get(uid).cloned())
-            .collect();
-        let own = snapshot.all_addresses[&name].clone();
-        for asked in own.aliases.iter().chain([&name]) {
-            if let Some(found) = snapshot.addresses.get_mut(asked) {
-                found.extend(behind.iter().cloned());
-            }
-        }
-    }
+/// A workload's Address, and the services it stands behind.
+pub(super) fn of_workload(mesh: &Mesh, workload: &Workload) -> (Resource, Vec<Arc<str>>) {
+    let members: BTreeMap<ServiceKey, BTreeMap<Port, Port>> = mesh
+        .services_of(workload)
+        .into_iter()
+        .map(|member| (member.service.key.clone(), member.ports))
+        .collect();
+    let message = encode_workload(workload, &members, &mesh.config.trust_domain);
+    let made = pack(
+        workload.uid.clone(),
+        workload_aliases(workload),
+        wire::address::Type::Workload(message),
+    );
+    let services = members.keys().map(|key| key.to_string().into());
+    (made, services.collect())
 }
 
-fn add(snapshot: &mut MeshSnapshot, made: Arc<Resource>) {
-    for name in made.aliases.iter().chain([&made.name]) {
-        snapshot
-            .addresses
-            .entry(name.clone())
-            .or_default()
-            .push(made.clone());
+/// A service's Address.
+pub(super) fn of_service(service: &Service, name: &Arc<str>) -> Resource {
+    let aliases = service
+        .addresses
+        .iter()
+        .map(|address| by_address("", *address))
+        .collect();
+    let message = wire::address::Type::Service(encode_service(service));
+    pack(name.clone(), aliases, message)
+}
+
+/// Services that have ranges of addresses.
+pub(super) fn ranges(mesh: &Mesh) -> Ranges<Arc<str>> {
+    let mut ranges = Ranges::default();
+    for service in mesh.services.values() {
+        for range in &service.address_ranges {
+            ranges.insert(*range, service.key.to_string().into());
+        }
     }
-    snapshot.all_addresses.insert(made.name.clone(), made);
+    ranges
+}
+
+/// Endpoints known only by a DNS name, as Addresses.
+pub(super) fn named_endpoints(mesh: &Mesh, service: &Service) -> Vec<Resource> {
+    let found = named_workloads(mesh, service).into_iter();
+    found
+        .map(|workload| {
+            let uid: Arc<str> = workload.uid.as_str().into();
+            pack(uid, Vec::new(), wire::address::Type::Workload(workload))
+        })
+        .collect()
 }
 
 fn pack(name: Arc<str>, aliases: Vec<Arc<str>>, message: wire::address::Type) -> Resource {
@@ -118,7 +88,7 @@ fn workload_aliases(workload: &Workload) -> Vec<Arc<str>> {
 }
 
 /// Endpoints known only by a DNS name: workloads without address or identity, which the proxy resolves itself.
-fn named_endpoints(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
+fn named_workloads(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
     let plain = BTreeMap::new();
     match &service.resolution {
         Resolution::Alias(hostname) => vec![named(service, hostname, &plain)],

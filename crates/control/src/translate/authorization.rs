@@ -111,10 +111,8 @@ fn over_http(http: &HttpAuthorizer) -> wire::AuthorizerHttp {
 pub(super) fn names(configuration: &wire::ProxyConfiguration, snapshot: &MeshSnapshot) -> Names {
     let references = configuration.authorization_policies.iter();
     let kept = |reference: &wire::PolicyReference| {
-        let kept = snapshot
-            .authorization
-            .get_key_value(reference.name.as_str());
-        kept.map(|(name, _)| Arc::clone(name))
+        let kept = snapshot.authorization.get(&reference.name);
+        kept.map(|kept| Arc::clone(&kept.name))
     };
     Names::from([(
         type_url::AUTHORIZATION_POLICY,

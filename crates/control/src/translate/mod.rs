@@ -1,5 +1,6 @@
-//! From the checked mesh to what proxies ask for: a pure function, so that any sequence of edits ends where a fresh start
-//! begins. What did not change keeps its identity (`previous`), so that an edit that changes nothing pushes nothing.
+//! From the checked mesh to what proxies ask for: pure functions, so that any sequence of edits ends where a fresh start
+//! begins. What did not change keeps its identity (`previous`), so that an edit that changes nothing pushes nothing; where it is
+//! known what changed, only what depends on it is made again (`update`).
 
 mod address;
 mod authorization;
@@ -9,20 +10,24 @@ pub(crate) mod names;
 mod policy;
 mod telemetry;
 mod tokens;
+mod update;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use prost::Message;
 use voile_model::Mesh;
-use voile_model::mesh::{Visibility, Workload};
+use voile_model::mesh::{AuthorizationPolicy, Service, Visibility, Workload};
 use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
 use voile_xds::wire::{address_bytes, encode_authorization};
 
 use crate::keys::Texts;
-use crate::obeyed::Gathering;
+use crate::obeyed::{Gathering, Names};
+use crate::shards::Shards;
 use crate::snapshot::{MeshSnapshot, Private, resource};
+pub(crate) use tokens::KeySets;
+pub(crate) use update::update;
 
 /// Detection deadline when the mesh sets none, in milliseconds. Istio's own default waits for ever and hangs server-first
 /// protocols.
@@ -30,7 +35,9 @@ const DETECTION_TIMEOUT_MS: u32 = 100;
 
 /// Makes the snapshot of a mesh. Things that cannot be put into force are left out, and said in the second part.
 pub fn translate(mesh: &Mesh, previous: Option<&MeshSnapshot>) -> (MeshSnapshot, Vec<String>) {
-    translate_with(mesh, &Texts::new(), previous)
+    let snapshot = translate_with(mesh, &Texts::new(), previous);
+    let problems = snapshot.problems();
+    (snapshot, problems)
 }
 
 /// The same, with the keys of token issuers that were fetched.
@@ -38,93 +45,192 @@ pub(crate) fn translate_with(
     mesh: &Mesh,
     keys: &Texts,
     previous: Option<&MeshSnapshot>,
-) -> (MeshSnapshot, Vec<String>) {
-    let mut snapshot = MeshSnapshot::default();
-    let mut problems = Vec::new();
-    address::addresses(
-        mesh,
-        &Kept::of(previous, |p| &p.all_addresses),
-        &mut snapshot,
-    );
-    let kept = Kept::of(previous, |p| &p.policies);
-    for service in mesh.services.values() {
-        let name: Arc<str> = service.key.to_string().into();
-        if service.visibility != Visibility::Public {
-            let visibility = service.visibility.clone();
-            snapshot.kept_close.insert(name.clone(), visibility);
-        }
-        let body = policy::service_policy(mesh, service).encode_to_vec();
-        snapshot
-            .policies
-            .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
-    }
+) -> MeshSnapshot {
+    let mut making = Making::new(mesh, previous, MeshSnapshot::default());
     for workload in mesh.workloads.values() {
-        let name = workload.uid.clone();
-        let body = policy::workload_policy(mesh, workload).encode_to_vec();
-        snapshot
-            .policies
-            .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
+        making.workload(workload);
     }
-    let kept = Kept::of(previous, |p| &p.authorization);
-    for (name, policy) in &mesh.authorization_policies {
-        let name: Arc<str> = name.to_string().into();
-        let body = encode_authorization(policy).encode_to_vec();
-        snapshot
-            .authorization
-            .insert(name.clone(), kept.or_new(resource(name, Vec::new(), body)));
+    for service in mesh.services.values() {
+        making.service(service);
     }
-    let key_sets = tokens::tokens(mesh, keys, previous, &mut snapshot, &mut problems);
-    let ranges = capture::mesh_ranges(mesh);
-    let mut obeyed = Gathering::default();
-    for workload in mesh
-        .workloads
-        .values()
-        .filter(|workload| workload.has_sidecar)
-    {
-        let name: Arc<str> = workload.key.to_string().into();
-        let mut body = configuration(mesh, workload, &ranges, &snapshot, &mut problems);
-        tokens::refer(mesh, workload, &snapshot, &key_sets, &mut body);
-        let owner = workload.identity(&mesh.config.trust_domain);
-        obeyed.add(&owner, authorization::names(&body, &snapshot));
-        let body = body.encode_to_vec();
-        let mut made = Arc::new(resource(name.clone(), Vec::new(), body));
-        if let Some(old) = previous.and_then(|p| p.configurations.get(&name))
-            && *old.resource == *made
-        {
-            made = old.resource.clone();
-        }
-        snapshot.configurations.insert(
-            name,
-            Private {
-                owner,
-                pod: workload.key.name.clone(),
-                resource: made,
-            },
-        );
+    for policy in mesh.authorization_policies.values() {
+        making.authorization(policy);
     }
-    snapshot.obeyed = obeyed.finish();
-    snapshot.names = names::Names::new(mesh);
+    making.tokens(keys);
+    making.snapshot.ranges = Arc::new(address::ranges(mesh));
+    making.snapshot.mesh_ranges = capture::mesh_ranges(mesh).into();
+    for workload in mesh.workloads.values() {
+        making.configuration(workload);
+    }
+    making.gather();
+    let mut snapshot = making.snapshot;
+    snapshot.names = Arc::new(names::Names::new(mesh));
     snapshot.unready = mesh.workloads.values().filter(|w| !w.ready).count();
     snapshot.seal();
-    (snapshot, problems)
+    snapshot
 }
 
-/// Resources of the last snapshot, to be used again where nothing changed.
-struct Kept<'a>(Option<&'a HashMap<Arc<str>, Arc<Resource>>>);
+/// A snapshot in the making: one function for each thing that proxies ask for. What comes out as it was before is the same `Arc`.
+struct Making<'a> {
+    mesh: &'a Mesh,
+    previous: Option<&'a MeshSnapshot>,
+    snapshot: MeshSnapshot,
+    /// What configurations name, each set once.
+    obeys: HashSet<Arc<Names>>,
+    /// Somebody obeys something else than before.
+    obeyed_anew: bool,
+}
 
-impl<'a> Kept<'a> {
-    fn of(
-        previous: Option<&'a MeshSnapshot>,
-        which: impl Fn(&'a MeshSnapshot) -> &'a HashMap<Arc<str>, Arc<Resource>>,
-    ) -> Self {
-        Self(previous.map(which))
+type Resources = Shards<Arc<Resource>>;
+
+impl<'a> Making<'a> {
+    fn new(mesh: &'a Mesh, previous: Option<&'a MeshSnapshot>, snapshot: MeshSnapshot) -> Self {
+        Self {
+            mesh,
+            previous,
+            snapshot,
+            obeys: HashSet::new(),
+            obeyed_anew: false,
+        }
     }
 
-    fn or_new(&self, made: Resource) -> Arc<Resource> {
-        match self.0.and_then(|kept| kept.get(&made.name)) {
+    fn kept(&self, of: fn(&MeshSnapshot) -> &Resources, made: Resource) -> Arc<Resource> {
+        let old = self.previous.and_then(|old| of(old).get(&made.name));
+        match old {
             Some(old) if **old == made => old.clone(),
             _ => Arc::new(made),
         }
+    }
+
+    /// A workload's address, and how it is spoken to by that.
+    fn workload(&mut self, workload: &Workload) {
+        let (made, services) = address::of_workload(self.mesh, workload);
+        let made = self.kept(|snapshot| &snapshot.all_addresses, made);
+        self.snapshot.put_address(made);
+        let uid = &workload.uid;
+        put(&mut self.snapshot.before, uid, services);
+        let body = policy::workload_policy(self.mesh, workload).encode_to_vec();
+        self.policy(uid.clone(), body);
+    }
+
+    /// A service's address, with what it brings along.
+    fn service(&mut self, service: &Service) {
+        let name: Arc<str> = service.key.to_string().into();
+        if service.visibility != Visibility::Public {
+            let visibility = service.visibility.clone();
+            self.snapshot.kept_close.insert(name.clone(), visibility);
+        }
+        for made in address::named_endpoints(self.mesh, service) {
+            let uid = made.name.clone();
+            let made = self.kept(|snapshot| &snapshot.all_addresses, made);
+            self.snapshot.put_address(made);
+            put(&mut self.snapshot.before, &uid, vec![name.clone()]);
+        }
+        let made = address::of_service(service, &name);
+        let made = self.kept(|snapshot| &snapshot.all_addresses, made);
+        self.snapshot.put_address(made);
+        self.members(service, name);
+    }
+
+    /// What depends on who stands behind a service.
+    fn members(&mut self, service: &Service, name: Arc<str>) {
+        let members = self.mesh.workloads_of(service);
+        let named = address::named_endpoints(self.mesh, service);
+        let uids = members.iter().map(|member| member.workload.uid.clone());
+        let behind = uids.chain(named.into_iter().map(|one| one.name)).collect();
+        put(&mut self.snapshot.behind, &name, behind);
+        let body = policy::service_policy(self.mesh, service).encode_to_vec();
+        self.policy(name, body);
+    }
+
+    fn policy(&mut self, name: Arc<str>, body: Vec<u8>) {
+        let made = resource(name.clone(), Vec::new(), body);
+        let made = self.kept(|snapshot| &snapshot.policies, made);
+        put_resource(&mut self.snapshot.policies, made);
+    }
+
+    fn authorization(&mut self, policy: &AuthorizationPolicy) {
+        let body = encode_authorization(policy).encode_to_vec();
+        let made = resource(policy.name.to_string().into(), Vec::new(), body);
+        let made = self.kept(|snapshot| &snapshot.authorization, made);
+        put_resource(&mut self.snapshot.authorization, made);
+    }
+
+    /// What a workload's sidecar is told, if it has one. Ranges and policies have to be there.
+    fn configuration(&mut self, workload: &Workload) {
+        if !workload.has_sidecar {
+            return;
+        }
+        let name: Arc<str> = workload.key.to_string().into();
+        let mut problems = Vec::new();
+        let mut body = configuration(self.mesh, workload, &self.snapshot, &mut problems);
+        tokens::refer(self.mesh, workload, &self.snapshot, &mut body);
+        let old = self.previous.and_then(|old| old.configurations.get(&name));
+        let obeys = authorization::names(&body, &self.snapshot);
+        let mut made = Private {
+            owner: workload.identity(&self.mesh.config.trust_domain),
+            pod: workload.key.name.clone(),
+            obeys: self.shared(obeys, old),
+            resource: Arc::new(resource(name.clone(), Vec::new(), body.encode_to_vec())),
+            problems: problems.into(),
+        };
+        let same = |old: &Private| old.owner == made.owner && old.obeys == made.obeys;
+        self.obeyed_anew |= !old.is_some_and(same);
+        if let Some(old) = old
+            && *old.resource == *made.resource
+        {
+            made.resource = old.resource.clone();
+        }
+        if self.snapshot.configurations.get(&name) != Some(&made) {
+            self.snapshot.configurations.insert(name, made);
+        }
+    }
+
+    fn without_configuration(&mut self, name: &str) {
+        let gone = self.snapshot.configurations.remove(name);
+        self.obeyed_anew |= gone.is_some();
+    }
+
+    fn shared(&mut self, names: Names, old: Option<&Private>) -> Arc<Names> {
+        if let Some(old) = old
+            && *old.obeys == names
+        {
+            return old.obeys.clone();
+        }
+        if let Some(known) = self.obeys.get(&names) {
+            return known.clone();
+        }
+        let made = Arc::new(names);
+        self.obeys.insert(made.clone());
+        made
+    }
+
+    /// Whom which policies are for, of all configurations.
+    fn gather(&mut self) {
+        let mut gathering = Gathering::default();
+        for private in self.snapshot.configurations.values() {
+            gathering.add(&private.owner, &private.obeys);
+        }
+        self.snapshot.obeyed = Arc::new(gathering.finish());
+    }
+}
+
+/// Puts in what is not there already, so that a snapshot goes on sharing what did not change.
+fn put_resource(map: &mut Resources, made: Arc<Resource>) {
+    if !map
+        .get(&made.name)
+        .is_some_and(|old| Arc::ptr_eq(old, &made))
+    {
+        map.insert(made.name.clone(), made);
+    }
+}
+
+fn put(map: &mut crate::snapshot::Index, name: &Arc<str>, list: Vec<Arc<str>>) {
+    let old = map.get(name);
+    if list.is_empty() {
+        map.remove(name);
+    } else if old.is_none_or(|old| **old != *list) {
+        map.insert(name.clone(), list.into());
     }
 }
 
@@ -132,7 +238,6 @@ impl<'a> Kept<'a> {
 fn configuration(
     mesh: &Mesh,
     workload: &Workload,
-    ranges: &[wire::AddressRange],
     snapshot: &MeshSnapshot,
     problems: &mut Vec<String>,
 ) -> wire::ProxyConfiguration {
@@ -160,7 +265,7 @@ fn configuration(
         connection: Some(connection(config)),
         source_address: source_address(workload),
         capture: Some(wire::Capture {
-            mesh_ranges: ranges.to_vec(),
+            mesh_ranges: snapshot.mesh_ranges.to_vec(),
             ..capture::capture(mesh, workload, sidecar)
         }),
         telemetry: Some(telemetry::telemetry(mesh, workload, problems)),

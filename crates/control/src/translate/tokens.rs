@@ -11,7 +11,7 @@ use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, Workl
 use voile_proto::proxy as wire;
 use voile_xds::wire::encode_tokens;
 
-use super::Kept;
+use super::{Making, put_resource};
 use crate::keys::{Origin, Texts, key_set};
 use crate::snapshot::{MeshSnapshot, resource};
 
@@ -19,50 +19,53 @@ use crate::snapshot::{MeshSnapshot, resource};
 const NAME_BYTES: usize = 16;
 
 /// The key sets that each policy names.
-pub(super) type KeySets = HashMap<Arc<str>, BTreeSet<Arc<str>>>;
+pub(crate) type KeySets = HashMap<Arc<str>, BTreeSet<Arc<str>>>;
 
-/// Puts policies and keys into the snapshot.
-pub(super) fn tokens(
-    mesh: &Mesh,
-    keys: &Texts,
-    previous: Option<&MeshSnapshot>,
-    snapshot: &mut MeshSnapshot,
-    problems: &mut Vec<String>,
-) -> KeySets {
-    let kept = Kept::of(previous, |p| &p.tokens);
-    let kept_keys = Kept::of(previous, |p| &p.key_sets);
-    let mut named = KeySets::new();
-    for policy in &mesh.request_authentications {
-        let mut names: HashMap<&KeySource, Arc<str>> = HashMap::new();
-        let mut used = BTreeSet::new();
-        let mut names_of_rules = Vec::with_capacity(policy.rules.len());
-        for rule in &policy.rules {
-            let text = text(policy, rule, keys, problems);
-            let name = text.map(|text| {
-                let name = match &rule.keys {
-                    // One text in many rules is hashed once.
-                    KeySource::Discovery => hash(&text),
-                    source => names.entry(source).or_insert_with(|| hash(&text)).clone(),
-                };
-                snapshot.key_sets.entry(name.clone()).or_insert_with(|| {
-                    let body = wire::KeySet {
-                        jwks: text.to_string(),
+impl Making<'_> {
+    /// Policies and keys.
+    pub(super) fn tokens(&mut self, keys: &Texts) {
+        let mut problems = Vec::new();
+        let mut keys_of = KeySets::new();
+        for policy in &self.mesh.request_authentications {
+            let mut hashes: HashMap<&KeySource, Arc<str>> = HashMap::new();
+            let mut used = BTreeSet::new();
+            let mut names_of_rules = Vec::with_capacity(policy.rules.len());
+            for rule in &policy.rules {
+                let text = text(policy, rule, keys, &mut problems);
+                let name = text.map(|text| {
+                    let name = match &rule.keys {
+                        // One text in many rules is hashed once.
+                        KeySource::Discovery => hash(&text),
+                        source => hashes.entry(source).or_insert_with(|| hash(&text)).clone(),
                     };
-                    let body = body.encode_to_vec();
-                    kept_keys.or_new(resource(name.clone(), Vec::new(), body))
+                    self.key_set(&name, &text);
+                    used.insert(name.clone());
+                    name
                 });
-                used.insert(name.clone());
-                name
-            });
-            names_of_rules.push(name);
+                names_of_rules.push(name);
+            }
+            let name: Arc<str> = policy.name.to_string().into();
+            let message = encode_tokens(policy, &names_of_rules);
+            let made = resource(name.clone(), Vec::new(), message.encode_to_vec());
+            let made = self.kept(|snapshot| &snapshot.tokens, made);
+            put_resource(&mut self.snapshot.tokens, made);
+            keys_of.insert(name, used);
         }
-        let name: Arc<str> = policy.name.to_string().into();
-        let message = encode_tokens(policy, &names_of_rules);
-        let made = resource(name.clone(), Vec::new(), message.encode_to_vec());
-        snapshot.tokens.insert(name.clone(), kept.or_new(made));
-        named.insert(name, used);
+        self.snapshot.keys_of = Arc::new(keys_of);
+        self.snapshot.token_problems = problems.into();
     }
-    named
+
+    fn key_set(&mut self, name: &Arc<str>, text: &str) {
+        if self.snapshot.key_sets.get(name).is_some() {
+            return;
+        }
+        let body = wire::KeySet {
+            jwks: text.to_owned(),
+        };
+        let made = resource(name.clone(), Vec::new(), body.encode_to_vec());
+        let made = self.kept(|snapshot| &snapshot.key_sets, made);
+        put_resource(&mut self.snapshot.key_sets, made);
+    }
 }
 
 /// The keys of a rule, if they are known.
@@ -103,13 +106,12 @@ pub(super) fn refer(
     mesh: &Mesh,
     workload: &Workload,
     snapshot: &MeshSnapshot,
-    key_sets: &KeySets,
     body: &mut wire::ProxyConfiguration,
 ) {
     let mut used: BTreeSet<&Arc<str>> = BTreeSet::new();
     for policy in mesh.request_authentication_for(workload) {
         let name = policy.name.to_string();
-        used.extend(key_sets.get(name.as_str()).into_iter().flatten());
+        used.extend(snapshot.keys_of.get(name.as_str()).into_iter().flatten());
         let resource = snapshot.tokens.get(name.as_str());
         body.request_authentications.push(wire::PolicyReference {
             version: resource.map_or_else(String::new, |resource| resource.version.to_string()),

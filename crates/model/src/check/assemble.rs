@@ -99,7 +99,7 @@ fn give_addresses(in_order: &[(&ResourceId, &Stored)], mesh: &mut Mesh) {
     }
 }
 
-fn second_round(
+pub(super) fn second_round(
     id: &ResourceId,
     stored: &Stored,
     mesh: &mut Mesh,

@@ -1,5 +1,5 @@
-//! Serves streams over tonic: one small task each, which sleeps until the caller speaks, the snapshot changes, or the
-//! caller has been silent for too long.
+//! Serves streams over tonic: one small task each, which sleeps until the caller speaks, something that it depends on changes, or
+//! the caller has been silent for too long.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use voile_proto::discovery::{
 };
 
 use super::Snapshot;
+use super::interest::{CALLER, Interest, Membership};
 use super::stream::{Ended, Event, MAX_TYPES, Stream};
 use crate::generated::ads::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
@@ -59,6 +60,7 @@ type Snapshots<C> = watch::Receiver<Arc<dyn Snapshot<C>>>;
 /// request's extensions.
 pub struct AdsService<C> {
     snapshots: Snapshots<C>,
+    interest: Arc<Interest>,
     observer: Arc<dyn Observer<C>>,
     opened: Arc<AtomicU64>,
     ending: watch::Receiver<bool>,
@@ -68,6 +70,7 @@ impl<C> Clone for AdsService<C> {
     fn clone(&self) -> Self {
         Self {
             snapshots: self.snapshots.clone(),
+            interest: self.interest.clone(),
             observer: self.observer.clone(),
             opened: self.opened.clone(),
             ending: self.ending.clone(),
@@ -76,14 +79,16 @@ impl<C> Clone for AdsService<C> {
 }
 
 impl<C: Clone + Send + Sync + 'static> AdsService<C> {
-    /// Serves what comes through `snapshots`; all streams end when `ending` becomes true.
+    /// Serves what comes through `snapshots`, and looks at it whenever `interest` says so; all streams end when `ending` becomes true.
     pub fn new(
         snapshots: Snapshots<C>,
+        interest: Arc<Interest>,
         observer: Arc<dyn Observer<C>>,
         ending: watch::Receiver<bool>,
     ) -> Self {
         Self {
             snapshots,
+            interest,
             observer,
             opened: Arc::new(AtomicU64::new(0)),
             ending,
@@ -127,14 +132,17 @@ impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService
         }
         // One response in flight per type: the queue never holds more.
         let (responses, queue) = mpsc::channel(MAX_TYPES + 1);
+        let id = StreamId(self.opened.fetch_add(1, Ordering::Relaxed));
         let session = Session {
-            id: StreamId(self.opened.fetch_add(1, Ordering::Relaxed)),
+            id,
+            member: self.interest.join(id.0),
             stream: Stream::new(caller),
             snapshots: self.snapshots.clone(),
             observer: self.observer.clone(),
             responses,
             life,
             farewell,
+            introduced: false,
         };
         tokio::spawn(session.run(request.into_inner(), self.ending.clone()));
         Ok(Response::new(Box::pin(ReceiverStream::new(queue))))
@@ -143,6 +151,7 @@ impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService
 
 struct Session<C> {
     id: StreamId,
+    member: Membership,
     stream: Stream<C>,
     snapshots: Snapshots<C>,
     observer: Arc<dyn Observer<C>>,
@@ -150,6 +159,8 @@ struct Session<C> {
     life: Option<BoundedLife>,
     /// When it ends because the caller left the mesh.
     farewell: Option<Instant>,
+    /// Whether `member` knows who calls.
+    introduced: bool,
 }
 
 impl<C: Clone + Send + Sync + 'static> Session<C> {
@@ -191,10 +202,7 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
                     Ok(None) => return Status::ok("the caller ended the stream"),
                     Err(status) => return Status::ok(format!("the connection broke: {}", status.message())),
                 },
-                changed = self.snapshots.changed() => match changed {
-                    Ok(()) => self.stream.changed(),
-                    Err(_) => return Status::unavailable("the control plane is ending"),
-                },
+                () = self.member.woken() => self.take_news(),
                 _ = ending.wait_for(|ending| *ending) => {
                     return Status::unavailable("the control plane is ending");
                 }
@@ -222,13 +230,48 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
     }
 
     fn push(&mut self) -> Result<(), Status> {
-        // A request may have woken us just as a snapshot arrived: taking the snapshot must not lose the news.
-        if self.snapshots.has_changed().unwrap_or(false) {
+        loop {
+            let snapshot = self.snapshots.borrow_and_update().clone();
+            self.farewell = snapshot.farewell(self.stream.caller());
+            self.say(&*snapshot)?;
+            // What was published while we were not yet known to depend on it has woken nobody.
+            if !self.become_known(&*snapshot) || !self.snapshots.has_changed().unwrap_or(false) {
+                return Ok(());
+            }
             self.stream.changed();
         }
-        let snapshot = self.snapshots.borrow_and_update().clone();
-        self.farewell = snapshot.farewell(self.stream.caller());
-        while let Some(response) = self.stream.next(&*snapshot, Instant::now()) {
+    }
+
+    /// Notes what must be looked at again.
+    fn take_news(&mut self) {
+        let news = self.member.news();
+        if news.everything {
+            self.stream.changed();
+        }
+        for (type_url, names) in news.types {
+            self.stream.touched(&type_url, names);
+        }
+    }
+
+    /// Says by what this stream is to be woken; whether there is anything new among it.
+    fn become_known(&mut self, snapshot: &dyn Snapshot<C>) -> bool {
+        let mut more = false;
+        for (type_url, names) in self.stream.depends_on() {
+            more |= self.member.know(type_url, names);
+        }
+        if !self.introduced {
+            self.introduced = true;
+            let caller = snapshot
+                .known_as(self.stream.caller())
+                .into_iter()
+                .collect();
+            more |= self.member.know(&CALLER.into(), &caller);
+        }
+        more
+    }
+
+    fn say(&mut self, snapshot: &dyn Snapshot<C>) -> Result<(), Status> {
+        while let Some(response) = self.stream.next(snapshot, Instant::now()) {
             self.observer.sent(
                 self.id,
                 &response.type_url,

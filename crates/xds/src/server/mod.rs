@@ -1,13 +1,16 @@
 //! The control plane's end of delta ADS: `Stream` decides what one caller must be told, `AdsService` says it.
-//! What there is to tell is a `Snapshot`, swapped whole through a watch channel; who may hear it is the snapshot's to say.
+//! What there is to tell is a `Snapshot`, swapped whole through a watch channel; who may hear it is the snapshot's to say, and who
+//! must look again at what changed is in `Interest`.
 
 mod driver;
+mod interest;
 mod stream;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 pub use driver::{AdsService, BoundedLife, DEPARTED, Observer, StreamId};
+pub use interest::{CALLER, Interest, Touched};
 pub use stream::{Ended, Event, Stream};
 
 /// One resource, encoded once and shared by all streams.
@@ -44,6 +47,11 @@ pub trait Snapshot<C>: Send + Sync + 'static {
 
     /// Everything of a type, for a caller that asked for `*`.
     fn everything(&self, caller: &C, type_url: &str) -> Resolution;
+
+    /// Names of a caller by which `Touched` calls it when its `farewell` changes.
+    fn known_as(&self, _caller: &C) -> Vec<Arc<str>> {
+        Vec::new()
+    }
 
     /// When a caller that is no longer part of what there is has its last stream ended; `None` for everybody else.
     fn farewell(&self, _caller: &C) -> Option<Instant> {

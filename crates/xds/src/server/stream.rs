@@ -14,6 +14,8 @@ use voile_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
 use super::{Resolution, Resource, Snapshot};
 
+mod partial;
+
 /// Types one stream may ask for: ours, Istio's, and Envoy's, with room.
 pub(super) const MAX_TYPES: usize = 16;
 /// Names one stream may ask for by type: above any real proxy, below what would exhaust us.
@@ -78,6 +80,15 @@ struct Kind {
     /// Names asked for since the last response: answered even if what they stand for was sent before.
     fresh: BTreeSet<Arc<str>>,
     in_flight: Option<InFlight>,
+    /// Names asked for, and the first that each was found to stand for.
+    depends_on: BTreeSet<Arc<str>>,
+    /// What each name asked for brought, when all was looked at.
+    answers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
+    /// A name asked for stands for something that is called otherwise: what is said of that depends on who else asks for it.
+    searches: bool,
+    /// Of `depends_on`, what must be looked at again.
+    touched: BTreeSet<Arc<str>>,
+    /// All must be looked at again.
     dirty: bool,
     /// The first response is due, even an empty one: callers wait for it to know that they are complete.
     greet: bool,
@@ -85,6 +96,17 @@ struct Kind {
 
 /// Resources new or changed, and names gone.
 type Differences = (Vec<Wanted>, Vec<Arc<str>>);
+
+/// What a stream's questions come to.
+struct Found {
+    /// Everything the caller should hold, by name.
+    wanted: BTreeMap<Arc<str>, Wanted>,
+    /// Names asked for that stand for nothing.
+    absent: BTreeSet<Arc<str>>,
+    depends_on: BTreeSet<Arc<str>>,
+    answers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
+    searches: bool,
+}
 
 /// A resource the caller should hold.
 #[derive(Debug, Clone)]
@@ -139,6 +161,22 @@ impl<C: 'static> Stream<C> {
         }
     }
 
+    /// What there is under these of the names that `depends_on` gave (none: under any) may be something else now.
+    pub fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>) {
+        if let Some(kind) = self.kinds.get_mut(type_url) {
+            match names {
+                Some(names) => kind.touched.extend(names),
+                None => kind.dirty = true,
+            }
+        }
+    }
+
+    /// By type, what must change for this stream to have something to be told: names asked for, and what they were found to
+    /// stand for.
+    pub fn depends_on(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<Arc<str>>)> {
+        self.kinds.iter().map(|(of, kind)| (of, &kind.depends_on))
+    }
+
     /// When the caller's silence becomes too long.
     pub fn deadline(&self) -> Option<Instant> {
         self.kinds
@@ -181,11 +219,10 @@ impl<C: 'static> Stream<C> {
         now: Instant,
     ) -> Option<DeltaDiscoveryResponse> {
         for (type_url, kind) in &mut self.kinds {
-            if !kind.dirty || kind.in_flight.is_some() {
+            if kind.in_flight.is_some() {
                 continue;
             }
-            let Some((resources, removed)) = kind.differences(snapshot, &self.caller, type_url)
-            else {
+            let Some((resources, removed)) = kind.due(snapshot, &self.caller, type_url) else {
                 continue;
             };
             self.responses += 1;
@@ -290,7 +327,15 @@ impl Kind {
         caller: &C,
         type_url: &str,
     ) -> Option<Differences> {
-        let (wanted, absent) = self.wanted(snapshot, caller, type_url);
+        let Found {
+            wanted,
+            absent,
+            depends_on,
+            answers,
+            searches,
+        } = self.wanted(snapshot, caller, type_url);
+        (self.depends_on, self.answers, self.searches) = (depends_on, answers, searches);
+        self.touched.clear();
         let mut bytes = 0;
         let mut more = false;
         let mut resources: Vec<Wanted> = Vec::new();
@@ -342,16 +387,15 @@ impl Kind {
             .then(|| (resources, removed.into_iter().collect()))
     }
 
-    /// Everything the caller should hold, by name; and the names asked for that stand for nothing.
-    fn wanted<C: 'static>(
-        &self,
-        snapshot: &dyn Snapshot<C>,
-        caller: &C,
-        type_url: &str,
-    ) -> (BTreeMap<Arc<str>, Wanted>, BTreeSet<Arc<str>>) {
+    /// What it all comes to now.
+    fn wanted<C: 'static>(&self, snapshot: &dyn Snapshot<C>, caller: &C, type_url: &str) -> Found {
         let mut wanted: BTreeMap<Arc<str>, Wanted> = BTreeMap::new();
         let mut absent = BTreeSet::new();
+        let mut depends_on = self.names.clone();
+        let mut answers = BTreeMap::new();
+        let mut searches = self.wildcard;
         if self.wildcard {
+            depends_on.insert("*".into());
             match snapshot.everything(caller, type_url) {
                 Resolution::Found(found) => {
                     for resource in found {
@@ -366,11 +410,17 @@ impl Kind {
             match snapshot.resolve(caller, type_url, name) {
                 Resolution::Found(found) => {
                     let fresh = self.fresh.contains(name);
+                    if let Some(first) = found.first().filter(|first| first.name != *name) {
+                        depends_on.insert(first.name.clone());
+                    }
+                    let brought = found.iter().map(|resource| resource.name.clone());
+                    answers.insert(name.clone(), brought.collect());
                     for (index, resource) in found.into_iter().enumerate() {
                         let named = resource.name == *name || resource.aliases.contains(name);
                         let one = hold(&mut wanted, resource);
                         // Of what a name brings, the thing itself is owed an answer; what merely comes along is not.
                         if !named && index == 0 {
+                            searches = true;
                             one.asked.push(name.clone());
                         }
                         one.owed |= fresh && (named || index == 0);
@@ -387,7 +437,13 @@ impl Kind {
                 }
             }
         }
-        (wanted, absent)
+        Found {
+            wanted,
+            absent,
+            depends_on,
+            answers,
+            searches,
+        }
     }
 }
 

@@ -43,8 +43,11 @@ impl World {
         match luck.below(12) {
             0 => self.reconnect(),
             1 | 2 => {
-                self.things = things(luck);
-                self.server.changed();
+                let before = std::mem::replace(&mut self.things, things(luck));
+                match luck.below(3) {
+                    0 => self.server.changed(),
+                    _ => self.touch(&before),
+                }
             }
             3 => self.change_wish(luck),
             5 => self.turn(),
@@ -55,6 +58,21 @@ impl World {
                 }
             }
             _ => self.deliver(),
+        }
+    }
+
+    /// The server is told only which of the names it depends on are answered otherwise.
+    fn touch(&mut self, before: &Things) {
+        let touched = |name: &Arc<str>| before.0.get(&**name) != self.things.0.get(&**name);
+        let known = self.server.depends_on();
+        let by_type: Vec<(Arc<str>, BTreeSet<Arc<str>>)> = known
+            .map(|(of, names)| {
+                let names = names.iter().filter(|name| touched(name));
+                (of.clone(), names.cloned().collect())
+            })
+            .collect();
+        for (of, names) in by_type {
+            self.server.touched(&of, Some(names));
         }
     }
 

@@ -1,0 +1,392 @@
+//! Whatever the sequence of edits, what is patched in equals what is put together anew, a sound end equals a fresh start, and
+//! whoever would be answered differently is woken.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+use std::time::SystemTime;
+
+use tempfile::TempDir;
+use voile_identity::revocation::{CRL_FILE, local};
+use voile_identity::{Authority, TrustBundle, TrustStore};
+use voile_model::TrustDomain;
+use voile_proto::type_url::{
+    ADDRESS, AUTHORIZATION_POLICY, KEY_SET, PROXY_CONFIGURATION, REQUEST_AUTHENTICATION,
+    REVOCATION_LISTS, REVOCATIONS, SERVICE_POLICY,
+};
+use voile_xds::server::{CALLER, Resolution};
+
+use super::*;
+use crate::keys::{KeyOptions, Origin};
+
+/// Documents that may be in any file; `%` becomes a small number.
+const DOCUMENTS: [&str; 23] = [
+    "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled%}}",
+    "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {istio-injection: enabled}}",
+    "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.9.0.%, selector: {app: a}, ports: [{name: http, port: 8%, targetPort: 8080}]}",
+    "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: shop}\nspec: {selector: {version: v%}, ports: [{name: tcp, port: 90, targetPort: web}]}",
+    "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: bank, annotations: {networking.istio.io/exportTo: \".\"}}\nspec: {selector: {app: b}, ports: [{name: http, port: 80}]}",
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: p%, namespace: shop, labels: {app: a, version: v%}}\nspec: {serviceAccountName: a, containers: [{name: app, image: none, ports: [{name: web, containerPort: 808%}]}]}\nstatus: {phase: Running, podIP: 10.0.%.1}",
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: q, namespace: shop, labels: {app: a%}}\nspec: {serviceAccountName: q%, containers: [{name: app, image: none}]}\nstatus: {phase: Pending, podIP: 10.0.1.%}",
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: r, namespace: bank, labels: {app: b, version: v%}}\nspec: {containers: [{name: app, image: none}]}\nstatus: {phase: Running, podIP: 10.0.1.%}",
+    "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: q, namespace: shop}\nspec: {address: 10.0.2.%, labels: {app: a}}",
+    "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: out, namespace: shop}\nspec: {hosts: [out%.example.com], ports: [{number: 443, name: tls, protocol: TLS}], resolution: STATIC, endpoints: [{address: 192.0.2.%}]}",
+    "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: far, namespace: bank}\nspec: {hosts: [far.example.com], addresses: [10.20.%.0/24], ports: [{number: 443, name: tls, protocol: TLS}], resolution: NONE}",
+    "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: all, namespace: shop}\nspec: {egress: [{port: {number: 8%, protocol: HTTP, name: http}, bind: 127.1.0.1, captureMode: NONE, hosts: [\"./*\"]}]}",
+    "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: STRICT}}",
+    "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: istio-system}\nspec: {mtls: {mode: DISABLE}}",
+    "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: one, namespace: shop}\nspec: {selector: {matchLabels: {app: a%}}, rules: [{to: [{operation: {paths: [/%]}}]}]}",
+    "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: all, namespace: istio-system}\nspec: {action: DENY, rules: [{to: [{operation: {paths: [/%]}}]}]}",
+    "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: two, namespace: shop}\nspec: {selector: {matchLabels: {version: v%}}, rules: [{to: [{operation: {paths: [/%]}}]}]}",
+    "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: own, namespace: shop}\nspec: {selector: {matchLabels: {version: v%}}, jwtRules: [{issuer: i%, jwks: '{\"keys\":[{\"crv\":\"Ed25519\",\"kid\":\"%\",\"kty\":\"OKP\",\"x\":\"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo\"}]}'}]}",
+    "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: useless, namespace: shop}\nspec: {jwtRules: [{issuer: i%, jwks: '{\"keys\":[]}'}]}",
+    "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: asked, namespace: istio-system}\nspec: {jwtRules: [{issuer: i%, jwksUri: \"https://keys.example/%\"}]}",
+    "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\nspec: {host: a, trafficPolicy: {connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}}",
+    "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, namespace: shop}",
+    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"trustDomain: td%\"}",
+];
+/// What is wrong in one way or another.
+const WRONG: [&str; 5] = [
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: p1, namespace: shop}\nspec: {containers: 7}",
+    "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: one, namespace: shop}\nspec: {action: PERHAPS}",
+    "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: own, namespace: shop}\nspec: {jwtRules: [{jwks: 7}]}",
+    "apiVersion: [",
+    "apiVersion: v1\nkind: Service\nmetadata: {namespace: shop}\nspec: {}",
+];
+const FILES: [&str; 4] = ["a.yaml", "b.yaml", "c.yaml", "d.yaml"];
+
+/// Keys that an issuer may have.
+const KEYS: [&str; 2] = [
+    r#"{"keys":[{"crv":"Ed25519","kty":"OKP","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#,
+    r#"{"keys":[{"crv":"Ed25519","kid":"1","kty":"OKP","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#,
+];
+
+type Documents = BTreeMap<&'static str, Vec<String>>;
+
+/// What the loops share: the texts that they read, and an authority.
+struct World {
+    texts: Arc<Mutex<Documents>>,
+    /// What key servers would answer.
+    keys: BTreeMap<Origin, Arc<str>>,
+    trust: Arc<TrustStore>,
+    root: CertificateDer<'static>,
+    state: PathBuf,
+    _folder: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let domain = TrustDomain::new("cluster.local").expect("a domain");
+        // It is made private.
+        let state = folder.path().join("state");
+        let authority = Authority::open(&state, &domain, SystemTime::now()).expect("an authority");
+        let bundle = TrustBundle::from_pem(domain, Vec::new(), authority.root_pem());
+        Self {
+            texts: Arc::default(),
+            keys: BTreeMap::new(),
+            trust: Arc::new(TrustStore::new(bundle.expect("a bundle"))),
+            root: authority.root().clone(),
+            state,
+            _folder: folder,
+        }
+    }
+
+    fn texts(&self) -> MutexGuard<'_, Documents> {
+        self.texts.lock().expect("texts")
+    }
+
+    /// One step: documents, and now and then keys or what is revoked.
+    fn step(&mut self, random: &mut fastrand::Rng) {
+        for _ in 0..=random.u8(..3) {
+            edit(&mut self.texts(), random);
+        }
+        if random.u8(..3) == 0 {
+            let uri = format!("https://keys.example/{}", random.u8(1..4));
+            let keys = KEYS[random.usize(..KEYS.len())];
+            self.keys.insert(Origin::Uri(uri.into()), keys.into());
+        }
+        match random.u8(..10) {
+            0 => drop(std::fs::remove_file(self.state.join(CRL_FILE))),
+            1 => {
+                let serial = vec![random.u8(1..)];
+                local::revoke(&self.state, &[serial], SystemTime::now()).expect("revoked");
+            }
+            _ => {}
+        }
+    }
+}
+
+struct Memory {
+    texts: Arc<Mutex<Documents>>,
+    known: Vec<Arc<SourceFile>>,
+    forgetful: bool,
+}
+
+impl Source for Memory {
+    fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, ControlError> {
+        let texts = self.texts.lock().expect("texts");
+        let made = texts.iter().map(|(name, documents)| {
+            let file = SourceFile::new(*name, documents.join("\n---\n"));
+            let old = self.known.iter().find(|old| ***old == file);
+            let old = old.filter(|_| !self.forgetful);
+            old.cloned().unwrap_or_else(|| Arc::new(file))
+        });
+        let made: Vec<_> = made.collect();
+        self.known.clone_from(&made);
+        Ok(made)
+    }
+
+    fn follow_file(&mut self, _: &Path) -> Result<(), ControlError> {
+        Ok(())
+    }
+
+    async fn changed(&mut self) {}
+}
+
+/// A loop of its own over the texts.
+struct Loop {
+    reload: Reload<Memory>,
+    /// Everything is put together anew each time.
+    anew: bool,
+    state: TempDir,
+}
+
+impl Loop {
+    fn new(world: &World, anew: bool) -> Self {
+        let state = tempfile::tempdir().expect("a folder");
+        let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
+        let source = Memory {
+            texts: world.texts.clone(),
+            known: Vec::new(),
+            forgetful: anew,
+        };
+        let reload = Reload::new(
+            source,
+            Box::new(|_| ()),
+            Publisher {
+                snapshots: watch::channel(empty).0,
+                interest: Arc::default(),
+            },
+            world.trust.clone(),
+            Arc::default(),
+            Kept::open(state.path(), vec![world.root.clone()]),
+            Keys::new(state.path(), &KeyOptions::default()),
+        );
+        Self {
+            reload,
+            anew,
+            state,
+        }
+    }
+
+    /// Reads; what there is then, but for who left.
+    fn read(&mut self, world: &World) -> MeshSnapshot {
+        if self.anew {
+            self.reload.checker.distrust();
+        }
+        let lists = self.state.path().join(CRL_FILE);
+        if std::fs::copy(world.state.join(CRL_FILE), &lists).is_err() {
+            let _ = std::fs::remove_file(lists);
+        }
+        self.reload.read().expect("read");
+        if self.reload.keys.bring(&world.keys) {
+            self.reload.keys_changed();
+        }
+        let mut snapshot = (**self.reload.snapshot.as_ref().expect("a snapshot")).clone();
+        snapshot.departed = Arc::default();
+        snapshot
+    }
+}
+
+/// Without what those who left obeyed.
+fn present(mut snapshot: MeshSnapshot) -> MeshSnapshot {
+    let all = snapshot.configurations.values();
+    let owners: HashSet<_> = all.map(|private| private.owner.clone()).collect();
+    Arc::make_mut(&mut snapshot.obeyed).retain(|identity| owners.contains(identity));
+    snapshot
+}
+
+fn document(random: &mut fastrand::Rng, wrong: bool) -> String {
+    let all = if wrong { &WRONG[..] } else { &DOCUMENTS[..] };
+    let text = all[random.usize(..all.len())];
+    let pieces = text.split('%');
+    let mut made = String::new();
+    for (index, piece) in pieces.enumerate() {
+        if index > 0 {
+            made += &random.u8(1..4).to_string();
+        }
+        made += piece;
+    }
+    made.replace("enabled2", "enabled")
+        .replace("enabled3", "enabled")
+}
+
+/// One edit: a document comes, goes, moves to another file, or a file is renamed.
+fn edit(texts: &mut Documents, random: &mut fastrand::Rng) {
+    let file = FILES[random.usize(..FILES.len())];
+    let other = FILES[random.usize(..FILES.len())];
+    let documents = texts.entry(file).or_default();
+    match random.u8(..12) {
+        0..6 => {
+            let wrong = random.u8(..12) == 0;
+            documents.push(document(random, wrong));
+        }
+        6..9 if !documents.is_empty() => {
+            documents.swap_remove(random.usize(..documents.len()));
+        }
+        9 if !documents.is_empty() => {
+            let moved = documents.swap_remove(random.usize(..documents.len()));
+            texts.entry(other).or_default().push(moved);
+        }
+        10 => {
+            if let Some(moved) = texts.remove(file) {
+                texts.entry(other).or_default().extend(moved);
+            }
+        }
+        _ => drop(texts.remove(file)),
+    }
+}
+
+fn is_wrong(texts: &Documents) -> bool {
+    let files: Vec<SourceFile> = texts
+        .iter()
+        .map(|(name, documents)| SourceFile::new(*name, documents.join("\n---\n")))
+        .collect();
+    let (_, diagnostics) = voile_model::check(&files, None);
+    diagnostics.iter().any(Diagnostic::is_error)
+}
+
+fn callers() -> Vec<Caller> {
+    let known = |namespace: &str| {
+        let identity = format!("spiffe://cluster.local/ns/{namespace}/sa/a");
+        Caller::Known(voile_identity::Caller {
+            identity: identity.parse().expect("an identity"),
+            pod: None,
+            proof: voile_identity::Proof::Token,
+            until: SystemTime::now(),
+        })
+    };
+    vec![known("shop"), known("bank"), Caller::Anonymous]
+}
+
+/// Everything a proxy may ask for in these meshes.
+fn questions(snapshots: [&MeshSnapshot; 2]) -> Vec<(&'static str, Arc<str>)> {
+    let mut all: Vec<(&'static str, Arc<str>)> = vec![(REVOCATION_LISTS, REVOCATIONS.into())];
+    for snapshot in snapshots {
+        let owned = |(name, _): (&Arc<str>, _)| name.clone();
+        all.extend(
+            snapshot
+                .owners
+                .iter()
+                .map(|one| (ADDRESS, owned((one.0, ())))),
+        );
+        all.extend(
+            snapshot
+                .policies
+                .iter()
+                .map(|one| (SERVICE_POLICY, one.0.clone())),
+        );
+        all.extend(
+            snapshot
+                .authorization
+                .iter()
+                .map(|one| (AUTHORIZATION_POLICY, one.0.clone())),
+        );
+        let tokens = snapshot.tokens.iter();
+        all.extend(tokens.map(|one| (REQUEST_AUTHENTICATION, one.0.clone())));
+        let key_sets = snapshot.key_sets.iter();
+        all.extend(key_sets.map(|one| (KEY_SET, one.0.clone())));
+        all.extend(
+            snapshot
+                .configurations
+                .iter()
+                .map(|one| (PROXY_CONFIGURATION, one.0.clone())),
+        );
+    }
+    for host in [
+        "a",
+        "b",
+        "b.bank",
+        "a.shop.svc",
+        "out1.example.com",
+        "far.example.com",
+    ] {
+        all.push((ADDRESS, format!("*/{host}").into()));
+    }
+    for address in ["10.20.1.7", "10.20.2.7", "10.9.0.1", "10.0.1.2"] {
+        all.push((ADDRESS, format!("/{address}").into()));
+    }
+    all
+}
+
+/// Whoever asked for something that is answered otherwise now is woken: by its name, or by what it was found to stand for.
+fn check_woken(old: &MeshSnapshot, new: &MeshSnapshot, seed: u64) {
+    let touched = new.touched_since(old);
+    for caller in callers() {
+        for (type_url, name) in questions([old, new]) {
+            let before = old.resolve(&caller, type_url, &name);
+            if before == new.resolve(&caller, type_url, &name) {
+                continue;
+            }
+            let first = match &before {
+                Resolution::Found(found) => found.first().map(|one| one.name.clone()),
+                _ => None,
+            };
+            let woken = touched.concerns(type_url, &name)
+                || first.is_some_and(|first| touched.concerns(type_url, &first));
+            assert!(
+                woken,
+                "seed {seed}: {caller} is not told of {type_url} {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_concerns() {
+    let mut patched = 0;
+    for seed in 0..12 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut world = World::new();
+        let mut one = Loop::new(&world, false);
+        let mut other = Loop::new(&world, true);
+        let mut last = one.read(&world);
+        assert_eq!(last, other.read(&world));
+        for step in 0..30 {
+            world.step(&mut random);
+            let before = one.reload.checker.is_plain();
+            let now = one.read(&world);
+            patched += usize::from(before && one.reload.checker.is_plain());
+            assert_eq!(now, other.read(&world), "seed {seed}, step {step}");
+            check_woken(&last, &now, seed);
+            if !is_wrong(&world.texts()) {
+                let fresh = Loop::new(&world, false).read(&world);
+                assert_eq!(present(now.clone()), fresh, "seed {seed}, step {step}");
+            }
+            last = now;
+        }
+    }
+    assert!(
+        patched > 50,
+        "only {patched} edits may have been patched in"
+    );
+}
+
+#[test]
+fn who_leaves_is_told() {
+    let world = World::new();
+    let pod = DOCUMENTS[6].replace('%', "1");
+    let namespace = DOCUMENTS[0].replace('%', "").clone();
+    world.texts().insert("a.yaml", vec![namespace, pod]);
+    let mut one = Loop::new(&world, false);
+    one.read(&world);
+    let old = one.reload.snapshot.clone().expect("a snapshot");
+    world.texts().get_mut("a.yaml").expect("it").pop();
+    one.read(&world);
+    let new = one.reload.snapshot.clone().expect("a snapshot");
+    let touched = new.touched_since(&old);
+    assert!(touched.concerns(CALLER, "shop/q"));
+    assert!(touched.concerns(CALLER, "spiffe://cluster.local/ns/shop/sa/q1"));
+    assert!(!touched.concerns(CALLER, "shop/p1"));
+}

@@ -1,0 +1,217 @@
+//! What waits until the configuration rests, so that it never keeps a change from its proxies: analysis across resources, the report,
+//! and what the state directory remembers for the next start. While edits never end it is done every few seconds.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use voile_model::mesh::Mesh;
+use voile_model::{Diagnostic, SourceFile};
+
+use crate::departed::{Present, Register};
+use crate::error::ControlError;
+use crate::last_good::LastGood;
+use crate::snapshot::MeshSnapshot;
+use crate::status::Status;
+
+/// Quiet after which the configuration rests: people wait for what is said of their edit, and storms have shorter pauses.
+const QUIET: Duration = Duration::from_millis(100);
+/// What is not kept when the control plane is killed amid a storm: no more than this.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// What readings of the sources brought since the last report.
+#[derive(Debug)]
+pub struct Report {
+    /// Problems of resources, sorted by place.
+    pub diagnostics: Vec<Diagnostic>,
+    /// What fits the model but cannot be put into force.
+    pub problems: Vec<String>,
+    /// Why nothing could be read at all.
+    pub unreadable: Option<ControlError>,
+    /// Version of the snapshot now in force.
+    pub version: String,
+    /// Whether proxies are told something new.
+    pub changed: bool,
+}
+
+/// Hears each report; called from a blocking thread.
+pub type Reporter = Box<dyn FnMut(&Report) + Send>;
+
+/// What was read last.
+#[derive(Clone, Default)]
+pub(crate) struct Known {
+    pub(crate) files: Arc<[Arc<SourceFile>]>,
+    /// None: what is said of each file is all there is.
+    pub(crate) diagnostics: Option<Vec<Diagnostic>>,
+    pub(crate) problems: Vec<String>,
+}
+
+/// A sound state that something wrong took the place of before there was a rest: it is the last good one all the same.
+struct Earlier {
+    known: Known,
+    changed: bool,
+    first: bool,
+    mesh: Mesh,
+}
+
+/// What waits for the rest.
+pub(crate) struct Pending {
+    begin: Instant,
+    last: Instant,
+    pub(crate) known: Option<Known>,
+    pub(crate) changed: bool,
+    /// There was no snapshot before.
+    pub(crate) first: bool,
+    /// Sources were read, and not only keys.
+    pub(crate) read: bool,
+    /// Who is in the mesh, when that changed.
+    pub(crate) present: Option<Present>,
+    earlier: Option<Box<Earlier>>,
+    unreadable: Option<ControlError>,
+}
+
+impl Pending {
+    pub(crate) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            begin: now,
+            last: now,
+            known: None,
+            changed: false,
+            first: false,
+            read: false,
+            present: None,
+            earlier: None,
+            unreadable: None,
+        }
+    }
+
+    /// What there is to be said now, after a reading that succeeded or news of keys.
+    pub(crate) fn heard(&mut self, known: Known) {
+        self.last = Instant::now();
+        self.known = Some(known);
+        self.unreadable = None;
+    }
+
+    /// Something wrong is about to take the place of what was read last, which is this mesh.
+    pub(crate) fn set_aside(&mut self, mesh: &Mesh) {
+        let is_wrong = |known: &mut Known| {
+            let said = known.diagnostics.iter().flatten();
+            said.into_iter().any(Diagnostic::is_error)
+        };
+        if let Some(known) = self.known.take_if(|known| !is_wrong(known)) {
+            self.earlier = Some(Box::new(Earlier {
+                known,
+                changed: std::mem::take(&mut self.changed),
+                first: self.first,
+                mesh: mesh.clone(),
+            }));
+        }
+    }
+
+    /// One that did not.
+    pub(crate) fn unreadable(&mut self, error: ControlError) {
+        self.last = Instant::now();
+        self.unreadable = Some(error);
+    }
+
+    /// When to do it.
+    pub(crate) fn due(&self) -> Instant {
+        match self.first {
+            true => self.begin,
+            false => (self.last + QUIET).min(self.begin + LONGEST),
+        }
+    }
+}
+
+/// What it takes to do it.
+pub(crate) struct Rest {
+    pub(crate) reporter: Reporter,
+    pub(crate) last_good: LastGood,
+    pub(crate) register: Register,
+    pub(crate) status: Arc<Status>,
+}
+
+impl Rest {
+    /// Does it. May take long.
+    pub(crate) fn work(&mut self, pending: Pending, mesh: &Mesh, snapshot: &MeshSnapshot) {
+        let version = snapshot.version.clone();
+        let Pending {
+            known,
+            changed,
+            first,
+            read,
+            present,
+            earlier,
+            unreadable,
+            ..
+        } = pending;
+        if let Some(present) = present {
+            self.register.keep(&present, &snapshot.departed);
+        }
+        if let Some(earlier) = earlier {
+            let news = earlier.changed || earlier.first;
+            self.say(
+                earlier.known,
+                (earlier.changed, news),
+                &earlier.mesh,
+                snapshot,
+            );
+        }
+        if let Some(known) = known {
+            let errors = self.say(known, (changed, changed || first), mesh, snapshot);
+            let failed = u64::from(read && errors > 0);
+            self.status
+                .failed_reloads
+                .fetch_add(failed, Ordering::Relaxed);
+        }
+        if unreadable.is_some() {
+            (self.reporter)(&Report {
+                diagnostics: Vec::new(),
+                problems: Vec::new(),
+                unreadable,
+                version,
+                changed: false,
+            });
+        }
+    }
+
+    /// Analyses and reports a state; keeps it if it is new and good. How many errors it has.
+    fn say(
+        &mut self,
+        known: Known,
+        (changed, is_new): (bool, bool),
+        mesh: &Mesh,
+        snapshot: &MeshSnapshot,
+    ) -> usize {
+        let mut diagnostics = known.diagnostics.unwrap_or_default();
+        diagnostics.extend(voile_analysis::analyze(mesh));
+        Diagnostic::sort(&mut diagnostics);
+        let errors = diagnostics.iter().filter(|d| d.is_error()).count();
+        self.status.errors.store(errors as u64, Ordering::Relaxed);
+        if errors == 0 && is_new {
+            self.last_good.keep(&known.files, mesh);
+        }
+        let mut problems = snapshot.problems();
+        problems.extend(known.problems);
+        (self.reporter)(&Report {
+            diagnostics,
+            problems,
+            unreadable: None,
+            version: snapshot.version.clone(),
+            changed,
+        });
+        errors
+    }
+
+    /// Reports a first reading that is not put into force.
+    pub(crate) fn refuse(&mut self, diagnostics: Vec<Diagnostic>, why: &str) {
+        (self.reporter)(&Report {
+            diagnostics,
+            problems: vec![why.to_owned()],
+            unreadable: None,
+            version: String::new(),
+            changed: false,
+        });
+    }
+}

@@ -1,0 +1,97 @@
+//! What changed between two snapshots, as those who asked would call it, so that only they look again.
+
+use std::sync::Arc;
+
+use voile_proto::type_url;
+use voile_xds::server::{CALLER, Resource, Touched};
+use voile_xds::wire::CLUSTER;
+
+use super::MeshSnapshot;
+use crate::obeyed::Names as Obeys;
+use crate::shards::Shards;
+
+impl MeshSnapshot {
+    /// What changed since `old`. Its cost follows what changed, where one was made from the other.
+    pub(crate) fn touched_since(&self, old: &Self) -> Touched {
+        let mut touched = Touched::default();
+        self.addresses_since(old, &mut touched);
+        for name in self.policies.differences(&old.policies, Arc::ptr_eq) {
+            touched.touch(type_url::SERVICE_POLICY, name);
+        }
+        for name in self
+            .authorization
+            .differences(&old.authorization, Arc::ptr_eq)
+        {
+            touched.touch(type_url::AUTHORIZATION_POLICY, name);
+        }
+        for (kind, names) in self.obeyed_since(old) {
+            names.into_iter().for_each(|name| touched.touch(kind, name));
+        }
+        for name in self.tokens.differences(&old.tokens, Arc::ptr_eq) {
+            touched.touch(type_url::REQUEST_AUTHENTICATION, name);
+        }
+        for name in self.key_sets.differences(&old.key_sets, Arc::ptr_eq) {
+            touched.touch(type_url::KEY_SET, name);
+        }
+        if self.revocations != old.revocations {
+            touched.touch(type_url::REVOCATION_LISTS, type_url::REVOCATIONS.into());
+        }
+        let same = |one: &super::Private, other: &super::Private| one == other;
+        for name in self.configurations.differences(&old.configurations, same) {
+            touched.touch(type_url::PROXY_CONFIGURATION, name);
+        }
+        if self.departed != old.departed {
+            for caller in self.departed.differences(&old.departed) {
+                touched.touch(CALLER, caller);
+            }
+        }
+        touched
+    }
+
+    /// Who may not be told of a policy is told otherwise when it obeys it.
+    fn obeyed_since(&self, old: &Self) -> Obeys {
+        match Arc::ptr_eq(&self.obeyed, &old.obeyed) {
+            true => Obeys::new(),
+            false => self.obeyed.differences(&old.obeyed),
+        }
+    }
+
+    fn addresses_since(&self, old: &Self, touched: &mut Touched) {
+        // Searches and ranges lead elsewhere: who asked for what is not looked for.
+        if self.names != old.names || self.ranges != old.ranges || self.kept_close != old.kept_close
+        {
+            touched.touch_type(type_url::ADDRESS);
+        }
+        let both = |map: fn(&Self) -> &Shards<Arc<Resource>>, name: &str| {
+            [map(self).get(name).cloned(), map(old).get(name).cloned()]
+        };
+        for name in self
+            .all_addresses
+            .differences(&old.all_addresses, Arc::ptr_eq)
+        {
+            for resource in both(|snapshot| &snapshot.all_addresses, &name)
+                .into_iter()
+                .flatten()
+            {
+                for alias in &resource.aliases {
+                    touched.touch(type_url::ADDRESS, alias.clone());
+                }
+            }
+            if name.starts_with(CLUSTER) {
+                for snapshot in [self, old] {
+                    let before = snapshot.before.get(&name);
+                    for service in before.into_iter().flat_map(|all| all.iter()) {
+                        touched.touch(type_url::ADDRESS, service.clone());
+                    }
+                }
+            }
+            touched.touch(type_url::ADDRESS, name);
+        }
+        for service in self
+            .behind
+            .differences(&old.behind, |one, other| one == other)
+        {
+            touched.touch(type_url::ADDRESS, service);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Checks the same files again and again: a file that did not change is not read again, and where nothing is wrong a change is
+//! patched into the mesh instead of putting it together anew.
+//!
+//! ```text
+//! files ─ same as before? ─▶ what was read of them ─┬ all is well, kinds that touch nothing else ─▶ patch the mesh ─▶ Changes
+//!            └ changed ─▶ read                      └ anything else ─▶ merge ─▶ last good ─▶ assemble ─▶ Mesh
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::{Checked, Read, ResourceId, Stored, assemble, document, last_good, shut};
+use crate::diagnostic::Diagnostic;
+use crate::mesh::{Mesh, Service, Workload, WorkloadKind};
+use crate::names::{ResourceName, ServiceKey, WorkloadKey};
+use crate::source::SourceFile;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Checker {
+    files: Vec<Known>,
+    /// Nothing was wrong when the mesh was last put together, and nothing in it needs to be looked at as a whole.
+    plain: bool,
+}
+
+/// A file and what was read of it.
+#[derive(Debug, Clone)]
+struct Known {
+    file: Arc<SourceFile>,
+    read: Arc<Read>,
+}
+
+/// What came of checking.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The mesh that was given was patched.
+    Patched(Patch, Changes),
+    /// The mesh was put together anew.
+    Whole(Box<Mesh>, Vec<Diagnostic>),
+}
+
+/// The resources by which two readings differ.
+#[derive(Debug, Default)]
+pub struct Patch {
+    removed: Vec<(ResourceId, Stored)>,
+    added: Vec<(ResourceId, Stored)>,
+}
+
+/// Something of a mesh before and after; absent where it was not there.
+pub type Turn<T> = (Option<Arc<T>>, Option<Arc<T>>);
+
+/// What a patch changed in a mesh.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Something changed that may be of consequence anywhere.
+    pub everything: bool,
+    /// Services.
+    pub services: BTreeMap<ServiceKey, Turn<Service>>,
+    /// Workloads.
+    pub workloads: BTreeMap<WorkloadKey, Turn<Workload>>,
+    /// AuthorizationPolicies.
+    pub policies: BTreeSet<ResourceName>,
+}
+
+impl Changes {
+    /// Whether nothing changed that a proxy could be told.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.everything
+            && self.services.is_empty()
+            && self.workloads.is_empty()
+            && self.policies.is_empty()
+    }
+}
+
+impl Checker {
+    /// Checks all files together. What was good in `mesh` and is bad now keeps its last good version; where that is enough,
+    /// `mesh` is patched. Files that are the same as in the last call need not be compared when they are the same `Arc`.
+    pub fn check(&mut self, files: &[Arc<SourceFile>], mesh: Option<&mut Mesh>) -> Outcome {
+        let changed = self.take(files);
+        let previous = match mesh {
+            Some(mesh) => {
+                if let Some((patch, changes)) = self.patch(&changed, mesh) {
+                    return Outcome::Patched(patch, changes);
+                }
+                Some(&*mesh)
+            }
+            None => None,
+        };
+        let (mesh, diagnostics) = self.whole(previous);
+        Outcome::Whole(Box::new(mesh), diagnostics)
+    }
+
+    /// Checks files of which none is known.
+    pub(super) fn fresh(
+        &mut self,
+        files: &[Arc<SourceFile>],
+        previous: Option<&Mesh>,
+    ) -> (Mesh, Vec<Diagnostic>) {
+        self.take(files);
+        self.whole(previous)
+    }
+
+    /// What is to be said of the files as they are, while nothing is wrong with them.
+    #[must_use]
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
+        let all = self.files.iter().flat_map(|known| &known.read.diagnostics);
+        let mut all: Vec<Diagnostic> = all.cloned().collect();
+        Diagnostic::sort(&mut all);
+        all
+    }
+
+    /// Whether the next change may be patched in.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// Forgets that all was well: the mesh is not the one that was put together last.
+    pub fn distrust(&mut self) {
+        self.plain = false;
+    }
+
+    /// Reads what changed; what was read of each changed file before and is now.
+    fn take(&mut self, files: &[Arc<SourceFile>]) -> Vec<Turn<Read>> {
+        let same = |known: &Known, file: &Arc<SourceFile>| Arc::ptr_eq(&known.file, file);
+        let pairs = || self.files.iter().zip(files);
+        let front = pairs()
+            .take_while(|(known, file)| same(known, file))
+            .count();
+        let most = self.files.len().min(files.len()) - front;
+        let back = self.files.iter().rev().zip(files.iter().rev());
+        let back = back
+            .take(most)
+            .take_while(|(known, file)| same(known, file))
+            .count();
+        let end = self.files.len() - back;
+        let old: Vec<Known> = self.files[front..end].to_vec();
+        let mut before: HashMap<&str, &Known> =
+            old.iter().map(|known| (&*known.file.name, known)).collect();
+        let (mut now, mut changed) = (Vec::new(), Vec::new());
+        for file in &files[front..files.len() - back] {
+            let known = before.remove(&*file.name);
+            let read = match known {
+                Some(known) if same(known, file) || known.file.text == file.text => {
+                    known.read.clone()
+                }
+                _ => {
+                    let mut read = Read::default();
+                    document::read_file(file, &mut read);
+                    let read = Arc::new(read);
+                    changed.push((known.map(|known| known.read.clone()), Some(read.clone())));
+                    read
+                }
+            };
+            now.push(Known {
+                file: file.clone(),
+                read,
+            });
+        }
+        changed.extend(before.values().map(|gone| (Some(gone.read.clone()), None)));
+        drop(self.files.splice(front..end, now));
+        changed
+    }
+
+    fn patch(&mut self, changed: &[Turn<Read>], mesh: &mut Mesh) -> Option<(Patch, Changes)> {
+        let well = |read: &Option<Arc<Read>>| read.as_ref().is_none_or(|read| read.is_well());
+        if !self.plain || !changed.iter().all(|(_, now)| well(now)) {
+            return None;
+        }
+        let patch = Patch::between(changed)?;
+        let changes = patch.apply(mesh);
+        // A clash: only the whole can tell who came first.
+        self.plain = changes.is_some();
+        Some((patch, changes?))
+    }
+
+    fn whole(&mut self, previous: Option<&Mesh>) -> (Mesh, Vec<Diagnostic>) {
+        let mut read = Read::default();
+        for known in &self.files {
+            read.add(&known.read);
+        }
+        if let Some(previous) = previous {
+            last_good::keep(&mut read, &previous.resources);
+        }
+        let well = read.is_well();
+        let Read {
+            good,
+            bad: _,
+            nameless: _,
+            broken_policies,
+            broken_authorization,
+            broken_tokens,
+            nameless_policies,
+            mut diagnostics,
+        } = read;
+        let said = diagnostics.len();
+        let mut mesh = assemble::assemble(good, &mut diagnostics);
+        let unreadable = shut::Unreadable {
+            named: broken_policies,
+            authorization: broken_authorization,
+            tokens: broken_tokens,
+            nameless: nameless_policies,
+        };
+        shut::shut(&mut mesh, unreadable, &mut diagnostics);
+        let alone = |stored: &Stored| !matches!(stored.checked, Checked::IpAddress(_));
+        self.plain = well && diagnostics.len() == said && mesh.resources.values().all(alone);
+        Diagnostic::sort(&mut diagnostics);
+        (mesh, diagnostics)
+    }
+}
+
+impl Read {
+    /// Everything in it is good.
+    fn is_well(&self) -> bool {
+        self.bad.is_empty()
+            && self.nameless.is_empty()
+            && self.nameless_policies.is_empty()
+            && !self.diagnostics.iter().any(Diagnostic::is_error)
+    }
+
+    /// Adds what was read of a later file.
+    fn add(&mut self, other: &Self) {
+        let Self {
+            good,
+            bad,
+            nameless,
+            broken_policies,
+            broken_authorization,
+            broken_tokens,
+            nameless_policies,
+            diagnostics,
+        } = other;
+        for (id, stored) in good {
+            self.add_good(id.clone(), stored.clone());
+        }
+        for (id, source) in bad {
+            self.bad.entry(id.clone()).or_insert_with(|| source.clone());
+        }
+        for source in nameless.values() {
+            self.add_nameless(source.clone());
+        }
+        for (id, policy) in broken_policies {
+            let entry = self.broken_policies.entry(id.clone());
+            entry.or_insert_with(|| policy.clone());
+        }
+        for (id, policy) in broken_authorization {
+            let entry = self.broken_authorization.entry(id.clone());
+            entry.or_insert_with(|| policy.clone());
+        }
+        for (id, policy) in broken_tokens {
+            let entry = self.broken_tokens.entry(id.clone());
+            entry.or_insert_with(|| policy.clone());
+        }
+        self.nameless_policies
+            .extend(nameless_policies.iter().cloned());
+        self.diagnostics.extend(diagnostics.iter().cloned());
+    }
+}
+
+impl Patch {
+    /// None when a kind is among them on which others depend.
+    fn between(changed: &[Turn<Read>]) -> Option<Self> {
+        let mut patch = Self::default();
+        let none = BTreeMap::new();
+        for (before, now) in changed {
+            let before = before.as_ref().map_or(&none, |read| &read.good);
+            let now = now.as_ref().map_or(&none, |read| &read.good);
+            let gone = before.iter().filter(|(id, old)| now.get(id) != Some(old));
+            let came = now.iter().filter(|(id, new)| before.get(id) != Some(new));
+            let copy = |(id, stored): (&ResourceId, &Stored)| (id.clone(), stored.clone());
+            patch.removed.extend(gone.map(copy));
+            patch.added.extend(came.map(copy));
+        }
+        let all = patch.removed.iter().chain(&patch.added);
+        let alone = |(_, stored): &(ResourceId, Stored)| stands_alone(&stored.checked);
+        all.into_iter().all(alone).then_some(patch)
+    }
+
+    /// Does it to a mesh of the same resources. None when two resources claim one name: the mesh is spoiled then.
+    #[must_use]
+    pub fn apply(&self, mesh: &mut Mesh) -> Option<Changes> {
+        let mut changes = Changes::default();
+        for (id, stored) in &self.removed {
+            changes.before(mesh, &stored.checked);
+            mesh.resources.remove(id);
+        }
+        let mut clashes = Vec::new();
+        for (id, stored) in &self.added {
+            if mesh.resources.insert(id.clone(), stored.clone()).is_some() {
+                return None;
+            }
+            assemble::second_round(id, stored, mesh, &mut clashes);
+            changes.after(mesh, &stored.checked);
+        }
+        clashes.is_empty().then_some(changes)
+    }
+}
+
+/// Whether nothing else in the mesh is put together differently because of it.
+fn stands_alone(checked: &Checked) -> bool {
+    matches!(
+        checked,
+        Checked::ServiceAccount(_)
+            | Checked::Services(..)
+            | Checked::Workload(_)
+            | Checked::Pod(_)
+            | Checked::Deployment(_)
+            | Checked::AuthorizationPolicy(_)
+            | Checked::ConfigMap(_)
+            | Checked::Secret(_)
+    )
+}
+
+impl Changes {
+    /// Takes a resource out of the mesh.
+    fn before(&mut self, mesh: &mut Mesh, checked: &Checked) {
+        match checked {
+            Checked::Services(services, workloads) => {
+                for service in services {
+                    let old = mesh.services.remove(&service.key);
+                    self.services.entry(service.key.clone()).or_default().0 = old;
+                }
+                for workload in workloads {
+                    self.workload_before(mesh, &workload.key);
+                }
+            }
+            Checked::Workload(workload) => self.workload_before(mesh, &workload.key),
+            Checked::Pod(pod) => {
+                mesh.pods.remove(&pod.name);
+                let key = WorkloadKey::new(pod.name.namespace.clone(), pod.name.name.clone());
+                // One without an address is no workload, and another may have its name.
+                let own = |workload: &Arc<Workload>| workload.kind == WorkloadKind::Pod;
+                if mesh.workloads.get(&key).is_some_and(own) {
+                    self.workload_before(mesh, &key);
+                }
+            }
+            Checked::AuthorizationPolicy(policy) => {
+                mesh.authorization_policies.remove(&policy.name);
+                self.policies.insert(policy.name.clone());
+            }
+            Checked::ServiceAccount(account) => {
+                mesh.service_accounts.remove(&account.name);
+            }
+            Checked::Deployment(deployment) => {
+                mesh.deployments.remove(&deployment.name);
+            }
+            Checked::ConfigMap(map) => {
+                mesh.config_maps.remove(&map.name);
+                self.everything = true;
+            }
+            Checked::Secret(secret) => {
+                mesh.secrets.remove(&secret.name);
+                self.everything = true;
+            }
+            _ => self.everything = true,
+        }
+    }
+
+    fn workload_before(&mut self, mesh: &mut Mesh, key: &WorkloadKey) {
+        let old = mesh.workloads.remove(key);
+        self.workloads.entry(key.clone()).or_default().0 = old;
+    }
+
+    /// Notes what a resource brought into the mesh.
+    fn after(&mut self, mesh: &Mesh, checked: &Checked) {
+        match checked {
+            Checked::Services(services, workloads) => {
+                for service in services {
+                    let new = mesh.services.get(&service.key).cloned();
+                    self.services.entry(service.key.clone()).or_default().1 = new;
+                }
+                for workload in workloads {
+                    self.workload_after(mesh, &workload.key);
+                }
+            }
+            Checked::Workload(workload) => self.workload_after(mesh, &workload.key),
+            Checked::Pod(pod) => {
+                let key = WorkloadKey::new(pod.name.namespace.clone(), pod.name.name.clone());
+                let own = |workload: &Arc<Workload>| workload.kind == WorkloadKind::Pod;
+                if mesh.workloads.get(&key).is_some_and(own) {
+                    self.workload_after(mesh, &key);
+                }
+            }
+            Checked::AuthorizationPolicy(policy) => {
+                self.policies.insert(policy.name.clone());
+            }
+            Checked::ServiceAccount(_) | Checked::Deployment(_) => {}
+            _ => self.everything = true,
+        }
+    }
+
+    fn workload_after(&mut self, mesh: &Mesh, key: &WorkloadKey) {
+        let new = mesh.workloads.get(key).cloned();
+        self.workloads.entry(key.clone()).or_default().1 = new;
+    }
+}

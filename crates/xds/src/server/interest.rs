@@ -1,0 +1,296 @@
+//! Whom a change concerns: streams by what they asked for, so that a change wakes those that must look again and nobody else. A stream
+//! is known by the names it asked for and by what it was told that they stand for; whoever publishes names what has changed.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// What changed between two snapshots, as those who asked would call it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    everything: bool,
+    types: BTreeSet<&'static str>,
+    names: BTreeMap<&'static str, HashSet<Arc<str>>>,
+}
+
+/// Names of this "type" are callers, as `Snapshot::known_as` calls them.
+pub const CALLER: &str = "";
+/// A stream that asked for everything of a type.
+const STAR: &str = "*";
+
+impl Touched {
+    /// Everybody must look again.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self {
+            everything: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whoever asked for anything of this type must look again.
+    pub fn touch_type(&mut self, type_url: &'static str) {
+        self.types.insert(type_url);
+    }
+
+    /// Whoever asked for this name, or was told that what it asked for is this, must look again.
+    pub fn touch(&mut self, type_url: &'static str, name: Arc<str>) {
+        self.names.entry(type_url).or_default().insert(name);
+    }
+
+    /// Whether who asked for this name, or was told that its question stands for it, must look again.
+    #[must_use]
+    pub fn concerns(&self, type_url: &str, name: &str) -> bool {
+        let named = || {
+            self.names
+                .get(type_url)
+                .is_some_and(|names| names.contains(name))
+        };
+        self.everything || self.types.contains(type_url) || named()
+    }
+
+    /// Nobody need look.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a stream must look at again.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    pub(super) everything: bool,
+    /// By type the names it is known by; none: all of them.
+    pub(super) types: BTreeMap<Arc<str>, Option<BTreeSet<Arc<str>>>>,
+}
+
+impl News {
+    fn add(&mut self, type_url: &Arc<str>, name: Option<&Arc<str>>) {
+        let Some(names) = self.types.get_mut(type_url) else {
+            let names = name.map(|name| BTreeSet::from([name.clone()]));
+            self.types.insert(type_url.clone(), names);
+            return;
+        };
+        match (name, &mut *names) {
+            (Some(name), Some(names)) => drop(names.insert(name.clone())),
+            (None, _) => *names = None,
+            (Some(_), None) => {}
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Mailbox {
+    wake: Arc<Notify>,
+    news: News,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    streams: HashMap<u64, Mailbox>,
+    /// Streams by type and name.
+    interested: HashMap<Arc<str>, HashMap<Arc<str>, HashSet<u64>>>,
+}
+
+/// See the module. One for all streams of a control plane.
+#[derive(Debug, Default)]
+pub struct Interest {
+    inner: Mutex<Inner>,
+}
+
+impl Interest {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whom it concerns. To be called when the snapshot is there for all to see.
+    pub fn publish(&self, touched: &Touched) {
+        let inner = &mut *self.lock();
+        if touched.everything {
+            for mailbox in inner.streams.values_mut() {
+                mailbox.news.everything = true;
+                mailbox.wake.notify_one();
+            }
+            return;
+        }
+        let Inner {
+            streams,
+            interested,
+        } = inner;
+        let mut tell = |type_url: &Arc<str>, name: Option<&Arc<str>>, ids: &HashSet<u64>| {
+            for id in ids {
+                if let Some(mailbox) = streams.get_mut(id) {
+                    mailbox.news.add(type_url, name);
+                    mailbox.wake.notify_one();
+                }
+            }
+        };
+        for (type_url, by_name) in &*interested {
+            if touched.types.contains(&**type_url) {
+                by_name.values().for_each(|ids| tell(type_url, None, ids));
+                continue;
+            }
+            let Some(names) = touched.names.get(&**type_url) else {
+                continue;
+            };
+            for name in names {
+                let ids = by_name.get_key_value(name).into_iter();
+                ids.for_each(|(name, ids)| tell(type_url, Some(name), ids));
+            }
+            let all = by_name.get(STAR).into_iter();
+            all.for_each(|ids| tell(type_url, None, ids));
+        }
+    }
+
+    /// A stream that wants to be woken.
+    pub(super) fn join(self: &Arc<Self>, id: u64) -> Membership {
+        let wake = Arc::new(Notify::new());
+        let mailbox = Mailbox {
+            wake: wake.clone(),
+            news: News::default(),
+        };
+        self.lock().streams.insert(id, mailbox);
+        Membership {
+            interest: self.clone(),
+            id,
+            wake,
+            known: BTreeMap::new(),
+        }
+    }
+}
+
+/// One stream's place. Dropping it forgets the stream.
+#[derive(Debug)]
+pub(super) struct Membership {
+    interest: Arc<Interest>,
+    id: u64,
+    wake: Arc<Notify>,
+    /// What it is known by.
+    known: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+}
+
+impl Membership {
+    /// Waits until there may be news.
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Takes what came since the last time.
+    pub(super) fn news(&self) -> News {
+        let mut inner = self.interest.lock();
+        let mailbox = inner.streams.get_mut(&self.id);
+        mailbox.map_or_else(News::default, |mailbox| std::mem::take(&mut mailbox.news))
+    }
+
+    /// Says what the stream is to be known by; whether there is something new among it.
+    pub(super) fn know(&mut self, type_url: &Arc<str>, names: &BTreeSet<Arc<str>>) -> bool {
+        let known = self.known.entry(type_url.clone()).or_default();
+        if known == names {
+            return false;
+        }
+        let mut inner = self.interest.lock();
+        let by_name = inner.interested.entry(type_url.clone()).or_default();
+        let mut new = BTreeSet::new();
+        let mut more = false;
+        for name in names {
+            if let Some(kept) = known.take(name) {
+                new.insert(kept);
+                continue;
+            }
+            more = true;
+            // All streams share one copy of a name.
+            let name = match by_name.get_key_value(name) {
+                Some((shared, _)) => shared.clone(),
+                None => name.clone(),
+            };
+            by_name.entry(name.clone()).or_default().insert(self.id);
+            new.insert(name);
+        }
+        for name in std::mem::replace(known, new) {
+            leave(by_name, name, self.id);
+        }
+        more
+    }
+}
+
+fn leave(by_name: &mut HashMap<Arc<str>, HashSet<u64>>, name: Arc<str>, id: u64) {
+    if let Entry::Occupied(mut ids) = by_name.entry(name) {
+        ids.get_mut().remove(&id);
+        if ids.get().is_empty() {
+            ids.remove();
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut inner = self.interest.lock();
+        inner.streams.remove(&self.id);
+        for (type_url, names) in std::mem::take(&mut self.known) {
+            if let Some(by_name) = inner.interested.get_mut(&type_url) {
+                for name in names {
+                    leave(by_name, name, self.id);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TYPE: &str = "thing";
+
+    fn known(names: &[&str]) -> BTreeSet<Arc<str>> {
+        names.iter().map(|name| Arc::from(*name)).collect()
+    }
+
+    fn told(member: &Membership) -> String {
+        let news = member.news();
+        match news.everything {
+            true => "everything".to_owned(),
+            false => news.types.into_keys().collect::<Vec<_>>().join(","),
+        }
+    }
+
+    #[test]
+    fn a_change_is_told_to_who_asked_and_to_nobody_else() {
+        let interest = Arc::new(Interest::default());
+        let of: Arc<str> = TYPE.into();
+        let mut one = interest.join(1);
+        let mut all = interest.join(2);
+        let other = interest.join(3);
+        assert!(one.know(&of, &known(&["a", "b"])));
+        assert!(!one.know(&of, &known(&["a", "b"])), "nothing new");
+        assert!(all.know(&of, &known(&["*"])));
+        let touch = |name: &str| {
+            let mut touched = Touched::default();
+            touched.touch(TYPE, name.into());
+            interest.publish(&touched);
+        };
+        for (name, expected) in [("a", TYPE), ("c", "")] {
+            touch(name);
+            assert_eq!((told(&one).as_str(), told(&all).as_str()), (expected, TYPE));
+            assert_eq!(told(&other), "");
+        }
+        assert!(!one.know(&of, &known(&["b"])), "less is not more");
+        touch("a");
+        assert_eq!(told(&one), "");
+        assert!(one.know(&of, &known(&["b", "c"])));
+        touch("c");
+        assert_eq!(told(&one), TYPE);
+        let mut touched = Touched::default();
+        touched.touch_type(TYPE);
+        interest.publish(&touched);
+        assert_eq!((told(&one).as_str(), told(&other).as_str()), (TYPE, ""));
+        interest.publish(&Touched::everything());
+        assert_eq!(told(&other), "everything");
+        drop((one, all, other));
+        let inner = interest.lock();
+        assert!(inner.streams.is_empty());
+        assert!(inner.interested.values().all(HashMap::is_empty));
+    }
+}

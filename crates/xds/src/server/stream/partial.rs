@@ -1,0 +1,90 @@
+//! What to say when it is known which of a stream's names must be looked at again: only these are, and what others asked for as well is
+//! kept. Whatever is not plain (searches, names new or unknown, more than fits a response) is left to the look at everything.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Differences, Kind, MAX_RESPONSE_BYTES, Resolution, Snapshot, Wanted};
+
+impl Kind {
+    /// What to say now; `None` when there is nothing.
+    pub(super) fn due<C: 'static>(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        type_url: &str,
+    ) -> Option<Differences> {
+        if self.dirty {
+            return self.differences(snapshot, caller, type_url);
+        }
+        if self.touched.is_empty() {
+            return None;
+        }
+        match self.partial(snapshot, caller, type_url) {
+            Some((added, removed)) => {
+                self.touched.clear();
+                (!added.is_empty() || !removed.is_empty()).then_some((added, removed))
+            }
+            None => self.differences(snapshot, caller, type_url),
+        }
+    }
+
+    /// The differences under what was touched; `None` when everything has to be looked at.
+    fn partial<C: 'static>(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        type_url: &str,
+    ) -> Option<Differences> {
+        if self.searches || self.greet || !self.fresh.is_empty() {
+            return None;
+        }
+        // Nothing is changed before it is known that this is enough.
+        let (mut answers, mut added, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut gone: BTreeSet<Arc<str>> = BTreeSet::new();
+        for name in &self.names {
+            let before = self.answers.get(name);
+            let first = before.and_then(|brought| brought.first());
+            let is_touched = self.touched.contains(name)
+                || first.is_some_and(|first| self.touched.contains(first));
+            if !is_touched {
+                continue;
+            }
+            let Resolution::Found(found) = snapshot.resolve(caller, type_url, name) else {
+                return None;
+            };
+            if first != found.first().map(|one| &one.name) {
+                return None;
+            }
+            let brought: Vec<Arc<str>> = found.iter().map(|one| one.name.clone()).collect();
+            let left = before.into_iter().flatten();
+            gone.extend(left.filter(|old| !brought.contains(old)).cloned());
+            answers.push((name.clone(), brought));
+            for resource in found {
+                if self.sent.get(&resource.name) != Some(&resource.version) {
+                    bytes += resource.body.len();
+                    added.push(Wanted {
+                        resource,
+                        owed: false,
+                        asked: Vec::new(),
+                    });
+                }
+            }
+        }
+        if bytes > MAX_RESPONSE_BYTES {
+            return None;
+        }
+        self.answers.extend(answers);
+        // Another name may have brought it as well.
+        gone.retain(|name| !self.answers.values().any(|brought| brought.contains(name)));
+        gone.retain(|name| self.sent.remove(name).is_some());
+        added.sort_by(|one: &Wanted, other| one.resource.name.cmp(&other.resource.name));
+        added.dedup_by(|one, other| one.resource.name == other.resource.name);
+        for one in &added {
+            let resource = &one.resource;
+            self.sent
+                .insert(resource.name.clone(), resource.version.clone());
+        }
+        Some((added, gone.into_iter().collect()))
+    }
+}
