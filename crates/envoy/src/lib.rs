@@ -1,13 +1,23 @@
-//! Checked policies as configuration of a stock Envoy, in the JSON that Envoy reads: the filters that Istio would generate
-//! from the same resources. For foreign proxies that our control plane serves, for the laboratory's peers, and for the
-//! test that holds our own engine to Envoy's.
+//! The checked mesh as configuration of a stock Envoy, in the JSON that Envoy reads: what a sidecar of ours would do for a
+//! workload (`translate`), and the filters that Istio would generate from its policies. For foreign proxies that our control
+//! plane serves, for the laboratory's peers, and for the test that holds our own engine to Envoy's.
 
+mod bootstrap;
 mod custom;
 mod filters;
+mod json;
+mod limit;
 mod matchers;
+mod proxy;
 mod rbac;
 mod token;
 
+pub use bootstrap::{CERTIFICATES, INTERCEPTION_MODE, Seat, Way, secret_files};
 pub use custom::{CUSTOM_PREFIX, custom_filter};
+pub use limit::{Limit, LimitName};
+pub use proxy::{
+    Capture, Configuration, IDENTITY, Keys, ROOT, WrittenKeys, identity_secret, root_secret,
+    translate,
+};
 pub use rbac::{Layer, Peer, Translation};
 pub use token::token_filter;

@@ -4,9 +4,11 @@
 //! mode, asks `inbound` about each connection, and forwarding demands the `Permit` it gives. Pure, no I/O.
 
 pub mod authorization;
+mod callers;
 mod effective;
 mod inbound;
 pub mod tokens;
 
+pub use callers::{is_taken, speaks_mutual_tls};
 pub use effective::{Effective, effective, effective_at, inherited};
 pub use inbound::{ConnectionFacts, Denial, DenialReason, Mode, Permit, Trust, inbound};

@@ -1,11 +1,13 @@
 //! `voile export`: resources in the words of another proxy, for experiments beside it and for who moves from one to the other.
 
+mod envoy;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_analysis::explain;
 use voile_envoy::{Layer, Peer, Translation};
-use voile_model::Namespace;
+use voile_model::{Mesh, Namespace};
 
 use super::generate::labels;
 
@@ -20,6 +22,12 @@ pub(crate) struct Args {
 enum What {
     #[command(about = "A workload's AuthorizationPolicies as Envoy's RBAC filters")]
     EnvoyFilters(Filters),
+    #[command(about = "All that a stock Envoy needs to be a workload's sidecar, in one file")]
+    Envoy(envoy::Whole),
+    #[command(about = "The file by which a stock Envoy asks the control plane for everything")]
+    EnvoyBootstrap(envoy::Bootstrap),
+    #[command(about = "The files that tell Envoy where its certificates are")]
+    EnvoySecrets(envoy::Secrets),
 }
 
 #[derive(Debug, clap::Args)]
@@ -70,22 +78,72 @@ enum Problem {
     Arguments(String),
 }
 
+/// What goes to stdout, and what could not be said.
+struct Said {
+    text: String,
+    limits: Vec<String>,
+}
+
+impl Said {
+    /// Nothing is missing.
+    fn all(text: String) -> Self {
+        Self {
+            text,
+            limits: Vec::new(),
+        }
+    }
+}
+
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let What::EnvoyFilters(filters) = &args.what;
-    match filters.text() {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
+    let (command, said) = match &args.what {
+        What::EnvoyFilters(filters) => ("envoy-filters", filters.text().map(Said::all)),
+        What::Envoy(whole) => ("envoy", whole.said()),
+        What::EnvoyBootstrap(bootstrap) => ("envoy-bootstrap", bootstrap.said()),
+        What::EnvoySecrets(secrets) => ("envoy-secrets", secrets.said()),
+    };
+    match said {
+        Ok(said) => {
+            if !said.text.is_empty() {
+                println!("{}", said.text);
+            }
+            for limit in &said.limits {
+                eprintln!("voile export {command}: {limit}");
+            }
+            ExitCode::from(u8::from(!said.limits.is_empty()))
         }
         Err(problem) => {
             let (why, code) = match problem {
                 Problem::Resources(why) => (why, 1),
                 Problem::Arguments(why) => (why, 2),
             };
-            eprintln!("voile export envoy-filters: {why}");
+            eprintln!("voile export {command}: {why}");
             ExitCode::from(code)
         }
     }
+}
+
+/// The mesh of these folders, if nothing in them is wrong.
+fn checked(directories: &[PathBuf]) -> Result<Mesh, Problem> {
+    let mut files = Vec::new();
+    for directory in directories {
+        let read = voile_model::files::read_directory(directory).map_err(|error| {
+            let directory = directory.display();
+            Problem::Arguments(format!("cannot read the folder {directory}: {error}"))
+        });
+        files.extend(read?);
+    }
+    let (mesh, problems) = voile_model::check(&files, None);
+    let errors: Vec<String> = problems
+        .iter()
+        .filter(|problem| problem.is_error())
+        .map(ToString::to_string)
+        .collect();
+    if let Some(first) = errors.first() {
+        let count = errors.len();
+        let why = format!("the folder has {count} errors, of which the first is: {first}");
+        return Err(Problem::Resources(why));
+    }
+    Ok(mesh)
 }
 
 impl Filters {
@@ -93,25 +151,7 @@ impl Filters {
         let namespace = Namespace::new(&self.namespace)
             .ok_or_else(|| Problem::Arguments(format!("`{}` is no namespace", self.namespace)))?;
         let labels = labels("--label", &self.labels).map_err(Problem::Arguments)?;
-        let mut files = Vec::new();
-        for directory in &self.directories {
-            let read = voile_model::files::read_directory(directory).map_err(|error| {
-                let directory = directory.display();
-                Problem::Arguments(format!("cannot read the folder {directory}: {error}"))
-            });
-            files.extend(read?);
-        }
-        let (mesh, problems) = voile_model::check(&files, None);
-        let errors: Vec<String> = problems
-            .iter()
-            .filter(|problem| problem.is_error())
-            .map(ToString::to_string)
-            .collect();
-        if let Some(first) = errors.first() {
-            let count = errors.len();
-            let why = format!("the folder has {count} errors, of which the first is: {first}");
-            return Err(Problem::Resources(why));
-        }
+        let mesh = checked(&self.directories)?;
         let translation = Translation {
             layer: match self.layer {
                 At::Http => Layer::Http,

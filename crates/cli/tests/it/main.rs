@@ -10,6 +10,7 @@ mod captured;
 mod credentials;
 mod custom;
 mod destination_rules;
+mod envoy;
 mod explain;
 mod export;
 mod forward_proxy;

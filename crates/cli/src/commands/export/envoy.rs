@@ -1,0 +1,188 @@
+//! `voile export envoy` and `envoy-bootstrap`: a stock Envoy in a sidecar's place, with everything in one file or with the way to
+//! the control plane.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use voile_envoy::{Capture, Seat, Way, WrittenKeys};
+use voile_model::{Namespace, WorkloadKey};
+
+use super::{Problem, Said, checked};
+
+/// Everything inline.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "One JSON object goes to stdout: a bootstrap with listeners, routes, clusters, endpoints inline, which `envoy --mode validate`\n\
+    accepts. The certificates' folder is what `voile agent --out` keeps; envoy-identity.json and envoy-root.json lie in it\n\
+    (`voile export envoy-secrets` says them), so that Envoy takes renewals by itself.\n\n\
+    What stock Envoy cannot do has a name (docs/reference/envoy.md) and is said on stderr. Exit code: 0; 1 where the folder has\n\
+    errors, there is no such workload, or a limit was met: then nothing is printed, unless --partial; 2 when the folder cannot be\n\
+    read or the arguments are wrong."
+)]
+pub(super) struct Whole {
+    /// Folders of YAML, taken together as one mesh
+    #[arg(required = true, value_name = "DIR")]
+    directories: Vec<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+    /// Print what can be said although limits were met; the exit code stays 1
+    #[arg(long)]
+    partial: bool,
+}
+
+/// The way to the control plane.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "One JSON object goes to stdout: a bootstrap that asks the control plane for everything over one ADS stream."
+)]
+pub(super) struct Bootstrap {
+    #[command(flatten)]
+    place: Place,
+    /// The workload's address
+    #[arg(long)]
+    address: IpAddr,
+    /// The control plane, https://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    control: String,
+    /// Show this service-account token, not the certificate; it is copied, and ends when it expires
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Ask in state-of-the-world, not in delta
+    #[arg(long)]
+    state_of_the_world: bool,
+}
+
+/// The files that tell Envoy of its certificates.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Writes envoy-identity.json and envoy-root.json into the folder, each by rename."
+)]
+pub(super) struct Secrets {
+    /// The folder with cert-chain.pem, key.pem and root-cert.pem
+    #[arg(value_name = "DIR")]
+    certificates: PathBuf,
+}
+
+/// Which Envoy.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The workload that it stands for
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    workload: String,
+    /// How connections get to it
+    #[arg(long, value_enum, default_value = "redirect")]
+    capture: Captured,
+    /// The folder with its certificates, as Envoy is to find it
+    #[arg(long, value_name = "DIR", default_value = "/var/run/secrets/voile")]
+    certificates: String,
+    /// Its admin pages
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15000")]
+    admin: SocketAddr,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Captured {
+    /// Clients connect to the Sidecar resource's listeners
+    None,
+    /// The kernel redirects them to 15001 and 15006, by Istio's rules
+    Redirect,
+}
+
+impl Place {
+    fn key(&self) -> Result<WorkloadKey, Problem> {
+        let wrong = || Problem::Arguments(format!("`{}` is no NAMESPACE/NAME", self.workload));
+        let (namespace, name) = self.workload.split_once('/').ok_or_else(wrong)?;
+        let namespace = Namespace::new(namespace).ok_or_else(wrong)?;
+        Ok(WorkloadKey::new(namespace, name))
+    }
+
+    fn capture(&self) -> Capture {
+        match self.capture {
+            Captured::None => Capture::None,
+            Captured::Redirect => Capture::Redirect,
+        }
+    }
+
+    fn seat<'a>(&'a self, workload: &'a WorkloadKey, address: IpAddr) -> Seat<'a> {
+        Seat {
+            workload,
+            address,
+            capture: self.capture(),
+            certificates: &self.certificates,
+            admin: self.admin,
+        }
+    }
+}
+
+impl Whole {
+    pub(super) fn said(&self) -> Result<Said, Problem> {
+        let key = self.place.key()?;
+        let mesh = checked(&self.directories)?;
+        let workload = mesh
+            .workloads
+            .get(&key)
+            .ok_or_else(|| Problem::Resources(format!("there is no workload {key}")))?;
+        let made = voile_envoy::translate(&mesh, workload, self.place.capture(), &WrittenKeys);
+        let limits: Vec<String> = made.limits.iter().map(ToString::to_string).collect();
+        let address = workload.addresses.first().copied();
+        let address =
+            address.ok_or_else(|| Problem::Resources(format!("workload {key} has no address")))?;
+        if !limits.is_empty() && !self.partial {
+            let count = limits.len();
+            let why = format!(
+                "{count} limits of stock Envoy are met (--partial prints the rest):\n{}",
+                limits.join("\n")
+            );
+            return Err(Problem::Resources(why));
+        }
+        let bootstrap = self.place.seat(&key, address).whole(&made);
+        Ok(Said {
+            text: format!("{bootstrap:#}"),
+            limits,
+        })
+    }
+}
+
+impl Bootstrap {
+    pub(super) fn said(&self) -> Result<Said, Problem> {
+        let key = self.place.key()?;
+        let wrong = || Problem::Arguments(format!("`{}` is not https://HOST:PORT", self.control));
+        let place = self.control.strip_prefix("https://").ok_or_else(wrong)?;
+        let (host, port) = place
+            .trim_end_matches('/')
+            .rsplit_once(':')
+            .ok_or_else(wrong)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let token = match &self.token_file {
+            None => None,
+            Some(file) => {
+                let unread =
+                    |error| Problem::Arguments(format!("cannot read {}: {error}", file.display()));
+                Some(std::fs::read_to_string(file).map_err(unread)?)
+            }
+        };
+        let way = Way {
+            host,
+            port: port.parse().map_err(|_| wrong())?,
+            token: token.as_deref().map(str::trim),
+            state_of_the_world: self.state_of_the_world,
+        };
+        let bootstrap = self.place.seat(&key, self.address).served(&way);
+        Ok(Said::all(format!("{bootstrap:#}")))
+    }
+}
+
+impl Secrets {
+    pub(super) fn said(&self) -> Result<Said, Problem> {
+        let folder = self.certificates.display().to_string();
+        let unwritten = |error: std::io::Error| {
+            Problem::Arguments(format!("cannot write into {folder}: {error}"))
+        };
+        for (name, text) in voile_envoy::secret_files(&folder) {
+            let new = self.certificates.join(format!(".{name}.new"));
+            std::fs::write(&new, text).map_err(unwritten)?;
+            std::fs::rename(&new, self.certificates.join(name)).map_err(unwritten)?;
+        }
+        Ok(Said::all(String::new()))
+    }
+}

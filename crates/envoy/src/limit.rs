@@ -1,0 +1,131 @@
+//! What the mesh says and a stock Envoy cannot do. Each limit has a name that does not change, so that people can look it up and
+//! programs can tell one from another; none is dropped in silence.
+
+use std::fmt;
+
+/// Which limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LimitName {
+    /// A CUSTOM policy names a provider that is not there; what it matches is denied.
+    UnknownProvider,
+    /// CUSTOM policies of one workload name several providers; what they match is denied.
+    SeveralProviders,
+    /// A CUSTOM policy on a port that is not HTTP; what it matches is denied.
+    CustomOverTcp,
+    /// A CUSTOM policy in dry run: nothing is reported of it.
+    CustomDryRun,
+    /// Keys of a token issuer are not known here; its tokens are refused.
+    KeysMissing,
+    /// What a service resolves to is decided by the address that the caller named, which needs redirected connections.
+    PassthroughService,
+    /// Each host of a wildcard is resolved by itself.
+    DynamicDns,
+    /// A wildcard host has no endpoints that a resolver could be asked for.
+    WildcardDns,
+    /// One answer of DNS for each connection, of several names.
+    DnsRoundRobin,
+    /// A service has a range of addresses.
+    AddressRange,
+    /// A headless service that is not HTTP: its pods' addresses are not told apart from addresses outside.
+    HeadlessTcp,
+    /// Telemetry resources and tracing are not translated.
+    Telemetry,
+    /// The application is to see its client's address.
+    KeepsSource,
+    /// A PROXY header before plaintext alone.
+    ProxyProtocol,
+    /// Limits of MeshConfig's `runtimeValues`.
+    OwnLimits,
+    /// Two listeners at one address.
+    ListenerTwice,
+    /// A listener that would forward to itself.
+    ForwardsToItself,
+    /// A workload without an address has no listeners.
+    NoAddress,
+    /// A name that is longer than Envoy takes.
+    NameTooLong,
+}
+
+impl LimitName {
+    /// All of them.
+    pub const ALL: [Self; 19] = [
+        Self::UnknownProvider,
+        Self::SeveralProviders,
+        Self::CustomOverTcp,
+        Self::CustomDryRun,
+        Self::KeysMissing,
+        Self::PassthroughService,
+        Self::DynamicDns,
+        Self::WildcardDns,
+        Self::DnsRoundRobin,
+        Self::AddressRange,
+        Self::HeadlessTcp,
+        Self::Telemetry,
+        Self::KeepsSource,
+        Self::ProxyProtocol,
+        Self::OwnLimits,
+        Self::ListenerTwice,
+        Self::ForwardsToItself,
+        Self::NoAddress,
+        Self::NameTooLong,
+    ];
+
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownProvider => "unknown-provider",
+            Self::SeveralProviders => "several-providers",
+            Self::CustomOverTcp => "custom-over-tcp",
+            Self::CustomDryRun => "custom-dry-run",
+            Self::KeysMissing => "keys-missing",
+            Self::PassthroughService => "passthrough-service",
+            Self::DynamicDns => "dynamic-dns",
+            Self::WildcardDns => "wildcard-dns",
+            Self::DnsRoundRobin => "dns-round-robin",
+            Self::AddressRange => "address-range",
+            Self::HeadlessTcp => "headless-tcp",
+            Self::Telemetry => "telemetry",
+            Self::KeepsSource => "keeps-source",
+            Self::ProxyProtocol => "proxy-protocol",
+            Self::OwnLimits => "own-limits",
+            Self::ListenerTwice => "listener-twice",
+            Self::ForwardsToItself => "forwards-to-itself",
+            Self::NoAddress => "no-address",
+            Self::NameTooLong => "name-too-long",
+        }
+    }
+}
+
+impl fmt::Display for LimitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A limit that was met.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Limit {
+    /// Which one.
+    pub name: LimitName,
+    /// What it is about: a resource, a port.
+    pub about: String,
+    /// What that means for this proxy.
+    pub why: String,
+}
+
+impl Limit {
+    pub(crate) fn new(name: LimitName, about: impl fmt::Display, why: impl Into<String>) -> Self {
+        Self {
+            name,
+            about: about.to_string(),
+            why: why.into(),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.name, self.about, self.why)
+    }
+}

@@ -1,0 +1,362 @@
+//! A service's port as clusters, and who is behind it as endpoints. Neither says anything of who asks, so that every Envoy of the
+//! mesh gets the same ones.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use voile_model::mesh::{
+    EndpointAddress, Location, Mesh, Resolution, Service, ServicePort, ServiceWorkload, TargetPort,
+};
+use voile_model::{Hostname, Port};
+use voile_policy::speaks_mutual_tls;
+
+use super::names::{self, Carried, Spoken};
+use super::tls;
+use crate::json::{duration, from_control, host, typed};
+use crate::limit::{Limit, LimitName};
+
+/// The label of an endpoint that stands behind a proxy.
+const TLS_MODE: &str = "security.istio.io/tlsMode";
+
+/// Somebody behind a service's port.
+struct Behind {
+    /// An address, or a name to be resolved.
+    at: String,
+    is_name: bool,
+    port: Port,
+    locality: Arc<str>,
+    weight: u32,
+    /// Who answers there, if it is to be mutual TLS.
+    identity: Option<String>,
+}
+
+/// How Envoy finds them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// The control plane says, and goes on saying.
+    Told,
+    /// DNS says, all answers count.
+    Resolved,
+    /// DNS says, its first answer is used for each new connection.
+    FirstAnswer,
+    /// The caller named the address.
+    Passed,
+}
+
+/// A port of a service, as Envoy knows it.
+pub(crate) struct Target<'a> {
+    mesh: &'a Mesh,
+    service: &'a Service,
+    port: &'a ServicePort,
+    pub(crate) spoken: Spoken,
+}
+
+impl<'a> Target<'a> {
+    /// None for UDP, which no proxy touches.
+    pub(crate) fn new(mesh: &'a Mesh, service: &'a Service, port: &'a ServicePort) -> Option<Self> {
+        Some(Self {
+            mesh,
+            service,
+            port,
+            spoken: Spoken::to(mesh, service, port)?,
+        })
+    }
+
+    /// Its clusters, by name.
+    pub(crate) fn clusters(&self, limits: &mut BTreeSet<Limit>) -> BTreeMap<String, Value> {
+        let behind = self.behind();
+        let Some(found) = self.found(&behind, limits) else {
+            return BTreeMap::new();
+        };
+        let expected = self.expected(&behind);
+        let name = |carried| {
+            let name = self.spoken.cluster(self.port.number, self.host(), carried);
+            name.map(|name| (name, carried))
+        };
+        let each = self.spoken.each().iter().copied().filter_map(name);
+        each.map(|(name, carried)| {
+            let made = self.cluster(&name, carried, found, &behind, &expected);
+            (name, made)
+        })
+        .collect()
+    }
+
+    /// One cluster that carries this, whatever the port says.
+    pub(crate) fn cluster_as(
+        &self,
+        name: &str,
+        carried: Carried,
+        limits: &mut BTreeSet<Limit>,
+    ) -> Option<Value> {
+        let behind = self.behind();
+        let found = self.found(&behind, limits)?;
+        Some(self.cluster(name, carried, found, &behind, &self.expected(&behind)))
+    }
+
+    /// Its endpoints by the name that its clusters ask for; none where Envoy finds them by itself.
+    pub(crate) fn endpoints(&self) -> Option<(String, Value)> {
+        let behind = self.behind();
+        let found = self.found(&behind, &mut BTreeSet::new())?;
+        (found == Found::Told).then(|| (self.base(), self.assignment(&behind)))
+    }
+
+    fn host(&self) -> &Hostname {
+        &self.service.key.hostname
+    }
+
+    fn base(&self) -> String {
+        names::outbound(self.port.number, self.host())
+    }
+
+    fn found(&self, behind: &[Behind], limits: &mut BTreeSet<Limit>) -> Option<Found> {
+        let mut limit = |name, why: &str| {
+            limits.insert(Limit::new(
+                name,
+                format!("Service {}", self.service.key),
+                why,
+            ));
+        };
+        match &self.service.resolution {
+            Resolution::Passthrough if !self.service.headless => Some(Found::Passed),
+            Resolution::DynamicDns => {
+                limit(
+                    LimitName::DynamicDns,
+                    "hosts of a wildcard are resolved one by one; it is left out",
+                );
+                None
+            }
+            Resolution::Dns | Resolution::DnsRoundRobin | Resolution::Alias(_)
+                if behind.is_empty() =>
+            {
+                limit(
+                    LimitName::WildcardDns,
+                    "there is no name that DNS could be asked for; it is left out",
+                );
+                None
+            }
+            Resolution::DnsRoundRobin if behind.len() == 1 => Some(Found::FirstAnswer),
+            Resolution::DnsRoundRobin => {
+                limit(
+                    LimitName::DnsRoundRobin,
+                    "it has several names; all answers to each are used",
+                );
+                Some(Found::Resolved)
+            }
+            _ if behind.iter().any(|one| one.is_name) => Some(Found::Resolved),
+            Resolution::Dns | Resolution::Alias(_) => Some(Found::Resolved),
+            Resolution::Static | Resolution::Passthrough => Some(Found::Told),
+        }
+    }
+
+    fn behind(&self) -> Vec<Behind> {
+        let members = self.mesh.workloads_of(self.service);
+        let mut all: Vec<Behind> = members.iter().filter_map(|one| self.member(one)).collect();
+        match &self.service.resolution {
+            Resolution::Alias(name) => all.push(self.named(name, self.target())),
+            Resolution::Dns | Resolution::DnsRoundRobin if self.service.endpoints.is_empty() => {
+                if !self.host().is_wildcard() {
+                    all.push(self.named(self.host(), self.target()));
+                }
+            }
+            _ => {
+                let written = self.service.endpoints.iter();
+                all.extend(written.filter_map(|endpoint| {
+                    let EndpointAddress::Dns(name) = &endpoint.address else {
+                        return None;
+                    };
+                    let port = endpoint.ports.get(&self.port.name).copied();
+                    let mut made = self.named(name, port.unwrap_or(self.target()));
+                    made.locality = endpoint.locality.clone();
+                    made.weight = endpoint.weight.unwrap_or(1).max(1);
+                    let inside = self.service.location == Location::MeshInternal;
+                    let auto = inside && self.mesh.config.enable_auto_mtls;
+                    if auto && endpoint.labels.get(TLS_MODE) == Some("istio") {
+                        let account = endpoint.service_account.as_deref().unwrap_or("default");
+                        let domain = &self.mesh.config.trust_domain;
+                        let namespace = &self.service.key.namespace;
+                        made.identity =
+                            Some(format!("spiffe://{domain}/ns/{namespace}/sa/{account}"));
+                    }
+                    Some(made)
+                }));
+            }
+        }
+        all
+    }
+
+    fn target(&self) -> Port {
+        match self.port.target {
+            TargetPort::Number(number) => number,
+            TargetPort::Named(_) => self.port.number,
+        }
+    }
+
+    fn named(&self, name: &Hostname, port: Port) -> Behind {
+        let at = name.to_string();
+        Behind {
+            // An address literal in place of a name needs no resolving.
+            is_name: at.parse::<IpAddr>().is_err(),
+            at,
+            port,
+            locality: "".into(),
+            weight: 1,
+            identity: None,
+        }
+    }
+
+    fn member(&self, member: &ServiceWorkload) -> Option<Behind> {
+        let workload = &member.workload;
+        let port = *member.ports.get(&self.port.number)?;
+        if !workload.ready {
+            return None;
+        }
+        let outside = self.service.location == Location::MeshExternal;
+        let mutual = !outside && speaks_mutual_tls(self.mesh, workload, port);
+        let identity = || {
+            workload
+                .identity(&self.mesh.config.trust_domain)
+                .to_string()
+        };
+        let (at, is_name) = match (workload.addresses.first(), &workload.hostname) {
+            (Some(address), _) => (address.to_string(), false),
+            (None, Some(name)) => (name.to_string(), true),
+            (None, None) => return None,
+        };
+        Some(Behind {
+            at,
+            is_name,
+            port,
+            locality: workload.locality.clone(),
+            weight: workload.weight.unwrap_or(1).max(1),
+            identity: mutual.then(identity),
+        })
+    }
+
+    /// Who may answer where mutual TLS is spoken; empty where it is spoken to nobody.
+    fn expected(&self, behind: &[Behind]) -> BTreeSet<String> {
+        let mut all: BTreeSet<String> = behind
+            .iter()
+            .filter_map(|one| one.identity.clone())
+            .collect();
+        if !all.is_empty() {
+            all.extend(
+                self.service
+                    .subject_alt_names
+                    .iter()
+                    .map(ToString::to_string),
+            );
+        }
+        all
+    }
+
+    fn cluster(
+        &self,
+        name: &str,
+        carried: Carried,
+        found: Found,
+        behind: &[Behind],
+        expected: &BTreeSet<String>,
+    ) -> Value {
+        let mut cluster = json!({
+            "name": name,
+            "connect_timeout": duration(self.mesh.config.connect_timeout),
+            // Half of the endpoints may be gone without the rest of the mesh's being tried against policy.
+            "common_lb_config": { "healthy_panic_threshold": { "value": 0 } },
+        });
+        match found {
+            Found::Told => {
+                cluster["type"] = json!("EDS");
+                cluster["lb_policy"] = json!("LEAST_REQUEST");
+                cluster["eds_cluster_config"] =
+                    json!({ "eds_config": from_control(), "service_name": self.base() });
+            }
+            Found::Resolved | Found::FirstAnswer => {
+                let kind = if found == Found::Resolved {
+                    "STRICT_DNS"
+                } else {
+                    "LOGICAL_DNS"
+                };
+                cluster["type"] = json!(kind);
+                cluster["lb_policy"] = json!("LEAST_REQUEST");
+                cluster["dns_lookup_family"] = json!("V4_PREFERRED");
+                cluster["respect_dns_ttl"] = json!(true);
+                cluster["load_assignment"] = self.assignment(behind);
+            }
+            Found::Passed => {
+                cluster["type"] = json!("ORIGINAL_DST");
+                cluster["lb_policy"] = json!("CLUSTER_PROVIDED");
+            }
+        }
+        if let Some(options) = protocol_options(carried) {
+            cluster["typed_extension_protocol_options"] = options;
+        }
+        if !expected.is_empty() {
+            let server_name = names::server_name(self.port.number, self.host());
+            let mutual = tls::upstream(expected, carried.alpn(), &server_name);
+            cluster["transport_socket_matches"] = json!([
+                { "name": "tlsMode-istio", "match": { "tlsMode": "istio" }, "transport_socket": mutual },
+                { "name": "tlsMode-disabled", "match": {}, "transport_socket": plaintext() },
+            ]);
+        }
+        cluster
+    }
+
+    fn assignment(&self, behind: &[Behind]) -> Value {
+        let mut by_locality: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        for one in behind {
+            let mut endpoint = json!({
+                "endpoint": { "address": host(&one.at, one.port.get()) },
+                "load_balancing_weight": one.weight,
+            });
+            if one.identity.is_some() {
+                endpoint["metadata"] = json!({
+                    "filter_metadata": { "envoy.transport_socket_match": { "tlsMode": "istio" } },
+                });
+            }
+            by_locality.entry(&one.locality).or_default().push(endpoint);
+        }
+        let groups = by_locality.into_iter().map(|(locality, endpoints)| {
+            let mut parts = locality.splitn(3, '/');
+            let mut part = || parts.next().unwrap_or_default();
+            json!({
+                "locality": { "region": part(), "zone": part(), "sub_zone": part() },
+                "lb_endpoints": endpoints,
+            })
+        });
+        let groups: Vec<Value> = groups.collect();
+        json!({ "cluster_name": self.base(), "endpoints": groups })
+    }
+}
+
+/// What an upstream connection speaks; nothing for bytes.
+pub(crate) fn protocol_options(carried: Carried) -> Option<Value> {
+    let explicit = match carried {
+        Carried::Opaque => return None,
+        Carried::Http1 => json!({ "http_protocol_options": {} }),
+        Carried::Http2 => json!({ "http2_protocol_options": {} }),
+    };
+    Some(json!({
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": explicit,
+        },
+    }))
+}
+
+/// A connection without TLS.
+pub(crate) fn plaintext() -> Value {
+    typed(
+        "envoy.transport_sockets.raw_buffer",
+        "extensions.transport_sockets.raw_buffer.v3.RawBuffer",
+        json!({}),
+    )
+}
+
+/// Hosts by which a client in the workload's namespace may call a service, in the forms in which they arrive.
+pub(crate) fn domains(names: &[String], port: Port) -> Vec<String> {
+    let each = names.iter();
+    each.flat_map(|name| [name.clone(), format!("{name}:{port}")])
+        .collect()
+}

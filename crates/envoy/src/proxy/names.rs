@@ -1,0 +1,117 @@
+//! What things are called: Istio's names where it has one, so that dashboards and people find what they know.
+
+use std::net::SocketAddr;
+
+use voile_model::mesh::{Mesh, Protocol, Service, ServicePort};
+use voile_model::{Hostname, Port};
+
+/// What one cluster carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Carried {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+    /// Bytes.
+    Opaque,
+}
+
+impl Carried {
+    /// What ALPN calls it between sidecars, and for servers that know HTTP by its common name only.
+    pub(crate) fn alpn(self) -> &'static [&'static str] {
+        match self {
+            Self::Http1 => &["istio-http/1.1", "http/1.1"],
+            Self::Http2 => &["istio-h2", "h2"],
+            Self::Opaque => &["istio"],
+        }
+    }
+}
+
+/// What travels to a service's port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spoken {
+    /// Always the same.
+    One(Carried),
+    /// HTTP in the version in which it came.
+    AnyHttp,
+    /// What the first bytes say.
+    Anything,
+}
+
+impl Spoken {
+    /// To a service's port, after DestinationRules.
+    pub(crate) fn to(mesh: &Mesh, service: &Service, port: &ServicePort) -> Option<Self> {
+        let rule = mesh.destination_rule(service);
+        let pool = rule.map(|rule| rule.pool(port.number, None));
+        let pool = pool.unwrap_or_default();
+        Some(match port.protocol {
+            Protocol::Udp => return None,
+            Protocol::Auto => Self::Anything,
+            Protocol::Tcp | Protocol::Tls => Self::One(Carried::Opaque),
+            Protocol::Http | Protocol::Http2 | Protocol::Grpc if pool.use_client_protocol => {
+                Self::AnyHttp
+            }
+            Protocol::Http2 | Protocol::Grpc => Self::One(Carried::Http2),
+            Protocol::Http if pool.http2_upgrade.unwrap_or(mesh.config.http2_upgrade) => {
+                Self::One(Carried::Http2)
+            }
+            Protocol::Http => Self::One(Carried::Http1),
+        })
+    }
+
+    /// All that it may be.
+    pub(crate) fn each(self) -> &'static [Carried] {
+        match self {
+            Self::One(Carried::Http1) => &[Carried::Http1],
+            Self::One(Carried::Http2) => &[Carried::Http2],
+            Self::One(Carried::Opaque) => &[Carried::Opaque],
+            Self::AnyHttp => &[Carried::Http1, Carried::Http2],
+            Self::Anything => &[Carried::Http1, Carried::Http2, Carried::Opaque],
+        }
+    }
+
+    /// What the cluster for this is called; one that would carry something else is not there.
+    pub(crate) fn cluster(self, port: Port, host: &Hostname, carried: Carried) -> Option<String> {
+        let base = outbound(port, host);
+        match self {
+            // What came as the other version of HTTP is carried as this one, and HTTP to a port of bytes as bytes.
+            Self::One(one) => {
+                let fits = carried != Carried::Opaque || one == Carried::Opaque;
+                fits.then_some(base)
+            }
+            spoken => spoken
+                .each()
+                .contains(&carried)
+                .then(|| flavoured(&base, carried)),
+        }
+    }
+}
+
+/// `outbound|PORT|SUBSET|HOST`.
+pub(crate) fn outbound(port: Port, host: &Hostname) -> String {
+    format!("outbound|{port}||{host}")
+}
+
+/// One of several clusters for one port.
+pub(crate) fn flavoured(base: &str, carried: Carried) -> String {
+    match carried {
+        Carried::Http1 => format!("{base}~http"),
+        Carried::Http2 => format!("{base}~h2"),
+        Carried::Opaque => format!("{base}~tcp"),
+    }
+}
+
+/// The name of what comes in at a port.
+pub(crate) fn inbound(port: Port) -> String {
+    format!("inbound|{port}||")
+}
+
+/// The server name of mutual TLS between sidecars.
+pub(crate) fn server_name(port: Port, host: &Hostname) -> String {
+    format!("outbound_.{port}_._.{host}")
+}
+
+/// A listener by where it listens.
+pub(crate) fn listener(address: SocketAddr) -> String {
+    format!("{}_{}", address.ip(), address.port())
+}

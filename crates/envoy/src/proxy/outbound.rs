@@ -1,0 +1,490 @@
+//! What the application calls: listeners that clients connect to, or unbound ones behind one to which the kernel redirects; routes
+//! by host, and by server name where TLS is passed on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use voile_model::Port;
+use voile_model::mesh::{
+    CaptureMode, Mesh, OutboundPolicy, Protocol, Resolution, Service, ServicePort, Workload,
+};
+
+use super::cluster::{Target, domains};
+use super::manager::{self, Routes, Way};
+use super::names::{self, Carried, Spoken};
+use super::{Capture, Made};
+use crate::json::{authority, duration, host, socket, typed};
+use crate::limit::LimitName;
+
+/// Where the kernel redirects what the application calls.
+const CAPTURED: u16 = 15001;
+/// The cluster that goes where the caller was going.
+const PASSED: &str = "PassthroughCluster";
+/// The cluster that goes nowhere.
+pub(crate) const BLACK_HOLE: &str = "BlackHoleCluster";
+
+/// A service's port, and the names by which this listener's clients call it.
+struct Hop {
+    service: Arc<Service>,
+    port: ServicePort,
+    names: Vec<String>,
+    spoken: Spoken,
+}
+
+/// What becomes of calls that name no service.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Otherwise {
+    /// Nothing: there is nowhere to go on to.
+    NoRoute,
+    /// They go where they were going.
+    Passed,
+    /// They are refused.
+    Refused,
+}
+
+/// One outbound listener.
+struct Exit {
+    name: String,
+    address: Value,
+    /// Whether it listens itself.
+    bound: bool,
+    protocol: Protocol,
+    hops: Vec<Hop>,
+    otherwise: Otherwise,
+}
+
+pub(crate) fn translate(mesh: &Mesh, workload: &Workload, capture: Capture, made: &mut Made) {
+    let outbound = Outbound { mesh, workload };
+    let exits = match capture {
+        Capture::None => outbound.explicit(made),
+        Capture::Redirect => {
+            outbound.virtual_listener(made);
+            outbound.captured(made)
+        }
+    };
+    made.clusters.insert(BLACK_HOLE.to_owned(), black_hole());
+    for exit in exits {
+        for hop in &exit.hops {
+            made.target(mesh, &hop.service, &hop.port);
+        }
+        let listener = outbound.listener(&exit, made);
+        made.listeners.insert(exit.name.clone(), listener);
+    }
+}
+
+struct Outbound<'a> {
+    mesh: &'a Mesh,
+    workload: &'a Workload,
+}
+
+impl Outbound<'_> {
+    fn hop(&self, service: &Arc<Service>, port: Port, names: Vec<String>) -> Option<Hop> {
+        let port = service.port(port)?;
+        Some(Hop {
+            spoken: Spoken::to(self.mesh, service, port)?,
+            service: service.clone(),
+            port: port.clone(),
+            names,
+        })
+    }
+
+    /// The Sidecar's listeners that clients connect to.
+    fn explicit(&self, made: &mut Made) -> Vec<Exit> {
+        let namespace = &self.workload.key.namespace;
+        let sidecar = self.mesh.sidecar_for(self.workload);
+        let mut binds = BTreeSet::new();
+        let mut exits = Vec::new();
+        for listener in sidecar.into_iter().flat_map(|sidecar| &sidecar.egress) {
+            let (CaptureMode::None, Some(port)) = (listener.capture_mode, &listener.port) else {
+                continue;
+            };
+            if port.protocol == Protocol::Udp {
+                continue;
+            }
+            let bind = listener.bind.unwrap_or(Ipv4Addr::LOCALHOST.into());
+            let bind = SocketAddr::new(bind, port.number.get());
+            if !binds.insert(bind) {
+                let about = format!("workload {}, outbound {bind}", self.workload.key);
+                made.limit(
+                    LimitName::ListenerTwice,
+                    about,
+                    "it is there twice; the first counts",
+                );
+                continue;
+            }
+            let mut taken = BTreeSet::new();
+            let services = self.mesh.egress_services(namespace, listener);
+            let hops = services.iter().filter_map(|service| {
+                // A short name belongs to the first service that has it.
+                let mut names = service.authorities(namespace);
+                names.retain(|name| taken.insert(name.clone()));
+                self.hop(service, port.number, names)
+            });
+            exits.push(Exit {
+                name: format!("outbound_{}", names::listener(bind)),
+                address: socket(bind),
+                bound: true,
+                protocol: port.protocol,
+                hops: hops.collect(),
+                otherwise: Otherwise::NoRoute,
+            });
+        }
+        exits
+    }
+
+    fn otherwise(&self) -> Otherwise {
+        let sidecar = self.mesh.sidecar_for(self.workload);
+        let policy = sidecar.and_then(|sidecar| sidecar.outbound_policy);
+        match policy.unwrap_or(self.mesh.config.outbound_policy) {
+            OutboundPolicy::AllowAny => Otherwise::Passed,
+            OutboundPolicy::RegistryOnly => Otherwise::Refused,
+        }
+    }
+
+    /// What the workload may see, port by port.
+    fn reachable(&self) -> Vec<(Arc<Service>, Port)> {
+        let namespace = &self.workload.key.namespace;
+        let sidecar = self.mesh.sidecar_for(self.workload);
+        let listeners = sidecar
+            .map(|sidecar| sidecar.egress.as_slice())
+            .unwrap_or_default();
+        let mut found: BTreeMap<_, (Arc<Service>, Port)> = BTreeMap::new();
+        let mut add = |service: &Arc<Service>, port: Port| {
+            let key = (service.key.clone(), port);
+            found.insert(key, (service.clone(), port));
+        };
+        for listener in listeners {
+            let only = listener.port.as_ref().map(|port| port.number);
+            for service in self.mesh.egress_services(namespace, listener) {
+                let ports = service.ports.iter().map(|port| port.number);
+                ports
+                    .filter(|port| only.is_none_or(|only| only == *port))
+                    .for_each(|port| add(&service, port));
+            }
+        }
+        if listeners.is_empty() {
+            let all = self.mesh.services.values();
+            let seen = all.filter(|service| service.visibility.includes(namespace));
+            let own: BTreeSet<_> = self
+                .mesh
+                .services_in(namespace)
+                .map(|service| service.key.hostname.clone())
+                .collect();
+            for service in seen {
+                // A host of the caller's own namespace hides its like elsewhere.
+                if service.key.namespace == *namespace || !own.contains(&service.key.hostname) {
+                    service
+                        .ports
+                        .iter()
+                        .for_each(|port| add(service, port.number));
+                }
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// A listener for each port that several services share by name, and one for each address that bytes are sent to.
+    fn captured(&self, made: &mut Made) -> Vec<Exit> {
+        let otherwise = self.otherwise();
+        let family = self.workload.addresses.first().is_none_or(IpAddr::is_ipv4);
+        let any = if family { "0.0.0.0" } else { "::" };
+        let mut shared: BTreeMap<Port, Vec<Hop>> = BTreeMap::new();
+        let mut exits: BTreeMap<String, Exit> = BTreeMap::new();
+        for (service, number) in self.reachable() {
+            let mut names = service.authorities(&self.workload.key.namespace);
+            names.extend(service.addresses.iter().map(|address| authority(*address)));
+            let Some(hop) = self.hop(&service, number, names) else {
+                continue;
+            };
+            let by_address = matches!(hop.spoken, Spoken::Anything | Spoken::One(Carried::Opaque));
+            let tls = hop.port.protocol == Protocol::Tls;
+            if by_address {
+                self.unreachable(&hop, made);
+                for address in &service.addresses {
+                    let exit = self.at(*address, &hop, otherwise);
+                    exits.entry(exit.name.clone()).or_insert(exit);
+                }
+            }
+            if tls || hop.spoken != Spoken::One(Carried::Opaque) {
+                shared.entry(number).or_default().push(hop);
+            }
+        }
+        for (port, mut hops) in shared {
+            let mut taken = BTreeSet::new();
+            for hop in &mut hops {
+                hop.names.retain(|name| taken.insert(name.clone()));
+            }
+            let name = format!("{any}_{port}");
+            let exit = Exit {
+                name: name.clone(),
+                address: host(any, port.get()),
+                bound: false,
+                protocol: Protocol::Auto,
+                hops,
+                otherwise,
+            };
+            exits.insert(name, exit);
+        }
+        exits.into_values().collect()
+    }
+
+    /// The listener for one virtual address of a service.
+    fn at(&self, address: IpAddr, hop: &Hop, otherwise: Otherwise) -> Exit {
+        let bind = SocketAddr::new(address, hop.port.number.get());
+        let mut exit = Exit {
+            name: names::listener(bind),
+            address: socket(bind),
+            bound: false,
+            protocol: hop.port.protocol,
+            hops: Vec::new(),
+            otherwise,
+        };
+        exit.hops
+            .extend(self.hop(&hop.service, hop.port.number, hop.names.clone()));
+        exit
+    }
+
+    /// What of a service cannot be told from calls to addresses outside the mesh.
+    fn unreachable(&self, hop: &Hop, made: &mut Made) {
+        let service = &hop.service;
+        let about = format!("Service {}, port {}", service.key, hop.port.number);
+        if !service.address_ranges.is_empty() {
+            let why = "bytes that are sent to its range of addresses go where they were going, in plaintext";
+            made.limit(LimitName::AddressRange, &about, why);
+        }
+        if service.addresses.is_empty() && hop.port.protocol != Protocol::Tls {
+            let (name, why) = match service.resolution {
+                Resolution::Passthrough if !service.headless => (
+                    LimitName::PassthroughService,
+                    "bytes to addresses that nobody knows go as to any other",
+                ),
+                _ => (
+                    LimitName::HeadlessTcp,
+                    "bytes to its endpoints' own addresses go as to any other, in plaintext",
+                ),
+            };
+            made.limit(name, &about, why);
+        }
+    }
+
+    /// Where the kernel redirects; what no other listener is for stays here.
+    fn virtual_listener(&self, made: &mut Made) {
+        let family = self.workload.addresses.first().is_none_or(IpAddr::is_ipv4);
+        let any = if family { "0.0.0.0" } else { "::" };
+        let to = match self.otherwise() {
+            Otherwise::Passed => PASSED,
+            Otherwise::NoRoute | Otherwise::Refused => BLACK_HOLE,
+        };
+        let listener = json!({
+            "name": "virtualOutbound",
+            "address": host(any, CAPTURED),
+            "traffic_direction": Way::Out.direction(),
+            "use_original_dst": true,
+            "filter_chains": [
+                // Whoever calls the listener itself would be forwarded to it, over and over.
+                {
+                    "name": "virtualOutbound-blackhole",
+                    "filter_chain_match": { "destination_port": CAPTURED },
+                    "filters": [manager::tcp(self.mesh, BLACK_HOLE)],
+                },
+                { "name": "virtualOutbound-otherwise", "filters": [manager::tcp(self.mesh, to)] },
+            ],
+        });
+        made.listeners
+            .insert("virtualOutbound".to_owned(), listener);
+        let passed = json!({
+            "name": PASSED,
+            "type": "ORIGINAL_DST",
+            "lb_policy": "CLUSTER_PROVIDED",
+            "connect_timeout": duration(self.mesh.config.connect_timeout),
+        });
+        made.clusters.insert(PASSED.to_owned(), passed);
+    }
+
+    fn listener(&self, exit: &Exit, made: &mut Made) -> Value {
+        let any_version = |hop: &Hop| !matches!(hop.spoken, Spoken::One(_));
+        let is_http = matches!(
+            exit.protocol,
+            Protocol::Http | Protocol::Http2 | Protocol::Grpc
+        );
+        let found_out =
+            exit.protocol == Protocol::Auto || (is_http && exit.hops.iter().any(any_version));
+        let mut chains = Vec::new();
+        if found_out {
+            let kinds: [(Carried, &[&str]); 2] = [
+                (Carried::Http1, &["http/1.0", "http/1.1"]),
+                (Carried::Http2, &["h2c"]),
+            ];
+            for (carried, seen) in kinds {
+                let name = names::flavoured(&exit.name, carried);
+                chains.push(json!({
+                    "name": name,
+                    "filter_chain_match": { "application_protocols": seen },
+                    "filters": [self.manager(exit, &name, carried, made)],
+                }));
+            }
+        } else if is_http {
+            let filters = [self.manager(exit, &exit.name, Carried::Http1, made)];
+            chains.push(json!({ "name": exit.name, "filters": filters }));
+        }
+        let mut listener = json!({
+            "name": exit.name,
+            "address": exit.address,
+            "traffic_direction": Way::Out.direction(),
+        });
+        let mut filters = Vec::new();
+        let filter = |what: &str, kind: &str| {
+            typed(
+                &format!("envoy.filters.listener.{what}"),
+                &format!("extensions.filters.listener.{what}.v3.{kind}"),
+                json!({}),
+            )
+        };
+        if !is_http {
+            let (bytes, otherwise) = self.bytes(exit);
+            if !bytes.is_empty() {
+                filters.push(filter("tls_inspector", "TlsInspector"));
+            }
+            chains.extend(bytes);
+            if let Some(otherwise) = otherwise {
+                listener["default_filter_chain"] = otherwise;
+            }
+        }
+        if found_out {
+            filters.push(filter("http_inspector", "HttpInspector"));
+        }
+        if !filters.is_empty() {
+            listener["listener_filters"] = json!(filters);
+            listener["listener_filters_timeout"] = duration(super::detection_timeout(self.mesh));
+            listener["continue_on_listener_filters_timeout"] = json!(true);
+        }
+        if !exit.bound {
+            listener["bind_to_port"] = json!(false);
+        }
+        listener["filter_chains"] = json!(chains);
+        listener
+    }
+
+    /// Chains for bytes: by server name where there are several services, and what takes the rest.
+    fn bytes(&self, exit: &Exit) -> (Vec<Value>, Option<Value>) {
+        let to = |hop: &Hop| {
+            let host = &hop.service.key.hostname;
+            hop.spoken.cluster(hop.port.number, host, Carried::Opaque)
+        };
+        let opaque: Vec<(&Hop, String)> = exit
+            .hops
+            .iter()
+            .filter_map(|hop| Some((hop, to(hop)?)))
+            .collect();
+        let otherwise = |cluster: &str| {
+            let name = format!("{}~otherwise", exit.name);
+            json!({ "name": name, "filters": [manager::tcp(self.mesh, cluster)] })
+        };
+        // A lone service takes everything that is sent to its own listener; of several the first what names none.
+        let own = exit.bound
+            || !matches!(
+                exit.address["socket_address"]["address"].as_str(),
+                Some("0.0.0.0" | "::")
+            );
+        let rest = match (own, opaque.first(), exit.otherwise) {
+            (true, Some((_, first)), _) => Some(otherwise(first)),
+            (_, _, Otherwise::Passed) => Some(otherwise(PASSED)),
+            (_, _, Otherwise::Refused) => Some(otherwise(BLACK_HOLE)),
+            (_, _, Otherwise::NoRoute) => None,
+        };
+        if own && opaque.len() <= 1 {
+            return (Vec::new(), rest);
+        }
+        let named = opaque
+            .iter()
+            .filter(|(hop, _)| own || hop.port.protocol == Protocol::Tls);
+        let chains = named.map(|(hop, cluster)| {
+            let is_name = |name: &&String| {
+                name.parse::<IpAddr>().is_err() && !name.starts_with('[') && **name != "*"
+            };
+            let names: Vec<&String> = hop.names.iter().filter(is_name).collect();
+            json!({
+                "name": format!("{}~{}", exit.name, hop.service.key.hostname),
+                "filter_chain_match": { "transport_protocol": "tls", "server_names": names },
+                "filters": [manager::tcp(self.mesh, cluster)],
+            })
+        });
+        let has_names = |chain: &Value| {
+            chain["filter_chain_match"]["server_names"]
+                .as_array()
+                .is_some_and(|names| !names.is_empty())
+        };
+        (chains.filter(has_names).collect(), rest)
+    }
+
+    fn manager(&self, exit: &Exit, name: &str, carried: Carried, made: &mut Made) -> Value {
+        made.routes
+            .insert(name.to_owned(), self.routes(exit, name, carried));
+        let routes = Routes::Named(name.to_owned());
+        manager::http(self.mesh, self.workload, Way::Out, name, routes, &[])
+    }
+
+    fn routes(&self, exit: &Exit, name: &str, carried: Carried) -> Value {
+        let mut hosts = Vec::new();
+        let lone = exit.bound && exit.hops.len() == 1;
+        let mut everything = lone;
+        for hop in &exit.hops {
+            let key = &hop.service.key;
+            let Some(cluster) = hop.spoken.cluster(hop.port.number, &key.hostname, carried) else {
+                continue;
+            };
+            let domains = match lone {
+                true => vec!["*".to_owned()],
+                false => domains(&hop.names, hop.port.number),
+            };
+            everything |= domains.iter().any(|domain| domain == "*");
+            if domains.is_empty() {
+                continue;
+            }
+            let mut route = json!({ "cluster": cluster, "timeout": "0s" });
+            if let Some(retry) = manager::retry(self.mesh) {
+                route["retry_policy"] = retry;
+            }
+            hosts.push(json!({
+                "name": format!("{}:{}", key.hostname, hop.port.number),
+                "domains": domains,
+                "routes": [{ "name": "default", "match": { "prefix": "/" }, "route": route }],
+                "include_request_attempt_count": true,
+            }));
+        }
+        let rest = match exit.otherwise {
+            _ if everything => None,
+            Otherwise::NoRoute => None,
+            Otherwise::Passed => Some((
+                "allow_any",
+                json!({ "route": { "cluster": PASSED, "timeout": "0s" } }),
+            )),
+            Otherwise::Refused => {
+                Some(("block_all", json!({ "direct_response": { "status": 502 } })))
+            }
+        };
+        hosts.extend(rest.map(|(name, mut route)| {
+            route["match"] = json!({ "prefix": "/" });
+            route["name"] = json!(name);
+            json!({ "name": name, "domains": ["*"], "routes": [route] })
+        }));
+        json!({ "name": name, "validate_clusters": false, "virtual_hosts": hosts })
+    }
+}
+
+fn black_hole() -> Value {
+    json!({ "name": BLACK_HOLE, "type": "STATIC", "connect_timeout": "10s" })
+}
+
+impl Made {
+    /// A service's port: its clusters, and who is behind it.
+    fn target(&mut self, mesh: &Mesh, service: &Service, port: &ServicePort) {
+        let Some(target) = Target::new(mesh, service, port) else {
+            return;
+        };
+        self.clusters.extend(target.clusters(&mut self.limits));
+        self.endpoints.extend(target.endpoints());
+    }
+}

@@ -1,0 +1,270 @@
+//! What stands before a workload's application: tokens, questions to providers, and rules, as filters in the order in which our
+//! own proxies decide. What cannot be asked is denied: the rules under which somebody would have been asked become rules that
+//! refuse.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use voile_model::mesh::{
+    ExtAuthzProvider, ExtAuthzTransport, Mesh, Provider, ProviderService, RequestAuthentication,
+    Service, ServicePort, TokenRule, Workload, token_rules,
+};
+use voile_policy::authorization::{Action, Policy, TrustDomains};
+
+use super::names::Carried;
+use super::{Keys, Target};
+use crate::limit::{Limit, LimitName};
+use crate::{CUSTOM_PREFIX, Layer, Peer, Translation, custom_filter, token_filter};
+
+/// A key set with which nothing can be verified: tokens of an issuer whose keys nobody knows are refused.
+const NO_KEYS: &str = r#"{"keys":[]}"#;
+
+/// The filters of one workload.
+pub(crate) struct Security {
+    /// Before the router.
+    pub(crate) http: Vec<Value>,
+    /// Before a proxy of bytes.
+    pub(crate) tcp: Vec<Value>,
+    /// The service that is asked, if any.
+    pub(crate) asked: Option<Asked>,
+    /// Policies that ask somebody, which nobody does about bytes.
+    pub(crate) custom: Vec<String>,
+}
+
+/// A provider's service.
+pub(crate) struct Asked {
+    pub(crate) service: Arc<Service>,
+    pub(crate) port: ServicePort,
+}
+
+/// All that a workload obeys.
+pub(crate) fn of(
+    mesh: &Mesh,
+    workload: &Workload,
+    keys: &dyn Keys,
+    limits: &mut BTreeSet<Limit>,
+) -> Security {
+    let policies = policies(mesh, workload);
+    let (custom, plain): (Vec<Policy>, Vec<Policy>) = policies
+        .into_iter()
+        .partition(|policy| matches!(policy.action, Action::Custom(_)));
+    let translation = |layer| Translation {
+        layer,
+        peer: Peer::Certificate,
+    };
+    let (http, tcp) = (translation(Layer::Http), translation(Layer::Tcp));
+    let mut security = Security {
+        http: Vec::new(),
+        tcp: Vec::new(),
+        asked: None,
+        custom: Vec::new(),
+    };
+    security.http.extend(tokens(mesh, workload, keys, limits));
+    let named = |policy: &Policy| {
+        format!(
+            "AuthorizationPolicy {}/{}",
+            policy.name.namespace, policy.name.name
+        )
+    };
+    for policy in custom.iter().filter(|policy| policy.dry_run) {
+        let about = named(policy);
+        let why = "a CUSTOM policy in dry run: what it would have asked is not reported";
+        limits.insert(Limit::new(LimitName::CustomDryRun, about, why));
+    }
+    let custom: Vec<Policy> = custom
+        .into_iter()
+        .filter(|policy| !policy.dry_run)
+        .collect();
+    match asking(mesh, workload, &custom, limits) {
+        Some((name, provider, asked)) => {
+            let filters = questions(&http, &custom, &name, &provider, &asked);
+            security.http.extend(filters.into_iter().flatten());
+            security.asked = Some(asked);
+        }
+        None => security.http.extend(denied(&http, &custom)),
+    }
+    security.tcp.extend(denied(&tcp, &custom));
+    security.custom = custom.iter().map(named).collect();
+    // CUSTOM is the only action that these refuse, and there is none left.
+    security
+        .http
+        .extend(http.filters(&plain).unwrap_or_default());
+    security.tcp.extend(tcp.filters(&plain).unwrap_or_default());
+    security
+}
+
+fn policies(mesh: &Mesh, workload: &Workload) -> Vec<Policy> {
+    let config = &mesh.config;
+    let aliases = config.trust_domain_aliases.iter();
+    let aliases: Vec<&str> = aliases.map(voile_model::TrustDomain::as_str).collect();
+    let domains = TrustDomains::new(config.trust_domain.as_str(), &aliases);
+    let all = mesh.authorization_for(workload).into_iter();
+    // A policy of the model was checked, value by value.
+    let mut policies: Vec<Policy> = all.filter_map(|policy| Policy::of(policy).ok()).collect();
+    policies.iter_mut().for_each(|policy| domains.apply(policy));
+    policies
+}
+
+fn tokens(
+    mesh: &Mesh,
+    workload: &Workload,
+    keys: &dyn Keys,
+    limits: &mut BTreeSet<Limit>,
+) -> Option<Value> {
+    let resources = mesh.request_authentication_for(workload);
+    let mut known = |resource: &RequestAuthentication, rule: &TokenRule| {
+        keys.of(resource, rule).unwrap_or_else(|| {
+            let about = format!("RequestAuthentication {}", resource.name);
+            let why = format!(
+                "keys of the issuer `{}` are not known here (a control plane fetches them); its tokens are refused",
+                rule.issuer
+            );
+            limits.insert(Limit::new(LimitName::KeysMissing, about, why));
+            NO_KEYS.into()
+        })
+    };
+    let rules = token_rules(resources);
+    let rules: Vec<(&TokenRule, Arc<str>)> = rules
+        .into_iter()
+        .map(|(resource, rule)| (rule, known(resource, rule)))
+        .collect();
+    let rules: Vec<(&TokenRule, &str)> =
+        rules.iter().map(|(rule, keys)| (*rule, &**keys)).collect();
+    token_filter(&rules)
+}
+
+/// The one provider that CUSTOM policies ask, if it can be asked. Says of each of them what it means over TCP.
+fn asking(
+    mesh: &Mesh,
+    workload: &Workload,
+    custom: &[Policy],
+    limits: &mut BTreeSet<Limit>,
+) -> Option<(Arc<str>, ExtAuthzProvider, Asked)> {
+    let named = custom.iter().filter_map(|policy| match &policy.action {
+        Action::Custom(provider) => Some(provider.clone()),
+        _ => None,
+    });
+    let names: BTreeSet<Arc<str>> = named.collect();
+    let about = format!("workload {}", workload.key);
+    let mut limit = |name, why: String| {
+        limits.insert(Limit::new(name, &about, why));
+    };
+    let mut each = names.iter();
+    let name = each.next()?;
+    if each.next().is_some() {
+        let all: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+        let why = format!(
+            "CUSTOM policies ask {}; what they match is denied",
+            all.join(" and ")
+        );
+        limit(LimitName::SeveralProviders, why);
+        return None;
+    }
+    let unknown =
+        |why: &str| format!("provider `{name}`: {why}; what CUSTOM policies match is denied");
+    let Some(Provider::ExtAuthz(provider)) = mesh.config.provider(name) else {
+        limit(
+            LimitName::UnknownProvider,
+            unknown("MeshConfig has no such provider of authorization"),
+        );
+        return None;
+    };
+    match service(mesh, &provider.service) {
+        Some(asked) => Some((name.clone(), provider, asked)),
+        None => {
+            let why = format!(
+                "there is no service {} with port {}",
+                provider.service.host, provider.service.port
+            );
+            limit(LimitName::UnknownProvider, unknown(&why));
+            None
+        }
+    }
+}
+
+/// A provider's service: anywhere, the root namespace first, unless its namespace is said.
+fn service(mesh: &Mesh, wanted: &ProviderService) -> Option<Asked> {
+    let there = |service: &&Arc<Service>| {
+        let there = wanted
+            .namespace
+            .as_ref()
+            .is_none_or(|name| service.key.namespace == *name);
+        there && service.key.hostname == wanted.host
+    };
+    let mut found: Vec<&Arc<Service>> = mesh.services.values().filter(there).collect();
+    found.sort_by_key(|service| service.key.namespace != mesh.config.root_namespace);
+    found.into_iter().find_map(|service| {
+        let port = service.port(wanted.port)?.clone();
+        Some(Asked {
+            service: service.clone(),
+            port,
+        })
+    })
+}
+
+/// Rules that find what is to be asked about, and the filter that asks.
+fn questions(
+    translation: &Translation,
+    custom: &[Policy],
+    name: &str,
+    provider: &ExtAuthzProvider,
+    asked: &Asked,
+) -> [Option<Value>; 2] {
+    let Some(rules) = translation.custom_rules(custom, name) else {
+        return [None, None];
+    };
+    let shadow = json!({
+        "name": "envoy.filters.http.rbac",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC",
+            "shadow_rules": rules,
+            "shadow_rules_stat_prefix": CUSTOM_PREFIX,
+        },
+    });
+    [
+        Some(shadow),
+        Some(custom_filter(name, provider, &asked.cluster(provider))),
+    ]
+}
+
+impl Asked {
+    /// The cluster by which it is asked.
+    fn cluster(&self, provider: &ExtAuthzProvider) -> String {
+        let base = super::names::outbound(self.port.number, &self.service.key.hostname);
+        match provider.transport {
+            ExtAuthzTransport::Grpc => format!("{base}~asked-h2"),
+            ExtAuthzTransport::Http(_) => format!("{base}~asked"),
+        }
+    }
+
+    /// What there must be for it to be asked: clusters of its own, since what is asked over gRPC is HTTP/2 whatever the port
+    /// says.
+    pub(crate) fn clusters(
+        &self,
+        mesh: &Mesh,
+        limits: &mut BTreeSet<Limit>,
+    ) -> Vec<(String, Value)> {
+        let Some(target) = Target::new(mesh, &self.service, &self.port) else {
+            return Vec::new();
+        };
+        let base = super::names::outbound(self.port.number, &self.service.key.hostname);
+        [("~asked-h2", Carried::Http2), ("~asked", Carried::Http1)]
+            .into_iter()
+            .filter_map(|(ends, carried)| {
+                let name = format!("{base}{ends}");
+                Some((name.clone(), target.cluster_as(&name, carried, limits)?))
+            })
+            .collect()
+    }
+}
+
+/// What CUSTOM policies match, refused.
+fn denied(translation: &Translation, custom: &[Policy]) -> Vec<Value> {
+    let policies = custom.iter().cloned().map(|mut policy| {
+        policy.action = Action::Deny;
+        policy
+    });
+    let policies: Vec<Policy> = policies.collect();
+    translation.filters(&policies).unwrap_or_default()
+}
