@@ -95,4 +95,68 @@ codes! {
     AUTHORIZER_KNOWS_HTTP = "V0341";
     /// A rule asks for a token of an issuer whom nobody believes where it holds.
     UNKNOWN_ISSUER = "V0342";
+    /// A route leads to a host that no service has.
+    UNKNOWN_ROUTE_HOST = "V0401";
+    /// A route leads to a subset that no DestinationRule of its host declares.
+    UNKNOWN_SUBSET = "V0402";
+    /// A subset of a DestinationRule selects no workload of its service.
+    EMPTY_SUBSET = "V0403";
+    /// Two VirtualServices route one host at one place; in Istio which of them holds is undefined.
+    CONFLICTING_ROUTES = "V0404";
+    /// A route that nothing reaches: an earlier one takes all that it matches.
+    SHADOWED_ROUTE = "V0405";
+    /// A route names a gateway, or a listener of it, that is not there.
+    UNKNOWN_GATEWAY = "V0406";
+    /// A route's hosts are none of its gateway's.
+    HOST_NOT_IN_GATEWAY = "V0407";
+    /// A Gateway selects no workload: nothing listens.
+    GATEWAY_SELECTS_NOTHING = "V0408";
+    /// A Gateway listens to a port that no Service before its workloads has: nobody reaches it.
+    GATEWAY_PORT_UNSERVED = "V0409";
+    /// Two servers of Gateways want one port and host of the same workloads.
+    CONFLICTING_GATEWAYS = "V0410";
+    /// A credential that is named is not there, or lacks what it is named for.
+    UNKNOWN_CREDENTIAL = "V0411";
+    /// A DestinationRule tells clients to speak what the service's workloads refuse.
+    MUTUAL_TLS_CONTRADICTION = "V0412";
+    /// A route leads to a service of several ports and does not say which.
+    AMBIGUOUS_PORT = "V0413";
+    /// A route leads to a port that its service does not have.
+    UNKNOWN_ROUTE_PORT = "V0414";
+    /// A port of a service does not say what is spoken on it: that is found out from the first bytes.
+    PORT_WITHOUT_PROTOCOL = "V0415";
+    /// Services send different protocols to one port of a workload.
+    PORT_PROTOCOLS_DIFFER = "V0416";
+    /// Nobody answers for a service: it selects nothing and has no endpoints.
+    NO_ENDPOINTS = "V0417";
+    /// One host is declared twice, and differently, for the same clients.
+    SAME_HOST_DIFFERENTLY = "V0418";
+    /// Two services claim one virtual address and port.
+    SAME_VIRTUAL_ADDRESS = "V0419";
+    /// What is pointed at is not exported to where it is used.
+    NOT_EXPORTED = "V0420";
+    /// An application is told to call a service that its Sidecar leaves out.
+    LEFT_OUT_BY_SIDECAR = "V0421";
+    /// A rule names a caller whom nobody can be: no such service account, namespace or trust domain.
+    UNKNOWN_PRINCIPAL = "V0422";
+    /// HTTP routes of a host on whose ports no HTTP is spoken, or the other way round: they are not looked at.
+    ROUTE_OF_OTHER_PROTOCOL = "V0423";
+    /// A VirtualService hands over to one that is not there, or that cannot be handed over to.
+    UNKNOWN_DELEGATE = "V0424";
+    /// Requests are routed by what a token says where no token is verified.
+    CLAIMS_WITHOUT_TOKENS = "V0425";
+    /// A server's certificate is not looked at: whoever is in between can be it.
+    UNVERIFIED_SERVER = "V0426";
+    /// An ALLOW policy is for workloads at which a DENY policy denies everything.
+    DENIED_ANYWAY = "V0427";
+    /// A reference into another namespace that no ReferenceGrant of it permits.
+    NOT_GRANTED = "V0428";
+    /// An application without a sidecar is told to call a service that takes mutual TLS only.
+    PLAINTEXT_CALLER = "V0429";
+    /// Failover between localities without outlier detection, which alone would trigger it.
+    FAILOVER_WITHOUT_EJECTION = "V0430";
+    /// A namespace says twice, and differently, whether its Pods get sidecars.
+    INJECTION_SAID_TWICE = "V0431";
+    /// A gateway's listener does not take routes of this namespace.
+    ROUTE_NOT_ADMITTED = "V0432";
 }

@@ -1,27 +1,96 @@
-//! DestinationRules: do they hold for a service, and does what they say mean something on its ports?
+//! DestinationRules: do they hold for a service, do their subsets select somebody, and does what they say mean something on its
+//! ports?
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use voile_model::Diagnostic;
+use voile_model::mesh::intent::Destination;
 use voile_model::mesh::{DestinationRule, Mesh, Protocol, Service};
+use voile_model::{Diagnostic, Hostname, ResourceName};
 
 use crate::codes;
+use crate::services::shown;
+use crate::view::View;
 
 /// Checks all DestinationRules.
-pub(crate) fn check(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
-    for rule in &mesh.destination_rules {
-        let holds = |service: &&Arc<Service>| {
-            let other = mesh.destination_rule(service);
-            other.is_some_and(|other| Arc::ptr_eq(other, rule))
-        };
-        let services: Vec<_> = mesh.services.values().filter(holds).collect();
-        if services.is_empty() {
-            found.push(idle(mesh, rule));
-        }
-        for service in services {
-            upgrades(rule, service, found);
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    let mesh = view.mesh;
+    let mut held: HashMap<&ResourceName, Vec<&Arc<Service>>> = HashMap::new();
+    for service in mesh.services.values() {
+        if let Some(rule) = mesh.destination_rule(service) {
+            held.entry(&rule.name).or_default().push(service);
         }
     }
+    for rule in &mesh.destination_rules {
+        match held.get(&rule.name) {
+            None => found.push(idle(mesh, rule)),
+            Some(services) => services
+                .iter()
+                .for_each(|service| upgrades(rule, service, found)),
+        }
+    }
+    let in_force: BTreeSet<_> = mesh.destination_rules.iter().map(|one| &one.name).collect();
+    for rule in &mesh.intents.destinations {
+        let services = view.covered(&rule.host);
+        if services.is_empty() && !in_force.contains(&rule.name) {
+            let source = rule.source.clone();
+            let said = no_host(&rule.name, &rule.host);
+            let diagnostic = Diagnostic::error(codes::DESTINATION_WITHOUT_SERVICE, source, said);
+            found.push(diagnostic.field("spec.host").help(OWN_NAMESPACE));
+        }
+        for service in services {
+            subsets(view, rule, service, found);
+        }
+        failover(rule, found);
+    }
+}
+
+/// What a host without dots means.
+const OWN_NAMESPACE: &str = "a name without dots is a Service of the rule's own namespace";
+
+fn no_host(name: &ResourceName, host: &Hostname) -> String {
+    format!("DestinationRule {name} is for `{host}`, which is no service's host")
+}
+
+/// Subsets that would send requests to nobody.
+fn subsets(view: &View<'_>, rule: &Destination, service: &Service, found: &mut Vec<Diagnostic>) {
+    let behind = view.behind(service);
+    for subset in &rule.subsets {
+        let workloads = behind.iter().map(|subject| subject.labels);
+        let written = service.endpoints.iter().map(|endpoint| &endpoint.labels);
+        let mut all = workloads.chain(written).peekable();
+        // Nobody at all is said elsewhere.
+        if all.peek().is_none() || all.any(|labels| subset.labels.selects(labels)) {
+            continue;
+        }
+        let said = format!(
+            "subset `{}` ({}) selects none of the workloads of {}",
+            subset.name,
+            shown(&subset.labels),
+            service.key
+        );
+        let source = subset.source.clone();
+        found.push(
+            Diagnostic::error(codes::EMPTY_SUBSET, source, said)
+                .field("spec.subsets.labels")
+                .help("give some of its Pods these labels; a route to the subset would be answered 503"),
+        );
+    }
+}
+
+fn failover(rule: &Destination, found: &mut Vec<Diagnostic>) {
+    let Some(at) = &rule.failover_without_ejection else {
+        return;
+    };
+    let said = format!(
+        "DestinationRule {}: failover never happens, since nothing finds endpoints that fail",
+        rule.name
+    );
+    found.push(
+        Diagnostic::warning(codes::FAILOVER_WITHOUT_EJECTION, at.clone(), said)
+            .field("spec.trafficPolicy.loadBalancer.localityLbSetting")
+            .help("add `outlierDetection` beside `loadBalancer`"),
+    );
 }
 
 fn idle(mesh: &Mesh, rule: &DestinationRule) -> Diagnostic {
@@ -30,8 +99,8 @@ fn idle(mesh: &Mesh, rule: &DestinationRule) -> Diagnostic {
     let elsewhere = covered.find(|service| rule.host.covers(&service.key.hostname));
     let (message, help) = match elsewhere {
         None => (
-            format!("DestinationRule {name} is for `{host}`, which is no service's host"),
-            "a name without dots is a Service of the rule's own namespace".to_owned(),
+            no_host(name, host),
+            OWN_NAMESPACE.to_owned(),
         ),
         Some(service) => match mesh.destination_rule(service) {
             Some(other) => (

@@ -3,34 +3,51 @@
 //! `analyze` is pure: a checked mesh in, diagnostics out. Where Istio would silently ignore what somebody wrote about
 //! security, that is an error here.
 
+mod attached;
 mod authorization;
+mod callers;
 pub mod codes;
 mod destinations;
 pub mod explain;
+pub mod explanations;
+mod gateways;
 mod listeners;
+mod mutual_tls;
 mod peer_authentication;
+mod ports;
+mod principals;
 mod request_authentication;
+mod routes;
 mod services;
 mod sidecars;
 mod subject;
 mod telemetry;
+mod view;
 mod workloads;
 
 use voile_model::{Diagnostic, Mesh};
 
 /// Every problem that shows only when resources are seen together, in order of place.
 pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
-    let subjects = subject::subjects(mesh);
+    let view = view::View::new(mesh);
+    let subjects = &view.subjects;
     let mut found = Vec::new();
-    services::check(mesh, &subjects, &mut found);
-    sidecars::check(mesh, &subjects, &mut found);
-    listeners::check(mesh, &subjects, &mut found);
-    peer_authentication::check(mesh, &subjects, &mut found);
-    request_authentication::check(mesh, &subjects, &mut found);
-    authorization::check(mesh, &subjects, &mut found);
-    workloads::check(mesh, &subjects, &mut found);
-    telemetry::check(mesh, &subjects, &mut found);
-    destinations::check(mesh, &mut found);
+    services::check(mesh, subjects, &mut found);
+    ports::check(&view, &mut found);
+    sidecars::check(mesh, subjects, &mut found);
+    listeners::check(mesh, subjects, &mut found);
+    peer_authentication::check(mesh, subjects, &mut found);
+    request_authentication::check(mesh, subjects, &mut found);
+    authorization::check(mesh, subjects, &mut found);
+    principals::check(&view, &mut found);
+    mutual_tls::check(&view, &mut found);
+    workloads::check(mesh, subjects, &mut found);
+    callers::check(&view, &mut found);
+    telemetry::check(mesh, subjects, &mut found);
+    destinations::check(&view, &mut found);
+    routes::check(&view, &mut found);
+    gateways::check(&view, &mut found);
+    attached::check(&view, &mut found);
     Diagnostic::sort(&mut found);
     found.dedup();
     found

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use voile_model::mesh::{Mesh, Workload, WorkloadKind};
+use voile_model::mesh::{Mesh, NamespaceResource, Workload, WorkloadKind};
 use voile_model::{Diagnostic, ResourceName};
 
 use crate::codes;
@@ -13,6 +13,9 @@ use crate::subject::Subject;
 pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
     for subject in subjects {
         service_account(mesh, subject, found);
+    }
+    for namespace in mesh.namespaces.values() {
+        injection(namespace, found);
     }
     let mut owners: BTreeMap<(&str, IpAddr), &Workload> = BTreeMap::new();
     for workload in mesh.workloads.values() {
@@ -67,6 +70,26 @@ fn service_account(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnosti
             Diagnostic::warning(codes::UNKNOWN_SERVICE_ACCOUNT, source, message)
                 .field("spec.serviceAccountName")
                 .help(help),
+        );
+    }
+}
+
+/// A namespace with both of the labels that give its Pods sidecars, of which only the first is heard.
+fn injection(namespace: &NamespaceResource, found: &mut Vec<Diagnostic>) {
+    let word = namespace.labels.get("istio-injection");
+    let revision = namespace.labels.get("istio.io/rev");
+    if let (Some(word), Some(revision)) = (word, revision)
+        && word != "enabled"
+    {
+        let said = format!(
+            "namespace {} says istio-injection: {word} and istio.io/rev: {revision}: its Pods get no sidecars",
+            namespace.name
+        );
+        let source = namespace.source.clone();
+        found.push(
+            Diagnostic::warning(codes::INJECTION_SAID_TWICE, source, said)
+                .field("metadata.labels")
+                .help("keep one of the two labels"),
         );
     }
 }

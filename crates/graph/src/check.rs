@@ -74,6 +74,7 @@ fn at(severity: Severity, code: &'static str, place: &Place, message: String) ->
     let problem = match severity {
         Severity::Error => Diagnostic::error(code, place.source.clone(), message),
         Severity::Warning => Diagnostic::warning(code, place.source.clone(), message),
+        Severity::Note => Diagnostic::note(code, place.source.clone(), message),
     };
     problem.field(&*place.field)
 }

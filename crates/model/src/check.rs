@@ -12,6 +12,7 @@ mod checker;
 mod config;
 mod destination;
 mod document;
+mod intents;
 mod kinds;
 mod kubernetes;
 mod last_good;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
+use crate::mesh::intent::Intent;
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
     PeerAuthentication, Pod, ProxyConfig, RequestAuthentication, Secret, Service, ServiceAccount,
@@ -117,6 +119,8 @@ pub(crate) struct Read {
     good: Resources,
     /// Resources that are there and bad, with the place of their document.
     bad: BTreeMap<ResourceId, Source>,
+    /// What is not in force yet.
+    intents: Vec<Intent>,
     /// Files in which something is bad that cannot be told by name.
     nameless: BTreeMap<Arc<str>, Source>,
     /// PeerAuthentications among the bad, as far as they could be read.

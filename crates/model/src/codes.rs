@@ -53,4 +53,8 @@ codes! {
     UNENFORCED_KIND = "V0115";
     /// A `*` inside a value of an AuthorizationPolicy stands for itself.
     LITERAL_STAR = "V0116";
+    /// `voile.dev/ignore` holds what is not a code.
+    UNKNOWN_IGNORED = "V0117";
+    /// A label or annotation that is heard on Pods stands on a Deployment.
+    MISPLACED = "V0118";
 }

@@ -11,6 +11,8 @@ pub enum Severity {
     Error,
     /// In force, but probably not what was meant.
     Warning,
+    /// In force, and perhaps just what was meant.
+    Note,
 }
 
 impl fmt::Display for Severity {
@@ -18,6 +20,7 @@ impl fmt::Display for Severity {
         f.write_str(match self {
             Self::Error => "error",
             Self::Warning => "warning",
+            Self::Note => "note",
         })
     }
 }
@@ -56,6 +59,14 @@ impl Diagnostic {
     pub fn warning(code: &'static str, source: Source, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Warning,
+            ..Self::error(code, source, message)
+        }
+    }
+
+    /// A note at a place.
+    pub fn note(code: &'static str, source: Source, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Note,
             ..Self::error(code, source, message)
         }
     }

@@ -9,6 +9,7 @@ pub mod check;
 pub mod codes;
 pub mod diagnostic;
 pub mod files;
+pub mod ignored;
 pub mod log_filter;
 pub mod log_format;
 pub mod mesh;
@@ -26,7 +27,7 @@ pub use names::{
 };
 pub use ranges::Ranges;
 pub use source::{Source, SourceFile};
-pub use text::parse_duration;
+pub use text::{parse_duration, suggest};
 
 mod decode;
 mod text;

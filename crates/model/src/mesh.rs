@@ -5,6 +5,7 @@ pub mod authorization;
 pub mod capture;
 pub mod config;
 mod destination;
+pub mod intent;
 pub mod peer_authentication;
 mod probe;
 mod relations;
@@ -85,6 +86,8 @@ pub struct Mesh {
     pub secrets: BTreeMap<ResourceName, Arc<Secret>>,
     /// ConfigMaps other than the mesh configuration.
     pub config_maps: BTreeMap<ResourceName, Arc<ConfigMap>>,
+    /// What is written and not in force yet.
+    pub intents: intent::Intents,
     pub(crate) resources: crate::check::Resources,
 }
 

@@ -1,31 +1,66 @@
 //! `voile analyze`: reads folders as the control plane would, and prints every problem. Data on stdout, talk on stderr.
 
-use std::io::Write as _;
+mod sarif;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use voile_model::{Diagnostic, SourceFile};
+use voile_model::ignored::Ignored;
+use voile_model::{Diagnostic, Severity, SourceFile};
 
 /// What to read, and how to print.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Reads every .yaml, .yml and .json file below the folders (hidden ones are skipped) as one mesh.\n\
-    Problems go to stdout, sorted by place; a summary goes to stderr.\n\n\
-    Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 when a folder cannot be read."
+    Problems go to stdout, sorted by place; a summary goes to stderr. `voile explain-code V0123` says what a code means.\n\n\
+    error    not in force, or not what is written   \n\
+    warning  in force, and probably not what was meant\n\
+    note     in force, and perhaps just what was meant\n\n\
+    The annotation `voile.dev/ignore: V0301,V0415` of a resource hides these codes where its document is named. What is \
+    hidden is counted in the summary, is marked as suppressed in SARIF, and has no part in the exit code.\n\n\
+    Exit code: 0 without errors (warnings are allowed), 1 with errors, 2 when a folder cannot be read. With `--fail-on \
+    warning` (or note) 1 with these too."
 )]
 pub(crate) struct Args {
     /// Folders of YAML, taken together as one mesh
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// How problems are printed: text for people, or json (one array of objects)
+    /// How problems are printed: text for people, json (one array of objects), or sarif (2.1.0, for code hosts and editors)
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
+    /// The least that is printed
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "note")]
+    severity: Level,
+    /// The least for which the exit code is 1
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "error")]
+    fail_on: Level,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Output {
     Text,
     Json,
+    Sarif,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Level {
+    Error,
+    Warning,
+    Note,
+}
+
+impl Level {
+    /// Whether something is this bad or worse.
+    fn takes(self, diagnostic: &Diagnostic) -> bool {
+        let least = match self {
+            Self::Error => Severity::Error,
+            Self::Warning => Severity::Warning,
+            Self::Note => Severity::Note,
+        };
+        // Declared from worst to least.
+        diagnostic.severity <= least
+    }
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -44,34 +79,48 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
     let (mesh, mut diagnostics) = voile_model::check(&files, None);
     diagnostics.extend(voile_analysis::analyze(&mesh));
+    let ignored = Ignored::of(&files);
+    diagnostics.extend(ignored.unknown(|code| super::explain_code::meaning(code).is_some()));
     Diagnostic::sort(&mut diagnostics);
+    diagnostics.dedup();
+    let (hidden, told): (Vec<_>, Vec<_>) = diagnostics
+        .into_iter()
+        .partition(|diagnostic| ignored.hides(diagnostic));
+    let shown = |all: &[Diagnostic]| {
+        let shown = all.iter().filter(|one| args.severity.takes(one));
+        shown.cloned().collect::<Vec<_>>()
+    };
+    let printed = shown(&told);
     let text = match args.output {
-        Output::Text => diagnostics
+        Output::Text => printed
             .iter()
             .map(|diagnostic| format!("{diagnostic}\n"))
             .collect(),
-        Output::Json => json(&diagnostics),
+        Output::Json => json(&printed),
+        Output::Sarif => sarif::sarif(&printed, &shown(&hidden)),
     };
-    if let Err(error) = std::io::stdout().write_all(text.as_bytes())
-        && error.kind() != std::io::ErrorKind::BrokenPipe
-    {
+    if let Err(error) = super::print(text.as_bytes()) {
         eprintln!("voile analyze: cannot write: {error}");
         return ExitCode::from(2);
     }
-    let errors = diagnostics
-        .iter()
-        .filter(|diagnostic| diagnostic.is_error())
-        .count();
-    eprintln!(
+    let count = |severity| told.iter().filter(|one| one.severity == severity).count();
+    let mut summary = format!(
         "{}, {}, {}, {}: {}, {}",
         counted(files.len(), "file"),
         counted(mesh.services.len(), "service"),
         counted(mesh.workloads.len(), "workload"),
         counted(mesh.deployments.len(), "deployment"),
-        counted(errors, "error"),
-        counted(diagnostics.len() - errors, "warning"),
+        counted(count(Severity::Error), "error"),
+        counted(count(Severity::Warning), "warning"),
     );
-    ExitCode::from(u8::from(errors > 0))
+    if count(Severity::Note) > 0 {
+        summary += &format!(", {}", counted(count(Severity::Note), "note"));
+    }
+    if !hidden.is_empty() {
+        summary += &format!(", {} ignored", hidden.len());
+    }
+    eprintln!("{summary}");
+    ExitCode::from(u8::from(told.iter().any(|one| args.fail_on.takes(one))))
 }
 
 /// `1 file`, `2 files`.

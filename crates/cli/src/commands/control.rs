@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use voile_control::{Control, KeyOptions, Options, Report, Reporter};
+use voile_model::Severity;
 use voile_model::mesh::AddressRange;
 
 /// Where plaintext discovery listens, or that it does not.
@@ -185,7 +186,12 @@ async fn serve(options: Options) -> Result<(), String> {
 fn reporter() -> Reporter {
     let mut last: Vec<String> = Vec::new();
     Box::new(move |report: &Report| {
-        let mut lines: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();
+        // Notes are for who asks (`voile analyze`), not for logs.
+        let told = report
+            .diagnostics
+            .iter()
+            .filter(|one| one.severity != Severity::Note);
+        let mut lines: Vec<String> = told.map(ToString::to_string).collect();
         lines.extend(
             report
                 .problems

@@ -7,6 +7,7 @@ mod crowd;
 mod decide;
 mod echo;
 mod explain;
+mod explain_code;
 mod export;
 mod fortio;
 mod generate;
@@ -39,6 +40,8 @@ enum Command {
     Up(up::Args),
     #[command(about = "Check a folder of YAML and print every problem with its place")]
     Analyze(analyze::Args),
+    #[command(about = "Say what a code that is printed means, with an example of wrong and right")]
+    ExplainCode(explain_code::Args),
     #[command(about = "Say whether a request would be let in, and why")]
     Explain(explain::Args),
     #[command(about = "Say who may call a service")]
@@ -81,6 +84,7 @@ impl Voile {
         match self.command {
             Command::Up(args) => up::run(args),
             Command::Analyze(args) => analyze::run(args),
+            Command::ExplainCode(args) => explain_code::run(&args),
             Command::Explain(args) => explain::run(args),
             Command::WhoCan(args) => who_can::run(&args),
             Command::Export(args) => export::run(&args),
@@ -98,5 +102,14 @@ impl Voile {
             Command::Decide(args) => decide::run(&args),
             Command::Relay(args) => relay::run(args),
         }
+    }
+}
+
+/// Writes what was asked for; that nobody reads it to its end is no failure.
+fn print(text: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
+    match std::io::stdout().write_all(text) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Instant;
 
-use voile_model::{Diagnostic, Mesh, SourceFile};
+use voile_model::{Diagnostic, Mesh, Severity, SourceFile};
 
 use super::{Runner, UpError, same};
 use crate::addresses::{Addresses, Layout};
@@ -32,7 +32,9 @@ pub(super) fn understand(
 }
 
 pub(super) fn print(problems: &[Diagnostic]) {
-    for problem in problems {
+    // Notes are for who asks (`voile analyze`).
+    let told = problems.iter().filter(|one| one.severity != Severity::Note);
+    for problem in told {
         let _ = writeln!(io::stderr(), "{problem}");
     }
 }

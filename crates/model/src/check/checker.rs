@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{Checked, Read, ResourceId, Stored, assemble, document, last_good, shut};
+use super::{Checked, Read, ResourceId, Stored, assemble, document, intents, last_good, shut};
 use crate::diagnostic::Diagnostic;
 use crate::mesh::{Mesh, Service, Workload, WorkloadKind};
 use crate::names::{ResourceName, ServiceKey, WorkloadKey};
@@ -192,10 +192,12 @@ impl Checker {
             broken_authorization,
             broken_tokens,
             nameless_policies,
+            intents,
             mut diagnostics,
         } = read;
         let said = diagnostics.len();
         let mut mesh = assemble::assemble(good, &mut diagnostics);
+        mesh.intents = intents::collect(intents, &mut diagnostics);
         let unreadable = shut::Unreadable {
             named: broken_policies,
             authorization: broken_authorization,
@@ -229,6 +231,7 @@ impl Read {
             broken_authorization,
             broken_tokens,
             nameless_policies,
+            intents,
             diagnostics,
         } = other;
         for (id, stored) in good {
@@ -252,6 +255,7 @@ impl Read {
             let entry = self.broken_tokens.entry(id.clone());
             entry.or_insert_with(|| policy.clone());
         }
+        self.intents.extend(intents.iter().cloned());
         self.nameless_policies
             .extend(nameless_policies.iter().cloned());
         self.diagnostics.extend(diagnostics.iter().cloned());

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::config::H2_UPGRADE_POLICIES;
+use super::intents;
 use super::values::{self, Meta};
 use crate::codes;
 use crate::decode::{Fields, Report};
+use crate::mesh::intent::Intent;
 use crate::mesh::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
 use crate::names::{CLUSTER_DOMAIN, Hostname, ResourceName};
 use crate::written::{Text, destination as written};
@@ -15,9 +17,12 @@ use crate::written::{Text, destination as written};
 pub(super) fn destination_rule(
     meta: Meta,
     fields: &mut Fields<'_>,
+    intents: &mut Vec<Intent>,
     report: &Report,
 ) -> Option<DestinationRule> {
     let written = report.required(written::DestinationRule::read(fields), &meta.at, "spec")?;
+    let intent = intents::destination(&meta, &written, report);
+    intents.extend(intent.map(|intent| Intent::Destination(intent.into())));
     let host = report
         .required(written.host.as_ref(), &written.at, "host")
         .and_then(|host| whole(host, &meta.name, report));
@@ -56,7 +61,7 @@ pub(super) fn destination_rule(
 }
 
 /// A name without a dot is a Service of the rule's namespace, as in Istio.
-fn whole(host: &Text, rule: &ResourceName, report: &Report) -> Option<Hostname> {
+pub(super) fn whole(host: &Text, rule: &ResourceName, report: &Report) -> Option<Hostname> {
     let name = values::hostname(host, report)?;
     if name.as_str().contains(['.', '*']) {
         return Some(name);

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use super::kinds::{KINDS, Kind, Scope, UNREAD, Unread};
 use super::values::{self, Meta};
 use super::{
-    Checked, Read, ResourceId, Stored, authorization, config, destination, kubernetes, networking,
-    pod, request_authentication, security, service_entry, sidecar, telemetry,
+    Checked, Read, ResourceId, Stored, authorization, config, destination, intents, kubernetes,
+    networking, pod, request_authentication, security, service_entry, sidecar, telemetry,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
 use crate::diagnostic::Diagnostic;
+use crate::mesh::intent::Intent;
 use crate::names::Namespace;
 use crate::source::{Source, SourceFile};
 use crate::text::{clip, suggest};
@@ -116,7 +117,7 @@ fn read_resource(file: &Arc<str>, node: &Node, at: At, read: &mut Read) {
                 fields.finish();
                 Outcome::Nothing
             } else {
-                resource(&header, fields, &report)
+                resource(&header, fields, &mut read.intents, &report)
             }
         }
         None => Outcome::Bad(None),
@@ -191,7 +192,12 @@ enum Outcome {
     Nothing,
 }
 
-fn resource(header: &Header, mut fields: Fields<'_>, report: &Report) -> Outcome {
+fn resource(
+    header: &Header,
+    mut fields: Fields<'_>,
+    intents: &mut Vec<Intent>,
+    report: &Report,
+) -> Outcome {
     let kind = report.required(header.kind.clone(), &header.at, "kind");
     report.required(header.api_version.clone(), &header.at, "apiVersion");
     let Some(kind_text) = kind else {
@@ -203,7 +209,9 @@ fn resource(header: &Header, mut fields: Fields<'_>, report: &Report) -> Outcome
         .as_ref()
         .map_or_else(String::new, |name| format!(" `{}`", clip(&name.value)));
     let Some(kind) = KINDS.iter().find(|kind| kind.name == &*kind_text.value) else {
-        return unread(&kind_text.value, &name, &kind_text.at, report);
+        let outcome = unread(&kind_text.value, &name, &kind_text.at, report);
+        intents.extend(intents::read(&kind_text.value, header, fields, report));
+        return outcome;
     };
     if let Some(api_version) = &header.api_version
         && !kind.api_versions.contains(&&*api_version.value)
@@ -221,7 +229,7 @@ fn resource(header: &Header, mut fields: Fields<'_>, report: &Report) -> Outcome
         return Outcome::Bad(None);
     };
     let id = id(kind, &meta);
-    let checked = checked(kind.name, meta, &mut fields, report);
+    let checked = checked(kind.name, meta, &mut fields, intents, report);
     fields.finish();
     match checked {
         Some(checked) => Outcome::Good(id, checked),
@@ -240,7 +248,13 @@ fn id(kind: &Kind, meta: &Meta) -> ResourceId {
 }
 
 /// One line a kind: as written, then checked.
-fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Checked> {
+fn checked(
+    kind: &str,
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    intents: &mut Vec<Intent>,
+    report: &Report,
+) -> Option<Checked> {
     match kind {
         "AuthorizationPolicy" => Some(Checked::AuthorizationPolicy(
             authorization::authorization_policy(meta, fields, report).into(),
@@ -249,7 +263,7 @@ fn checked(kind: &str, meta: Meta, fields: &mut Fields<'_>, report: &Report) -> 
         "Deployment" => {
             pod::deployment(meta, fields, report).map(|d| Checked::Deployment(d.into()))
         }
-        "DestinationRule" => destination::destination_rule(meta, fields, report)
+        "DestinationRule" => destination::destination_rule(meta, fields, intents, report)
             .map(|rule| Checked::DestinationRule(rule.into())),
         "IPAddress" => {
             kubernetes::ip_address(meta, fields, report).map(|a| Checked::IpAddress(a.into()))

@@ -116,6 +116,7 @@ pub(super) fn deployment(
         .map(|labels| values::labels(labels, report));
     let pods = report.required(written.template.as_ref(), &written.at, "template")?;
     let (labels, annotations) = values::labels_and_annotations(&pods.metadata, report);
+    misplaced(&meta, report);
     let selector = selector?;
     if selector.is_empty() || !selector.selects(&labels) {
         let at = pods.metadata.at.as_ref().unwrap_or(&pods.at);
@@ -275,6 +276,21 @@ fn names_once(containers: &[written::Container], report: &Report) {
 }
 
 /// A word that decides about encryption, or whether it is in the way, must be one of two.
+/// Words to a sidecar that stand on the Deployment itself, where nobody hears them.
+fn misplaced(meta: &Meta, report: &Report) {
+    const OF_PODS: [&str; 3] = [
+        "sidecar.istio.io/",
+        "traffic.sidecar.istio.io/",
+        "proxy.istio.io/",
+    ];
+    let all = meta.labels.iter().chain(meta.annotations.iter());
+    for (key, _) in all.filter(|(key, _)| OF_PODS.iter().any(|prefix| key.starts_with(prefix))) {
+        let message = format!("`{}` is heard on Pods, not on a Deployment", clip(key));
+        let help = "write it under spec.template.metadata";
+        report.warning(codes::MISPLACED, &meta.at, message, help);
+    }
+}
+
 fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) {
     for (key, value) in [
         (INJECT, labels.get(INJECT)),

@@ -1,6 +1,6 @@
 //! `networking.istio.io`: DestinationRule.
 
-use super::{Text, TextMap};
+use super::{Selector, Text, TextMap};
 use crate::decode::{At, Cursor, Fields, Spanned};
 
 /// `spec` of a DestinationRule.
@@ -11,6 +11,7 @@ pub(crate) struct DestinationRule {
     pub(crate) policy: TrafficPolicy,
     pub(crate) subsets: Vec<Subset>,
     pub(crate) export_to: Vec<Text>,
+    pub(crate) selector: Option<Selector>,
 }
 
 /// One of `subsets`.
@@ -27,6 +28,20 @@ pub(crate) struct Subset {
 pub(crate) struct TrafficPolicy {
     pub(crate) pool: Option<ConnectionPool>,
     pub(crate) ports: Vec<PortPolicy>,
+    pub(crate) tls: Option<ClientTls>,
+    /// Where failover between localities is asked for.
+    pub(crate) failover: Option<At>,
+    /// Whether `outlierDetection` is there.
+    pub(crate) ejects: bool,
+}
+
+/// `tls`.
+#[derive(Debug)]
+pub(crate) struct ClientTls {
+    pub(crate) at: At,
+    pub(crate) mode: Option<Text>,
+    pub(crate) credential_name: Option<Text>,
+    pub(crate) insecure: Option<Spanned<bool>>,
 }
 
 /// One of `portLevelSettings`.
@@ -35,6 +50,7 @@ pub(crate) struct PortPolicy {
     pub(crate) at: At,
     pub(crate) number: Option<Spanned<i64>>,
     pub(crate) pool: Option<ConnectionPool>,
+    pub(crate) tls: Option<ClientTls>,
 }
 
 /// `connectionPool`.
@@ -55,6 +71,7 @@ impl DestinationRule {
             policy: TrafficPolicy::read(&mut spec),
             subsets: spec.list("subsets", Subset::read),
             export_to: spec.texts("exportTo"),
+            selector: Selector::read(&mut spec, "workloadSelector", "matchLabels"),
         };
         spec.not_yet(&["workloadSelector"]);
         spec.finish();
@@ -87,6 +104,9 @@ impl TrafficPolicy {
         let policy = Self {
             pool: ConnectionPool::read(&mut fields),
             ports: fields.list("portLevelSettings", PortPolicy::read),
+            tls: ClientTls::read(&mut fields),
+            failover: failover(&mut fields),
+            ejects: fields.get("outlierDetection").is_some(),
         };
         fields.not_yet(NOT_YET);
         fields.not_yet(&["tunnel", "proxyProtocol", "retryBudget"]);
@@ -107,11 +127,44 @@ impl PortPolicy {
             at: cursor.at.clone(),
             number,
             pool: ConnectionPool::read(&mut fields),
+            tls: ClientTls::read(&mut fields),
         };
         fields.not_yet(NOT_YET);
         fields.finish();
         Some(policy)
     }
+}
+
+impl ClientTls {
+    fn read(parent: &mut Fields<'_>) -> Option<Self> {
+        let mut fields = parent.inner("tls")?;
+        let tls = Self {
+            at: fields.at().clone(),
+            mode: fields.text("mode"),
+            credential_name: fields.text("credentialName"),
+            insecure: fields.boolean("insecureSkipVerify"),
+        };
+        fields.ignore(&[
+            "clientCertificate",
+            "privateKey",
+            "caCertificates",
+            "subjectAltNames",
+            "sni",
+            "caCrl",
+        ]);
+        fields.finish();
+        Some(tls)
+    }
+}
+
+/// Where a `loadBalancer` asks for failover.
+fn failover(parent: &mut Fields<'_>) -> Option<At> {
+    let mut locality = parent.inner("loadBalancer")?.inner("localityLbSetting")?;
+    let disabled = locality.boolean("enabled").is_some_and(|flag| !flag.value);
+    let asked = ["failover", "failoverPriority"]
+        .into_iter()
+        .find_map(|field| locality.get(field))?;
+    (!disabled).then(|| asked.at().clone())
 }
 
 impl ConnectionPool {

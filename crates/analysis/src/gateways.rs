@@ -1,0 +1,164 @@
+//! Istio's Gateways: does something listen, does anybody get there, does it have its certificates, and is each port and host
+//! served once?
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use voile_model::mesh::intent::{Gateway, Server};
+use voile_model::mesh::{Mesh, Secret};
+use voile_model::{Diagnostic, Labels, Namespace, ResourceName, Source};
+
+use crate::codes;
+use crate::services::shown;
+use crate::subject::Subject;
+use crate::view::View;
+
+/// What a Secret of a certificate may be called by, each with the key beside it.
+const CERTIFICATES: [(&str, &str); 2] = [("tls.crt", "tls.key"), ("cert", "key")];
+/// End of the name of a Secret that holds authorities only.
+const AUTHORITIES: &str = "-cacert";
+
+/// Checks all Gateways of Istio's API.
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    let gateways = view.mesh.intents.gateways.iter();
+    let ours: Vec<_> = gateways.filter(|one| !one.gateway_api).collect();
+    for gateway in &ours {
+        let Some(selector) = &gateway.selector else {
+            continue;
+        };
+        let selected = view.selected_anywhere(selector);
+        if selected.is_empty() {
+            let said = format!(
+                "the selector ({}) of Gateway {} selects no workload: nothing listens",
+                shown(selector),
+                gateway.name
+            );
+            let source = gateway.source.clone();
+            found.push(
+                Diagnostic::error(codes::GATEWAY_SELECTS_NOTHING, source, said)
+                    .field("spec.selector")
+                    .help("give the gateway's Deployment these labels"),
+            );
+        }
+        let namespaces: BTreeSet<_> = selected.iter().map(|one| one.namespace).collect();
+        for server in &gateway.servers {
+            reached(view, gateway, server, &selected, found);
+            for (namespace, name, at) in &server.credentials {
+                let own = namespace.as_ref();
+                for namespace in own.into_iter().chain(namespaces.iter().copied()) {
+                    credential(view.mesh, namespace, name, at, found);
+                }
+            }
+        }
+    }
+    conflicts(&ours, found);
+}
+
+/// Whether a Service brings connections to a server's port.
+fn reached(
+    view: &View<'_>,
+    gateway: &Gateway,
+    server: &Server,
+    selected: &[&Subject<'_>],
+    found: &mut Vec<Diagnostic>,
+) {
+    if selected.is_empty() {
+        return;
+    }
+    let served = |subject: &&Subject<'_>| {
+        let services = view.mesh.services_in(subject.namespace);
+        let mut behind = services.filter(|service| subject.is_behind(service));
+        behind.any(|service| {
+            let mut ports = service.ports.iter();
+            ports.any(|port| {
+                port.number == server.port || subject.target(&port.target) == Some(server.port)
+            })
+        })
+    };
+    if !selected.iter().any(served) {
+        let said = format!(
+            "no Service before the workloads of Gateway {} has port {}: nobody reaches it",
+            gateway.name, server.port
+        );
+        let source = server.source.clone();
+        found.push(
+            Diagnostic::warning(codes::GATEWAY_PORT_UNSERVED, source, said)
+                .field("spec.servers.port")
+                .help("add the port to the gateway's Service"),
+        );
+    }
+}
+
+/// Whether a Secret is there and has what is wanted of it.
+pub(crate) fn credential(
+    mesh: &Mesh,
+    namespace: &Namespace,
+    name: &str,
+    at: &Source,
+    found: &mut Vec<Diagnostic>,
+) {
+    // `kubernetes://NAME` and `kubernetes://NAMESPACE/NAME` are the same by an address; other schemes are somebody else's.
+    let name = name.strip_prefix("kubernetes://").unwrap_or(name);
+    if name.contains("://") {
+        return;
+    }
+    let id = match name.split_once('/') {
+        None => ResourceName::new(namespace.clone(), name),
+        Some((namespace, name)) => match Namespace::new(namespace) {
+            Some(namespace) => ResourceName::new(namespace, name),
+            None => return,
+        },
+    };
+    let said = match mesh.secrets.get(&id) {
+        None => format!("the Secret {id} is not there"),
+        Some(secret) => match lacks(secret) {
+            Some(lacks) => format!("the Secret {id} has no `{lacks}`"),
+            None => return,
+        },
+    };
+    let diagnostic = Diagnostic::error(codes::UNKNOWN_CREDENTIAL, at.clone(), said);
+    found.push(diagnostic.help(
+        "add a Secret of type kubernetes.io/tls with `tls.crt` and `tls.key` in the namespace of the workload that uses it",
+    ));
+}
+
+fn lacks(secret: &Secret) -> Option<&'static str> {
+    let has = |key: &str| secret.data.contains_key(key);
+    let whole = |(certificate, key): &(&str, &str)| has(certificate) && has(key);
+    let authorities = secret.name.name.ends_with(AUTHORITIES) && (has("ca.crt") || has("cacert"));
+    match CERTIFICATES.iter().any(whole) || authorities {
+        true => None,
+        false if has("tls.crt") => Some("tls.key"),
+        false => Some("tls.crt"),
+    }
+}
+
+/// One port and host of the same workloads, twice.
+fn conflicts(gateways: &[&Arc<Gateway>], found: &mut Vec<Diagnostic>) {
+    type Place<'a> = (&'a Labels, u16, &'a voile_model::mesh::intent::ServerHost);
+    let mut taken: BTreeMap<Place<'_>, (&Gateway, &Server)> = BTreeMap::new();
+    for gateway in gateways {
+        for server in &gateway.servers {
+            for host in &server.hosts {
+                let Some(selector) = &gateway.selector else {
+                    continue;
+                };
+                let place = (selector, server.port.get(), host);
+                let Some((first, at)) = taken.get(&place) else {
+                    taken.insert(place, (gateway, server));
+                    continue;
+                };
+                let said = format!(
+                    "Gateway {} serves {} on port {}, and so does {} in {}",
+                    gateway.name, host.host, server.port, first.name, at.source
+                );
+                let source = server.source.clone();
+                found.push(
+                    Diagnostic::error(codes::CONFLICTING_GATEWAYS, source, said)
+                        .field("spec.servers.hosts")
+                        .help("keep one server for each port and host, and let routes of several namespaces share it"),
+                );
+            }
+        }
+    }
+}

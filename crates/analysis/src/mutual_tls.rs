@@ -1,0 +1,148 @@
+//! PeerAuthentication against DestinationRule: what clients are told to speak and what workloads take must be the same. In Istio
+//! the contradiction shows as 503 answers, hours after somebody changed one of the two.
+
+use voile_model::mesh::intent::{ClientTls, ClientTlsMode, Destination};
+use voile_model::mesh::{Location, Mesh, MutualTlsMode, Service, Transport};
+use voile_model::{Diagnostic, Port};
+use voile_policy::{Mode, inherited};
+
+use crate::codes;
+use crate::gateways::credential;
+use crate::subject::Subject;
+use crate::view::View;
+
+/// Checks what all DestinationRules say of TLS.
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    for rule in &view.mesh.intents.destinations {
+        for tls in &rule.tls {
+            if tls.unverified {
+                unverified(rule, tls, found);
+            }
+            if let Some(name) = &tls.credential {
+                // Clients read it from their own namespace; who they are is known only where the rule is theirs.
+                credential(view.mesh, &rule.name.namespace, name, &tls.source, found);
+            }
+        }
+        if rule.tls.is_empty() {
+            continue;
+        }
+        let services = view.covered(&rule.host);
+        for service in services {
+            for tls in &rule.tls {
+                contradictions(view, rule, tls, service, found);
+            }
+        }
+    }
+}
+
+fn unverified(rule: &Destination, tls: &ClientTls, found: &mut Vec<Diagnostic>) {
+    let said = format!(
+        "DestinationRule {}: nobody looks at the certificate of {}; whoever is in between can be it",
+        rule.name, rule.host
+    );
+    let source = tls.source.clone();
+    found.push(
+        Diagnostic::warning(codes::UNVERIFIED_SERVER, source, said)
+            .field("spec.trafficPolicy.tls.insecureSkipVerify")
+            .help("name the authorities in caCertificates or credentialName, and the expected names in subjectAltNames"),
+    );
+}
+
+/// The first workload, and its port, that does not take what is spoken.
+fn contradictions(
+    view: &View<'_>,
+    rule: &Destination,
+    tls: &ClientTls,
+    service: &Service,
+    found: &mut Vec<Diagnostic>,
+) {
+    let subset = tls.subset.as_ref().and_then(|name| {
+        let mut subsets = rule.subsets.iter();
+        subsets.find(|subset| subset.name == *name)
+    });
+    for port in &service.ports {
+        // A level for the port alone replaces the wider one's.
+        let narrower = |other: &ClientTls| {
+            other.port == Some(port.number) && other.subset == tls.subset && tls.port.is_none()
+        };
+        let meant = tls.port.is_none_or(|number| number == port.number);
+        if !meant || port.transport != Transport::Tcp || rule.tls.iter().any(narrower) {
+            continue;
+        }
+        let refused = view.behind(service).into_iter().find_map(|subject| {
+            if subset.is_some_and(|subset| !subset.labels.selects(subject.labels)) {
+                return None;
+            }
+            let target = subject.target(&port.target)?;
+            Some((
+                subject,
+                refusal(view.mesh, subject, target, tls.mode, service)?,
+            ))
+        });
+        if let Some((subject, why)) = refused {
+            let said = format!(
+                "DestinationRule {} has clients speak {} to port {} of {}, and {} {why}: the calls fail",
+                rule.name,
+                spoken(tls.mode),
+                port.number,
+                service.key,
+                subject.name
+            );
+            let source = tls.source.clone();
+            found.push(
+                Diagnostic::error(codes::MUTUAL_TLS_CONTRADICTION, source, said)
+                    .field("spec.trafficPolicy.tls.mode")
+                    .help("remove `tls`: what a workload of the mesh takes is found out by itself"),
+            );
+            return;
+        }
+    }
+}
+
+fn spoken(mode: ClientTlsMode) -> &'static str {
+    match mode {
+        ClientTlsMode::Disable => "plaintext (DISABLE)",
+        ClientTlsMode::Simple => "TLS that is not the mesh's (SIMPLE)",
+        ClientTlsMode::Mutual => "TLS that is not the mesh's (MUTUAL)",
+        ClientTlsMode::IstioMutual => "the mesh's mutual TLS (ISTIO_MUTUAL)",
+    }
+}
+
+/// Why a workload refuses what is spoken.
+fn refusal(
+    mesh: &Mesh,
+    subject: &Subject<'_>,
+    port: Port,
+    mode: ClientTlsMode,
+    service: &Service,
+) -> Option<String> {
+    let taken = mode_at(mesh, subject, port);
+    match (mode, subject.has_sidecar) {
+        (ClientTlsMode::IstioMutual, false) => Some("has no sidecar to speak it with".to_owned()),
+        (ClientTlsMode::IstioMutual, true) if taken == Mode::Disable => {
+            Some("takes plaintext only there (DISABLE)".to_owned())
+        }
+        (ClientTlsMode::IstioMutual, true) => None,
+        (_, true) if taken == Mode::Strict && service.location == Location::MeshInternal => {
+            Some("takes the mesh's mutual TLS only there (STRICT)".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The mode of one port of a workload.
+pub(crate) fn mode_at(mesh: &Mesh, subject: &Subject<'_>, port: Port) -> Mode {
+    let of_port = mesh.peer_authentications.iter().find_map(|policy| {
+        let own = policy.name.namespace == *subject.namespace;
+        let root = policy.name.namespace == mesh.config.root_namespace;
+        let selector = policy.selector.as_ref().filter(|_| own && !root)?;
+        selector.selects(subject.labels).then_some(policy)
+    });
+    let mode = of_port.and_then(|policy| policy.port_modes.get(&port)?.mode);
+    match mode {
+        Some(MutualTlsMode::Disable) => Mode::Disable,
+        Some(MutualTlsMode::Permissive) => Mode::Permissive,
+        Some(MutualTlsMode::Strict) => Mode::Strict,
+        None => inherited(mesh, subject.namespace, subject.labels).mode,
+    }
+}

@@ -1,0 +1,184 @@
+//! Ports and names of services: is it said what is spoken, does everybody say the same, and does anybody answer?
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use voile_model::mesh::{
+    Mesh, Protocol, Resolution, Service, ServiceOrigin, ServicePort, Transport,
+};
+use voile_model::{Diagnostic, Port};
+
+use crate::codes;
+use crate::view::View;
+
+/// Checks all services.
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    for service in view.mesh.services.values() {
+        undeclared(view, service, found);
+        unanswered(view, service, found);
+    }
+    for index in 0..view.subjects.len() {
+        shared_targets(view, index, found);
+    }
+    for (_, services) in view.named() {
+        declared_differently(services, found);
+    }
+    virtual_addresses(view.mesh, found);
+}
+
+/// A port of which nobody says what is spoken, before a proxy that has to find out.
+fn undeclared(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
+    let silent =
+        |port: &&ServicePort| port.protocol == Protocol::Auto && port.transport == Transport::Tcp;
+    for port in service.ports.iter().filter(silent) {
+        let behind = view.behind(service);
+        if !behind.iter().any(|subject| subject.has_sidecar) {
+            return;
+        }
+        let said = format!(
+            "port {} of {} does not say what is spoken on it: it is found out from the first bytes, which fails where the server speaks first",
+            port.number, service.key
+        );
+        let diagnostic = Diagnostic::note(codes::PORT_WITHOUT_PROTOCOL, port.source.clone(), said);
+        found.push(diagnostic.field("spec.ports.name").help(
+            "call the port `http`, `grpc`, `tcp` or `NAME-…` with one of these, or set appProtocol",
+        ));
+    }
+}
+
+/// A service that leads nowhere.
+fn unanswered(view: &View<'_>, service: &Service, found: &mut Vec<Diagnostic>) {
+    let selects = service.selector.as_ref().is_some_and(|one| !one.is_empty());
+    if selects || service.resolution != Resolution::Static || view.written_endpoints(service) > 0 {
+        return;
+    }
+    let help = match service.origin {
+        ServiceOrigin::Kubernetes => {
+            "add a `selector`; Endpoints of a cluster are not read, so write a ServiceEntry with `endpoints` for what runs outside"
+        }
+        ServiceOrigin::ServiceEntry => {
+            "add `endpoints` or a `workloadSelector`, or use `resolution: DNS` if the host is known there"
+        }
+    };
+    let said = format!(
+        "nobody answers for {}: it has neither a selector nor endpoints",
+        service.key
+    );
+    let source = service.source.clone();
+    found.push(Diagnostic::warning(codes::NO_ENDPOINTS, source, said).help(help));
+}
+
+/// What a proxy makes of a protocol.
+fn family(protocol: Protocol) -> Option<&'static str> {
+    match protocol {
+        Protocol::Http | Protocol::Http2 | Protocol::Grpc => Some("HTTP"),
+        Protocol::Tcp => Some("TCP"),
+        Protocol::Tls => Some("TLS"),
+        Protocol::Auto | Protocol::Udp => None,
+    }
+}
+
+/// One port of a workload, told to be of different protocols.
+fn shared_targets(view: &View<'_>, index: usize, found: &mut Vec<Diagnostic>) {
+    let subject = &view.subjects[index];
+    let services = view.before(index);
+    if services.len() < 2 && services.iter().all(|service| service.ports.len() < 2) {
+        return;
+    }
+    let mut told: BTreeMap<Port, (&ServicePort, &Service)> = BTreeMap::new();
+    for service in services {
+        for port in &service.ports {
+            let Some(target) = subject.target(&port.target) else {
+                continue;
+            };
+            if family(port.protocol).is_none() {
+                continue;
+            }
+            let Some((first, of)) = told.get(&target) else {
+                told.insert(target, (port, service));
+                continue;
+            };
+            let (one, other) = (family(first.protocol), family(port.protocol));
+            if one != other {
+                let said = format!(
+                    "port {target} of {} is {} by {} and {} by {}",
+                    subject.name,
+                    other.unwrap_or_default(),
+                    service.key,
+                    one.unwrap_or_default(),
+                    of.key
+                );
+                let source = port.source.clone();
+                found.push(
+                    Diagnostic::warning(codes::PORT_PROTOCOLS_DIFFER, source, said)
+                        .field("spec.ports")
+                        .help("say the same in all services of a workload: a proxy there can only be told one"),
+                );
+            }
+        }
+    }
+}
+
+/// One host in several namespaces, seen by the same clients, and not the same.
+fn declared_differently(services: &[&Arc<Service>], found: &mut Vec<Diagnostic>) {
+    let Some((first, others)) = services.split_first() else {
+        return;
+    };
+    for other in others {
+        let (a, b) = (&first.visibility, &other.visibility);
+        let meet = a.includes(&other.key.namespace) || b.includes(&first.key.namespace);
+        if !meet {
+            continue;
+        }
+        let differs = first.ports.iter().find_map(|port| {
+            let like = other.port(port.number)?;
+            (family(like.protocol) != family(port.protocol)).then_some(port.number)
+        });
+        let what = match differs {
+            Some(port) => format!("with another protocol on port {port}"),
+            None if first.resolution != other.resolution => "with another resolution".to_owned(),
+            None => continue,
+        };
+        let said = format!("{} is declared by {} too, {what}", other.key, first.source);
+        let source = other.source.clone();
+        found.push(
+            Diagnostic::warning(codes::SAME_HOST_DIFFERENTLY, source, said)
+                .field("spec.hosts")
+                .help("declare a host once, or export each declaration to its own namespace only (exportTo: [\".\"])"),
+        );
+    }
+}
+
+/// Two services at one virtual address.
+fn virtual_addresses(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
+    let mut taken: BTreeMap<(IpAddr, Port), &Service> = BTreeMap::new();
+    for service in mesh.services.values() {
+        for address in &service.addresses {
+            for port in &service.ports {
+                let Some(first) = taken.get(&(*address, port.number)) else {
+                    taken.insert((*address, port.number), service);
+                    continue;
+                };
+                // The hosts of one ServiceEntry share its addresses; opaque bytes cannot tell them apart.
+                let together = first.source == service.source;
+                let told_apart = matches!(family(port.protocol), Some("HTTP" | "TLS"));
+                let meet = first.visibility.includes(&service.key.namespace)
+                    || service.visibility.includes(&first.key.namespace);
+                if (together && told_apart) || !meet {
+                    continue;
+                }
+                let said = format!(
+                    "{} has the address {address} and port {} of {} in {}",
+                    service.key, port.number, first.key, first.source
+                );
+                let source = service.source.clone();
+                found.push(
+                    Diagnostic::warning(codes::SAME_VIRTUAL_ADDRESS, source, said)
+                        .field("spec.addresses")
+                        .help("give each an address of its own, or none: one is chosen then"),
+                );
+            }
+        }
+    }
+}

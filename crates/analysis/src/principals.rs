@@ -1,0 +1,226 @@
+//! Callers whom a policy names and whom nobody can be. An ALLOW rule with a misspelt caller lets nobody in; a DENY rule with one
+//! keeps nobody out, which is worse and shows nowhere.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use voile_model::mesh::Mesh;
+use voile_model::mesh::authorization::{
+    Action, AuthorizationPolicy, Condition, Matches, PolicyTarget, ServiceAccountName, SourceMatch,
+    StringMatch,
+};
+use voile_model::{Diagnostic, Source};
+
+use crate::codes;
+use crate::view::View;
+
+/// The service account that every namespace has.
+const DEFAULT: &str = "default";
+
+/// Everybody who can call.
+struct Callers<'a> {
+    accounts: BTreeSet<(&'a str, &'a str)>,
+    namespaces: BTreeSet<&'a str>,
+    domains: BTreeSet<&'a str>,
+}
+
+/// Checks the callers that AuthorizationPolicies name, and whether a DENY policy leaves an ALLOW policy nothing.
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    let callers = Callers::of(view);
+    for policy in view.mesh.authorization_policies.values() {
+        let mut said = BTreeSet::new();
+        for rule in &policy.rules {
+            let mut say = |what: String, excluded: bool| {
+                if said.insert((what.clone(), excluded)) {
+                    found.push(unknown(policy, &rule.source, &what, excluded));
+                }
+            };
+            for from in &rule.from {
+                callers.source(from, &mut say);
+            }
+            for when in &rule.when {
+                callers.condition(when, &mut say);
+            }
+        }
+    }
+    denied_anyway(view.mesh, found);
+}
+
+fn unknown(policy: &AuthorizationPolicy, at: &Source, what: &str, excluded: bool) -> Diagnostic {
+    let effect = match (&policy.action, excluded) {
+        (Action::Allow, false) => "that lets nobody in",
+        (Action::Deny, false) => "that keeps nobody out",
+        (Action::Audit | Action::Custom(_), false) => "that applies to nobody",
+        (_, true) => "that excepts nobody",
+    };
+    let said = format!("AuthorizationPolicy {}: {what}; {effect}", policy.name);
+    Diagnostic::warning(codes::UNKNOWN_PRINCIPAL, at.clone(), said)
+        .field("spec.rules")
+        .help("declare the ServiceAccount, or correct the name: TRUST-DOMAIN/ns/NAMESPACE/sa/SERVICE-ACCOUNT")
+}
+
+impl<'a> Callers<'a> {
+    fn of(view: &View<'a>) -> Self {
+        let mesh = view.mesh;
+        let mut callers = Self {
+            accounts: BTreeSet::new(),
+            namespaces: BTreeSet::new(),
+            domains: BTreeSet::new(),
+        };
+        for name in mesh.service_accounts.keys() {
+            callers
+                .accounts
+                .insert((name.namespace.as_str(), &name.name));
+        }
+        for subject in &view.subjects {
+            let account = (subject.namespace.as_str(), &**subject.service_account);
+            callers.accounts.insert(account);
+        }
+        let declared = mesh.namespaces.keys().map(AsRef::as_ref);
+        callers.namespaces.extend(declared);
+        let inhabited = callers.accounts.iter().map(|(namespace, _)| *namespace);
+        let inhabited: Vec<&str> = inhabited.collect();
+        callers.namespaces.extend(inhabited);
+        for namespace in mesh.services.keys() {
+            callers.namespaces.insert(namespace.namespace.as_str());
+        }
+        let config = &mesh.config;
+        callers.domains.insert(config.trust_domain.as_str());
+        callers
+            .domains
+            .extend(config.trust_domain_aliases.iter().map(AsRef::as_ref));
+        // What policies write for the mesh's own, whatever its name.
+        callers.domains.insert("cluster.local");
+        callers
+    }
+
+    fn source(&self, from: &SourceMatch, say: &mut impl FnMut(String, bool)) {
+        self.principals(&from.principals, say);
+        self.names(&from.namespaces, say);
+        self.accounts(&from.service_accounts, say);
+        self.trust_domains(&from.trust_domains, say);
+    }
+
+    fn condition(&self, when: &Condition, say: &mut impl FnMut(String, bool)) {
+        match when {
+            Condition::SourcePrincipal(all) => self.principals(all, say),
+            Condition::SourceNamespace(all) => self.names(all, say),
+            Condition::SourceServiceAccount(all) => self.accounts(all, say),
+            Condition::SourceTrustDomain(all) => self.trust_domains(all, say),
+            _ => {}
+        }
+    }
+
+    fn principals(&self, all: &Matches<StringMatch>, say: &mut impl FnMut(String, bool)) {
+        for (one, excluded) in both(all) {
+            let StringMatch::Exact(text) = one else {
+                continue;
+            };
+            let parts: Vec<&str> = text.split('/').collect();
+            let [domain, "ns", namespace, "sa", account] = parts[..] else {
+                say(format!("`{text}` is nobody's identity"), excluded);
+                continue;
+            };
+            // Other meshes' callers come with other trust domains; of those nothing is known here.
+            if !self.domains.contains(domain) {
+                continue;
+            }
+            self.account((namespace, account), excluded, say);
+        }
+    }
+
+    fn accounts(&self, all: &Matches<ServiceAccountName>, say: &mut impl FnMut(String, bool)) {
+        for (one, excluded) in both(all) {
+            self.account((&one.namespace, &one.name), excluded, say);
+        }
+    }
+
+    fn account(
+        &self,
+        (namespace, account): (&str, &str),
+        excluded: bool,
+        say: &mut impl FnMut(String, bool),
+    ) {
+        let own_default = account == DEFAULT && self.namespaces.contains(namespace);
+        if !own_default && !self.accounts.contains(&(namespace, account)) {
+            let what = format!("there is no service account {namespace}/{account}");
+            say(what, excluded);
+        }
+    }
+
+    fn names(&self, all: &Matches<Arc<str>>, say: &mut impl FnMut(String, bool)) {
+        for (one, excluded) in both(all) {
+            if !one.contains('*') && !self.namespaces.contains(&**one) {
+                say(format!("there is no namespace `{one}`"), excluded);
+            }
+        }
+    }
+
+    fn trust_domains(&self, all: &Matches<StringMatch>, say: &mut impl FnMut(String, bool)) {
+        for (one, excluded) in both(all) {
+            if let StringMatch::Exact(text) = one
+                && self.domains.len() == 1
+                && !self.domains.contains(&**text)
+            {
+                say(
+                    format!("`{text}` is no trust domain of this mesh"),
+                    excluded,
+                );
+            }
+        }
+    }
+}
+
+/// Each value, and whether it is an exception.
+fn both<T>(all: &Matches<T>) -> impl Iterator<Item = (&T, bool)> {
+    let wanted = all.any_of.iter().map(|one| (one, false));
+    wanted.chain(all.none_of.iter().map(|one| (one, true)))
+}
+
+/// An ALLOW policy where another denies everything to the same workloads.
+fn denied_anyway(mesh: &Mesh, found: &mut Vec<Diagnostic>) {
+    let root = &mesh.config.root_namespace;
+    let policies = || {
+        let all = mesh.authorization_policies.values();
+        all.filter(|policy| !policy.dry_run)
+    };
+    let everything = |policy: &&Arc<AuthorizationPolicy>| {
+        let mut rules = policy.rules.iter();
+        policy.action == Action::Deny
+            && rules.any(|rule| rule.from.is_empty() && rule.to.is_empty() && rule.when.is_empty())
+    };
+    let denials: Vec<_> = policies().filter(everything).collect();
+    if denials.is_empty() {
+        return;
+    }
+    for policy in policies().filter(|policy| policy.action == Action::Allow) {
+        let shut = denials.iter().find(|denial| {
+            let everywhere = denial.name.namespace == *root;
+            let own = denial.name.namespace == policy.name.namespace;
+            match (&denial.target, &policy.target) {
+                (PolicyTarget::Everything, PolicyTarget::Everything) => {
+                    everywhere || (own && policy.name.namespace != *root)
+                }
+                (PolicyTarget::Everything, PolicyTarget::Workloads(_)) => everywhere || own,
+                (PolicyTarget::Workloads(wide), PolicyTarget::Workloads(narrow)) => {
+                    (everywhere || own) && wide.selects(narrow)
+                }
+                _ => false,
+            }
+        });
+        if let Some(denial) = shut
+            && !policy.rules.is_empty()
+        {
+            let said = format!(
+                "AuthorizationPolicy {} allows nothing: {} in {} denies everything there, and a denial comes first",
+                policy.name, denial.name, denial.source
+            );
+            let source = policy.source.clone();
+            found.push(
+                Diagnostic::warning(codes::DENIED_ANYWAY, source, said)
+                    .field("spec.rules")
+                    .help("remove the denial: where any ALLOW policy holds, what none allows is denied anyway"),
+            );
+        }
+    }
+}

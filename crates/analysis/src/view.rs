@@ -1,0 +1,186 @@
+//! A mesh with what checks ask of it again and again: whom a selector selects, who stands behind a service, which service has
+//! a name. Made once, so that no check looks at all workloads for each service.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use voile_model::mesh::{Mesh, Service, ServiceOrigin, Sidecar, WorkloadKind};
+use voile_model::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, ResourceName, ServiceKey};
+
+use crate::subject::{Subject, subjects};
+
+/// See the module.
+pub(crate) struct View<'a> {
+    pub(crate) mesh: &'a Mesh,
+    pub(crate) subjects: Vec<Subject<'a>>,
+    in_namespace: BTreeMap<&'a Namespace, Vec<usize>>,
+    labelled: HashMap<(&'a Namespace, &'a str, &'a str), Vec<usize>>,
+    behind: BTreeMap<&'a ServiceKey, Vec<usize>>,
+    before: Vec<Vec<&'a Arc<Service>>>,
+    named: HashMap<&'a Hostname, Vec<&'a Arc<Service>>>,
+    wildcards: Vec<&'a Arc<Service>>,
+    /// Endpoints written inside of ServiceEntries, by entry.
+    endpoints: BTreeMap<&'a ResourceName, usize>,
+}
+
+/// What a name stands for, to a client somewhere.
+pub(crate) enum Found<'a> {
+    /// This service.
+    Seen(&'a Arc<Service>),
+    /// This one, which is not exported to the client.
+    Hidden(&'a Arc<Service>),
+    /// Nothing.
+    Nothing,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(mesh: &'a Mesh) -> Self {
+        let mut view = Self {
+            mesh,
+            subjects: subjects(mesh),
+            in_namespace: BTreeMap::new(),
+            labelled: HashMap::new(),
+            behind: BTreeMap::new(),
+            before: Vec::new(),
+            named: HashMap::new(),
+            wildcards: Vec::new(),
+            endpoints: BTreeMap::new(),
+        };
+        for (index, subject) in view.subjects.iter().enumerate() {
+            let all = view.in_namespace.entry(subject.namespace).or_default();
+            all.push(index);
+            for (key, value) in subject.labels.iter() {
+                let label = (subject.namespace, &**key, &**value);
+                view.labelled.entry(label).or_default().push(index);
+            }
+        }
+        view.before = vec![Vec::new(); view.subjects.len()];
+        for service in mesh.services.values() {
+            let name = &service.key.hostname;
+            view.named.entry(name).or_default().push(service);
+            if name.is_wildcard() {
+                view.wildcards.push(service);
+            }
+            // A selector without labels selects nothing.
+            let selector = service.selector.as_ref().filter(|one| !one.is_empty());
+            let Some(selector) = selector else { continue };
+            let behind = view.indexes(&service.key.namespace, selector);
+            for index in &behind {
+                view.before[*index].push(service);
+            }
+            view.behind.insert(&service.key, behind);
+        }
+        for workload in mesh.workloads.values() {
+            if let WorkloadKind::ServiceEntryEndpoint(entry) = &workload.kind {
+                *view.endpoints.entry(entry).or_default() += 1;
+            }
+        }
+        view
+    }
+
+    fn indexes(&self, namespace: &Namespace, selector: &Labels) -> Vec<usize> {
+        let none = Vec::new();
+        // The rarest label first: what it does not have nobody selected has.
+        let of_label = selector
+            .iter()
+            .map(|(key, value)| self.labelled.get(&(namespace, &**key, &**value)))
+            .min_by_key(|indexes| indexes.map_or(0, Vec::len));
+        let candidates = match of_label {
+            Some(indexes) => indexes.unwrap_or(&none),
+            None => self.in_namespace.get(&namespace).unwrap_or(&none),
+        };
+        let selected = candidates.iter().copied();
+        selected
+            .filter(|index| selector.selects(self.subjects[*index].labels))
+            .collect()
+    }
+
+    /// The workloads of one namespace that a selector selects; all of them where it has no labels.
+    pub(crate) fn selected(&self, namespace: &Namespace, selector: &Labels) -> Vec<&Subject<'a>> {
+        let indexes = self.indexes(namespace, selector);
+        indexes.iter().map(|index| &self.subjects[*index]).collect()
+    }
+
+    /// The workloads of the mesh that a selector selects.
+    pub(crate) fn selected_anywhere(&self, selector: &Labels) -> Vec<&Subject<'a>> {
+        let namespaces = self.in_namespace.keys();
+        let all = namespaces.flat_map(|namespace| self.selected(namespace, selector));
+        all.collect()
+    }
+
+    /// The workloads that a service selects.
+    pub(crate) fn behind(&self, service: &Service) -> Vec<&Subject<'a>> {
+        let indexes = self.behind.get(&service.key).into_iter().flatten();
+        indexes.map(|index| &self.subjects[*index]).collect()
+    }
+
+    /// The services that select a workload, by its place among the subjects.
+    pub(crate) fn before(&self, index: usize) -> &[&'a Arc<Service>] {
+        &self.before[index]
+    }
+
+    /// How many endpoints are written in the resource of a service.
+    pub(crate) fn written_endpoints(&self, service: &Service) -> usize {
+        let name = ResourceName::new(service.key.namespace.clone(), service.name.clone());
+        let workloads = self.endpoints.get(&&name).copied().unwrap_or_default();
+        match service.origin {
+            ServiceOrigin::ServiceEntry => workloads.max(service.endpoints.len()),
+            ServiceOrigin::Kubernetes => 0,
+        }
+    }
+
+    /// What a name stands for to a client in `from`: the own namespace's first, a very name before a pattern.
+    pub(crate) fn find(&self, host: &Hostname, from: &Namespace) -> Found<'a> {
+        let exact = self.named.get(&host).map_or(&[][..], Vec::as_slice);
+        let covering = self.wildcards.iter().copied();
+        let covering = covering.filter(|service| service.key.hostname.covers(host));
+        let mut all: Vec<&'a Arc<Service>> = exact.to_vec();
+        all.sort_by_key(|service| service.key.namespace != *from);
+        all.extend(covering.filter(|service| service.key.hostname != *host));
+        let seen = all.iter().find(|one| one.visibility.includes(from));
+        match (seen, all.first()) {
+            (Some(seen), _) => Found::Seen(seen),
+            (None, Some(hidden)) => Found::Hidden(hidden),
+            (None, None) => Found::Nothing,
+        }
+    }
+
+    /// The services that a host, or a pattern of hosts, stands for.
+    pub(crate) fn covered(&self, host: &Hostname) -> Vec<&'a Arc<Service>> {
+        if !host.is_wildcard() {
+            return self.named.get(&host).cloned().unwrap_or_default();
+        }
+        let all = self.mesh.services.values();
+        all.filter(|service| host.covers(&service.key.hostname))
+            .collect()
+    }
+
+    /// The Sidecar that holds for a workload.
+    pub(crate) fn sidecar(&self, subject: &Subject<'_>) -> Option<&'a Arc<Sidecar>> {
+        self.mesh
+            .sidecar_for_labels(subject.namespace, subject.labels)
+    }
+
+    /// Services by their very name.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'a Hostname, &[&'a Arc<Service>])> {
+        self.named.iter().map(|(name, all)| (*name, all.as_slice()))
+    }
+
+    /// The Kubernetes Service of a name.
+    pub(crate) fn service(&self, name: &ResourceName) -> Option<&'a Arc<Service>> {
+        let (name, namespace) = (&name.name, &name.namespace);
+        let host = Hostname::new(&format!("{name}.{namespace}.svc.{CLUSTER_DOMAIN}"))?;
+        let key = ServiceKey::new(namespace.clone(), host);
+        self.mesh.services.get(&key)
+    }
+
+    /// A service whose name begins like what was written, for a suggestion.
+    pub(crate) fn like(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
+        let first = host.as_str().split('.').next().unwrap_or_default();
+        let mut all = self.mesh.services.values();
+        all.find(|service| {
+            let name = service.key.hostname.as_str();
+            name.split('.').next() == Some(first) && !first.is_empty() && first != "*"
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! What is written about routes, gateways and destinations and is not in force yet. No proxy is told of it; analysis alone
+//! looks at it, so that what is wrong across resources is known before anything obeys them.
+
+mod gateway;
+mod route;
+
+use std::sync::Arc;
+
+pub use gateway::{Admission, AttachedRoute, Backend, Gateway, Grant, Parent, Server, ServerHost};
+pub use route::{
+    Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, RouteDestination, TextMatch,
+    VirtualService,
+};
+
+use super::Visibility;
+use crate::names::{Hostname, Labels, Port, ResourceName};
+use crate::source::Source;
+
+/// All of it, in the order of the documents.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Intents {
+    /// VirtualServices.
+    pub virtual_services: Vec<Arc<VirtualService>>,
+    /// Gateways, Istio's and Gateway API's.
+    pub gateways: Vec<Arc<Gateway>>,
+    /// HTTPRoute, GRPCRoute, TLSRoute, TCPRoute and UDPRoute.
+    pub routes: Vec<Arc<AttachedRoute>>,
+    /// ReferenceGrants.
+    pub grants: Vec<Arc<Grant>>,
+    /// DestinationRules with all that they say, in force or not.
+    pub destinations: Vec<Arc<Destination>>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Intent {
+    VirtualService(Arc<VirtualService>),
+    Gateway(Arc<Gateway>),
+    Route(Arc<AttachedRoute>),
+    Grant(Arc<Grant>),
+    Destination(Arc<Destination>),
+}
+
+impl Intents {
+    pub(crate) fn add(&mut self, one: Intent) {
+        match one {
+            Intent::VirtualService(one) => self.virtual_services.push(one),
+            Intent::Gateway(one) => self.gateways.push(one),
+            Intent::Route(one) => self.routes.push(one),
+            Intent::Grant(one) => self.grants.push(one),
+            Intent::Destination(one) => self.destinations.push(one),
+        }
+    }
+
+    /// Whether nothing of the kind is written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a DestinationRule says, with the parts that are not in force yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Destination {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// Services it is for; a short name is made whole by its own namespace.
+    pub host: Hostname,
+    /// Clients it is for.
+    pub visibility: Visibility,
+    /// Clients of its namespace that it is for (`workloadSelector`); `None` is all.
+    pub selector: Option<Labels>,
+    /// Named parts.
+    pub subsets: Vec<DestinationSubset>,
+    /// Every `tls` there is, of the whole, of ports and of subsets.
+    pub tls: Vec<ClientTls>,
+    /// Where failover between localities is asked for and nothing ejects endpoints, which alone would trigger it.
+    pub failover_without_ejection: Option<Source>,
+}
+
+/// One of `subsets`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DestinationSubset {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its workloads have these.
+    pub labels: Labels,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// One `tls` of a DestinationRule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientTls {
+    /// Where it was written.
+    pub source: Source,
+    /// How clients speak.
+    pub mode: ClientTlsMode,
+    /// On this service port; `None` is all.
+    pub port: Option<Port>,
+    /// To this subset; `None` is the whole.
+    pub subset: Option<Arc<str>>,
+    /// `credentialName`: a Secret, or its name within a `kubernetes://` address.
+    pub credential: Option<Arc<str>>,
+    /// Whether the server's certificate is not looked at (`insecureSkipVerify`).
+    pub unverified: bool,
+}
+
+/// `mode` of a DestinationRule's `tls`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ClientTlsMode {
+    /// Plaintext.
+    Disable,
+    /// TLS that is not the mesh's.
+    Simple,
+    /// TLS that is not the mesh's, with a certificate of the client's.
+    Mutual,
+    /// The mesh's own.
+    IstioMutual,
+}
+
+impl ClientTlsMode {
+    /// Istio's word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Disable => "DISABLE",
+            Self::Simple => "SIMPLE",
+            Self::Mutual => "MUTUAL",
+            Self::IstioMutual => "ISTIO_MUTUAL",
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Gateways of both APIs, and Gateway API's routes that attach to them, as far as analysis needs them.
+
+use std::sync::Arc;
+
+use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
+use crate::source::Source;
+
+/// One Gateway.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gateway {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// The workloads that are it (Istio's API); `None` where its class makes them (Gateway API).
+    pub selector: Option<Labels>,
+    /// Whether it is Gateway API's.
+    pub gateway_api: bool,
+    /// What it listens to.
+    pub servers: Vec<Server>,
+}
+
+/// One of `servers`, or of `listeners`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    /// Where it was written.
+    pub source: Source,
+    /// Its name, may be empty.
+    pub name: Arc<str>,
+    /// Its port.
+    pub port: Port,
+    /// What is spoken, in upper case.
+    pub protocol: Arc<str>,
+    /// Hosts that are served.
+    pub hosts: Vec<ServerHost>,
+    /// Secrets that hold its certificate; without a namespace that of the workload.
+    pub credentials: Vec<(Option<Namespace>, Arc<str>, Source)>,
+    /// Whose routes may attach.
+    pub admission: Admission,
+}
+
+/// A host that is served, and for whose routes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerHost {
+    /// Routes of this namespace; `None` is any.
+    pub namespace: Option<Namespace>,
+    /// The host.
+    pub host: Hostname,
+}
+
+impl ServerHost {
+    /// Whether some host of `host` is served for a route of `namespace`.
+    #[must_use]
+    pub fn serves(&self, host: &Hostname, namespace: &Namespace) -> bool {
+        let open = self.namespace.as_ref().is_none_or(|own| own == namespace);
+        open && (self.host.covers(host) || host.covers(&self.host))
+    }
+}
+
+/// `allowedRoutes.namespaces`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    /// Of any namespace.
+    All,
+    /// Of the gateway's own.
+    Same,
+    /// Of namespaces with these labels.
+    Selected(Labels),
+    /// By words that are not understood here: nothing is said about it.
+    Unknown,
+}
+
+/// A route of Gateway API.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttachedRoute {
+    /// `HTTPRoute` and the like.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// Hosts it is for; none is all of what it attaches to.
+    pub hostnames: Vec<Hostname>,
+    /// What it attaches to.
+    pub parents: Vec<Parent>,
+    /// What it sends traffic to.
+    pub backends: Vec<Backend>,
+}
+
+/// One of `parentRefs`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parent {
+    /// Where it was written.
+    pub source: Source,
+    /// `Gateway`, `Service`, or something else.
+    pub kind: Arc<str>,
+    /// Which.
+    pub name: ResourceName,
+    /// Only this listener.
+    pub section: Option<Arc<str>>,
+    /// Only listeners of this port.
+    pub port: Option<Port>,
+}
+
+/// One of `backendRefs`, or a filter's mirror.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Backend {
+    /// Where it was written.
+    pub source: Source,
+    /// `Service`, or something else.
+    pub kind: Arc<str>,
+    /// Which.
+    pub name: ResourceName,
+    /// Which port of it.
+    pub port: Option<Port>,
+}
+
+/// A ReferenceGrant: who may point from one namespace into its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grant {
+    /// Its name; its namespace is the one pointed into.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// Kind and namespace of what points.
+    pub from: Vec<(Arc<str>, Arc<str>)>,
+    /// Kind, and name if only one is meant, of what is pointed at.
+    pub to: Vec<(Arc<str>, Option<Arc<str>>)>,
+}
