@@ -168,12 +168,6 @@ fn without_effect(service: &crate::Service) -> Vec<Diagnostic> {
             .help(help),
         );
     };
-    if service.policies > 0 {
-        say(
-            "`numRbacPolicies` has no effect",
-            "Voile does not enforce AuthorizationPolicy yet, so none is written",
-        );
-    }
     if service.cluster.is_some() {
         say("`cluster` has no effect", "all services run in one mesh");
     }

@@ -200,6 +200,10 @@ impl Folder<'_> {
         if self.options.sidecars {
             let head = "apiVersion: networking.istio.io/v1\nkind: Sidecar\n";
             document(head, self.metadata(service, name), self.sidecar(service));
+            for (policy, body) in policies(service) {
+                let head = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n";
+                document(head, self.metadata(service, &policy), body);
+            }
             if entry.is_some() && self.options.mtls == Mtls::Strict {
                 let head = "# People come in without an identity.\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\n";
                 let body = format!(
@@ -318,6 +322,26 @@ impl Folder<'_> {
         }
         Ok(text)
     }
+}
+
+/// So many policies, as isotope made them: each for a caller whom nobody is, but the last, which lets all in.
+fn policies(service: &Service) -> impl Iterator<Item = (String, String)> {
+    let selector = format!(
+        "spec:\n  selector:\n    matchLabels:\n      app: {}\n  action: ALLOW\n  rules:\n",
+        quoted(&service.name)
+    );
+    (1..=service.policies).map(move |number| {
+        let rules = if number == service.policies {
+            "    - {}\n".to_owned()
+        } else {
+            let nobody = format!("cluster.local/ns/nowhere/sa/nobody-{number}");
+            format!("    - from:\n        - source:\n            principals: [{nobody}]\n")
+        };
+        (
+            format!("{}-policy-{number}", service.name),
+            format!("{selector}{rules}"),
+        )
+    })
 }
 
 /// A Deployment's `spec` up to its container's command.

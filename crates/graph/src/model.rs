@@ -39,7 +39,7 @@ pub struct Service {
     pub compute: Share,
     /// Memory it holds all the time.
     pub memory: Memory,
-    /// Isotope's `numRbacPolicies`: authorization policies for it.
+    /// Isotope's `numRbacPolicies`: authorization policies for it in a mesh, of which the last lets all in.
     pub policies: u32,
     /// Where it was written.
     pub at: Place,

@@ -65,6 +65,27 @@ services:
 }
 
 #[test]
+fn a_service_gets_as_many_policies_as_it_says_and_the_last_lets_all_in() {
+    let graph = good(
+        "defaults: {numRbacPolicies: 3}\nservices: [{name: a, isEntrypoint: true, script: [{call: b}]}, {name: b, numRbacPolicies: 0}]",
+    );
+    check(&graph, "policies");
+    for (sidecars, counts) in [(true, [3, 0]), (false, [0, 0])] {
+        let files = mesh(&graph, &options(Mtls::Strict, sidecars)).expect("made");
+        let of = |name: &str| {
+            let file = files.iter().find(|file| file.name == name).expect("a file");
+            let text = &file.text;
+            assert_eq!(
+                text.matches("- {}").count(),
+                text.matches("a-policy-3").count()
+            );
+            text.matches("kind: AuthorizationPolicy").count()
+        };
+        assert_eq!([of("service-a.yaml"), of("service-b.yaml")], counts);
+    }
+}
+
+#[test]
 fn each_service_gets_its_own_piece_and_no_more() {
     let graph = good(
         "services:
