@@ -2,10 +2,10 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// The device that has this IPv4 address; for one of loopback's, loopback.
+/// The device that has this address; for one of loopback's, loopback.
 ///
 /// # Errors
 /// When none has it.
@@ -31,13 +31,20 @@ pub fn device_of(address: IpAddr) -> io::Result<CString> {
             let Some(socket) = entry.ifa_addr.as_ref() else {
                 continue;
             };
-            if i32::from(socket.sa_family) == libc::AF_INET {
-                let socket = ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in>());
-                let its = Ipv4Addr::from(u32::from_be(socket.sin_addr.s_addr));
-                if IpAddr::V4(its) == address {
-                    found = Some(CStr::from_ptr(entry.ifa_name).to_owned());
-                    break;
+            let its = match i32::from(socket.sa_family) {
+                libc::AF_INET => {
+                    let socket = ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in>());
+                    IpAddr::V4(Ipv4Addr::from(u32::from_be(socket.sin_addr.s_addr)))
                 }
+                libc::AF_INET6 => {
+                    let socket = ptr::read_unaligned(entry.ifa_addr.cast::<libc::sockaddr_in6>());
+                    IpAddr::V6(Ipv6Addr::from(socket.sin6_addr.s6_addr))
+                }
+                _ => continue,
+            };
+            if its == address {
+                found = Some(CStr::from_ptr(entry.ifa_name).to_owned());
+                break;
             }
         }
         libc::freeifaddrs(first);
@@ -60,5 +67,8 @@ mod tests {
         assert_eq!(of([127, 9, 0, 1]).expect("loopback").as_c_str(), c"lo");
         // TEST-NET-1: never anybody's.
         assert!(of([192, 0, 2, 77]).is_err());
+        let v6 = |text: &str| device_of(text.parse().expect("an address"));
+        assert_eq!(v6("::1").expect("loopback").as_c_str(), c"lo");
+        assert!(v6("2001:db8::77").is_err());
     }
 }

@@ -27,8 +27,8 @@ const OTHERS: [(&str, Version, &str); 3] = [
     (
         "linkerd2-proxy",
         linkerd_version,
-        "linkerd2-proxy not given, and not measured when it is: it takes its configuration from Linkerd's control plane \
-         only",
+        "linkerd2-proxy not given: `cargo build --release` in github.com/linkerd/linkerd2-proxy, or the program in Linkerd's \
+         image `proxy`, then --peer linkerd2-proxy=PATH; measured in isolation \"netns\" only",
     ),
     (
         "pipy",
@@ -130,6 +130,8 @@ impl Found {
 /// # Errors
 /// When the user names a program that is not there, or a peer that the lab does not know.
 pub fn peers(given: &[String]) -> Result<Found, String> {
+    let given: Vec<String> = given.iter().map(|peer| in_full(peer)).collect();
+    let given = &given[..];
     for peer in given {
         let name = peer.split_once('=').map(|(name, _)| name);
         let others = OTHERS.map(|(name, ..)| name);
@@ -178,6 +180,14 @@ pub fn peers(given: &[String]) -> Result<Found, String> {
             GET_HAPROXY,
         )?,
     })
+}
+
+/// `linkerd=PATH` means the proxy.
+fn in_full(peer: &str) -> String {
+    match peer.strip_prefix("linkerd=") {
+        Some(path) => format!("linkerd2-proxy={path}"),
+        None => peer.to_owned(),
+    }
 }
 
 /// What another build of `voile` calls its version.

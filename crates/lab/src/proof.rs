@@ -2,7 +2,7 @@
 //! outside (a capture, who owns the sockets, strangers' attempts) and from inside (the proxies' own counts).
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -75,7 +75,8 @@ pub(crate) fn prove(
         Ok((seen, lost)) => {
             for (hop, seen) in route.hops.iter().zip(&seen) {
                 let exactly = !(hop.to == "server" && contestant.collects_there());
-                checks.extend(looked_at(hop, seen, (sent, exactly), lost, &order));
+                let shared = hop.is_tunnel() || contestant.shares_connections();
+                checks.extend(looked_at(hop, seen, (sent, exactly, shared), lost, &order));
                 hello = hello.or_else(|| seen.hello.clone().filter(|_| hop.tls));
             }
         }
@@ -327,11 +328,14 @@ fn features_on(
 /// Whether as much was written as the feature should.
 fn written(before: &Recorded, now: &Recorded, sent: u64) -> Check {
     let grown = now.count.saturating_sub(before.count);
-    let claim = format!("switched on: {}", now.what);
+    let claim = match now.expected {
+        Expected::Labelled => format!("by its own labels: {}", now.what),
+        Expected::OneOf(_) | Expected::Some => format!("switched on: {}", now.what),
+    };
     let evidence = format!("{grown} more after {sent} sent");
     match now.expected {
         Expected::Some => check(claim, now.count > 0, format!("{} by now", now.count)),
-        Expected::OneOf(1) => check(claim, grown >= sent, evidence),
+        Expected::OneOf(1) | Expected::Labelled => check(claim, grown >= sent, evidence),
         // Few are not none; many are another feature.
         Expected::OneOf(_) if grown > sent / 10 => check(claim, false, evidence),
         Expected::OneOf(_) if grown > 0 => check(claim, true, evidence),
@@ -388,20 +392,22 @@ fn owned(lab: &Lab<'_>, hop: &Hop, owners: &[Instance]) -> Check {
     }
 }
 
+/// An address as `/proc` has it: numbers of four bytes as they lie in memory.
+fn as_the_kernel(address: IpAddr) -> String {
+    let word = |bytes: &[u8; 4]| format!("{:08X}", u32::from_ne_bytes(*bytes));
+    match address {
+        IpAddr::V4(v4) => word(&v4.octets()),
+        IpAddr::V6(v6) => v6.octets().as_chunks().0.iter().map(word).collect(),
+    }
+}
+
 /// Which of these processes listens at the address; where the kernel redirects, at that port of any address.
 pub(crate) fn listener_owner(
     address: SocketAddr,
     redirected: Option<u16>,
     pids: &[u32],
 ) -> io::Result<Option<u32>> {
-    let SocketAddr::V4(v4) = address else {
-        return Ok(None);
-    };
-    let local = format!(
-        "{:08X}:{:04X}",
-        u32::from_ne_bytes(v4.ip().octets()),
-        v4.port()
-    );
+    let local = format!("{}:{:04X}", as_the_kernel(address.ip()), address.port());
     let port = redirected.map(|port| format!(":{port:04X}"));
     let here = |listens: &str| match &port {
         Some(port) => listens.ends_with(port.as_str()),
@@ -436,14 +442,14 @@ pub(crate) fn listener_owner(
 fn looked_at(
     hop: &Hop,
     seen: &Seen,
-    (sent, exactly): (u64, bool),
+    (sent, exactly, shared): (u64, bool, bool),
     lost: u64,
     order: &Order,
 ) -> Vec<Check> {
     let to = hop.to;
     if hop.tls {
         // Requests that share a connection may share a segment; each has its marker's bytes in its body all the same.
-        let streams = ["http2", "grpc"].contains(&order.protocol.as_str()) || hop.is_tunnel();
+        let streams = ["http2", "grpc"].contains(&order.protocol.as_str()) || shared;
         let marker = order.marker.as_ref().map_or(0, String::len) as u64;
         let enough = seen.tls_records >= sent
             || (streams && seen.tls_records > 0 && seen.bytes >= sent * marker);

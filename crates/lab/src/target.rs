@@ -141,7 +141,8 @@ impl Lab<'_> {
         }
     }
 
-    fn log(&self, name: &str) -> PathBuf {
+    /// Where a process's output goes.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))
     }
 

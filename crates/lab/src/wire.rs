@@ -1,13 +1,14 @@
 //! What travels on a hop, seen from outside: a packet capture on the loopback interface (needs CAP_NET_RAW), reduced
 //! while it runs to counts. Streams are searched across segment borders; the packets themselves are not kept.
 
+mod packets;
 mod streams;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use voile_host::device::device_of;
 
 use crate::contestants::{Hop, Spot};
+use packets::{Segment, parse};
 use streams::Streams;
 
 /// Socket buffer: holds a proof's whole traffic, so that a slow moment loses nothing.
@@ -141,16 +143,17 @@ impl Capture {
         }
         let mut threads = Vec::new();
         for group in groups {
+            let listeners: Vec<SocketAddr> = group.iter().map(|at| hops[*at].address).collect();
             let (socket, copies) = match &hops[group[0]].spot {
-                None => (packet_socket(Spot::LOOPBACK)?, true),
+                None => (packet_socket(Spot::LOOPBACK, &listeners)?, true),
                 Some(spot) => (
-                    spot.namespace.run(|| packet_socket(spot.device))??,
+                    spot.namespace
+                        .run(|| packet_socket(spot.device, &listeners))??,
                     spot.device == Spot::LOOPBACK,
                 ),
             };
             // Asked for once, packets are stamped when they come and not when they are read.
             let _ = received_at(&socket);
-            let listeners = group.iter().map(|at| hops[*at].address).collect();
             let mut watched = Watch::new(listeners, marker.as_bytes().to_vec());
             watched.window = timed.map(|(window, _)| window);
             watched.streams = timed.and_then(|(_, shared)| shared.then(Streams::default));
@@ -175,7 +178,7 @@ impl Capture {
             } else {
                 CString::from(Spot::LOOPBACK)
             };
-            let socket = packet_socket(&device)?;
+            let socket = packet_socket(&device, &[*listener])?;
             let _ = received_at(&socket);
             let copies = device.as_c_str() == Spot::LOOPBACK;
             let watched = Watch::new(vec![*listener], marker.as_bytes().to_vec());
@@ -204,12 +207,12 @@ impl Capture {
 }
 
 #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
-fn packet_socket(device: &CStr) -> io::Result<OwnedFd> {
+fn packet_socket(device: &CStr, listeners: &[SocketAddr]) -> io::Result<OwnedFd> {
     // What leaves by a device is shown to those alone who want all protocols; loopback shows it again as it comes in.
-    let wanted = if device == Spot::LOOPBACK {
-        libc::ETH_P_IP
-    } else {
-        libc::ETH_P_ALL
+    let wanted = match device == Spot::LOOPBACK {
+        true if listeners.iter().all(SocketAddr::is_ipv4) => libc::ETH_P_IP,
+        true if listeners.iter().all(SocketAddr::is_ipv6) => libc::ETH_P_IPV6,
+        _ => libc::ETH_P_ALL,
     };
     let protocol = (wanted as u16).to_be();
     // SAFETY: plain system calls; each result is checked, and the descriptor is owned from the moment it exists.
@@ -324,7 +327,7 @@ fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -
         match got {
             Ok((_, true)) if copies => {}
             Ok((length, _)) => {
-                if let Some(segment) = parse_ipv4_tcp(&buffer[..length]) {
+                if let Some(segment) = parse(&buffer[..length]) {
                     if watch.window.is_some() {
                         let at = received_at(socket);
                         watch.time(&segment, length, at.unwrap_or(0));
@@ -336,48 +339,6 @@ fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -
             Err(_) => {}
         }
     }
-}
-
-/// A TCP segment.
-struct Segment<'a> {
-    from: SocketAddr,
-    to: SocketAddr,
-    /// Place of the payload's first byte in its direction.
-    sequence: u32,
-    /// A SYN: whatever was known of this pair of addresses belongs to an older connection.
-    opens: bool,
-    payload: &'a [u8],
-}
-
-fn parse_ipv4_tcp(packet: &[u8]) -> Option<Segment<'_>> {
-    let first = *packet.first()?;
-    let header = usize::from(first & 0x0f) * 4;
-    let total = usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]));
-    if first >> 4 != 4 || header < 20 || *packet.get(9)? != 6 {
-        return None;
-    }
-    let address = |at: usize| {
-        Some(IpAddr::V4(Ipv4Addr::from(
-            *packet.get(at..)?.first_chunk::<4>()?,
-        )))
-    };
-    let (from, to) = (address(12)?, address(16)?);
-    // Segmentation offload leaves the total length at zero for what exceeds it.
-    let end = if total == 0 {
-        packet.len()
-    } else {
-        total.min(packet.len())
-    };
-    let tcp = packet.get(header..end)?;
-    let port = |at: usize| Some(u16::from_be_bytes(*tcp.get(at..)?.first_chunk::<2>()?));
-    let data = usize::from(*tcp.get(12)? >> 4) * 4;
-    Some(Segment {
-        from: SocketAddr::new(from, port(0)?),
-        to: SocketAddr::new(to, port(2)?),
-        sequence: u32::from_be_bytes(*tcp.get(4..)?.first_chunk::<4>()?),
-        opens: *tcp.get(13)? & 0x02 != 0,
-        payload: tcp.get(data..)?,
-    })
 }
 
 /// How far a direction of a connection was seen.
@@ -699,27 +660,5 @@ mod tests {
         let timed = &watch.seen[0].timed;
         assert_eq!((timed.packets, timed.answers_ns.as_slice()), (7, &[70][..]));
         assert_eq!(timed.wire_bytes, 7 * 40 + 6 + 14 + 14 + 6 + 10 + 7);
-    }
-
-    #[test]
-    fn packets_that_are_not_whole_tcp_are_left_alone() {
-        let mut packet = vec![
-            0x45, 0, 0, 44, 0, 0, 0, 0, 64, 6, 0, 0, 127, 0, 0, 1, 127, 0, 0, 2,
-        ];
-        packet.extend([
-            0, 80, 1, 187, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0, 0,
-        ]);
-        packet.extend(b"data");
-        let segment = parse_ipv4_tcp(&packet).expect("tcp");
-        assert_eq!(
-            (segment.from, segment.to),
-            (address("127.0.0.1:80"), address("127.0.0.2:443"))
-        );
-        assert_eq!(segment.payload, b"data");
-        for cut in 0..40 {
-            assert!(parse_ipv4_tcp(&packet[..cut]).is_none(), "cut at {cut}");
-        }
-        packet[9] = 17;
-        assert!(parse_ipv4_tcp(&packet).is_none(), "UDP");
     }
 }

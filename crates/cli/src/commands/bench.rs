@@ -119,9 +119,15 @@ enum Command {
     /// somebody sent; all of it ends with the session's connection. Run it as an ordinary user: the proof of path then lacks the
     /// captures at this end, which need CAP_NET_RAW.
     Agent(agent::Args),
+    /// Be what linkerd2-proxy asks at its start, from a file that the lab writes: its part of Linkerd's control plane.
+    #[command(hide = true)]
+    LinkerdControl {
+        /// The mesh, as JSON.
+        file: PathBuf,
+    },
     /// List the contestants found on this machine, their versions, and how to get the others.
     Peers {
-        /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH, ztunnel=PATH, linkerd2-proxy=PATH, pipy=PATH.
+        /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH, ztunnel=PATH, linkerd2-proxy=PATH (linkerd=PATH), pipy=PATH.
         #[arg(long = "peer", value_name = "NAME=PATH")]
         peers: Vec<String>,
     },
@@ -200,7 +206,7 @@ struct Choices {
     /// Print what would run and how long it would take.
     #[arg(long)]
     dry_run: bool,
-    /// Run the server's end on another host, where `voile bench agent` listens: an IPv4 address or a name that has one.
+    /// Run the server's end on another host, where `voile bench agent` listens: `[ADDRESS]` where it is of IPv6.
     #[arg(long, value_name = "HOST:PORT[=TOKEN]")]
     agent: Option<String>,
     /// The agent's token, in a file that nobody else may read.
@@ -239,6 +245,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::ControlPlane(args) => control_plane::run(&args),
         Command::Policy(args) => policy::run(&args),
         Command::Agent(args) => agent::run(&args),
+        Command::LinkerdControl { file } => {
+            voile_linkerd::run(&file).map_err(|e| failed(e.to_string()))
+        }
         Command::Peers { peers } => list(&peers),
     };
     match done {

@@ -2,7 +2,7 @@
 //! ends when one is killed, a stranger calls, or the token is wrong. What needs no namespace is tried on loopback.
 
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -22,16 +22,21 @@ struct Hosts {
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 212, 0, 2);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 212, 0, 3);
+const fn v6(last: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x212, 0, 0, 0, 0, 0, last)
+}
 
 fn hosts() -> Option<Hosts> {
     let make = || -> std::io::Result<Hosts> {
         let between = Namespace::create()?;
         let gateway = Ipv4Addr::new(10, 212, 0, 1);
-        let bridge = between.run(|| Bridge::create(&[Prefixed::v4(gateway, 24)]))??;
-        let host = |address| bridge.add_pod(&[Prefixed::v4(address, 24)], &[IpAddr::V4(gateway)]);
+        let both = |v4, last| [Prefixed::v4(v4, 24), Prefixed::v6(v6(last), 64)];
+        let bridge = between.run(|| Bridge::create(&both(gateway, 1)))??;
+        let gateways = [IpAddr::V4(gateway), IpAddr::V6(v6(1))];
+        let host = |address, last| bridge.add_pod(&both(address, last), &gateways);
         Ok(Hosts {
-            near: host(NEAR)?,
-            far: host(FAR)?,
+            near: host(NEAR, 2)?,
+            far: host(FAR, 3)?,
             _bridge: bridge,
         })
     };
@@ -116,8 +121,21 @@ fn said(output: &Output) -> String {
 
 #[test]
 fn an_experiment_runs_with_its_ends_on_two_hosts() {
+    runs_with_its_ends_on_two_hosts(IpAddr::V4(FAR));
+}
+
+#[test]
+fn an_experiment_runs_over_ipv6() {
+    if !Path::new("/proc/sys/net/ipv6").exists() {
+        eprintln!("skipped: no IPv6 here");
+        return;
+    }
+    runs_with_its_ends_on_two_hosts(IpAddr::V6(v6(3)));
+}
+
+fn runs_with_its_ends_on_two_hosts(far: IpAddr) {
     let Some(hosts) = hosts() else { return };
-    let listen = format!("{FAR}:15070");
+    let listen = std::net::SocketAddr::new(far, 15070).to_string();
     let agent = hosts.far.run(|| Agent::start(&listen)).expect("entered");
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("out");
@@ -180,7 +198,7 @@ fn an_experiment_runs_with_its_ends_on_two_hosts() {
     for words in [
         "captured before the server-sidecar: all encrypted",
         "captured before the server: every request passed",
-        &format!("{FAR}:"),
+        listen.strip_suffix("15070").expect("its port"),
     ] {
         assert!(proven(words), "not proven: {words}");
     }

@@ -52,6 +52,18 @@ struct Session {
     one_machine: bool,
 }
 
+/// The first of a name's addresses that takes the call.
+fn connect(addresses: impl Iterator<Item = SocketAddr>) -> std::io::Result<TcpStream> {
+    let mut why = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => why = e,
+        }
+    }
+    Err(why)
+}
+
 impl fmt::Debug for Far {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "agent at {}", self.0.name)
@@ -66,14 +78,7 @@ impl Far {
         let addresses = name
             .to_socket_addrs()
             .map_err(|e| failed("not an address, HOST:PORT: ", e))?;
-        let v4 = addresses.into_iter().find(SocketAddr::is_ipv4);
-        let address = v4.ok_or_else(|| {
-            format!(
-                "the agent at {name}: it has no IPv4 address, by which its packets are looked at and its sidecars are called: \
-                 start it with --listen on one, and name that"
-            )
-        })?;
-        let stream = TcpStream::connect_timeout(&address, CONNECT).map_err(|e| {
+        let stream = connect(addresses).map_err(|e| {
             let hint = match e.kind() {
                 std::io::ErrorKind::ConnectionRefused => {
                     " (is `voile bench agent` running there, with --listen for this address?)"
@@ -84,7 +89,7 @@ impl Far {
         })?;
         let (near, far) = (
             stream.local_addr().map_err(|e| failed("", e))?.ip(),
-            address.ip(),
+            stream.peer_addr().map_err(|e| failed("", e))?.ip(),
         );
         let socket = Timed::new(stream, || false).map_err(|e| failed("", e))?;
         let mut link = Link::call(socket)

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use voile_host::child::{Supervised, stop_all};
 use voile_host::netns::Namespace;
-use voile_host::netns::rules::{Capture, Rules, Scope, Turn};
+use voile_host::netns::rules::{Capture, Range, Rules, Scope, Turn};
 use voile_host::place::Place;
 
 use super::{CLIENT, CONTROL, Hop, Instance, Route, SERVER, Spot};
@@ -28,32 +28,49 @@ pub(super) struct Captured {
 /// How a pair of sidecars is given what is called.
 pub(super) enum Redirection {
     /// All of it at Istio's ports, with the address that was called: the sidecar asks the kernel for it. The server's is
-    /// given what calls these ports; what the sidecars ask of the control plane is left alone.
+    /// given what calls these ports; what the sidecars ask of the control plane is left alone. A sidecar that does not mark
+    /// what it sends is given the calls of `outbound` only, where it sends nothing itself.
     Original {
         control: Option<SocketAddr>,
         inbound: Vec<u16>,
+        outbound: Scope<Range>,
     },
     /// Each port at a listener of its own: of the client's sidecar, and of the server's.
     Turned { out: Vec<Turn>, inward: Vec<Turn> },
 }
 
 impl Redirection {
+    /// Of sidecars that mark what they send: every call is theirs.
+    pub(super) fn original(control: Option<SocketAddr>, inbound: Vec<u16>) -> Self {
+        Self::Original {
+            control,
+            inbound,
+            outbound: Scope::default(),
+        }
+    }
+
     /// The rules of the client's pod and of the server's.
     fn rules(self) -> [Rules; 2] {
-        let captured = |control, ports| Rules {
+        let captured = |control, ports, outbound_ranges| Rules {
             capture: Some(Capture {
                 outbound: OUTBOUND,
                 inbound: INBOUND,
                 control,
                 inbound_ports: Scope::Only(ports),
+                outbound_ranges,
                 ..Capture::default()
             }),
             ..Rules::default()
         };
         match self {
-            Self::Original { control, inbound } => {
-                [captured(control, Vec::new()), captured(control, inbound)]
-            }
+            Self::Original {
+                control,
+                inbound,
+                outbound,
+            } => [
+                captured(control, Vec::new(), outbound.clone()),
+                captured(control, inbound, outbound),
+            ],
             Self::Turned { out, inward } => [
                 Rules {
                     turned_out: out,

@@ -1,5 +1,6 @@
 //! Certificates for contestants that have no authority of their own: one root, a leaf for each side, SPIFFE URIs as names,
-//! P-256 as in the mesh, made anew for each run and removed with its folder. Also leaves below the mesh's own root.
+//! P-256 as in the mesh, made anew for each run and removed with its folder. Also leaves below the mesh's own root, and a root
+//! with its key for who certifies while it runs.
 
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,17 @@ pub(super) fn write(
     folder: &Path,
     leaves: &[(&str, &str)],
 ) -> Result<(PathBuf, Vec<Leaf>), String> {
+    let root = root()?;
+    let root_path = folder.join("root.pem");
+    write_file(&root_path, &root.pem())?;
+    let written = leaves
+        .iter()
+        .map(|(name, id)| leaf(folder, name, id, &root))
+        .collect::<Result<_, _>>()?;
+    Ok((root_path, written))
+}
+
+fn root() -> Result<CertifiedIssuer<'static, KeyPair>, String> {
     let mut params = CertificateParams::default();
     params
         .distinguished_name
@@ -32,15 +44,39 @@ pub(super) fn write(
         KeyUsagePurpose::KeyCertSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    let root = CertifiedIssuer::self_signed(params, KeyPair::generate().map_err(failed)?)
-        .map_err(failed)?;
-    let root_path = folder.join("root.pem");
-    write_file(&root_path, &root.pem())?;
-    let written = leaves
-        .iter()
-        .map(|(name, id)| leaf(folder, name, id, &root))
-        .collect::<Result<_, _>>()?;
-    Ok((root_path, written))
+    CertifiedIssuer::self_signed(params, KeyPair::generate().map_err(failed)?).map_err(failed)
+}
+
+/// Writes `root.pem` and `root-key.pem` into the folder.
+pub(super) fn anchor(folder: &Path) -> Result<(PathBuf, PathBuf), String> {
+    let root = root()?;
+    let (certificate, key) = (folder.join("root.pem"), folder.join("root-key.pem"));
+    write_file(&certificate, &root.pem())?;
+    write_file(&key, &root.key().serialize_pem())?;
+    Ok((certificate, key))
+}
+
+/// Writes a key (`key.p8`) and a request for a certificate of that name (`csr.der`) into the folder, DER both.
+pub(super) fn request(folder: &Path, name: &str) -> Result<(), String> {
+    let key = KeyPair::generate().map_err(failed)?;
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![san(name)?];
+    let csr = params.serialize_request(&key).map_err(failed)?;
+    for (file, bytes) in [("key.p8", key.serialized_der()), ("csr.der", csr.der())] {
+        let path = folder.join(file);
+        std::fs::write(&path, bytes).map_err(|e| format!("writing {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A SPIFFE id, or a name like a DNS name.
+fn san(id: &str) -> Result<SanType, String> {
+    let name = Ia5String::try_from(id).map_err(failed)?;
+    Ok(if id.contains("://") {
+        SanType::URI(name)
+    } else {
+        SanType::DnsName(name)
+    })
 }
 
 /// Writes leaves below a root whose key lies in files, as the mesh's does.
@@ -96,7 +132,7 @@ fn leaf(
     let key = KeyPair::generate().map_err(failed)?;
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
-    params.subject_alt_names = vec![SanType::URI(Ia5String::try_from(id).map_err(failed)?)];
+    params.subject_alt_names = vec![san(id)?];
     params.extended_key_usages = vec![
         ExtendedKeyUsagePurpose::ServerAuth,
         ExtendedKeyUsagePurpose::ClientAuth,

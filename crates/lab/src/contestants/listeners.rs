@@ -3,7 +3,7 @@
 //! fills them into the peer's templates by name, so that no template knows a port.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use voile_host::netns::rules::Turn;
@@ -104,10 +104,7 @@ impl Listeners {
             })
         };
         let redirection = match takes {
-            Takes::Original => Redirection::Original {
-                control: None,
-                inbound,
-            },
+            Takes::Original => Redirection::original(None, inbound),
             Takes::Turned => Redirection::Turned {
                 out: turn(out).collect(),
                 inward: turn(inbound).collect(),
@@ -429,7 +426,7 @@ impl Listeners {
 }
 
 /// Puts values in place of `${NAME}` and leaves out lines that begin with `#`. A name without a value is an error, so that
-/// no template runs half filled.
+/// no template runs half filled. An IPv6 address that a port follows gets its brackets.
 pub(super) fn fill(template: &str, values: &[(String, String)]) -> Result<String, String> {
     let mut text = template
         .lines()
@@ -438,6 +435,9 @@ pub(super) fn fill(template: &str, values: &[(String, String)]) -> Result<String
         .join("\n")
         + "\n";
     for (name, value) in values {
+        if value.parse::<Ipv6Addr>().is_ok() {
+            text = text.replace(&format!("${{{name}}}:"), &format!("[{value}]:"));
+        }
         text = text.replace(&format!("${{{name}}}"), value);
     }
     match text.find("${") {
@@ -457,6 +457,10 @@ mod tests {
     fn a_template_with_an_unknown_name_is_refused() {
         let values = [("A".to_owned(), "1".to_owned())];
         assert_eq!(fill("# note\na: ${A}\n", &values), Ok("a: 1\n".to_owned()));
+        let both = ["fd00::1", "10.0.0.1"].map(|ip| [("A".to_owned(), ip.to_owned())]);
+        let filled = both.map(|values| fill("a: ${A}\nb: ${A}:80\n", &values));
+        assert_eq!(filled[0], Ok("a: fd00::1\nb: [fd00::1]:80\n".to_owned()));
+        assert_eq!(filled[1], Ok("a: 10.0.0.1\nb: 10.0.0.1:80\n".to_owned()));
         assert!(
             fill("a: ${B}\n", &values)
                 .expect_err("no value")

@@ -5,6 +5,7 @@ mod captured;
 pub(crate) mod certificates;
 mod envoy;
 mod haproxy;
+mod linkerd;
 mod listeners;
 mod nginx;
 mod pair;
@@ -184,6 +185,8 @@ pub(crate) enum Expected {
     OneOf(u64),
     /// Some.
     Some,
+    /// As many as there were requests, by a label of its own metrics and not by a feature.
+    Labelled,
 }
 
 /// Who stands between client and server.
@@ -211,6 +214,11 @@ pub(crate) trait Contestant {
     /// Whether its counts are requests; who does not look into bytes can only count connections.
     fn counts_requests(&self, protocol: &str) -> bool {
         protocol != "tcp"
+    }
+
+    /// Whether its sidecars put requests of many clients on one connection between them, whatever the clients speak.
+    fn shares_connections(&self) -> bool {
+        false
     }
 
     /// Requests (or connections, see above) that each proxy says it has carried since it started, by role; of requests only
@@ -306,19 +314,10 @@ pub(crate) fn named(
         )))),
         "ztunnel" => Ok(Box::new(ztunnel::Ztunnel::new(found.other("ztunnel")?))),
         "pipy" => Ok(Box::new(Pair::new(pipy::Pipy::new(found.other("pipy")?)))),
-        other => match found.other(other) {
-            Ok(peer) => Err(format!(
-                "{other} {} was found, and the lab cannot measure it: {LINKERD}",
-                peer.version
-            )),
-            Err(how) => Err(how),
-        },
+        linkerd::NAME => Ok(Box::new(linkerd::Linkerd::new(found.other(linkerd::NAME)?))),
+        other => Err(format!("the lab does not know contestant {other}")),
     }
 }
-
-/// Why a linkerd2-proxy that is given is not measured.
-const LINKERD: &str = "it takes no configuration but over three gRPC services of Linkerd's control plane \
-                       (identity, destination, policy), and the lab has none; see docs/decisions/0016-peers.md";
 
 /// A folder for a contestant's configuration.
 fn peers_folder(lab: &Lab<'_>, name: &str) -> Result<PathBuf, String> {

@@ -159,11 +159,15 @@ impl Ports {
     /// other: sidecars call from the addresses of their pods.
     fn far(far: &Far) -> Result<Self, String> {
         let near = far.near();
-        let client = if near.is_loopback() {
-            CLIENT_ADDRESS
-        } else {
-            near
+        let client = match near {
+            IpAddr::V4(v4) if v4.is_loopback() => CLIENT_ADDRESS,
+            near => near,
         };
+        if client == far.address() {
+            return Err(format!(
+                "both ends are {near}: its sidecars need an address each"
+            ));
+        }
         let mut services = BTreeMap::new();
         for (name, _) in PORTS {
             services.insert(name, far_port(far, client)?);
@@ -454,10 +458,7 @@ impl Contestant for Voile {
         if let Some(network) = lab.network {
             let mut chosen = Ports::captured()?;
             let inbound: Vec<u16> = HTTP_PORTS.into_iter().chain(TCP_PORTS).collect();
-            let redirection = Redirection::Original {
-                control: Some(chosen.control),
-                inbound,
-            };
+            let redirection = Redirection::original(Some(chosen.control), inbound);
             let echo = (&HTTP_PORTS[..], &TCP_PORTS[..]);
             let pods = Captured::prepare(lab, network, &self.variant.name, redirection, echo)?;
             (chosen.client, chosen.server) = (pods.client(), pods.server());

@@ -130,10 +130,7 @@ impl Contestant for Ztunnel {
         std::fs::create_dir_all(&config).map_err(|e| format!("{}: {e}", config.display()))?;
         crate::folder::write(&config.join("mesh.yaml"), MESH)?;
         let ports = Ports::captured()?;
-        let redirection = Redirection::Original {
-            control: Some(ports.control()),
-            inbound: vec![HTTP_PORT, TCP_PORT],
-        };
+        let redirection = Redirection::original(Some(ports.control()), vec![HTTP_PORT, TCP_PORT]);
         let echo = (&[HTTP_PORT][..], &[TCP_PORT][..]);
         let pods = Captured::prepare(lab, network, NAME, redirection, echo)?;
         crate::folder::write(

@@ -1,6 +1,6 @@
 //! `voile bench agent`: the far end of an experiment, on another host.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use voile_lab::{AgentAddress, AgentSettings, Token};
@@ -32,8 +32,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Done {
-    if !args.listen.is_ipv4() {
-        let why = "packets are looked at over IPv4: an IPv4 address of this host is needed, which the near end can reach";
+    if let IpAddr::V6(v6) = args.listen.ip()
+        && v6.is_unicast_link_local()
+    {
+        let why = "an address of one link: servers and sidecars are called by addresses that mean the same everywhere";
         return Err(usage(format!("--listen {}: {why}", args.listen)));
     }
     let (token, ours) = match &args.token_file {

@@ -1,0 +1,212 @@
+//! What linkerd2-proxy and its control plane are given before they start: a trust anchor of the run's own, each proxy's key,
+//! request and token, and the file that the control plane answers from; and what became of it, by the control plane's log.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::super::certificates::{self, Leaf};
+use super::{DIRECT_VIRTUAL, SEALED_HTTP_PORT, SEALED_TCP_PORT, SERVER_VIRTUAL, STAGE_VIRTUAL};
+use crate::network::{HTTP_PORT, TCP_PORT};
+use crate::target::Echo;
+
+/// Names in certificates, as Linkerd makes them of service accounts.
+pub(super) const CLIENT_NAME: &str = "client.lab.serviceaccount.identity.linkerd.cluster.local";
+pub(super) const SERVER_NAME: &str = "server.lab.serviceaccount.identity.linkerd.cluster.local";
+pub(super) const CONTROL_NAME: &str =
+    "control.linkerd.serviceaccount.identity.linkerd.cluster.local";
+const IMPOSTOR_NAME: &str = "impostor.lab.serviceaccount.identity.linkerd.cluster.local";
+/// Random bits of a token, in steps of 64.
+const TOKEN_WORDS: usize = 4;
+
+/// What a proxy calls itself when it asks about ports and addresses.
+pub(super) fn workload(pod: &str) -> String {
+    format!("lab/{pod}")
+}
+
+/// Where they are.
+pub(super) struct Files {
+    folder: PathBuf,
+    root: PathBuf,
+    root_key: PathBuf,
+    /// The client's and the server's.
+    tokens: [String; 2],
+}
+
+/// Where everybody is.
+pub(super) struct Places {
+    pub(super) control: SocketAddr,
+    pub(super) server: IpAddr,
+    /// The server without a sidecar.
+    pub(super) direct: Echo,
+    /// Where the lab's own servers are put to be tried.
+    pub(super) stage: SocketAddr,
+}
+
+impl Files {
+    /// Writes all but the mesh; also gives certificates with the server's name and with another, for the impostor's trial.
+    pub(super) fn write(folder: &Path) -> Result<(Self, Leaf, Leaf), String> {
+        let (root, root_key) = certificates::anchor(folder)?;
+        let mut tokens = Vec::new();
+        for (pod, name) in [("client", CLIENT_NAME), ("server", SERVER_NAME)] {
+            let own = folder.join(pod);
+            std::fs::create_dir_all(&own).map_err(|e| format!("{}: {e}", own.display()))?;
+            certificates::request(&own, name)?;
+            let words = (0..TOKEN_WORDS).map(|_| format!("{:016x}", fastrand::u64(..)));
+            let token: String = words.collect();
+            crate::folder::write(&own.join("token"), &token)?;
+            tokens.push(token);
+        }
+        let names = [("right", SERVER_NAME), ("wrong", IMPOSTOR_NAME)];
+        let leaves = certificates::below(&root, &root_key, folder, &names)?;
+        let [right, wrong] = <[Leaf; 2]>::try_from(leaves).map_err(|_| "two leaves were made")?;
+        let files = Self {
+            folder: folder.to_owned(),
+            root,
+            root_key,
+            tokens: <[String; 2]>::try_from(tokens).map_err(|_| "two tokens were made")?,
+        };
+        Ok((files, right, wrong))
+    }
+
+    /// The folder of that pod's proxy.
+    pub(super) fn of(&self, pod: &str) -> PathBuf {
+        self.folder.join(pod)
+    }
+
+    /// The trust anchor, PEM.
+    pub(super) fn anchors(&self) -> Result<String, String> {
+        std::fs::read_to_string(&self.root)
+            .map_err(|e| format!("reading {}: {e}", self.root.display()))
+    }
+
+    /// Writes what the control plane answers from. In plaintext an endpoint is what one without a proxy would be: its name is not
+    /// told, and its server's sidecar lets anybody in.
+    pub(super) fn write_mesh(&self, places: &Places) -> Result<PathBuf, String> {
+        let Places {
+            control,
+            server,
+            direct,
+            stage,
+        } = places;
+        let service =
+            |name: &str, address: IpAddr, port: u16, to: SocketAddr, identity: Option<&str>| {
+                json!({
+                    "name": name,
+                    "address": SocketAddr::new(address, port),
+                    "endpoints": [{"address": to, "identity": identity}],
+                })
+            };
+        let at = |port| SocketAddr::new(*server, port);
+        let plain = |port| service("server", SERVER_VIRTUAL, port, at(port), None);
+        let sealed = |port| service("server", SERVER_VIRTUAL, port, at(port), Some(SERVER_NAME));
+        let beside = |port, to| service("direct", DIRECT_VIRTUAL, port, to, None);
+        let [client_token, server_token] = &self.tokens;
+        let who = |pod: &str, name: &str, token: &str, ports: &[u16]| {
+            json!({
+                "identity": name, "token": token, "workload": workload(pod),
+                "sealed_ports": ports, "clients": [CLIENT_NAME],
+            })
+        };
+        let mesh = json!({
+            "listen": control,
+            "name": CONTROL_NAME,
+            "root": self.root,
+            "root_key": self.root_key,
+            "workloads": [
+                who("client", CLIENT_NAME, client_token, &[]),
+                who("server", SERVER_NAME, server_token, &[SEALED_HTTP_PORT, SEALED_TCP_PORT]),
+            ],
+            "services": [
+                plain(HTTP_PORT), plain(TCP_PORT),
+                sealed(SEALED_HTTP_PORT), sealed(SEALED_TCP_PORT),
+                beside(HTTP_PORT, direct.http), beside(TCP_PORT, direct.tcp),
+                service("stage", STAGE_VIRTUAL, SEALED_HTTP_PORT, *stage, Some(SERVER_NAME)),
+            ],
+        });
+        let file = self.folder.join("mesh.json");
+        crate::folder::write(&file, &mesh.to_string())?;
+        Ok(file)
+    }
+}
+
+/// What a proxy that is not ready has asked, by the control plane's log, in words.
+pub(super) fn asked(log: &Path, identity: &str, control: SocketAddr) -> String {
+    let said = std::fs::read_to_string(log).unwrap_or_default();
+    let refusal = format!("refused Certify of {identity:?}");
+    if let Some(line) = said.lines().rev().find(|line| line.starts_with(&refusal)) {
+        return format!("the lab's control plane {line}");
+    }
+    let certified = format!("certified {identity}");
+    if said.lines().any(|line| line == certified) {
+        return "it was given its certificate and is not ready all the same: it refuses the certificate; its log tells why"
+            .to_owned();
+    }
+    format!(
+        "it never asked the lab's control plane ({control}) for its certificate: either it is no linkerd2-proxy of this kind, or \
+         it does not reach it, or it refuses the control plane's own certificate; its log tells which"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_a_proxy_that_is_not_ready_is_told_from_the_log() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let control: SocketAddr = "10.210.0.1:8086".parse().expect("an address");
+        let refused =
+            format!("refused Certify of {CLIENT_NAME:?}: the token is not {CLIENT_NAME}'s");
+        for (said, words) in [
+            (
+                String::new(),
+                "never asked the lab's control plane (10.210.0.1:8086)",
+            ),
+            (format!("certified {SERVER_NAME}"), "never asked"),
+            (
+                format!("certified {CLIENT_NAME}"),
+                "refuses the certificate",
+            ),
+            (refused, "the token is not"),
+        ] {
+            std::fs::write(&log, &said).expect("written");
+            let told = asked(&log, CLIENT_NAME, control);
+            assert!(told.contains(words), "{said}: {told}");
+        }
+    }
+
+    #[test]
+    fn each_proxy_has_its_own_key_and_token_and_the_mesh_names_both() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (files, right, wrong) = Files::write(folder.path()).expect("written");
+        assert_ne!(files.tokens[0], files.tokens[1]);
+        for pod in ["client", "server"] {
+            for file in ["csr.der", "key.p8", "token"] {
+                let path = files.of(pod).join(file);
+                assert!(path.is_file(), "{}", path.display());
+            }
+        }
+        assert!(right.certificate.is_file() && wrong.key.is_file());
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let file = files.write_mesh(&Places {
+            control: at("10.210.0.1:1"),
+            server: at("10.210.2.3:0").ip(),
+            direct: Echo {
+                http: at("10.210.1.3:2"),
+                tcp: at("10.210.1.3:3"),
+            },
+            stage: at("10.210.0.1:4"),
+        });
+        let text = std::fs::read_to_string(file.expect("written")).expect("read");
+        let mesh: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let services = mesh["services"].as_array().expect("services");
+        assert_eq!(services.len(), 7);
+        let sealed = services
+            .iter()
+            .filter(|s| !s["endpoints"][0]["identity"].is_null());
+        assert_eq!(sealed.count(), 3);
+    }
+}
