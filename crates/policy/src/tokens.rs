@@ -13,6 +13,7 @@ mod cache;
 mod claims;
 mod edits;
 mod examine;
+mod headers;
 mod json;
 mod keys;
 mod limits;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::claims::Token;
+use super::headers::Headers;
 use super::keys::Fingerprint;
 use super::limits::{CACHE_BYTES, MAX_STRANGERS};
 use super::outcome::Reason;
@@ -25,6 +26,7 @@ pub struct Cache {
     order: VecDeque<u64>,
     bytes: usize,
     limit: usize,
+    pub(super) headers: Headers,
 }
 
 struct Entry {
@@ -37,7 +39,7 @@ struct Entry {
 
 /// The keys are hashes already.
 #[derive(Default)]
-struct Hashed(u64);
+pub(super) struct Hashed(u64);
 
 impl Hasher for Hashed {
     fn finish(&self) -> u64 {
@@ -78,6 +80,7 @@ impl Cache {
             order: VecDeque::new(),
             bytes: 0,
             limit,
+            headers: Headers::new(seed),
         }
     }
 
@@ -180,7 +183,7 @@ impl Cache {
 }
 
 /// A keyed hash of 64 bits: sixteen bytes a step, each multiplied with what the seed made of all before.
-fn hash(seed: u64, bytes: &[u8]) -> u64 {
+pub(super) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |a: u64, b: u64| {
         let wide = u128::from(a) * u128::from(b);

@@ -1,5 +1,7 @@
 //! A token whose signature held: what authorization asks of it, what the application is told, and how long it is good.
 
+use std::slice;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
@@ -38,7 +40,7 @@ impl Token {
         let mut claims = std::mem::take(&mut read.claims);
         let issuer = claims.get("iss").and_then(Value::as_str);
         let issuer = issuer.unwrap_or_default().into();
-        let audiences = audiences(&claims);
+        let audiences = audiences(&claims).map(Into::into).collect();
         for name in &rule.split {
             split(&mut claims, name);
         }
@@ -145,13 +147,13 @@ pub(super) fn in_time(not_before: u64, expiry: Option<u64>, now: u64) -> Result<
 }
 
 /// `aud`, each as it is compared.
-pub(super) fn audiences(claims: &Map<String, Value>) -> Box<[Box<str>]> {
-    let bare = |value: &Value| value.as_str().map(|text| bare_audience(text).into());
-    match claims.get("aud") {
-        Some(Value::Array(list)) => list.iter().filter_map(bare).collect(),
-        Some(value) => bare(value).into_iter().collect(),
-        None => Box::default(),
-    }
+pub(super) fn audiences(claims: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let all = match claims.get("aud") {
+        Some(Value::Array(list)) => &list[..],
+        Some(value) => slice::from_ref(value),
+        None => &[],
+    };
+    all.iter().filter_map(Value::as_str).map(bare_audience)
 }
 
 /// Audiences are compared without the scheme of HTTP and one final slash, as Envoy does.

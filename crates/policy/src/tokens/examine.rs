@@ -82,7 +82,7 @@ impl Rules {
             let remembered = examining.cache.get(hash, &one.text);
             let (known, strangers) = match remembered {
                 Some((token, strangers)) => (Known::Good(token), strangers),
-                None => match Unverified::read(&one.text) {
+                None => match Unverified::read(&one.text, &examining.cache.headers) {
                     Ok(read) => (Known::New(Box::new(read)), Strangers::new()),
                     Err(reason) => (Known::Bad(reason), Strangers::new()),
                 },
@@ -186,8 +186,7 @@ impl Examining<'_> {
             }
             Known::New(read) => {
                 in_time(read.not_before, read.expiry, self.now)?;
-                let audiences = audiences(&read.claims);
-                rule.takes_audience(audiences.iter().map(AsRef::as_ref))?;
+                rule.takes_audience(audiences(&read.claims))?;
             }
             Known::Bad(reason) => return Err(*reason),
         }
@@ -213,15 +212,17 @@ impl Examining<'_> {
             Known::New(read) => &mut **read,
             // It was good by other keys, or other things were made of it.
             Known::Good(_) | Known::Bad(_) => {
-                again = Unverified::read(token.text)?;
+                again = Unverified::read(token.text, &self.cache.headers)?;
                 &mut again
             }
         };
         let signed = &read.text.as_bytes()[..read.signed];
-        let id = read.key_id.as_deref();
+        let header = &read.header;
+        let id = header.key_id.as_deref();
         let left = &mut self.left;
-        let reason = match keys.check(read.algorithm, id, signed, &read.signature, left) {
+        let reason = match keys.check(header.algorithm, id, signed, &read.signature, left) {
             Checked::Holds => {
+                self.cache.headers.keep(read.header_text(), header);
                 let good = Arc::new(Token::new(read, rule)?);
                 let strangers = std::mem::take(&mut token.strangers);
                 self.cache.insert(token.hash, good.clone(), strangers);

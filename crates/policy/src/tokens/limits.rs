@@ -21,5 +21,9 @@ pub const MAX_KEYS: usize = 100;
 pub const MAX_OUTPUT_BYTES: usize = 8 * 1024;
 /// What one worker may remember of good tokens, in bytes: about a thousand ordinary ones.
 pub const CACHE_BYTES: usize = 2 * 1024 * 1024;
+/// Headers of good tokens that one worker remembers: an issuer has one for each key it signs with.
+pub(super) const MAX_HEADERS: usize = 256;
+/// Longest header that is remembered, in bytes of base64; `alg`, `typ` and a long `kid` take a hundred.
+pub(super) const MAX_HEADER_BYTES: usize = 512;
 /// Key sets that are remembered not to have made a good token's signature, where several rules believe its issuer.
 pub(super) const MAX_STRANGERS: usize = 4;

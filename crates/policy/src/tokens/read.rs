@@ -1,10 +1,13 @@
 //! A token as it came: its parts and claims, nothing believed yet.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
 use super::algorithm::Algorithm;
+use super::headers::{Header, Headers};
 use super::json;
 use super::limits::MAX_TOKEN_BYTES;
 use super::outcome::Reason;
@@ -12,8 +15,7 @@ use super::outcome::Reason;
 /// A token that nobody has verified.
 pub(super) struct Unverified<'a> {
     pub(super) text: &'a str,
-    pub(super) algorithm: Algorithm,
-    pub(super) key_id: Option<String>,
+    pub(super) header: Header,
     /// What is signed: the text up to here.
     pub(super) signed: usize,
     /// Where the payload begins; it ends where what is signed ends.
@@ -26,41 +28,32 @@ pub(super) struct Unverified<'a> {
 
 impl<'a> Unverified<'a> {
     /// Reads it. What is wrong first is what is said, in the order in which Envoy looks.
-    pub(super) fn read(text: &'a [u8]) -> Result<Self, Reason> {
+    pub(super) fn read(text: &'a [u8], headers: &Headers) -> Result<Self, Reason> {
         let text = std::str::from_utf8(text).map_err(|_| Reason::Form)?;
-        let (header, payload, signature) = parts(text).ok_or(Reason::Form)?;
-        let decoded = decode(header).ok_or(Reason::HeaderEncoding)?;
-        let (algorithm, key_id) = read_header(&decoded)?;
+        let (first, payload, signature) = parts(text).ok_or(Reason::Form)?;
+        let header = match headers.get(first) {
+            Some(known) => known.clone(),
+            None => read_header(&decode(first).ok_or(Reason::HeaderEncoding)?)?,
+        };
         let decoded = decode(payload).ok_or(Reason::PayloadEncoding)?;
         let claims = json::object(&decoded).ok_or(Reason::PayloadJson)?;
-        texts(&claims, "iss", Reason::IssuerType)?;
-        texts(&claims, "sub", Reason::SubjectType)?;
-        time(&claims, "iat", Reason::IssuedType, Reason::IssuedRange)?;
-        let not_before = time(
-            &claims,
-            "nbf",
-            Reason::NotBeforeType,
-            Reason::NotBeforeRange,
-        )?;
-        let expiry = time(&claims, "exp", Reason::ExpiryType, Reason::ExpiryRange)?;
-        texts(&claims, "jti", Reason::IdType)?;
-        match claims.get("aud") {
-            None | Some(Value::String(_)) => {}
-            Some(Value::Array(list)) if list.iter().all(Value::is_string) => {}
-            Some(_) => return Err(Reason::AudienceType),
-        }
+        let (not_before, expiry) = Registered::of(&claims).times()?;
         let signature = decode(signature).ok_or(Reason::SignatureEncoding)?;
         Ok(Self {
             text,
-            algorithm,
-            key_id,
-            signed: header.len() + 1 + payload.len(),
-            payload: header.len() + 1,
+            header,
+            signed: first.len() + 1 + payload.len(),
+            payload: first.len() + 1,
             signature,
             claims,
             not_before: not_before.unwrap_or(0),
             expiry,
         })
+    }
+
+    /// The header as it came.
+    pub(super) fn header_text(&self) -> &'a str {
+        &self.text[..self.payload - 1]
     }
 
     /// `iss`; without one, the empty text, which is no issuer's.
@@ -89,24 +82,73 @@ fn decode(part: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(part).ok()
 }
 
-fn read_header(bytes: &[u8]) -> Result<(Algorithm, Option<String>), Reason> {
+fn read_header(bytes: &[u8]) -> Result<Header, Reason> {
     let mut header = json::object(bytes).ok_or(Reason::HeaderJson)?;
     let algorithm = header.get("alg").and_then(Value::as_str);
     let algorithm = algorithm.ok_or(Reason::NoAlgorithm)?;
     let algorithm = Algorithm::of_name(algorithm).ok_or(Reason::Algorithm)?;
     let key_id = match header.remove("kid") {
         None => None,
-        Some(Value::String(id)) => Some(id).filter(|id| !id.is_empty()),
+        Some(Value::String(id)) => Some(id.into()).filter(|id: &Arc<str>| !id.is_empty()),
         Some(_) => return Err(Reason::KeyId),
     };
     if header.contains_key("crit") || header.contains_key("b64") {
         return Err(Reason::Critical);
     }
-    Ok((algorithm, key_id))
+    Ok(Header { algorithm, key_id })
 }
 
-fn texts(claims: &Map<String, Value>, name: &str, reason: Reason) -> Result<(), Reason> {
-    match claims.get(name) {
+/// The claims of RFC 7519 that a token has, found in one pass.
+#[derive(Default)]
+struct Registered<'c> {
+    issuer: Option<&'c Value>,
+    subject: Option<&'c Value>,
+    audience: Option<&'c Value>,
+    issued: Option<&'c Value>,
+    not_before: Option<&'c Value>,
+    expiry: Option<&'c Value>,
+    id: Option<&'c Value>,
+}
+
+impl<'c> Registered<'c> {
+    fn of(claims: &'c Map<String, Value>) -> Self {
+        let mut found = Self::default();
+        for (name, value) in claims {
+            let place = match name.as_str() {
+                "iss" => &mut found.issuer,
+                "sub" => &mut found.subject,
+                "aud" => &mut found.audience,
+                "iat" => &mut found.issued,
+                "nbf" => &mut found.not_before,
+                "exp" => &mut found.expiry,
+                "jti" => &mut found.id,
+                _ => continue,
+            };
+            *place = Some(value);
+        }
+        found
+    }
+
+    /// From when until when it is good, if each of them is of its type.
+    fn times(&self) -> Result<(Option<u64>, Option<u64>), Reason> {
+        text(self.issuer, Reason::IssuerType)?;
+        text(self.subject, Reason::SubjectType)?;
+        time(self.issued, Reason::IssuedType, Reason::IssuedRange)?;
+        let (kind, range) = (Reason::NotBeforeType, Reason::NotBeforeRange);
+        let not_before = time(self.not_before, kind, range)?;
+        let expiry = time(self.expiry, Reason::ExpiryType, Reason::ExpiryRange)?;
+        text(self.id, Reason::IdType)?;
+        match self.audience {
+            None | Some(Value::String(_)) => {}
+            Some(Value::Array(list)) if list.iter().all(Value::is_string) => {}
+            Some(_) => return Err(Reason::AudienceType),
+        }
+        Ok((not_before, expiry))
+    }
+}
+
+fn text(claim: Option<&Value>, reason: Reason) -> Result<(), Reason> {
+    match claim {
         None | Some(Value::String(_)) => Ok(()),
         Some(_) => Err(reason),
     }
@@ -114,13 +156,12 @@ fn texts(claims: &Map<String, Value>, name: &str, reason: Reason) -> Result<(), 
 
 /// Seconds since 1970, fractions cut off.
 fn time(
-    claims: &Map<String, Value>,
-    name: &str,
+    claim: Option<&Value>,
     not_a_number: Reason,
     out_of_range: Reason,
 ) -> Result<Option<u64>, Reason> {
     const LIMIT: f64 = 18_446_744_073_709_551_616.0; // 2^64
-    match claims.get(name) {
+    match claim {
         None => Ok(None),
         Some(Value::Number(number)) => {
             if let Some(whole) = number.as_u64() {

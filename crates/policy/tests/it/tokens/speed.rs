@@ -61,15 +61,13 @@ fn counted_subject() {
                 .expect("a good signature");
         }
         end_counting();
+        let headers: Vec<_> = lines.iter().map(|line| headers(line)).collect();
         let mut cache = Cache::new(3);
-        let headers = headers(&lines[0]);
-        let request = request(&headers);
         for cold in [true, false] {
             begin_counting();
-            for _ in 0..COUNTED {
-                if cold {
-                    cache.clear();
-                }
+            // What a header is read for once is part of the first of them.
+            for number in 0..COUNTED as usize {
+                let request = request(&headers[if cold { number } else { 0 }]);
                 drop(black_box(rules.examine(&request, NOW, &mut cache)));
             }
             end_counting();
