@@ -402,7 +402,7 @@ pub fn render(record: &Record) -> String {
         for one in measured {
             let _ = writeln!(
                 text,
-                "    {:<17}{}",
+                "    {:<17} {}",
                 one.contestant,
                 [one.verdict.in_words(), &one.seen, &one.load]
                     .into_iter()

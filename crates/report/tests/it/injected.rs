@@ -67,6 +67,22 @@ fn seen(alarms: &[bool]) -> usize {
     alarms.iter().filter(|alarm| **alarm).count()
 }
 
+/// Whether a run says that it could see what is put into its latency.
+fn latency_promised(records: &[Record]) -> Vec<bool> {
+    let floors = floors(records, LATENCY_FIGURE);
+    let promised = |(record, floor): (&Record, f64)| {
+        let mut all: Vec<f64> = record
+            .runs
+            .iter()
+            .filter_map(|r| r.latency_us.p50)
+            .collect();
+        all.sort_by(f64::total_cmp);
+        let p50 = all[all.len() / 2];
+        (1.0 - floor) * (p50 + MICROSECONDS) > p50
+    };
+    records.iter().zip(floors).map(promised).collect()
+}
+
 fn inject(records: &mut [Record]) {
     for run in records
         .iter_mut()
@@ -92,17 +108,20 @@ fn an_injected_difference_is_seen_and_none_where_nothing_was_injected() {
     let false_alarms =
         seen(&alarms(&mut small, LATENCY_FIGURE)) + seen(&alarms(&mut small, CPU_FIGURE));
     let cpu_floors = floors(&small, CPU_FIGURE);
+    let latency_promised = latency_promised(&small);
     inject(&mut small);
-    let latency = seen(&alarms(&mut small, LATENCY_FIGURE));
+    let latency_seen = alarms(&mut small, LATENCY_FIGURE);
+    let latency = seen(&latency_seen);
     let of_few = alarms(&mut small, CPU_FIGURE);
     let mut larger = runs(4);
     inject(&mut larger);
     let latency_of_many = seen(&alarms(&mut larger, LATENCY_FIGURE));
     let of_many = seen(&alarms(&mut larger, CPU_FIGURE));
     println!(
-        "{number} runs: {false_alarms} false alarms of {}; +50 us seen in {latency}, +5 % CPU in {}; with four times the rounds in \
+        "{number} runs: {false_alarms} false alarms of {}; +50 us seen in {latency} ({} promise it), +5 % CPU in {}; with four times the rounds in \
          {latency_of_many} and {of_many} of {}",
         2 * number,
+        seen(&latency_promised),
         seen(&of_few),
         larger.len()
     );
@@ -119,9 +138,17 @@ fn an_injected_difference_is_seen_and_none_where_nothing_was_injected() {
         );
     }
     assert!(cpu_floors.iter().filter(|floor| promised(floor)).count() * 20 > number);
-    // A fifth of the runs are of a machine that others used, too.
+    // The floor is a share of the first half's median, whose own noise is in it: a promise may fail where an interval may.
+    let both = latency_promised.iter().zip(&latency_seen);
+    let unkept = both.filter(|(promised, saw)| **promised && !**saw).count();
     assert!(
-        latency * 10 >= number * 9,
+        unkept * 20 <= seen(&latency_promised),
+        "{unkept} runs say they could see +50 us, and did not"
+    );
+    // Two of six records are of days on which the machine was louder: such small runs say that they cannot see this, and more
+    // rounds do.
+    assert!(
+        latency * 5 >= number * 4,
         "+50 us seen in {latency} of {number}"
     );
     assert_eq!(
