@@ -82,6 +82,32 @@ pub fn custom_filter(name: &str, provider: &ExtAuthzProvider, cluster: &str) -> 
     json!({ "name": "envoy.filters.http.ext_authz", "typed_config": config })
 }
 
+/// The same about connections, which only gRPC can ask about; none for a provider over HTTP.
+pub(crate) fn custom_network_filter(
+    name: &str,
+    provider: &ExtAuthzProvider,
+    cluster: &str,
+) -> Option<Value> {
+    if provider.transport != ExtAuthzTransport::Grpc {
+        return None;
+    }
+    let mut filter = custom_filter(name, provider, cluster);
+    let http = filter["typed_config"].take();
+    let config = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.ext_authz.v3.ExtAuthz",
+        "stat_prefix": "tcp.",
+        "transport_api_version": "V3",
+        "failure_mode_allow": provider.fail_open,
+        "grpc_service": http["grpc_service"],
+        "filter_enabled_metadata": {
+            "filter": "envoy.filters.network.rbac",
+            "path": http["filter_enabled_metadata"]["path"],
+            "value": http["filter_enabled_metadata"]["value"],
+        },
+    });
+    Some(json!({ "name": "envoy.filters.network.ext_authz", "typed_config": config }))
+}
+
 fn http_service(http: &HttpAuthorizer, uri: Value) -> Value {
     let mut service = json!({ "server_uri": uri });
     if !http.path_prefix.is_empty() {

@@ -1,10 +1,15 @@
-//! All filters that a workload's policies become, in the order in which Istio has Envoy ask them: AUDIT, DENY, ALLOW, each
-//! with its dry-run policies as shadow rules beside it.
+//! All filters that a workload's resources become, in the order in which Istio has Envoy ask them: CUSTOM (shadow rules, then
+//! the filter that asks), tokens, AUDIT, DENY, ALLOW, each with its dry-run policies as shadow rules beside it.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use voile_model::mesh::{ExtAuthzProvider, TokenRule};
 use voile_policy::authorization::{Action, Policy};
 
+use crate::custom::{CUSTOM_PREFIX, custom_filter, custom_network_filter};
 use crate::rbac::{Layer, Translation};
+use crate::token::token_filter;
 
 /// Names and types of the filter at each layer.
 const HTTP: [&str; 2] = [
@@ -16,37 +21,119 @@ const TCP: [&str; 2] = [
     "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC",
 ];
 
+/// What the results of CUSTOM policies in dry run are called by.
+const DRY_CUSTOM_PREFIX: &str = "istio_dry_run_custom_";
+
+/// What a workload obeys.
+#[derive(Clone, Copy)]
+pub struct Obeyed<'a> {
+    /// Its AuthorizationPolicies.
+    pub policies: &'a [Policy],
+    /// Its token rules in the order in which they hold (by issuer), each with the issuer's key set.
+    pub tokens: &'a [(&'a TokenRule, &'a str)],
+    /// Who is asked where a policy names this provider.
+    pub provider: &'a dyn Fn(&str) -> Option<ExtAuthzProvider>,
+}
+
+/// The cluster by which Istio has Envoy reach a provider.
+#[must_use]
+pub fn cluster_of(provider: &ExtAuthzProvider) -> String {
+    let service = &provider.service;
+    format!("outbound|{}||{}", service.port, service.host)
+}
+
 impl Translation {
-    /// The filters that stand in front of the router (over TCP: of the proxy); none where there are no policies.
+    /// The filters that stand in front of the router (over TCP: of the proxy); none where nothing is obeyed. Tokens are in
+    /// heads of requests, so that over TCP there is no filter for them.
+    ///
+    /// # Errors
+    /// Where a CUSTOM policy names a provider that is not there or cannot be asked at this layer, or several are named.
+    pub fn all_filters(&self, obeyed: &Obeyed<'_>) -> Result<Vec<Value>, String> {
+        let mut filters = self.custom(obeyed)?;
+        if self.layer == Layer::Http {
+            filters.extend(token_filter(obeyed.tokens));
+        }
+        filters.extend(self.deciding(obeyed.policies));
+        Ok(filters)
+    }
+
+    /// The filters of policies that decide by themselves.
     ///
     /// # Errors
     /// Where a policy asks somebody else (CUSTOM): a filter of another kind, which these policies do not say all of.
     pub fn filters(&self, policies: &[Policy]) -> Result<Vec<Value>, String> {
         let custom = |policy: &&Policy| matches!(policy.action, Action::Custom(_));
-        if let Some(policy) = policies.iter().find(custom) {
-            let name = &policy.name;
-            return Err(format!(
-                "policy {}/{} asks an authorization provider (CUSTOM), which is not translated",
-                name.namespace, name.name
-            ));
+        match policies.iter().find(custom) {
+            None => Ok(self.deciding(policies)),
+            Some(policy) => Err(format!(
+                "policy {}/{} asks an authorization provider (CUSTOM), which is another filter's",
+                policy.name.namespace, policy.name.name
+            )),
         }
+    }
+
+    fn deciding(&self, policies: &[Policy]) -> Vec<Value> {
+        let mut filters = Vec::new();
         let actions = [
             (Action::Audit, "istio_dry_run_audit_"),
             (Action::Deny, "istio_dry_run_deny_"),
             (Action::Allow, "istio_dry_run_allow_"),
         ];
-        let filters = actions.iter().filter_map(|(action, shadow)| {
+        for (action, shadow) in &actions {
             let rules = self.rules(policies, action, false);
             let shadow_rules = self.rules(policies, action, true);
-            if rules.is_none() && shadow_rules.is_none() {
-                return None;
+            if rules.is_some() || shadow_rules.is_some() {
+                filters.push(self.filter(rules, shadow_rules.map(|rules| (rules, *shadow))));
             }
-            Some(self.filter(rules, shadow_rules, shadow))
-        });
-        Ok(filters.collect())
+        }
+        filters
     }
 
-    fn filter(&self, rules: Option<Value>, shadow_rules: Option<Value>, shadow: &str) -> Value {
+    /// The filters of CUSTOM policies: what those in dry run match is only told, then the provider of the others is asked.
+    fn custom(&self, obeyed: &Obeyed<'_>) -> Result<Vec<Value>, String> {
+        let mut filters = Vec::new();
+        for name in providers(obeyed.policies, true) {
+            let rules = self.rules(obeyed.policies, &Action::Custom(name.into()), true);
+            let shadow = rules.map(|rules| (rules, DRY_CUSTOM_PREFIX));
+            filters.push(self.filter(None, shadow));
+        }
+        let asked: Vec<&str> = providers(obeyed.policies, false).into_iter().collect();
+        let [name] = asked.as_slice() else {
+            return match asked.as_slice() {
+                [] => Ok(filters),
+                several => Err(format!(
+                    "policies ask several authorization providers ({}), which is not translated: Voile refuses what they match",
+                    several.join(", ")
+                )),
+            };
+        };
+        let asking = |policy: &&Policy| {
+            !policy.dry_run && matches!(&policy.action, Action::Custom(own) if &**own == *name)
+        };
+        let policy = obeyed.policies.iter().find(asking);
+        let policy = policy.map_or_else(String::new, |policy| {
+            format!("{}/{}", policy.name.namespace, policy.name.name)
+        });
+        let provider = (obeyed.provider)(name).ok_or_else(|| {
+            format!(
+                "policy {policy} asks the authorization provider `{name}`, which the mesh has not: extensionProviders of MeshConfig"
+            )
+        })?;
+        let cluster = cluster_of(&provider);
+        let rules = self.custom_rules(obeyed.policies, name);
+        filters.push(self.filter(None, rules.map(|rules| (rules, CUSTOM_PREFIX))));
+        filters.push(match self.layer {
+            Layer::Http => custom_filter(name, &provider, &cluster),
+            Layer::Tcp => custom_network_filter(name, &provider, &cluster).ok_or_else(|| {
+                format!(
+                    "policy {policy} asks the authorization provider `{name}` over HTTP, and about a connection only gRPC can ask: not translated"
+                )
+            })?,
+        });
+        Ok(filters)
+    }
+
+    fn filter(&self, rules: Option<Value>, shadow: Option<(Value, &str)>) -> Value {
         let [name, kind] = match self.layer {
             Layer::Http => HTTP,
             Layer::Tcp => TCP,
@@ -58,10 +145,20 @@ impl Translation {
         if let Some(rules) = rules {
             config["rules"] = rules;
         }
-        if let Some(rules) = shadow_rules {
+        if let Some((rules, prefix)) = shadow {
             config["shadow_rules"] = rules;
-            config["shadow_rules_stat_prefix"] = json!(shadow);
+            config["shadow_rules_stat_prefix"] = json!(prefix);
         }
         json!({ "name": name, "typed_config": config })
     }
+}
+
+/// The providers that CUSTOM policies name, each once: of those in dry run, or of the others.
+fn providers(policies: &[Policy], dry_run: bool) -> BTreeSet<&str> {
+    let named = policies.iter().filter(|policy| policy.dry_run == dry_run);
+    let named = named.filter_map(|policy| match &policy.action {
+        Action::Custom(name) => Some(&**name),
+        _ => None,
+    });
+    named.collect()
 }

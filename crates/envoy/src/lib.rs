@@ -14,6 +14,7 @@ mod token;
 
 pub use bootstrap::{CERTIFICATES, INTERCEPTION_MODE, Seat, Way, secret_files};
 pub use custom::{CUSTOM_PREFIX, custom_filter};
+pub use filters::{Obeyed, cluster_of};
 pub use limit::{Limit, LimitName};
 pub use proxy::{
     Capture, Configuration, IDENTITY, Keys, ROOT, WrittenKeys, identity_secret, root_secret,

@@ -375,7 +375,8 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         warmup: Duration::ZERO,
         seed: 1,
         marker: None,
-        denied: false,
+        refused: None,
+        token: String::new(),
         sink: false,
     };
     let (mut load, out) = start_load(lab, &route, &order).map_err(Broken::Failed)?;

@@ -9,7 +9,7 @@ use voile_report::profile::Profile;
 use voile_report::record::{Contestant as Listed, Kind, Proof, Record, Run};
 
 use crate::contestants::{Contestant, Counts, Route, named};
-use crate::definition::{Definition, Event, denies};
+use crate::definition::{Definition, Event};
 use crate::events;
 use crate::find::Found;
 use crate::gate;
@@ -201,7 +201,8 @@ impl<'a> Court<'a> {
             seed,
             marker: None,
             sink: false,
-            denied: denies(&cell.shape.verdict),
+            refused: Outfit::of(cell).refusal(),
+            token: cell.shape.token.clone(),
         }
     }
 
@@ -265,7 +266,7 @@ impl<'a> Court<'a> {
                 }
                 let known = |proof: &Proof| {
                     let path = |proof: &Proof| {
-                        let words = [&proof.mode, &proof.protocol, &proof.verdict];
+                        let words = [&proof.mode, &proof.protocol, &proof.verdict, &proof.token];
                         (words.map(String::clone), proof.tls)
                     };
                     proof.contestant == proven.proof.contestant
@@ -293,7 +294,10 @@ impl<'a> Court<'a> {
         Order {
             kind: Kind::Latency,
             protocol: way.protocol.clone(),
-            rate: if sink { SINK_PROOF_RATE } else { PROOF_RATE },
+            rate: match sink {
+                true => SINK_PROOF_RATE,
+                false => self.proof_rate(way),
+            },
             connections: PROOF_CONNECTIONS,
             size: self.definition.size,
             request_bytes: None,
@@ -304,7 +308,19 @@ impl<'a> Court<'a> {
             seed: self.definition.seed,
             marker: None,
             sink,
-            denied: way.outfit.denies(),
+            refused: way.outfit.refusal(),
+            token: way.outfit.token.clone(),
+        }
+    }
+
+    /// Of ways whose requests bring tokens no more than their slowest cell sends: asking a thousand issuers takes a peer 12 ms.
+    fn proof_rate(&self, way: &Way) -> u32 {
+        let cells = self.definition.cells.iter();
+        let own = cells.filter(|cell| cell.rate > 0 && Way::of(cell) == *way);
+        let slowest = own.map(|cell| cell.rate).min();
+        match slowest.filter(|_| way.outfit.believes()) {
+            Some(rate) => rate.min(PROOF_RATE),
+            None => PROOF_RATE,
         }
     }
 
@@ -528,7 +544,7 @@ impl<'a> Court<'a> {
         let machine = gate::reasons(self.definition, &run, &generated);
         let (carried, what) = if !contestant.counts_requests(&way.protocol) {
             (cell.connections.into(), "connections")
-        } else if way.outfit.denies() {
+        } else if way.outfit.refusal().is_some() {
             (generated.ok, "refusals")
         } else {
             (generated.ok, "good answers")

@@ -25,6 +25,8 @@ pub struct DecisionSettings {
     pub rules: Vec<u32>,
     /// Numbers of policies, of [`RULES_EACH`] rules each; of the first kind.
     pub policies: Vec<u32>,
+    /// Numbers of issuers of tokens, for kinds whose rules are issuers.
+    pub issuers: Vec<u32>,
     /// Kinds of rules; all if empty.
     pub kinds: Vec<String>,
     /// How often each set is compiled and decided by.
@@ -114,18 +116,39 @@ pub fn measure_decisions(
     Ok(record)
 }
 
+/// A kind of rules, as `voile decide --list` has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kind {
+    name: String,
+    /// Its rules are issuers of tokens, not of policies.
+    issuers: bool,
+}
+
 /// Sets as `voile decide` is told of them: each kind in one policy, then the first kind in many.
-fn plan(settings: &DecisionSettings, all: Vec<String>) -> Vec<String> {
-    let kinds = match settings.kinds.is_empty() {
-        true => all,
-        false => settings.kinds.clone(),
-    };
-    let one = |kind: &String| -> Vec<String> {
-        let sizes = settings.rules.iter();
-        sizes.map(|rules| format!("{kind}:{rules}:1")).collect()
+fn plan(settings: &DecisionSettings, mut kinds: Vec<Kind>) -> Vec<String> {
+    if !settings.kinds.is_empty() {
+        let of_issuers =
+            |name: &String| kinds.iter().any(|kind| kind.issuers && kind.name == *name);
+        // One that is not known is told of, and `voile decide` says so.
+        let wanted = settings.kinds.iter().map(|name| Kind {
+            name: name.clone(),
+            issuers: of_issuers(name),
+        });
+        kinds = wanted.collect();
+    }
+    let one = |kind: &Kind| -> Vec<String> {
+        let sizes = if kind.issuers {
+            &settings.issuers
+        } else {
+            &settings.rules
+        };
+        let name = &kind.name;
+        let sizes = sizes.iter().map(|rules| format!("{name}:{rules}:1"));
+        sizes.collect()
     };
     let mut sets: Vec<String> = kinds.iter().flat_map(one).collect();
-    if let (Some(kind), false) = (kinds.first(), settings.policies.is_empty()) {
+    let first = kinds.iter().find(|kind| !kind.issuers);
+    if let (Some(Kind { name: kind, .. }), false) = (first, settings.policies.is_empty()) {
         sets.push(format!("{kind}:{RULES_EACH}:1"));
         let many = settings.policies.iter().filter(|policies| **policies > 1);
         sets.extend(many.map(|policies| format!("{kind}:{}:{policies}", policies * RULES_EACH)));
@@ -197,10 +220,17 @@ struct Subject<'a> {
 
 impl Subject<'_> {
     /// The kinds of rules that it knows.
-    fn kinds(&self) -> Result<Vec<String>, String> {
+    fn kinds(&self) -> Result<Vec<Kind>, String> {
         let spec = Spec::new("decide", self.voile).args(["decide", "--list"]);
         let told = self.run(spec)?.unwrap_or_default();
-        Ok(told.lines().map(str::to_owned).collect())
+        let kind = |line: &str| {
+            let mut words = line.split_ascii_whitespace();
+            Some(Kind {
+                name: words.next()?.to_owned(),
+                issuers: words.next() == Some("issuers"),
+            })
+        };
+        Ok(told.lines().filter_map(kind).collect())
     }
 
     /// A round; none when it was stopped.
@@ -302,17 +332,24 @@ mod tests {
             voile: PathBuf::new(),
             rules: vec![10, 1_000],
             policies: vec![1, 2_000],
+            issuers: vec![1, 500],
             kinds: Vec::new(),
             rounds: 2,
             count: false,
             command: String::new(),
         };
-        let sets = plan(&settings, vec!["paths".to_owned(), "mixed".to_owned()]);
+        let kind = |name: &str| Kind {
+            name: name.to_owned(),
+            issuers: name == "jwt",
+        };
+        let sets = plan(&settings, ["paths", "mixed", "jwt"].map(kind).into());
         let wanted = [
             "paths:10:1",
             "paths:1000:1",
             "mixed:10:1",
             "mixed:1000:1",
+            "jwt:1:1",
+            "jwt:500:1",
             "paths:5:1",
             "paths:10000:2000",
         ];

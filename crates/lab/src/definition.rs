@@ -24,7 +24,8 @@ use cells::Asked;
 pub use events::{Action, Event};
 pub use generated::Generated;
 pub(crate) use generated::{
-    Action as PolicyAction, Hit, Meeting, denies, has_policies, resources as generated_resources,
+    Action as PolicyAction, FORGED, FRESH, Hit, Meeting, Refusal, believed, carried, has_policies,
+    meeting, refusal, resources as generated_resources,
 };
 pub use hooks::Hook;
 pub(crate) use peers::{AccessLog, PeerFeatures};

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use voile_host::child::{Output, Supervised};
+use voile_host::child::{Output, Spec, Supervised};
 use voile_report::record::{Kind, Latency};
 
 use crate::contestants::Route;
+use crate::definition::{Refusal, carried};
 use crate::events::INTERVAL;
+use crate::plan::fresh_tokens;
 use crate::target::Lab;
 
 /// How often we look whether the user asked to end.
@@ -21,9 +23,8 @@ const SINK_BYTES: usize = 256 << 10;
 const SINK_ANSWER_BYTES: usize = 8;
 /// The method of the echo server that gRPC cells call: it sends the message back.
 const GRPC_METHOD: &str = "/voile.echo.v1.Echo/Unary";
-/// How a refusal is told over HTTP, and over gRPC (PERMISSION_DENIED).
-const REFUSED: &str = "403";
-const REFUSED_GRPC: &str = "7";
+/// The header that carries tokens.
+const AUTHORIZATION: &str = "authorization";
 
 /// What is asked of the generator.
 #[derive(Debug, Clone)]
@@ -43,8 +44,10 @@ pub(crate) struct Order {
     pub(crate) marker: Option<String>,
     /// Whether it counts in short intervals, too.
     pub(crate) intervals: bool,
-    /// Policies refuse every request: an answer that lets one through is the mistake.
-    pub(crate) denied: bool,
+    /// Every request is to be refused so: an answer that lets one through is the mistake.
+    pub(crate) refused: Option<Refusal>,
+    /// What token they carry; empty is none.
+    pub(crate) token: String,
     /// The server takes bytes and answers only every [`SINK_BYTES`]; a request of a proof is as long.
     pub(crate) sink: bool,
 }
@@ -168,8 +171,9 @@ impl Order {
             ("tcp", _) => [words(&[&format!("tcp://{entry}")]), body].concat(),
             ("grpc", _) => {
                 let mut all = words(&[&format!("grpc://{entry}{GRPC_METHOD}")]);
-                if self.denied {
-                    all.extend(words(&["--expect-status", REFUSED_GRPC]));
+                if let Some(refusal) = self.refused {
+                    let [_, status] = refusal.statuses();
+                    all.extend(words(&["--expect-status", status]));
                 }
                 [all, body].concat()
             }
@@ -201,14 +205,31 @@ impl Order {
         if let Some(bind) = &route.bind {
             arguments.extend(words(&["--bind", &bind.to_string()]));
         }
+        if !self.token.is_empty() {
+            arguments.extend(self.authorization(lab)?);
+        }
         Ok(arguments)
+    }
+
+    /// The options that put tokens into requests: one for all, or a file of as many as there are requests, which nobody has
+    /// seen before.
+    fn authorization(&self, lab: &Lab<'_>) -> Result<[String; 2], String> {
+        let number = fresh_tokens(self.rate, self.warmup + self.duration);
+        let lines = carried(&lab.outfit.generated, &self.token, number);
+        if let [one] = lines.as_slice() {
+            return Ok(["--header".to_owned(), format!("{AUTHORIZATION}: {one}")]);
+        }
+        let path = lab.folder.join("load.tokens");
+        crate::folder::write(&path, &lines.join("\n"))?;
+        let each = format!("{AUTHORIZATION}: @{}", path.display());
+        Ok(["--header-each".to_owned(), each])
     }
 
     /// What an answer over HTTP must be like to be counted as good: of the size asked for, or a refusal.
     fn good_answer(&self, size: &str) -> [String; 2] {
-        let words = match self.denied {
-            true => ["--expect-status", REFUSED],
-            false => ["--expect-size", size],
+        let words = match self.refused {
+            Some(refusal) => ["--expect-status", refusal.statuses()[0]],
+            None => ["--expect-size", size],
         };
         words.map(str::to_owned)
     }
@@ -248,6 +269,16 @@ pub(crate) fn start_load(
     route: &Route,
     order: &Order,
 ) -> Result<(Supervised, PathBuf), String> {
+    let (spec, out) = prepare_load(lab, route, order)?;
+    Ok((spec.start().map_err(|e| e.to_string())?, out))
+}
+
+/// All that comes before it is started: tokens to be signed take their time.
+pub(crate) fn prepare_load(
+    lab: &Lab<'_>,
+    route: &Route,
+    order: &Order,
+) -> Result<(Spec, PathBuf), String> {
     let out = lab.folder.join("load.json");
     let _ = std::fs::remove_file(&out);
     let spec = lab
@@ -261,7 +292,7 @@ pub(crate) fn start_load(
         Some(place) => spec.place(place.clone()),
         None => spec,
     };
-    Ok((spec.start().map_err(|e| e.to_string())?, out))
+    Ok((spec, out))
 }
 
 /// Waits until that moment, or until the generator ends, or the user asks to end.

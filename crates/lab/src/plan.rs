@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use voile_report::record::Kind;
 
-use crate::definition::{Definition, Generated, denies, has_policies};
+use crate::definition::{
+    Definition, FRESH, Generated, Meeting, Refusal, believed, has_policies, meeting, refusal,
+};
 use crate::idle::{SETTLE, possible};
 
 /// What a slice costs beside its load: starting the generator, reading samplers. Measured, rounded up.
@@ -16,6 +18,8 @@ const IDLE_OVERHEAD: Duration = Duration::from_secs(1);
 const IDLE_CONNECTION: Duration = Duration::from_micros(700);
 /// What a slice of a closer look costs beside its load: tools start, and tell what they saw. Measured, rounded up.
 const LOOK_OVERHEAD: Duration = Duration::from_millis(700);
+/// Signing one token before a slice. Measured on a busy machine, rounded up.
+const TOKEN_SIGNED: Duration = Duration::from_millis(1);
 /// Starting, proving and stopping one contestant.
 const CONTESTANT_OVERHEAD: Duration = Duration::from_secs(3);
 
@@ -43,6 +47,8 @@ pub(crate) struct Outfit {
     pub(crate) generated: Generated,
     /// What the policies among that do to requests; empty is nothing.
     pub(crate) verdict: String,
+    /// What token requests carry; empty is none. Proxies remember tokens, so that those with others have their own.
+    pub(crate) token: String,
 }
 
 impl Outfit {
@@ -51,9 +57,19 @@ impl Outfit {
         has_policies(&self.generated)
     }
 
-    /// Whether every request is to be refused.
-    pub(crate) fn denies(&self) -> bool {
-        denies(&self.verdict)
+    /// Whether it has issuers of tokens.
+    pub(crate) fn believes(&self) -> bool {
+        believed(&self.generated) > 0
+    }
+
+    /// What its policies do to requests.
+    pub(crate) fn meeting(&self) -> Option<Meeting> {
+        meeting(&self.generated, &self.verdict, &self.token)
+    }
+
+    /// How every request is to be refused; none where all are let in.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        refusal(&self.generated, &self.verdict, &self.token)
     }
 
     pub(crate) fn of(cell: &Cell) -> Self {
@@ -62,6 +78,7 @@ impl Outfit {
             cpus: cell.shape.cpus.clone(),
             generated: cell.shape.generated.clone(),
             verdict: cell.shape.verdict.clone(),
+            token: cell.shape.token.clone(),
         }
     }
 
@@ -72,8 +89,9 @@ impl Outfit {
             .generated
             .iter()
             .map(|(kind, n)| format!("-{n}-{kind}"));
-        let (mesh, verdict) = (mesh.collect::<String>(), &self.verdict);
-        format!("outfit-{workers}-{}{mesh}-{verdict}", self.cpus)
+        let mesh: String = mesh.collect();
+        let (verdict, token) = (&self.verdict, &self.token);
+        format!("outfit-{workers}-{}{mesh}-{verdict}-{token}", self.cpus)
     }
 }
 
@@ -124,6 +142,9 @@ impl fmt::Display for Way {
         }
         if !outfit.verdict.is_empty() {
             write!(f, " {}", outfit.verdict)?;
+        }
+        if !outfit.token.is_empty() {
+            write!(f, " token {}", outfit.token)?;
         }
         Ok(())
     }
@@ -253,10 +274,27 @@ impl Plan {
     }
 }
 
+/// Most tokens that are signed for a slice: what a proxy can remember is a fraction of them, so that it has forgotten the first
+/// when it comes around.
+const MAX_FRESH_TOKENS: usize = 20_000;
+
+/// How many tokens are new to the proxies in so long a time at that rate; 0 is as fast as they go.
+pub(crate) fn fresh_tokens(rate: u32, load: Duration) -> usize {
+    match rate {
+        0 => MAX_FRESH_TOKENS,
+        rate => ((f64::from(rate) * load.as_secs_f64()).ceil() as usize).clamp(1, MAX_FRESH_TOKENS),
+    }
+}
+
 /// How long a slice of that cell takes, about.
 fn slice_takes(definition: &Definition, cell: &Cell) -> Duration {
     if cell.kind != Kind::Idle {
-        return definition.warmup + definition.slice + SLICE_OVERHEAD;
+        let load = definition.warmup + definition.slice;
+        let signed = match cell.shape.token == FRESH {
+            true => fresh_tokens(cell.rate, load),
+            false => 0,
+        };
+        return load + SLICE_OVERHEAD + TOKEN_SIGNED * signed as u32;
     }
     let opening = IDLE_CONNECTION * possible(cell.connections);
     let settling = if cell.connections == 0 { 1 } else { 3 };

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use voile_report::record::{Check, Proof, Verdict};
 
 use crate::contestants::{Contestant, Counts, Expected, Hop, Instance, Recorded, Route};
+use crate::definition::Refusal;
 use crate::generator::{Broken, Generated, Order, finish_load, start_load};
 use crate::impostor::impostor;
 use crate::plan::Way;
@@ -105,6 +106,7 @@ pub(crate) fn prove(
         tls: way.tls,
         protocol: way.protocol.clone(),
         verdict: way.outfit.verdict.clone(),
+        token: way.outfit.token.clone(),
         checks,
     };
     Ok(Proven { proof, hello })
@@ -210,8 +212,12 @@ fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<String>) -> 
 }
 
 fn answers(generated: &Generated, order: &Order) -> Check {
-    let claim = if order.denied {
-        "every request is refused by policy, none answered otherwise".to_owned()
+    let claim = if let Some(refusal) = order.refused {
+        let by = match refusal {
+            Refusal::Unknown => "for its token",
+            Refusal::Forbidden => "by policy",
+        };
+        format!("every request is refused {by}, none answered otherwise")
     } else if order.protocol == "http1" {
         format!("every answer is good and carries {} bytes", order.size)
     } else {
@@ -237,7 +243,7 @@ fn counted(
     before: Counts,
     sent: u64,
 ) -> Check {
-    let claim = if way.outfit.denies() {
+    let claim = if way.outfit.refusal().is_some() {
         "each proxy's own counter of refusals grew by the requests sent"
     } else if contestant.counts_requests(&way.protocol) {
         "each proxy's own counter of good answers grew by the requests sent"
@@ -478,7 +484,7 @@ fn looked_at(
         "marker seen {} times for {sent} requests, {lost} packets lost to the capture",
         seen.markers_in
     );
-    if order.denied && to == "server" {
+    if order.refused.is_some() && to == "server" {
         let claim = "captured before the server: nothing of a refused request arrives";
         return vec![check(claim, seen.markers_in == 0, evidence)];
     }

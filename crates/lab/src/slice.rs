@@ -20,7 +20,7 @@ use voile_report::record::{MachineSplit, MachineUse, Process, Run};
 use crate::agent::FarLook;
 use crate::contestants::{Instance, Route};
 use crate::events;
-use crate::generator::{Broken, Generated, Order, finish_load, start_load, wait_until};
+use crate::generator::{Broken, Generated, Order, finish_load, prepare_load, wait_until};
 use crate::plan::Cell;
 use crate::target::Lab;
 
@@ -100,8 +100,9 @@ pub(crate) fn measure(
     host: &str,
     meanwhile: &mut Meanwhile<'_>,
 ) -> Result<(Run, Generated), Broken> {
+    let (spec, out) = prepare_load(lab, route, order).map_err(Broken::Failed)?;
     let began = Instant::now();
-    let (mut load, out) = start_load(lab, route, order).map_err(Broken::Failed)?;
+    let mut load = spec.start().map_err(|e| Broken::Failed(e.to_string()))?;
     let mut instances = shared.to_vec();
     instances.push(Instance::here("load".to_owned(), "load", vec![load.pid()]));
     let window_starts = began + order.warmup + LEAD.min(order.duration / 4);

@@ -70,6 +70,9 @@ pub struct Where {
     pub generated: Option<BTreeMap<String, u32>>,
     /// What the policies do to the requests, as in [`crate::shape::Shape`]; where it is not said, nothing, or as there.
     pub verdict: Option<String>,
+    /// What token requests carry, as in [`crate::shape::Shape`]; where it is not said, none, or as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
 }
 
 impl Where {
@@ -85,6 +88,7 @@ impl Where {
             && says(&self.connections, &cell.connections)
             && self.generated.clone().unwrap_or_default() == cell.shape.generated
             && self.verdict.clone().unwrap_or_default() == cell.shape.verdict
+            && self.token.clone().unwrap_or_default() == cell.shape.token
     }
 
     /// The cell that differs from this one in what is said.
@@ -103,6 +107,7 @@ impl Where {
                     .clone()
                     .unwrap_or_else(|| cell.shape.generated.clone()),
                 verdict: or(&self.verdict, &cell.shape.verdict),
+                token: or(&self.token, &cell.shape.token),
                 ..cell.shape.clone()
             },
             ..cell.clone()
@@ -133,6 +138,10 @@ impl fmt::Display for Where {
             self.connections.map(|n| format!("{n} connections")),
             generated,
             self.verdict.clone().filter(|word| !word.is_empty()),
+            self.token.as_ref().map(|word| match word.as_str() {
+                "" => "no token".to_owned(),
+                word => format!("token {word}"),
+            }),
         ];
         let words: Vec<String> = words.into_iter().flatten().collect();
         f.write_str(&words.join(", "))

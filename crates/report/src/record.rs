@@ -135,6 +135,9 @@ pub struct Target {
     /// What policies do to the requests, as there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
+    /// What token requests carry, as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
     /// As a ratio to the same figure in the cell that differs in this, paired within rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_to: Option<Where>,
@@ -477,6 +480,9 @@ pub struct Proof {
     /// What policies do to the requests, as in [`crate::shape::Shape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verdict: String,
+    /// What token requests carry, as there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub token: String,
     /// The things shown, or not.
     pub checks: Vec<Check>,
 }

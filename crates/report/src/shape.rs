@@ -1,4 +1,4 @@
-//! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set. A cell that says
+//! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set, policies, tokens. A cell that says
 //! nothing of these is as the whole experiment, so that records of before there were several mean the same.
 
 use std::collections::BTreeMap;
@@ -32,6 +32,9 @@ pub struct Shape {
     /// nobody, and one more lets all pass.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub verdict: String,
+    /// What token requests carry: `same` (one for all), `fresh` (each another), `forged`. Empty: none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub token: String,
 }
 
 impl Shape {
@@ -64,7 +67,13 @@ impl fmt::Display for Shape {
         ];
         let mesh = self.generated.iter().map(|(kind, n)| format!("{n} {kind}"));
         let verdict = (!self.verdict.is_empty()).then(|| self.verdict.clone());
+        let token = match self.token.as_str() {
+            "" => None,
+            "fresh" => Some("fresh tokens".to_owned()),
+            one => Some(format!("{one} token")),
+        };
         let words = words.into_iter().flatten().chain(mesh).chain(verdict);
+        let words = words.chain(token);
         let words: Vec<String> = words.collect();
         f.write_str(&words.join(", "))
     }
@@ -93,8 +102,9 @@ mod tests {
             hook: "cold".to_owned(),
             generated: BTreeMap::from([("paths".to_owned(), 1000)]),
             verdict: "deny-last".to_owned(),
+            token: "same".to_owned(),
         };
-        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 paths, deny-last";
+        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 paths, deny-last, same token";
         assert_eq!(shape.to_string(), words);
         assert_eq!(Shape::default().to_string(), "");
         assert_eq!(

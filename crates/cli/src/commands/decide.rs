@@ -1,5 +1,7 @@
-//! `voile decide`: makes decisions by policies made for the purpose and tells what each took. What `voile bench policy` runs, a
+//! `voile decide`: makes decisions by policies and issuers of tokens made for the purpose and tells what each took. What `voile bench policy` runs, a
 //! process for each round, since the laboratory meets what it measures by command line only.
+
+mod tokens;
 
 use std::fmt;
 use std::hint::black_box;
@@ -8,15 +10,18 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Instant;
 
+use serde_json::{Value, json};
 use voile_policy::authorization::experiment::{Kind, Request};
 use voile_policy::authorization::{Action, Engine, Facts, Verdict};
+
+use tokens::{Algorithm, Issuers};
 
 /// Make decisions by policies made for the purpose, and tell what each took: what `voile bench policy` runs.
 ///
 /// Prints a line of JSON for each set (what it took to compile, what it holds) and for each set and hit (ns of one decision).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Print the kinds of rules, one a line.
+    /// Print the kinds of rules, one a line; behind a kind of tokens stands that its rules are issuers.
     #[arg(long)]
     list: bool,
     /// What to decide by.
@@ -42,10 +47,34 @@ const ANY: usize = 1_000;
 /// Decisions that are counted.
 pub(crate) const COUNTED: usize = 50;
 
+/// What a set decides by.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    Policies(Kind),
+    Tokens(Algorithm),
+}
+
+impl Asked {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Policies(kind) => kind.name(),
+            Self::Tokens(algorithm) => algorithm.kind(),
+        }
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        let kinds = Kind::ALL.iter().copied().map(Self::Policies);
+        kinds.chain(Algorithm::ALL.map(Self::Tokens))
+    }
+}
+
+/// What is behind the names of kinds whose rules are issuers.
+const ISSUERS: &str = "issuers";
+
 /// A set as it is written.
 #[derive(Debug, Clone, Copy)]
 struct Size {
-    kind: Kind,
+    kind: Asked,
     rules: usize,
     policies: usize,
 }
@@ -56,9 +85,9 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split(':');
         let name = words.next().unwrap_or_default();
-        let kind = Kind::ALL.iter().find(|kind| kind.name() == name);
+        let kind = Asked::all().find(|kind| kind.name() == name);
         let kind =
-            *kind.ok_or_else(|| format!("`{name}` is no kind of rules; --list names them"))?;
+            kind.ok_or_else(|| format!("`{name}` is no kind of rules; --list names them"))?;
         let mut number = || {
             let number = words.next()?.parse().ok()?;
             (1..=MAX_RULES).contains(&number).then_some(number)
@@ -90,15 +119,15 @@ enum Hit {
 impl Hit {
     const ALL: [Self; 4] = [Self::First, Self::Last, Self::Miss, Self::Any];
 
-    fn requests(self, size: Size, random: &mut fastrand::Rng) -> Vec<Request> {
-        let mut any = || random.usize(..size.rules);
+    fn requests(self, kind: Kind, rules: usize, random: &mut fastrand::Rng) -> Vec<Request> {
+        let mut any = || random.usize(..rules);
         let hits = match self {
             Self::First => vec![Some(0)],
-            Self::Last => vec![Some(size.rules - 1)],
+            Self::Last => vec![Some(rules - 1)],
             Self::Miss => vec![None],
             Self::Any => (0..ANY).map(|_| Some(any())).collect(),
         };
-        hits.into_iter().map(|hit| size.kind.request(hit)).collect()
+        hits.into_iter().map(|hit| kind.request(hit)).collect()
     }
 }
 
@@ -128,54 +157,96 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn list() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    for kind in Kind::ALL {
-        writeln!(out, "{}", kind.name())?;
+    for kind in Asked::all() {
+        match kind {
+            Asked::Policies(kind) => writeln!(out, "{}", kind.name())?,
+            Asked::Tokens(algorithm) => writeln!(out, "{} {ISSUERS}", algorithm.kind())?,
+        }
     }
     Ok(())
+}
+
+/// What a set was compiled into.
+enum Made {
+    Policies(Kind, Box<Engine>),
+    Tokens(Box<Issuers>),
+}
+
+/// What a line says of a set, and more.
+fn line(out: &mut impl std::io::Write, size: Size, more: Value) -> std::io::Result<()> {
+    let mut line = json!({
+        "kind": size.kind.name(), "rules": size.rules, "policies": size.policies,
+    });
+    if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
+        line.extend(more);
+    }
+    writeln!(out, "{line}")
+}
+
+/// Compiles a set.
+fn made_of(size: Size, count: bool) -> (Made, u64, usize) {
+    match size.kind {
+        Asked::Policies(kind) => {
+            let policies = kind.policies(size.rules, size.policies, &Action::Allow);
+            let began = Instant::now();
+            let engine = Engine::new(&policies);
+            let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let bytes = engine.memory();
+            (Made::Policies(kind, Box::new(engine)), took, bytes)
+        }
+        Asked::Tokens(algorithm) => {
+            let issuers = Issuers::new(algorithm, size.rules, count);
+            let (took, bytes) = (issuers.compile_ns, issuers.bytes);
+            (Made::Tokens(Box::new(issuers)), took, bytes)
+        }
+    }
 }
 
 fn decide(args: &Args) -> std::io::Result<()> {
     let mut random = fastrand::Rng::with_seed(args.seed);
     let mut out = std::io::stdout().lock();
-    let mut engines = Vec::new();
-    for size in &args.sets {
-        let policies = size
-            .kind
-            .policies(size.rules, size.policies, &Action::Allow);
-        let began = Instant::now();
-        let engine = Engine::new(&policies);
-        let took = began.elapsed().as_nanos();
-        let line = serde_json::json!({
-            "kind": size.kind.name(),
-            "rules": size.rules,
-            "policies": size.policies,
-            "compile_ns": u64::try_from(took).unwrap_or(u64::MAX),
-            "bytes": engine.memory(),
-        });
-        writeln!(out, "{line}")?;
-        engines.push((*size, engine));
+    let mut sets = Vec::new();
+    let mut turns: Vec<(usize, Option<Hit>)> = Vec::new();
+    for (at, size) in args.sets.iter().enumerate() {
+        let (made, took, bytes) = made_of(*size, args.count);
+        let told = json!({ "compile_ns": took, "bytes": bytes });
+        line(&mut out, *size, told)?;
+        let hits = match &made {
+            Made::Policies(..) => Hit::ALL.map(Some).to_vec(),
+            // Its turns belong together: a token is first new, then known.
+            Made::Tokens(_) => vec![None],
+        };
+        turns.extend(hits.into_iter().map(|hit| (at, hit)));
+        sets.push((*size, made));
     }
-    let sets = 0..engines.len();
-    let mut turns: Vec<(usize, Hit)> = sets.flat_map(|at| Hit::ALL.map(|hit| (at, hit))).collect();
     if !args.count {
         random.shuffle(&mut turns);
     }
     for (at, hit) in turns {
-        let (size, engine) = &engines[at];
-        let requests = hit.requests(*size, &mut random);
-        let facts: Vec<Facts<'_>> = requests.iter().map(Request::facts).collect();
-        let ns = match args.count {
-            true => counted(engine, &facts, hit),
-            false => timed(engine, &facts, hit),
-        };
-        let line = serde_json::json!({
-            "kind": size.kind.name(),
-            "rules": size.rules,
-            "policies": size.policies,
-            "hit": hit.to_string(),
-            "ns": ns,
-        });
-        writeln!(out, "{line}")?;
+        let (size, made) = &sets[at];
+        match (made, hit) {
+            (Made::Policies(kind, engine), Some(hit)) => {
+                let requests = hit.requests(*kind, size.rules, &mut random);
+                let facts: Vec<Facts<'_>> = requests.iter().map(Request::facts).collect();
+                let ns = match args.count {
+                    true => counted(engine, &facts, hit),
+                    false => timed(engine, &facts, hit),
+                };
+                let told = json!({ "hit": hit.to_string(), "ns": ns });
+                line(&mut out, *size, told)?;
+            }
+            (Made::Tokens(issuers), _) => {
+                let took = match args.count {
+                    true => issuers.counted(),
+                    false => issuers.timed(),
+                };
+                for (turn, ns) in took {
+                    let told = json!({ "hit": turn.to_string(), "ns": ns });
+                    line(&mut out, *size, told)?;
+                }
+            }
+            (Made::Policies(..), None) => {}
+        }
     }
     out.flush()
 }

@@ -111,7 +111,7 @@ fn identity(mesh: &Mesh, text: &str) -> Result<Identity, String> {
 }
 
 /// Issuer and text of a key set.
-fn key_set(text: &String) -> Result<(String, String), String> {
+pub(super) fn key_set(text: &String) -> Result<(String, String), String> {
     // An issuer may have `=` in it; a file's name hardly has.
     let (issuer, file) = text
         .rsplit_once('=')

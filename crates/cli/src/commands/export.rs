@@ -2,13 +2,17 @@
 
 mod envoy;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use voile_analysis::explain;
-use voile_envoy::{Layer, Peer, Translation};
+use voile_envoy::{Layer, Obeyed, Peer, Translation};
+use voile_model::mesh::{KeySource, Provider, RequestAuthentication, TokenRule, token_rules};
 use voile_model::{Mesh, Namespace};
+use voile_policy::tokens::KeySet;
 
+use super::explain::key_set;
 use super::generate::labels;
 
 /// What is said.
@@ -20,7 +24,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    #[command(about = "A workload's AuthorizationPolicies as Envoy's RBAC filters")]
+    #[command(
+        about = "A workload's AuthorizationPolicies and RequestAuthentications as Envoy's filters"
+    )]
     EnvoyFilters(Filters),
     #[command(about = "All that a stock Envoy needs to be a workload's sidecar, in one file")]
     Envoy(envoy::Whole),
@@ -32,11 +38,15 @@ enum What {
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "A JSON array of filters goes to stdout, in the order in which Envoy is to ask them: AUDIT, DENY, ALLOW, as Istio's\n\
-    control plane gives them; dry-run policies are their shadow rules. They belong before the router of an HTTP connection\n\
-    manager (with `normalize_path`), over TCP before the proxy. Empty where no policy selects the workload.\n\n\
-    Exit code: 0; 1 where the folder has errors or a policy cannot be translated (CUSTOM): nothing is said by halves;\n\
-    2 when the folder cannot be read or the arguments are wrong."
+    after_help = "A JSON array of filters goes to stdout, in the order in which Envoy is to ask them, as Istio's control plane gives them: CUSTOM\n\
+    (an RBAC filter whose shadow rules mark what it matches, then ext_authz), RequestAuthentication (jwt_authn), AUDIT, DENY, ALLOW;\n\
+    dry-run policies are shadow rules. They belong before the router of an HTTP connection manager (with `normalize_path`), over TCP\n\
+    before the proxy, where there are no tokens. ext_authz asks the cluster that Istio calls `outbound|PORT||HOST`, which is yours to\n\
+    define. Keys stand in the filter: those that the mesh fetches (jwksUri, discovery) are given by --jwks. Empty where nothing selects\n\
+    the workload.\n\n\
+    Exit code: 0; 1 where the folder has errors or something cannot be translated (named: keys that are not here, a provider that is not\n\
+    there, several providers, a provider over HTTP for TCP): nothing is said by halves; 2 when the folder cannot be read or the arguments\n\
+    are wrong."
 )]
 struct Filters {
     /// Folders of YAML, taken together as one mesh
@@ -54,6 +64,9 @@ struct Filters {
     /// By what Envoy knows who calls
     #[arg(long, value_enum, default_value = "certificate")]
     peer: By,
+    /// Keys of an issuer whose rule has them fetched (a JSON Web Key Set), since nobody is asked here
+    #[arg(long, value_name = "ISSUER=FILE")]
+    jwks: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -162,8 +175,65 @@ impl Filters {
                 By::FilterState => Peer::FilterState,
             },
         };
+        let keys = self.jwks.iter().map(key_set);
+        let keys = keys.collect::<Result<BTreeMap<_, _>, String>>();
+        let keys = keys.map_err(Problem::Arguments)?;
         let policies = explain::policies_of(&mesh, &namespace, &labels);
-        let filters = translation.filters(&policies).map_err(Problem::Resources)?;
+        let tokens = match self.layer {
+            At::Http => {
+                let resources = mesh.request_authentication_for_labels(&namespace, &labels);
+                let rules = token_rules(resources).into_iter();
+                let rules = rules.map(|(from, rule)| Ok((rule, keys_of(from, rule, &keys)?)));
+                rules
+                    .collect::<Result<Vec<_>, _>>()
+                    .map_err(Problem::Resources)?
+            }
+            At::Tcp => Vec::new(),
+        };
+        let obeyed = Obeyed {
+            policies: &policies,
+            tokens: &tokens,
+            provider: &|name| provider(&mesh, name),
+        };
+        let filters = translation
+            .all_filters(&obeyed)
+            .map_err(Problem::Resources)?;
         Ok(serde_json::Value::from(filters).to_string())
+    }
+}
+
+/// The keys of a rule that Envoy can be given: with none that it could use it would refuse all of its configuration.
+fn keys_of<'a>(
+    from: &RequestAuthentication,
+    rule: &'a TokenRule,
+    given: &'a BTreeMap<String, String>,
+) -> Result<&'a str, String> {
+    let issuer = &rule.issuer;
+    let who = || {
+        format!(
+            "RequestAuthentication {} ({}), issuer {issuer}",
+            from.name, rule.source
+        )
+    };
+    let fetched = |whence: &str| {
+        let who = who();
+        format!("{who}: its keys are fetched ({whence}): give them by --jwks {issuer}=FILE")
+    };
+    let keys = match (&rule.keys, given.get(&**issuer)) {
+        (KeySource::Inline(keys), _) => &**keys,
+        (_, Some(keys)) => keys,
+        (KeySource::Uri(uri), None) => return Err(fetched(uri)),
+        (KeySource::Discovery, None) => return Err(fetched("by OpenID discovery")),
+    };
+    match KeySet::read(keys) {
+        Ok(_) => Ok(keys),
+        Err(why) => Err(format!("{}: {why}, and Envoy takes no such filter", who())),
+    }
+}
+
+fn provider(mesh: &Mesh, name: &str) -> Option<voile_model::mesh::ExtAuthzProvider> {
+    match mesh.config.provider(name) {
+        Some(Provider::ExtAuthz(provider)) => Some(provider),
+        _ => None,
     }
 }

@@ -30,14 +30,53 @@ spec:
   - to: [{operation: {methods: [DELETE]}}]
 "#;
 
-const CUSTOM: &str = r#"apiVersion: security.istio.io/v1
+/// What asks somebody, and whose tokens are believed.
+const ASKING: &str = r#"apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    extensionProviders:
+    - name: opa
+      envoyExtAuthzGrpc: {service: shop/opa.shop.internal, port: 9000}
+    - name: web
+      envoyExtAuthzHttp: {service: shop/opa.shop.internal, port: 9001}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: opa, namespace: shop}
+spec:
+  hosts: [opa.shop.internal]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports:
+  - {number: 9000, name: grpc-ask, protocol: GRPC}
+  - {number: 9001, name: http-ask, protocol: HTTP}
+  endpoints: [{address: 127.9.9.9}]
+---
+apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: ask, namespace: shop}
 spec:
   action: CUSTOM
   provider: {name: opa}
-  rules: [{}]
+  rules: [{to: [{operation: {ports: ["8080"]}}]}]
+---
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: believed, namespace: shop}
+spec:
+  jwtRules:
+  - issuer: https://z.example
+    jwks: '{"keys": [KEY]}'
+  - issuer: https://a.example
+    jwks: '{"keys": [KEY]}'
+    audiences: [shop]
 "#;
+
+/// A key of RFC 8037, appendix A.
+const KEY: &str =
+    r#"{"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}"#;
 
 fn export(folder: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     let output = Process::output(|voile| {
@@ -93,17 +132,83 @@ fn a_workloads_policies_are_filters_in_istios_order() {
 }
 
 #[test]
+fn who_is_asked_and_whose_tokens_are_believed_are_filters_before_the_policies() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = format!("{}---\n{POLICIES}", ASKING.replace("KEY", KEY));
+    std::fs::write(folder.path().join("all.yaml"), text).expect("written");
+    let (code, text, said) = export(folder.path(), &["--label", "app=web"]);
+    assert_eq!(code, Some(0), "{said}");
+    let filters: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let names = filters.as_array().expect("a list").iter();
+    let names: Vec<&str> = names.filter_map(|one| one["name"].as_str()).collect();
+    let in_order = ["rbac", "ext_authz", "jwt_authn", "rbac", "rbac"];
+    let in_order = in_order.map(|name| format!("envoy.filters.http.{name}"));
+    assert_eq!(names, in_order);
+    let config = |at: usize| &filters[at]["typed_config"];
+    assert!(config(0).get("rules").is_none(), "it only marks");
+    let prefix = &config(0)["shadow_rules_stat_prefix"];
+    assert_eq!(prefix, "istio_ext_authz_");
+    let service = &config(1)["grpc_service"]["envoy_grpc"];
+    assert_eq!(service["cluster_name"], "outbound|9000||opa.shop.internal");
+    let issuer = |number: u32| &config(2)["providers"][format!("origins-{number}")]["issuer"];
+    let issuers = [issuer(0), issuer(1)];
+    assert_eq!(issuers, ["https://a.example", "https://z.example"]);
+
+    // Before a connection there are no tokens, and who is asked is asked by another filter.
+    let (code, text, said) = export(folder.path(), &["--layer", "tcp"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(text.contains("filters.network.ext_authz.v3") && !text.contains("jwt_authn"));
+}
+
+#[test]
+fn what_cannot_be_translated_is_named_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().join("all.yaml");
+    let asking = ASKING.replace("KEY", KEY);
+    let inline = format!("jwks: '{{\"keys\": [{KEY}]}}'\n    audiences");
+    let fetched = asking.replace(&inline, "jwksUri: https://a.example/keys\n    audiences");
+    let found = asking.replace(&inline, "audiences");
+    assert!(fetched != asking && found != asking);
+    let second = "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: ask-too, namespace: shop}\n\
+                  spec: {action: CUSTOM, provider: {name: web}, rules: [{}]}\n";
+    for (text, more, told) in [
+        (
+            fetched.clone(),
+            &[][..],
+            "all.yaml:39:5), issuer https://a.example: its keys are fetched (https://a.example/keys): give them by --jwks https://a.example=FILE",
+        ),
+        (found, &[], "its keys are fetched (by OpenID discovery)"),
+        (
+            format!("{asking}{second}"),
+            &[],
+            "several authorization providers (opa, web)",
+        ),
+        (
+            asking.replace("name: opa}\n  rules", "name: web}\n  rules"),
+            &["--layer", "tcp"],
+            "shop/ask asks the authorization provider `web` over HTTP",
+        ),
+    ] {
+        std::fs::write(&at, text).expect("written");
+        let (code, text, said) = export(folder.path(), more);
+        assert_eq!((code, &*text), (Some(1), ""), "{said}");
+        assert!(said.contains(told), "{told}: {said}");
+    }
+    // What the mesh would fetch can be given.
+    std::fs::write(&at, fetched).expect("written");
+    let beside = tempfile::tempdir().expect("a folder");
+    let keys = beside.path().join("keys.json");
+    std::fs::write(&keys, format!("{{\"keys\": [{KEY}]}}")).expect("written");
+    let given = format!("https://a.example={}", keys.display());
+    let (code, text, said) = export(folder.path(), &["--jwks", &given]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(text.matches("inline_string").count(), 2);
+}
+
+#[test]
 fn nothing_is_said_by_halves() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path().join("policies.yaml");
-    std::fs::write(&at, CUSTOM).expect("written");
-    let (code, text, said) = export(folder.path(), &[]);
-    assert_eq!((code, &*text), (Some(1), ""), "{said}");
-    assert!(
-        said.contains("shop/ask asks an authorization provider"),
-        "{said}"
-    );
-
     std::fs::write(
         &at,
         POLICIES.replace("paths: [\"*/admin\"]", "pths: [\"*/admin\"]"),

@@ -268,3 +268,39 @@ fn who_does_not_ask_its_policies_is_caught_whether_they_refuse_or_let_in() {
     );
     assert!(!let_in.contains("failed ("), "{let_in}");
 }
+
+/// The same of tokens: forged ones are refused, good ones let in.
+#[test]
+fn who_does_not_look_at_tokens_is_caught_whether_they_are_good_or_forged() {
+    let script = r#"[ "$1" = control ] && rm "$3/generated.yaml"; exec "$VOILE" "$@""#;
+    let definition = DEFINITION.replace(
+        "modes = [\"both\"]",
+        "modes = [\"both\"]\nissuers = [3]\ntokens = [\"same\", \"fresh\", \"forged\"]",
+    );
+    let (ran, record) = measured(script, &definition);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let honest = reasons(&record, "voile");
+    assert_eq!(honest, "[][][]", "{said}");
+    let why = |token: &str| -> String {
+        let runs = record["runs"].as_array().expect("runs").iter();
+        let its = runs.filter(|run| run["contestant"] == "cheat" && run["shape"]["token"] == token);
+        its.map(|run| run["invalid_reasons"].to_string()).collect()
+    };
+    let refused = why("forged");
+    for words in [
+        "requests failed (",
+        "every request is refused for its token, none answered otherwise: 0 of",
+        "switched on: tokens refused",
+    ] {
+        assert!(refused.contains(words), "{words}: {refused}");
+    }
+    for token in ["same", "fresh"] {
+        let let_in = why(token);
+        assert!(
+            let_in.contains("switched on: tokens verified")
+                && let_in.contains(": 0 more after")
+                && !let_in.contains("failed ("),
+            "{token}: {let_in}"
+        );
+    }
+}

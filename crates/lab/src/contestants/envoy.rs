@@ -49,6 +49,13 @@ impl Envoy {
     }
 }
 
+impl Envoy {
+    /// Whether the mesh's resources make filters of it.
+    fn has_filters(&self) -> bool {
+        self.outfit.has_policies() || self.outfit.believes()
+    }
+}
+
 /// How long lines of access logs are gathered, as Istio starts Envoy; Envoy's own default is ten seconds.
 const LOG_FLUSH_MS: u32 = 1000;
 
@@ -135,7 +142,7 @@ impl Peer for Envoy {
             Side::Server => SERVER_TEMPLATE,
         };
         let name = format!("{}-{}", self.name(), side.word());
-        let template = if side == Side::Server && self.outfit.has_policies() {
+        let template = if side == Side::Server && self.has_filters() {
             policies::with(template, &self.features, lab, folder)?
         } else {
             template.to_owned()
@@ -185,7 +192,7 @@ impl Peer for Envoy {
             _ => (
                 |name| name.starts_with("http.outbound_") || name.starts_with("http.inbound_"),
                 // A refusal over gRPC is a status of gRPC's in an answer that is HTTP's 200.
-                match self.outfit.denies() && protocol != "grpc" {
+                match self.outfit.refusal().is_some() && protocol != "grpc" {
                     true => ".downstream_rq_4xx",
                     false => ".downstream_rq_2xx",
                 },
@@ -214,7 +221,7 @@ impl Peer for Envoy {
         let mut all = features::recorded(&self.features, folder, who, protocol, &|| {
             statistics(*admin).unwrap_or_default()
         });
-        if side == Side::Server && self.outfit.has_policies() && !self.features.quiet {
+        if side == Side::Server && self.has_filters() && !self.features.quiet {
             let statistics = statistics(*admin).unwrap_or_default();
             all.extend(policies::judged(&self.outfit, &statistics));
         }
@@ -231,7 +238,7 @@ impl Peer for Envoy {
             "tuned: keep-alive upstream, access log off, request ids off, no Istio filters (no Istio metrics)".to_owned(),
         ];
         terms.extend(self.features.title());
-        if self.outfit.has_policies() {
+        if self.has_filters() {
             terms.push(policies::TERMS.to_owned());
         }
         terms

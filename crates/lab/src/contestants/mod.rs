@@ -290,7 +290,8 @@ pub(crate) fn named(
         return Ok(Box::new(voile.fitted(outfit)));
     }
     let (program, features) = PeerFeatures::of(name)?;
-    if outfit.has_policies() && !["baseline", "voile", "envoy"].contains(&program) {
+    let judges = outfit.has_policies() || outfit.believes();
+    if judges && !["baseline", "voile", "envoy"].contains(&program) {
         return Err(format!("the lab has no policies for {program}"));
     }
     match program {

@@ -624,7 +624,7 @@ impl Contestant for Voile {
             let count = match &sidecar.process {
                 Process::There(process) => process.count(protocol)?.unwrap_or(0),
                 Process::Here(process) => {
-                    let refused = self.outfit.denies();
+                    let refused = self.outfit.refusal();
                     metric(process.name(), sidecar.metrics, protocol, refused)?
                 }
             };
@@ -658,7 +658,7 @@ impl Contestant for Voile {
         for sidecar in sidecars.filter(on_path) {
             all.extend(sidecar.sent(&self.variant.append, &way.protocol)?);
         }
-        if self.outfit.has_policies() && self.variant.counts && way.mode != "clientonly" {
+        if self.variant.counts && way.mode != "clientonly" {
             let sidecars = self.running.iter().flat_map(|running| &running.sidecars);
             for sidecar in sidecars.filter(|sidecar| sidecar.role == SERVER) {
                 all.extend(sidecar.judged(&self.outfit)?);

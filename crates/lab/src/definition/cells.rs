@@ -8,7 +8,9 @@ use toml::Spanned;
 use voile_report::record::{CellKey, Kind};
 
 use super::features::{self, FEATURES};
-use super::generated::{self, Generated, Hit, KINDS, MOST, Make, Meeting, VERDICTS};
+use super::generated::{
+    self, FORGED, Generated, Hit, KINDS, MOST, Make, SAME, TOKENS, VERDICTS, believed, refusal,
+};
 use super::hooks::NONE;
 use super::near::meant;
 use super::peers;
@@ -125,13 +127,14 @@ fn expand(
             cell.shape.generated.clone_from(mesh);
         });
         let all = judged(place, group, &all)?;
+        let all = carrying(place, group, &all)?;
         let mut possible: Vec<CellKey> = Vec::new();
         for cell in all {
             match impossible(&cell, &name) {
-                // The baseline has no workers, so several numbers of them make one cell of it.
+                // The baseline has no workers and no token, so several of them make one cell of it.
                 None if cell.is_baseline()
                     && possible.contains(&cell)
-                    && group.workers.is_some() => {}
+                    && (group.workers.is_some() || group.tokens.is_some()) => {}
                 None => possible.push(cell),
                 Some(why) => {
                     let at = modes.iter().find(|(mode, _)| *mode == cell.mode);
@@ -254,7 +257,7 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     if cell.kind == Kind::Idle && name == "baseline" {
         return Some("kind \"idle\" needs a proxy: not baseline".to_owned());
     }
-    if let Some(why) = cannot_be_judged(cell) {
+    if let Some(why) = cannot_be_believed(cell).or_else(|| cannot_be_judged(cell)) {
         return Some(why);
     }
     let echoes = ["tcp", "grpc"].contains(&cell.protocol.as_str());
@@ -345,8 +348,8 @@ fn loads(
     }))
 }
 
-/// Those of the meshes whose configuration this contestant can be given: Envoy's is translated from policies, other peers
-/// have none.
+/// Those of the meshes whose configuration this contestant can be given: Envoy's is translated from policies and issuers, other
+/// peers have none.
 fn made_for(
     name: &str,
     is_voile: bool,
@@ -363,7 +366,7 @@ fn made_for(
     let mut made: Vec<Generated> = meshes.iter().filter(can).cloned().collect();
     if made.len() < meshes.len() && name != "baseline" {
         let words = match name {
-            "envoy" => "of configuration by number it is given AuthorizationPolicies only",
+            "envoy" => "of configuration by number it is given policies and issuers only",
             _ => "configuration by number is made for voile and envoy only",
         };
         note(missing, format!("{name}: {words}"));
@@ -401,24 +404,65 @@ fn judged(
     Ok(all)
 }
 
+/// Each cell times the tokens that its requests carry: what the group says, else one for all where it has issuers or asks whose
+/// tokens are. The baseline carries none.
+fn carrying(
+    place: &Place<'_>,
+    group: &WrittenCells,
+    cells: &[CellKey],
+) -> Result<Vec<CellKey>, DefinitionError> {
+    let words = match &group.tokens {
+        Some(tokens) => tokens
+            .iter()
+            .map(|token| place.word("token", token, &TOKENS))
+            .collect::<Result<_, _>>()?,
+        None if group.issuers.is_some() || group.request_principals.is_some() => {
+            vec![SAME.to_owned()]
+        }
+        None => return Ok(cells.to_vec()),
+    };
+    Ok(cross(cells, &words, |cell, word| {
+        if word != TOKENS[0] && !cell.is_baseline() {
+            cell.shape.token.clone_from(word);
+        }
+    }))
+}
+
+/// Why requests of that cell cannot carry its token, or its mesh ask about it.
+fn cannot_be_believed(cell: &CellKey) -> Option<String> {
+    let (token, believes) = (&cell.shape.token, believed(&cell.shape.generated) > 0);
+    if token.is_empty() && !believes {
+        return None;
+    }
+    let why = if cell.protocol == "tcp" {
+        "tokens are in heads of requests: http1, http2 or grpc"
+    } else if token == FORGED && !believes {
+        "token \"forged\" is refused where there are issuers or request_principals"
+    } else if cell.mode == "clientonly" && believes {
+        "tokens are asked for by the server's sidecar, which mode clientonly has not"
+    } else if token.is_empty() && generated::asks_more_than_tokens(&cell.shape.generated) {
+        "token \"none\": with policies about something else beside request_principals it does not follow what is refused"
+    } else {
+        return None;
+    };
+    Some(why.to_owned())
+}
+
 /// Why requests cannot meet the policies of that cell as its verdict says.
 fn cannot_be_judged(cell: &CellKey) -> Option<String> {
-    let meeting = Meeting::of(&cell.shape.verdict)?;
-    let verdict = &cell.shape.verdict;
+    let (generated, verdict) = (&cell.shape.generated, &cell.shape.verdict);
+    let meeting = generated::meeting(generated, verdict, &cell.shape.token)?;
     if cell.mode == "clientonly" {
         return Some(format!(
             "verdict \"{verdict}\" is the server's sidecar's, which mode clientonly has not"
         ));
     }
-    if cell.protocol == "tcp" && meeting.denies() {
+    if cell.protocol == "tcp" && refusal(generated, verdict, "").is_some() {
         return Some(format!(
             "verdict \"{verdict}\" refuses, and over tcp a refusal is no answer: http1, http2 or grpc"
         ));
     }
-    let has = |kinds: &[&str]| {
-        let generated = &cell.shape.generated;
-        kinds.iter().any(|kind| generated.contains_key(*kind))
-    };
+    let has = |kinds: &[&str]| kinds.iter().any(|kind| generated.contains_key(*kind));
     let hits = meeting.hit != Hit::Miss;
     let http = ["http1", "http2"].contains(&cell.protocol.as_str());
     if hits && !http && has(&["paths", "path_policies", "policies", "rules"]) {

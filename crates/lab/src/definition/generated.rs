@@ -1,13 +1,17 @@
-//! Configuration by number: so many services (policies, routes), so that what they cost is seen against their number; and
-//! whether the experiment's requests meet a rule of the policies, which, and what becomes of them. A kind that is here and
-//! cannot be made yet is named as missing.
+//! Configuration by number: so many services (policies, issuers of tokens, routes), so that what they cost is seen against
+//! their number; and whether the experiment's requests meet a rule of the policies, which, which token they carry, and what
+//! becomes of them. A kind that is here and cannot be made yet is named as missing.
 //!
 //! A new kind is a line in [`KINDS`] with the function that writes its resources; definitions then have a list of that name.
 
 mod policies;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+
+pub(crate) use tokens::{FORGED, FRESH, SAME, TOKENS, believed, carried};
+use tokens::{ISSUERS, REQUEST_PRINCIPALS};
 
 /// Of each kind how many.
 pub type Generated = BTreeMap<String, u32>;
@@ -16,14 +20,15 @@ pub type Generated = BTreeMap<String, u32>;
 pub(super) enum Make {
     /// AuthorizationPolicies at the server: the text of so many, of which one rule may meet the requests.
     Policies(policies::Write),
+    /// The same about whose a token is: what the requests' own tokens say is the third argument.
+    AboutTokens(fn(u32, Option<Meeting>, &str) -> String),
+    /// Issuers of tokens, at the server.
+    Issuers,
     /// Anything else: the text of so many.
     Others(fn(u32) -> String),
     /// Why it cannot be made yet.
     NotYet(&'static str),
 }
-
-const TOKENS: &str =
-    "needs issuers and tokens by number, which the lab does not make yet (issue 5)";
 
 /// What can be made by number.
 pub(super) const KINDS: [(&str, Make); 13] = [
@@ -39,8 +44,11 @@ pub(super) const KINDS: [(&str, Make); 13] = [
     ("namespaces", Make::Policies(policies::namespaces)),
     ("paths", Make::Policies(policies::paths)),
     ("source_ips", Make::Policies(policies::source_ips)),
-    ("request_principals", Make::NotYet(TOKENS)),
-    ("issuers", Make::NotYet(TOKENS)),
+    (
+        REQUEST_PRINCIPALS,
+        Make::AboutTokens(policies::request_principals),
+    ),
+    (ISSUERS, Make::Issuers),
     (
         "peer_authentications",
         Make::Others(policies::peer_authentications),
@@ -113,9 +121,43 @@ impl Meeting {
     }
 }
 
-/// Whether every request of a cell with that verdict is to be refused.
-pub(crate) fn denies(verdict: &str) -> bool {
-    Meeting::of(verdict).is_some_and(Meeting::denies)
+/// How a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Nobody knows whose it is: 401, UNAUTHENTICATED.
+    Unknown,
+    /// It is not allowed: 403, PERMISSION_DENIED.
+    Forbidden,
+}
+
+impl Refusal {
+    /// Its status over HTTP, and gRPC's.
+    pub(crate) fn statuses(self) -> [&'static str; 2] {
+        match self {
+            Self::Unknown => ["401", "16"],
+            Self::Forbidden => ["403", "7"],
+        }
+    }
+}
+
+/// What policies do to requests that carry such a token (nothing, where it is empty).
+pub(crate) fn meeting(generated: &Generated, verdict: &str, token: &str) -> Option<Meeting> {
+    let meeting = Meeting::of(verdict)?;
+    // Nobody's request is met by no rule that asks whose it is.
+    let hit = match token.is_empty() && generated.contains_key(REQUEST_PRINCIPALS) {
+        true => Hit::Miss,
+        false => meeting.hit,
+    };
+    Some(Meeting { hit, ..meeting })
+}
+
+/// How every request of such a cell is to be refused; none where all are to be let in.
+pub(crate) fn refusal(generated: &Generated, verdict: &str, token: &str) -> Option<Refusal> {
+    if token == FORGED && believed(generated) > 0 {
+        return Some(Refusal::Unknown);
+    }
+    let denied = meeting(generated, verdict, token).is_some_and(Meeting::denies);
+    denied.then_some(Refusal::Forbidden)
 }
 
 fn makes(kind: &str) -> Option<&'static Make> {
@@ -123,16 +165,28 @@ fn makes(kind: &str) -> Option<&'static Make> {
     known.map(|(_, make)| make)
 }
 
-/// Whether AuthorizationPolicies are among them.
-pub(crate) fn has_policies(generated: &Generated) -> bool {
-    let policies = |kind: &String| matches!(makes(kind), Some(Make::Policies(_)));
-    generated.keys().any(policies)
+/// Whether that kind is AuthorizationPolicies.
+fn are_policies(kind: &str) -> bool {
+    let make = makes(kind);
+    matches!(make, Some(Make::Policies(_) | Make::AboutTokens(_)))
 }
 
-/// Whether there is nothing else.
+/// Whether AuthorizationPolicies are among them.
+pub(crate) fn has_policies(generated: &Generated) -> bool {
+    generated.keys().any(|kind| are_policies(kind))
+}
+
+/// Whether there is nothing else but issuers of tokens.
 pub(super) fn only_policies(generated: &Generated) -> bool {
-    let policies = |kind: &String| matches!(makes(kind), Some(Make::Policies(_)));
-    generated.keys().all(policies)
+    let mut kinds = generated.keys();
+    kinds.all(|kind| are_policies(kind) || kind == ISSUERS)
+}
+
+/// Whether policies of that mesh ask about something else than tokens, too.
+pub(super) fn asks_more_than_tokens(generated: &Generated) -> bool {
+    let mut kinds = generated.keys();
+    generated.contains_key(REQUEST_PRINCIPALS)
+        && kinds.any(|kind| are_policies(kind) && kind != REQUEST_PRINCIPALS)
 }
 
 /// Resources for all of that, as one file of the mesh; empty for nothing.
@@ -142,9 +196,17 @@ pub(crate) fn resources(generated: &Generated, verdict: &str) -> String {
     for (kind, number) in generated {
         match makes(kind) {
             Some(Make::Policies(write)) => text += &write(*number, meeting),
+            Some(Make::AboutTokens(write)) => {
+                text += &write(*number, meeting, &tokens::principal(generated));
+            }
             Some(Make::Others(write)) => text += &write(*number),
-            _ => {}
+            Some(Make::Issuers | Make::NotYet(_)) | None => {}
         }
+    }
+    // Policies that ask whose a token is need an issuer, whether or not one was asked for.
+    let believed = believed(generated);
+    if believed > 0 {
+        text += &tokens::issuers(believed);
     }
     if meeting.is_none() && has_policies(generated) {
         text += &policies::passing();
@@ -197,6 +259,7 @@ mod tests {
             ("namespaces", 1),
             ("paths", 1),
             ("source_ips", 1),
+            ("request_principals", 1),
         ] {
             for (verdict, passing) in [("", 1), ("allow-last", 0), ("dry-run-miss", 0)] {
                 let text = resources(&of(kind, 40), verdict);
@@ -219,6 +282,7 @@ mod tests {
             ("source_ip_policies", "\"0.0.0.0/1\"", "\"203."),
             ("policies", "sa/client\"", "/sa/caller-"),
             ("rules", "sa/client\"", "/sa/caller-"),
+            ("request_principals", "/subject\"", "/caller-"),
         ] {
             for (verdict, _) in VERDICTS {
                 let text = resources(&of(kind, 30), verdict);
@@ -240,9 +304,41 @@ mod tests {
         let refused: Vec<&str> = VERDICTS
             .iter()
             .map(|(word, _)| *word)
-            .filter(|word| denies(word))
+            .filter(|word| refusal(&of("paths", 9), word, "").is_some())
             .collect();
         assert_eq!(refused, ["allow-miss", "deny-first", "deny-last"]);
-        assert!(!denies(""));
+        assert_eq!(refusal(&of("paths", 9), "", ""), None);
+    }
+
+    #[test]
+    fn a_good_token_is_let_in_an_absent_one_is_nobodys_and_a_forged_one_is_never_let_in() {
+        let (unknown, forbidden) = (Some(Refusal::Unknown), Some(Refusal::Forbidden));
+        for (kind, verdict, token, expected) in [
+            ("request_principals", "allow-last", SAME, None),
+            ("request_principals", "allow-last", FRESH, None),
+            ("request_principals", "allow-last", "", forbidden),
+            ("request_principals", "allow-last", FORGED, unknown),
+            ("request_principals", "deny-last", SAME, forbidden),
+            ("request_principals", "deny-last", "", None),
+            ("request_principals", "deny-last", FORGED, unknown),
+            ("request_principals", "dry-run-last", "", None),
+            ("issuers", "", "", None),
+            ("issuers", "", SAME, None),
+            ("issuers", "", FORGED, unknown),
+            // Where nobody looks at tokens.
+            ("paths", "allow-last", FORGED, None),
+        ] {
+            let found = refusal(&of(kind, 10), verdict, token);
+            assert_eq!(found, expected, "{kind} {verdict} {token}");
+        }
+        let text = resources(&of("request_principals", 10), "allow-last");
+        assert_eq!(text.matches("kind: RequestAuthentication").count(), 1);
+        let both = Generated::from([
+            ("request_principals".to_owned(), 10),
+            ("issuers".to_owned(), 5),
+        ]);
+        let text = resources(&both, "allow-last");
+        assert_eq!(text.matches("- issuer: ").count(), 5, "{text}");
+        assert!(text.contains("issuer-000004.generated.example/subject\""));
     }
 }

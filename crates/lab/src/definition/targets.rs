@@ -85,6 +85,7 @@ pub(super) fn targets(
                 minus: target.minus,
                 generated: target.generated,
                 verdict: target.verdict,
+                token: target.token,
                 ratio_to: target.ratio_to.map(Into::into),
                 more_than: target.more_than.map(Into::into),
                 within_noise: target.within_noise,

@@ -149,6 +149,7 @@ pub(super) struct WrittenCells {
     pub(super) peer_authentications: Option<Vec<Spanned<u32>>>,
     pub(super) routes: Option<Vec<Spanned<u32>>>,
     pub(super) verdicts: Option<Vec<Spanned<String>>>,
+    pub(super) tokens: Option<Vec<Spanned<String>>>,
 }
 
 impl WrittenCells {
@@ -245,6 +246,7 @@ pub(super) struct WrittenTarget {
     pub(super) minus: Option<String>,
     pub(super) generated: Option<BTreeMap<String, u32>>,
     pub(super) verdict: Option<String>,
+    pub(super) token: Option<String>,
     pub(super) ratio_to: Option<WrittenWhere>,
     pub(super) more_than: Option<WrittenWhere>,
     #[serde(default)]
@@ -265,6 +267,7 @@ pub(super) struct WrittenWhere {
     connections: Option<u32>,
     generated: Option<BTreeMap<String, u32>>,
     verdict: Option<String>,
+    token: Option<String>,
 }
 
 impl From<WrittenWhere> for Where {
@@ -278,6 +281,7 @@ impl From<WrittenWhere> for Where {
             connections: written.connections,
             generated: written.generated,
             verdict: written.verdict,
+            token: written.token,
         }
     }
 }

@@ -70,7 +70,7 @@ fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
     let missing = definition.missing.join("\n");
     for words in [
         "7 routes: needs routes by VirtualService",
-        "envoy: of configuration by number it is given AuthorizationPolicies only",
+        "envoy: of configuration by number it is given policies and issuers only",
         "relay: configuration by number is made for voile and envoy only",
     ] {
         assert!(missing.contains(words), "{words}: {missing}");
@@ -95,9 +95,9 @@ fn verdicts_are_an_axis_of_cells_with_policies() {
         .collect();
     assert_eq!(cells, ["", "10 paths, allow-last", "10 paths, deny-first"]);
     // What is asked for and cannot be made makes no cell without it.
-    let definition = Definition::parse("mine.toml", &with("issuers = [1]")).expect("good");
+    let definition = Definition::parse("mine.toml", &with("routes = [1]")).expect("good");
     assert_eq!(definition.cells.len(), 1, "the baseline");
-    assert!(definition.missing[0].starts_with("1 issuers: needs issuers and tokens"));
+    assert!(definition.missing[0].starts_with("1 routes: needs routes by VirtualService"));
     for (words, told) in [
         (
             "paths = [1]\nverdicts = [\"alow-last\"]",
@@ -114,6 +114,63 @@ fn verdicts_are_an_axis_of_cells_with_policies() {
         (
             "source_ips = [1]\nprotocol = \"tcp\"\nverdicts = [\"deny-last\"]",
             "over tcp a refusal is no answer",
+        ),
+    ] {
+        let error = Definition::parse("mine.toml", &with(words)).expect_err(words);
+        assert!(error.to_string().contains(told), "{words}: {error}");
+    }
+}
+
+#[test]
+fn tokens_are_an_axis_and_issuers_without_a_word_about_them_have_one() {
+    let with = |words: &str| {
+        GOOD.replace(
+            "contestants = [\"relay\"]\nmodes = [\"both\"]",
+            &format!("contestants = [\"voile\", \"envoy\"]\nmodes = [\"both\"]\n{words}"),
+        )
+    };
+    let cells = |words: &str, of: &str| -> Vec<String> {
+        let definition = Definition::parse("mine.toml", &with(words)).expect("good");
+        assert_eq!(definition.missing, Vec::<String>::new(), "{words}");
+        let own = definition.cells.iter().filter(|cell| cell.contestant == of);
+        own.map(|cell| cell.shape.to_string()).collect()
+    };
+    let usual = ["same token", "2 issuers, same token"];
+    assert_eq!(cells("issuers = [0, 2]", "voile"), usual);
+    assert_eq!(cells("issuers = [0, 2]", "envoy"), usual);
+    let words = "issuers = [0, 2]\ntokens = [\"none\", \"fresh\", \"forged\"]";
+    let all = [
+        "",
+        "fresh tokens",
+        "2 issuers",
+        "2 issuers, fresh tokens",
+        "2 issuers, forged token",
+    ];
+    assert_eq!(cells(words, "envoy"), all);
+    assert_eq!(cells(words, "baseline"), [""]);
+    let words =
+        "request_principals = [9]\nverdicts = [\"allow-last\"]\ntokens = [\"none\", \"same\"]";
+    let all = [
+        "9 request_principals, allow-last",
+        "9 request_principals, allow-last, same token",
+    ];
+    assert_eq!(cells(words, "voile"), all);
+    for (words, told) in [
+        (
+            "issuers = [1]\ntokens = [\"stale\"]",
+            "token \"stale\" is unknown; known: none, same",
+        ),
+        (
+            "issuers = [1]\nprotocol = \"tcp\"",
+            "tokens are in heads of requests",
+        ),
+        (
+            "paths = [1]\ntokens = [\"forged\"]",
+            "is refused where there are issuers",
+        ),
+        (
+            "request_principals = [1]\npaths = [1]\ntokens = [\"none\"]",
+            "policies about something else",
         ),
     ] {
         let error = Definition::parse("mine.toml", &with(words)).expect_err(words);

@@ -76,6 +76,9 @@ fn proofs(page: &mut String, record: &Record) {
         if !proof.verdict.is_empty() {
             let _ = write!(title, ", {}", proof.verdict);
         }
+        if !proof.token.is_empty() {
+            let _ = write!(title, ", token {}", proof.token);
+        }
         let _ = writeln!(
             page,
             "<details{}><summary>{}, {}: {result}</summary><div class=\"scroll\"><table><tbody>",

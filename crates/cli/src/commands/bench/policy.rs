@@ -1,4 +1,4 @@
-//! `voile bench policy`: what a decision costs by the number of policies.
+//! `voile bench policy`: what a decision costs by the number of policies, and a token by the number of issuers.
 
 use std::path::PathBuf;
 
@@ -13,6 +13,9 @@ pub(super) struct Args {
     /// Numbers of policies of five rules each.
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,2000", value_parser = clap::value_parser!(u32).range(1..=19_800), value_name = "N,…")]
     policies: Vec<u32>,
+    /// Numbers of issuers of tokens.
+    #[arg(long, value_delimiter = ',', default_value = "1,1000", value_parser = clap::value_parser!(u32).range(1..=99_000), value_name = "N,…")]
+    issuers: Vec<u32>,
     /// Kinds of rules [default: all that `voile decide --list` names].
     #[arg(long = "kind", value_delimiter = ',', value_name = "KIND,…")]
     kinds: Vec<String>,
@@ -38,6 +41,7 @@ pub(super) fn run(args: &Args) -> Done {
         voile: program(args.voile.as_deref())?,
         rules: args.rules.clone(),
         policies: args.policies.clone(),
+        issuers: args.issuers.clone(),
         kinds: args.kinds.clone(),
         rounds: args.rounds,
         count: args.count,

@@ -1,4 +1,4 @@
-//! AuthorizationPolicies in Envoy's configuration: the same resources that Voile is given, translated by
+//! AuthorizationPolicies and RequestAuthentications in Envoy's configuration: the same resources that Voile is given, translated by
 //! `voile export envoy-filters`, in front of the router of each listener that the experiment's requests go through.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::voile::output;
 use super::super::{CONTROL, Expected, Recorded};
-use crate::definition::{Hit, Meeting, PeerFeatures, PolicyAction, generated_resources};
+use crate::definition::{FORGED, Hit, PeerFeatures, PolicyAction, Refusal, generated_resources};
 use crate::plan::{Outfit, Way};
 use crate::target::Lab;
 
@@ -17,7 +17,8 @@ use crate::target::Lab;
 const EXPORT_BOUND: Duration = Duration::from_secs(60);
 
 /// Said of an Envoy with policies.
-pub(super) const TERMS: &str = "AuthorizationPolicies as Istio gives them to it: RBAC filters, translated from the same resources; paths are normalised where there are any";
+pub(super) const TERMS: &str = "AuthorizationPolicies and RequestAuthentications as Istio gives them to it: RBAC and jwt_authn filters, translated \
+                               from the same resources; paths are normalised where there are any; it remembers no token, as under Istio";
 
 /// The router as the template writes it, once with a name by which other listeners have the same.
 const ANCHORED: &str = "          http_filters: &filters\n";
@@ -73,7 +74,7 @@ fn export(lab: &Lab<'_>, config: &Path, layer: &str) -> Result<Vec<String>, Stri
     let filters: Vec<Value> = serde_json::from_str(&text)
         .map_err(|e| format!("voile export envoy-filters: its answer is not JSON: {e}"))?;
     if filters.is_empty() {
-        return Err("voile export envoy-filters found no policy for the server".to_owned());
+        return Err("voile export envoy-filters found nothing for the server".to_owned());
     }
     Ok(filters.iter().map(Value::to_string).collect())
 }
@@ -141,27 +142,41 @@ fn inserted(
     Ok(text)
 }
 
-/// How many requests its filters have judged as the outfit says, by its statistics; none where that cannot be told.
-pub(super) fn judged(outfit: &Outfit, statistics: &BTreeMap<String, u64>) -> Option<Recorded> {
-    let (ends, what) = match Meeting::of(&outfit.verdict) {
-        Some(meeting) if meeting.action == PolicyAction::DryRun => {
-            if meeting.hit == Hit::Miss {
-                return None;
-            }
-            (
-                "shadow_denied",
-                "requests that dry-run policies would have refused",
-            )
-        }
-        Some(meeting) if meeting.denies() => ("rbac.denied", "requests that policies refused"),
-        _ => ("rbac.allowed", "requests that policies let in"),
+/// How many requests its filters have judged as the outfit says, by its statistics; nothing where that cannot be told.
+pub(super) fn judged(outfit: &Outfit, statistics: &BTreeMap<String, u64>) -> Vec<Recorded> {
+    let tokens = match outfit.token.as_str() {
+        FORGED => ("jwt_authn.denied", "requests refused for their token"),
+        "" => ("jwt_authn.allowed", "requests without a token"),
+        _ => ("jwt_authn.allowed", "requests with a good token"),
     };
-    let counted = statistics.iter().filter(|(name, _)| name.ends_with(ends));
-    Some(Recorded {
-        what: format!("{what}, by the server-sidecar's statistics"),
-        count: counted.map(|(_, count)| count).sum(),
-        expected: Expected::OneOf(1),
-    })
+    let all = [outfit.believes().then_some(tokens), by_policies(outfit)];
+    let one = |(ends, what): (&str, &str)| {
+        let counted = statistics.iter().filter(|(name, _)| name.ends_with(ends));
+        Recorded {
+            what: format!("{what}, by the server-sidecar's statistics"),
+            count: counted.map(|(_, count)| count).sum(),
+            expected: Expected::OneOf(1),
+        }
+    };
+    all.into_iter().flatten().map(one).collect()
+}
+
+/// What grows with what policies say: the end of a counter's name, and what it counts.
+fn by_policies(outfit: &Outfit) -> Option<(&'static str, &'static str)> {
+    // Whose token is refused is asked nothing more.
+    if !outfit.has_policies() || outfit.refusal() == Some(Refusal::Unknown) {
+        return None;
+    }
+    match outfit.meeting() {
+        Some(meeting) if meeting.action == PolicyAction::DryRun => {
+            let what = "requests that dry-run policies would have refused";
+            (meeting.hit != Hit::Miss).then_some(("shadow_denied", what))
+        }
+        Some(meeting) if meeting.denies() => {
+            Some(("rbac.denied", "requests that policies refused"))
+        }
+        _ => Some(("rbac.allowed", "requests that policies let in")),
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::{LOCAL, Ports, SERVER, Sidecar, Voile, local_port};
 use crate::agent::{Far, VoileOrder, What};
 use crate::contestants::served::{Served, place};
 use crate::contestants::{Expected, Recorded};
-use crate::definition::{Hit, Meeting, PolicyAction};
+use crate::definition::{FORGED, Hit, PolicyAction, Refusal};
 use crate::plan::Outfit;
 use crate::process::Process;
 use crate::target::Lab;
@@ -20,6 +20,8 @@ const REQUESTS: &str = "istio_requests_total";
 /// What policies have said, and what dry-run ones would have.
 const JUDGED: &str = "voile_authorization_total";
 const SHADOWED: &str = "voile_authorization_dry_run_total";
+/// What came of tokens.
+const TOKENS: &str = "voile_tokens_total";
 /// What was sent to collectors.
 const ENTRIES_SENT: &str = "voile_access_log_sent_total";
 const SPANS_SENT: &str = "voile_spans_sent_total";
@@ -104,7 +106,7 @@ impl Voile {
             "gives `voile proxy` arguments of its own, which an agent does not take"
         } else if self.variant.append.contains("${FOLDER}") {
             "writes into a folder, which two machines do not share"
-        } else if self.outfit.denies() {
+        } else if self.outfit.refusal().is_some() {
             "is to refuse requests, and an agent counts good answers"
         } else {
             return Ok(());
@@ -153,34 +155,56 @@ impl Sidecar {
         Ok(all)
     }
 
-    /// How many requests its policies have judged as the outfit says; none where that cannot be told.
-    pub(super) fn judged(&self, outfit: &Outfit) -> Result<Option<Recorded>, String> {
+    /// How many requests its policies have judged as the outfit says, and how many tokens it has looked at; nothing where that
+    /// cannot be told.
+    pub(super) fn judged(&self, outfit: &Outfit) -> Result<Vec<Recorded>, String> {
         let Process::Here(process) = &self.process else {
-            return Ok(None);
-        };
-        let (counter, verdict, what) = match Meeting::of(&outfit.verdict) {
-            Some(meeting) if meeting.action == PolicyAction::DryRun => {
-                if meeting.hit == Hit::Miss {
-                    return Ok(None);
-                }
-                let what = "requests that dry-run policies would have refused";
-                (SHADOWED, "verdict=\"denied\"", what)
-            }
-            Some(meeting) if meeting.denies() => {
-                let what = "requests that policies refused";
-                (JUDGED, "verdict=\"denied\"", what)
-            }
-            _ => {
-                let what = "requests that policies let in";
-                (JUDGED, "verdict=\"allowed\"", what)
-            }
+            return Ok(Vec::new());
         };
         let text = exposition(process.name(), self.metrics)?;
-        Ok(Some(Recorded {
+        let counters = [token_counter(outfit), policy_counter(outfit)];
+        let one = |(counter, verdict, what): Counter| Recorded {
             what: format!("{what}, by the {}'s metrics", self.role),
             count: counted(&text, counter, verdict),
             expected: Expected::OneOf(1),
-        }))
+        };
+        Ok(counters.into_iter().flatten().map(one).collect())
+    }
+}
+
+/// A counter, a label of it, and what it counts.
+type Counter = (&'static str, &'static str, &'static str);
+
+/// What grows with the tokens of requests.
+fn token_counter(outfit: &Outfit) -> Option<Counter> {
+    let (verdict, what) = match outfit.token.as_str() {
+        "" => ("verdict=\"none\"", "requests without a token"),
+        FORGED => ("verdict=\"refused\"", "tokens refused"),
+        _ => ("verdict=\"verified\"", "tokens verified"),
+    };
+    outfit.believes().then_some((TOKENS, verdict, what))
+}
+
+/// What grows with what policies say.
+fn policy_counter(outfit: &Outfit) -> Option<Counter> {
+    // Whose token is refused is asked nothing more.
+    if !outfit.has_policies() || outfit.refusal() == Some(Refusal::Unknown) {
+        return None;
+    }
+    match outfit.meeting() {
+        Some(meeting) if meeting.action == PolicyAction::DryRun => {
+            let what = "requests that dry-run policies would have refused";
+            let found = (SHADOWED, "verdict=\"denied\"", what);
+            (meeting.hit != Hit::Miss).then_some(found)
+        }
+        Some(meeting) if meeting.denies() => {
+            let what = "requests that policies refused";
+            Some((JUDGED, "verdict=\"denied\"", what))
+        }
+        _ => {
+            let what = "requests that policies let in";
+            Some((JUDGED, "verdict=\"allowed\"", what))
+        }
     }
 }
 
@@ -207,7 +231,7 @@ pub(in crate::contestants) fn serve(
     Ok(Served {
         process: spec.start().map_err(|e| e.to_string())?,
         probe: Probe::Http(readiness, "/healthz/ready".to_owned()),
-        count: Box::new(move |protocol| metric(&name, metrics, protocol, false).map(Some)),
+        count: Box::new(move |protocol| metric(&name, metrics, protocol, None).map(Some)),
         tls: Box::new(|| None),
         tidy: Box::new(|| {}),
     })
@@ -237,7 +261,7 @@ pub(super) fn metric(
     name: &str,
     page: SocketAddr,
     protocol: &str,
-    refused: bool,
+    refused: Option<Refusal>,
 ) -> Result<u64, String> {
     let counter = if protocol == "tcp" {
         CONNECTIONS
@@ -245,17 +269,17 @@ pub(super) fn metric(
         REQUESTS
     };
     let text = exposition(name, page)?;
-    Ok(counted(&text, counter, labels(protocol, refused)))
+    Ok(counted(&text, counter, &labels(protocol, refused)))
 }
 
 /// Labels of requests that were answered well, or refused; every connection is carried.
-fn labels(protocol: &str, refused: bool) -> &'static str {
-    match (protocol, refused) {
-        ("tcp", _) => "",
-        ("grpc", false) => "grpc_response_status=\"0\"",
-        ("grpc", true) => "grpc_response_status=\"7\"",
-        (_, false) => "response_code=\"2",
-        (_, true) => "response_code=\"403\"",
+fn labels(protocol: &str, refused: Option<Refusal>) -> String {
+    let [http, grpc] = refused.map_or(["2", "0"], Refusal::statuses);
+    match protocol {
+        "tcp" => String::new(),
+        "grpc" => format!("grpc_response_status=\"{grpc}\""),
+        // Of good answers any.
+        _ => format!("response_code=\"{http}"),
     }
 }
 
@@ -289,17 +313,19 @@ mod tests {
             istio_requests_total{response_code=\"204\"} 3 1700000000\n\
             istio_requests_total{response_code=\"200\",grpc_response_status=\"7\"} 30\n\
             istio_requests_total{response_code=\"403\"} 2 1700000000\n\
+            istio_requests_total{response_code=\"401\"} 4 1700000000\n\
             istio_requests_totally{x=\"y\"} 100\nistio_request_bytes_count{} 9\n";
         for (protocol, refused, expected) in [
-            ("http1", false, 38),
-            ("http1", true, 2),
-            ("grpc", false, 5),
-            ("grpc", true, 30),
+            ("http1", None, 38),
+            ("http1", Some(Refusal::Forbidden), 2),
+            ("http1", Some(Refusal::Unknown), 4),
+            ("grpc", None, 5),
+            ("grpc", Some(Refusal::Forbidden), 30),
         ] {
-            let found = counted(text, REQUESTS, labels(protocol, refused));
-            assert_eq!(found, expected, "{protocol} {refused}");
+            let found = counted(text, REQUESTS, &labels(protocol, refused));
+            assert_eq!(found, expected, "{protocol} {refused:?}");
         }
         let text = "istio_tcp_connections_opened_total{response_flags=\"-\"} 4\n";
-        assert_eq!(counted(text, CONNECTIONS, labels("tcp", false)), 4);
+        assert_eq!(counted(text, CONNECTIONS, &labels("tcp", None)), 4);
     }
 }

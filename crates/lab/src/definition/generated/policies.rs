@@ -93,12 +93,20 @@ fn address(at: u32) -> String {
 
 const FROM_PRINCIPALS: &str = "  - from:\n    - source:\n        principals: ";
 const FROM_NAMESPACES: &str = "  - from:\n    - source:\n        namespaces: ";
+const FROM_TOKENS: &str = "  - from:\n    - source:\n        requestPrincipals: ";
 const FROM_ADDRESSES: &str = "  - from:\n    - source:\n        ipBlocks: ";
 const TO_PATHS: &str = "  - to:\n    - operation:\n        paths: ";
 
 pub(super) fn principals(number: u32, meeting: Option<Meeting>) -> String {
     let kind = ("principals", FROM_PRINCIPALS);
     one_policy(kind, number, meeting, CLIENT, caller)
+}
+
+/// Of tokens, the one that meets the requests is that of theirs.
+pub(super) fn request_principals(number: u32, meeting: Option<Meeting>, principal: &str) -> String {
+    let kind = ("request-principals", FROM_TOKENS);
+    let other = |at| format!("https://issuer-000000.generated.example/caller-{at}");
+    one_policy(kind, number, meeting, principal, other)
 }
 
 pub(super) fn namespaces(number: u32, meeting: Option<Meeting>) -> String {
