@@ -22,6 +22,8 @@ pub mod source;
 mod status;
 pub mod translate;
 mod virtual_addresses;
+mod why;
+mod ztunnel;
 
 pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
@@ -29,3 +31,4 @@ pub use options::{FAREWELL, Options};
 pub use rest::{Report, Reporter};
 pub use server::{Addresses, Control};
 pub use snapshot::{Caller, MeshSnapshot};
+pub use ztunnel::NodeAccount;

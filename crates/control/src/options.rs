@@ -1,10 +1,12 @@
 //! What the person who starts a control plane may choose.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::keys::KeyOptions;
+use crate::ztunnel::NodeAccount;
 
 /// Istiod's `keepaliveMaxServerConnectionAge`. A caller proves itself when a stream begins; this bounds how long a stream
 /// outlives the token or certificate that opened it.
@@ -29,6 +31,8 @@ pub struct Options {
     pub plaintext_beyond_loopback: bool,
     /// Longest life of a workload's certificate.
     pub certificate_ttl: Duration,
+    /// Service accounts whose pods are node proxies (ztunnel), which may ask for certificates of their node's ambient workloads.
+    pub node_accounts: BTreeSet<NodeAccount>,
     /// How long a connection may last before its caller must prove itself again.
     pub connection_age: Duration,
     /// How long a removed workload's proxy is still told what it asks.
@@ -50,6 +54,7 @@ impl Options {
             plaintext: Some(local(15010)),
             plaintext_beyond_loopback: false,
             certificate_ttl: voile_identity::DEFAULT_TTL,
+            node_accounts: BTreeSet::new(),
             connection_age: CONNECTION_AGE,
             farewell: FAREWELL,
             monitoring: local(15014),

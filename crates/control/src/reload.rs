@@ -2,6 +2,7 @@
 //! is broken is reported and what was good stays in force; what is equal is not published. What can wait (analysis, reports, what
 //! the state directory remembers) waits for a rest: see `rest`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use voile_identity::TrustStore;
 use voile_model::check::{Changes, Checker, Outcome};
-use voile_model::mesh::Mesh;
+use voile_model::mesh::{Mesh, Workload};
 use voile_model::{Diagnostic, SourceFile, codes};
 use voile_xds::server::{Interest, Snapshot, Touched};
 
@@ -28,6 +29,7 @@ use crate::source::Source;
 use crate::status::Status;
 use crate::translate::{translate_with, update};
 use crate::virtual_addresses::VirtualAddresses;
+use crate::ztunnel::{NodeAccount, Staff};
 
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
 const NOTHING: &str =
@@ -60,6 +62,7 @@ impl Kept {
 /// Where snapshots go: for all to see first, then to those whom it concerns.
 pub(crate) struct Publisher {
     pub(crate) snapshots: watch::Sender<Arc<dyn Snapshot<Caller>>>,
+    pub(crate) staff: watch::Sender<Arc<Staff>>,
     pub(crate) interest: Arc<Interest>,
 }
 
@@ -71,6 +74,10 @@ pub(crate) struct Reload<S> {
     pub(crate) status: Arc<Status>,
     /// How long a removed workload's proxy is still told what it asks.
     pub(crate) farewell: Duration,
+    /// Service accounts of node proxies.
+    pub(crate) node_accounts: Arc<BTreeSet<NodeAccount>>,
+    /// When what is read now became news.
+    changed_at: Instant,
     virtual_addresses: VirtualAddresses,
     revocations: RevocationFile,
     keys: Keys,
@@ -119,6 +126,8 @@ impl<S: Source> Reload<S> {
             publisher,
             trust,
             farewell: FAREWELL,
+            node_accounts: Arc::default(),
+            changed_at: Instant::now(),
             virtual_addresses,
             revocations,
             keys,
@@ -143,6 +152,7 @@ impl<S: Source> Reload<S> {
     pub(crate) fn read(&mut self) -> Result<(), ControlError> {
         let started = Instant::now();
         let first = self.snapshot.is_none();
+        self.changed_at = self.source.changed_at().unwrap_or(started);
         let files = match self.source.load() {
             Ok(files) => files,
             Err(error) if first => return Err(error),
@@ -193,6 +203,7 @@ impl<S: Source> Reload<S> {
 
     /// Keys of token issuers came or changed: the mesh that is in force, once more.
     fn keys_changed(&mut self) {
+        self.changed_at = Instant::now();
         let changed = self.put_in_force(None);
         tracing::info!(
             version = self.version(),
@@ -300,12 +311,40 @@ impl<S: Source> Reload<S> {
             .zip(changes)
             .and_then(|(before, changes)| update(mesh, before, changes));
         let mut snapshot = updated.unwrap_or_else(|| translate_with(mesh, &self.texts, before));
+        snapshot.staff = self.staff(mesh, changes);
         snapshot.revoke(self.revocations.resource());
         let present = self.part(&mut snapshot);
         if let Some(before) = before {
             snapshot.keep_obeyed(before);
         }
         (snapshot, present)
+    }
+
+    /// Who is a node proxy.
+    fn staff(&self, mesh: &Mesh, changes: Option<&Changes>) -> Arc<Staff> {
+        let before = self.snapshot.as_ref().map(|before| &before.staff);
+        let Some((before, changes)) = before.zip(changes) else {
+            return Staff::of(mesh, &self.node_accounts).into();
+        };
+        let place = |one: &Option<Arc<Workload>>| {
+            let one = one.as_ref()?;
+            let who = (one.service_account.clone(), one.node.clone());
+            Some((who, one.has_sidecar, one.ambient))
+        };
+        let is_ambient = |one: &Option<Arc<Workload>>| one.as_ref().is_some_and(|one| one.ambient);
+        let mut turns = changes.workloads.values();
+        let stays = match before.is_empty() {
+            true => !turns.any(|(old, new)| is_ambient(old) || is_ambient(new)),
+            false => turns.all(|(old, new)| place(old) == place(new)),
+        };
+        if stays && !changes.everything {
+            return before.clone();
+        }
+        let staff = Staff::of(mesh, &self.node_accounts);
+        match staff == **before {
+            true => before.clone(),
+            false => staff.into(),
+        }
     }
 
     /// Notes who left, and gives who is there if that is another than before.
@@ -333,13 +372,15 @@ impl<S: Source> Reload<S> {
             Some(before) => snapshot.touched_since(before),
             None => Touched::everything(),
         };
+        let touched = touched.at(Some(self.changed_at));
         if let Some(mesh) = &self.mesh {
             let config = &mesh.config;
             self.trust
                 .set_trust_domain(&config.trust_domain, &config.trust_domain_aliases);
         }
         let snapshot = Arc::new(snapshot);
-        self.status.published(&snapshot);
+        self.status.published(&snapshot, &touched);
+        self.publisher.staff.send_replace(snapshot.staff.clone());
         self.publisher.snapshots.send_replace(snapshot.clone());
         self.publisher.interest.publish(&touched);
         self.snapshot = Some(snapshot);
@@ -423,10 +464,11 @@ impl<S: Source> Reload<S> {
         {
             known.diagnostics = Some(self.checker.diagnostics());
         }
-        let mesh = self.mesh.clone().unwrap_or_default();
+        let mesh = Arc::new(self.mesh.clone().unwrap_or_default());
         let snapshot = self.snapshot.clone().unwrap_or_default();
         Some(move || {
             rest.work(pending, &mesh, &snapshot);
+            rest.status.explained_by(mesh);
             rest
         })
     }

@@ -17,6 +17,7 @@ use crate::obeyed::{Names as Obeys, Obeyed};
 use crate::shards::{Shards, Weigh};
 use crate::translate::KeySets;
 use crate::translate::names::{Names, SEARCH};
+use crate::ztunnel::{NodePolicy, Staff};
 
 mod touched;
 
@@ -79,6 +80,12 @@ impl Weigh for Private {
     }
 }
 
+impl Weigh for NodePolicy {
+    fn weigh(&self, hash: &mut Sha256) -> bool {
+        self.resource.weigh(hash)
+    }
+}
+
 impl Weigh for Visibility {
     fn weigh(&self, hash: &mut Sha256) -> bool {
         hash.update(format!("{self:?}"));
@@ -131,15 +138,24 @@ pub struct MeshSnapshot {
     /// Services that not everybody sees.
     pub(crate) kept_close: Shards<Visibility>,
     pub(crate) departed: Arc<Departed>,
+    /// Whether any workload is behind a node proxy (ztunnel).
+    pub(crate) ambient: bool,
+    /// What node proxies are told in the place of Addresses whose tunnel they cannot speak.
+    pub(crate) plain: Shards<Arc<Resource>>,
+    /// Policies as node proxies keep them.
+    pub(crate) node_policies: Shards<NodePolicy>,
+    /// Who is a node proxy.
+    pub(crate) staff: Arc<Staff>,
 }
 
 impl MeshSnapshot {
     /// How many resources there are, by type.
-    pub fn counts(&self) -> [(&'static str, usize); 7] {
+    pub fn counts(&self) -> [(&'static str, usize); 8] {
         [
             (type_url::ADDRESS, self.all_addresses.len()),
             (type_url::SERVICE_POLICY, self.policies.len()),
             (type_url::AUTHORIZATION_POLICY, self.authorization.len()),
+            (type_url::AUTHORIZATION, self.node_policies.len()),
             (type_url::REQUEST_AUTHENTICATION, self.tokens.len()),
             (type_url::KEY_SET, self.key_sets.len()),
             (type_url::PROXY_CONFIGURATION, self.configurations.len()),
@@ -161,6 +177,7 @@ impl MeshSnapshot {
             self.key_sets.sum(),
             self.configurations.sum(),
             self.kept_close.sum(),
+            self.node_policies.sum(),
         ] {
             hash.update(sum.to_be_bytes());
         }
@@ -259,6 +276,8 @@ impl MeshSnapshot {
         let all = self.configurations.values();
         let mut all: Vec<String> = all.flat_map(|one| one.problems.iter().cloned()).collect();
         all.extend(self.token_problems.iter().cloned());
+        let of_nodes = self.node_policies.values();
+        all.extend(of_nodes.flat_map(|one| one.problems.iter().cloned()));
         all.sort_unstable();
         all
     }
@@ -292,6 +311,51 @@ impl MeshSnapshot {
             ranged.append(&mut seen);
         }
         Resolution::Found(ranged)
+    }
+
+    fn address(&self, caller: &Caller, name: &str) -> Resolution {
+        if name.starts_with('/') {
+            return self.at_address(caller, name);
+        }
+        let found = match name.strip_prefix(SEARCH) {
+            Some(host) => self
+                .names
+                .find(caller.namespace(), host)
+                .map(|name| &**name),
+            None => Some(name),
+        };
+        match found {
+            None => Resolution::Unknown,
+            Some(name) => match self.brought(name) {
+                found if found.is_empty() => Resolution::Unknown,
+                found => Resolution::Found(found),
+            },
+        }
+    }
+
+    fn is_node_proxy(&self, caller: &Caller) -> bool {
+        matches!(caller, Caller::Known(caller) if self.staff.includes(caller))
+    }
+
+    /// Whether a policy is the caller's business: a node's proxy keeps all, a pod's those of its namespace and of the mesh.
+    fn concerns(&self, caller: &Caller, policy: &NodePolicy) -> bool {
+        let Caller::Known(caller) = caller else {
+            return false;
+        };
+        let here = || policy.global || policy.namespace == caller.identity.namespace;
+        self.staff.serves_node(caller) || (self.staff.includes(caller) && here())
+    }
+
+    fn without_tunnels(&self, found: Resolution) -> Resolution {
+        let Resolution::Found(mut all) = found else {
+            return found;
+        };
+        for one in &mut all {
+            if let Some(plain) = self.plain.get(&one.name) {
+                *one = plain.clone();
+            }
+        }
+        Resolution::Found(all)
     }
 
     /// One of the policies that the caller's workloads obey. Of others it is told nothing: what a policy says is for whoever
@@ -345,25 +409,16 @@ impl Snapshot<Caller> for MeshSnapshot {
 
     fn resolve(&self, caller: &Caller, type_url: &str, name: &str) -> Resolution {
         match type_url {
-            type_url::ADDRESS => {
-                if name.starts_with('/') {
-                    return self.at_address(caller, name);
-                }
-                let found = match name.strip_prefix(SEARCH) {
-                    Some(host) => self
-                        .names
-                        .find(caller.namespace(), host)
-                        .map(|name| &**name),
-                    None => Some(name),
-                };
-                match found {
-                    None => Resolution::Unknown,
-                    Some(name) => match self.brought(name) {
-                        found if found.is_empty() => Resolution::Unknown,
-                        found => Resolution::Found(found),
-                    },
-                }
+            type_url::ADDRESS if self.is_node_proxy(caller) => {
+                by_name(self.without_tunnels(self.address(caller, name)), name)
             }
+            type_url::ADDRESS => self.address(caller, name),
+            type_url::AUTHORIZATION => match self.node_policies.get(name) {
+                Some(policy) if self.concerns(caller, policy) => {
+                    Resolution::Found(vec![policy.resource.clone()])
+                }
+                _ => Resolution::Unknown,
+            },
             type_url::SERVICE_POLICY | type_url::REQUEST_AUTHENTICATION | type_url::KEY_SET
                 if *caller == Caller::Anonymous =>
             {
@@ -387,9 +442,20 @@ impl Snapshot<Caller> for MeshSnapshot {
         }
     }
 
-    fn everything(&self, _caller: &Caller, type_url: &str) -> Resolution {
+    fn everything(&self, caller: &Caller, type_url: &str) -> Resolution {
         match type_url {
-            type_url::ADDRESS => Resolution::Found(self.all_addresses.values().cloned().collect()),
+            type_url::ADDRESS => {
+                let all = Resolution::Found(self.all_addresses.values().cloned().collect());
+                match self.is_node_proxy(caller) {
+                    true => self.without_tunnels(all),
+                    false => all,
+                }
+            }
+            type_url::AUTHORIZATION => {
+                let all = self.node_policies.values();
+                let all = all.filter(|policy| self.concerns(caller, policy));
+                Resolution::Found(all.map(|policy| policy.resource.clone()).collect())
+            }
             type_url::SERVICE_POLICY
             | type_url::AUTHORIZATION_POLICY
             | type_url::REQUEST_AUTHENTICATION
@@ -398,8 +464,23 @@ impl Snapshot<Caller> for MeshSnapshot {
             | type_url::PROXY_CONFIGURATION => {
                 Resolution::Refused("this type is asked for by name".to_owned())
             }
-            // Others may ask for types we have nothing of (ztunnel: Authorization) and wait for an answer.
+            // Others may ask for types we have nothing of and wait for an answer.
             _ => Resolution::Found(Vec::new()),
+        }
+    }
+
+    fn besides(&self, caller: &Caller, type_url: &str) -> Option<Vec<Arc<Resource>>> {
+        let Caller::Known(known) = caller else {
+            return None;
+        };
+        if type_url != type_url::ADDRESS || !self.staff.includes(known) {
+            return None;
+        }
+        let served = self.staff.served_by(known);
+        let found = served.filter_map(|uid| self.all_addresses.get(uid).cloned());
+        match self.without_tunnels(Resolution::Found(found.collect())) {
+            Resolution::Found(all) => Some(all),
+            Resolution::Unknown | Resolution::Refused(_) => None,
         }
     }
 
@@ -423,6 +504,23 @@ fn found(resources: &Shards<Arc<Resource>>, name: &str) -> Resolution {
         Some(found) => Resolution::Found(vec![found.clone()]),
         None => Resolution::Unknown,
     }
+}
+
+/// What answers a name, once more under that very name: a ztunnel that asks on demand waits for it and does not look at aliases.
+fn by_name(found: Resolution, name: &str) -> Resolution {
+    let Resolution::Found(mut all) = found else {
+        return found;
+    };
+    let is_alias = |one: &&Arc<Resource>| one.aliases.iter().any(|alias| **alias == *name);
+    let answer = all.iter().find(is_alias).cloned();
+    all.extend(answer.map(|one| {
+        Arc::new(Resource {
+            name: name.into(),
+            aliases: Vec::new(),
+            ..Resource::clone(&one)
+        })
+    }));
+    Resolution::Found(all)
 }
 
 /// Makes a resource, versioned by what it says.

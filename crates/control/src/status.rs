@@ -1,5 +1,9 @@
 //! What an operator sees of the control plane: counters, and each proxy's stream with what it took and what it refused.
 
+mod histogram;
+mod journal;
+mod proxies;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -7,17 +11,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use voile_identity::Revocations;
+use voile_model::Identity;
+use voile_model::mesh::Mesh;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
-use voile_xds::server::{Event, Observer, StreamId};
+use voile_xds::server::{Event, Held, Observer, StreamId, Touched};
 
 use crate::keys::{KeyStatus, Keys};
 use crate::snapshot::{Caller, MeshSnapshot};
+use crate::why::{Explained, Why};
+use histogram::Histogram;
+pub(crate) use journal::{Happened, Journal};
+use proxies::{Proxies, View};
 
 /// Upper bounds of the push-time buckets, in seconds; the last bucket is everything.
-const PUSH_BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+const PUSH_BUCKETS: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// The same for propagation: finer where the promise is (50 ms and 100 ms).
+const PROPAGATION_BUCKETS: &[f64] = &[
+    0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
+];
 
 /// Counters and streams; shared by all tasks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Status {
     pub(crate) ready: AtomicBool,
     pub(crate) errors: AtomicU64,
@@ -29,16 +43,38 @@ pub(crate) struct Status {
     next_update: AtomicU64,
     pushes: AtomicU64,
     nacks: AtomicU64,
-    push_time: Mutex<PushTime>,
+    certificates: AtomicU64,
+    push_time: Mutex<Histogram>,
+    propagation: Mutex<Histogram>,
     inner: Mutex<Inner>,
     keys: OnceLock<Keys>,
+    pub(crate) journal: Journal,
+    /// The mesh when it last rested.
+    mesh: Mutex<Arc<Mesh>>,
 }
 
-#[derive(Debug, Default)]
-struct PushTime {
-    buckets: [u64; PUSH_BUCKETS.len()],
-    count: u64,
-    seconds: f64,
+impl Default for Status {
+    fn default() -> Self {
+        Self {
+            ready: AtomicBool::default(),
+            errors: AtomicU64::default(),
+            reloads: AtomicU64::default(),
+            failed_reloads: AtomicU64::default(),
+            refused_callers: AtomicU64::default(),
+            failed_handshakes: AtomicU64::default(),
+            revoked: AtomicU64::default(),
+            next_update: AtomicU64::default(),
+            pushes: AtomicU64::default(),
+            nacks: AtomicU64::default(),
+            certificates: AtomicU64::default(),
+            push_time: Mutex::new(Histogram::new(PUSH_BUCKETS)),
+            propagation: Mutex::new(Histogram::new(PROPAGATION_BUCKETS)),
+            inner: Mutex::default(),
+            keys: OnceLock::default(),
+            journal: Journal::default(),
+            mesh: Mutex::default(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -46,26 +82,9 @@ struct Inner {
     version: String,
     unready_workloads: usize,
     resources: Vec<(&'static str, usize)>,
-    streams: BTreeMap<u64, StreamStatus>,
-}
-
-/// One connected proxy.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct StreamStatus {
-    identity: String,
-    node: String,
-    connected_at: u64,
-    types: BTreeMap<String, TypeStatus>,
-}
-
-#[derive(Debug, Clone, Default, Serialize)]
-struct TypeStatus {
-    pushes: u64,
-    resources_sent: u64,
-    acknowledged_version: Option<String>,
-    acknowledged_at: Option<u64>,
-    last_nack: Option<String>,
-    last_nack_at: Option<u64>,
+    proxies: Proxies,
+    /// The snapshot about which it was last said that everybody has it.
+    in_sync: String,
 }
 
 #[derive(Serialize)]
@@ -78,14 +97,7 @@ struct Page<'a> {
     reloads: u64,
     failed_reloads: u64,
     keys: Vec<KeyStatus>,
-    proxies: Vec<&'a StreamStatus>,
-}
-
-fn now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs()
+    proxies: Vec<View<'a>>,
 }
 
 impl Status {
@@ -99,11 +111,35 @@ impl Status {
         let _ = self.keys.set(keys);
     }
 
-    pub(crate) fn published(&self, snapshot: &Arc<MeshSnapshot>) {
+    pub(crate) fn published(&self, snapshot: &Arc<MeshSnapshot>, touched: &Touched) {
         let mut inner = self.inner();
         inner.version = snapshot.version.clone();
         inner.unready_workloads = snapshot.unready;
         inner.resources = snapshot.counts().to_vec();
+        drop(inner);
+        let changed = touched.counts();
+        let changed = changed.map(|(kind, count)| (kind.to_owned(), count));
+        self.journal.note(Happened::Published {
+            version: snapshot.version.clone(),
+            changed: changed.collect(),
+        });
+    }
+
+    /// A certificate was issued.
+    pub(crate) fn certified(
+        &self,
+        caller: &voile_identity::Caller,
+        subject: &Identity,
+        until: SystemTime,
+    ) {
+        self.certificates.fetch_add(1, Ordering::Relaxed);
+        self.inner().proxies.certified(caller, subject, until);
+        let until = until.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.journal.note(Happened::Certified {
+            identity: subject.to_string(),
+            asked_by: caller.identity.to_string(),
+            until: until.as_secs(),
+        });
     }
 
     /// What certificates are taken back now.
@@ -115,10 +151,53 @@ impl Status {
         self.next_update.store(next, Ordering::Relaxed);
     }
 
-    fn with_type(&self, id: StreamId, type_url: &str, change: impl FnOnce(&mut TypeStatus)) {
-        if let Some(stream) = self.inner().streams.get_mut(&id.0) {
-            change(stream.types.entry(type_url.to_owned()).or_default());
+    /// What there is was made of this mesh, or will be shortly.
+    pub(crate) fn explained_by(&self, mesh: Arc<Mesh>) {
+        *self.mesh.lock().unwrap_or_else(PoisonError::into_inner) = mesh;
+    }
+
+    /// `/debug/config`: what streams hold, and of which documents it was made.
+    pub(crate) fn explain(&self, held: Vec<(StreamId, Vec<Held>)>) -> String {
+        #[derive(Serialize)]
+        struct Proxy {
+            stream: u64,
+            identity: String,
+            resources: Vec<Explained>,
         }
+        let mesh = self
+            .mesh
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let why = Why::new(&mesh);
+        let proxies: Vec<Proxy> = held
+            .into_iter()
+            .map(|(id, held)| Proxy {
+                stream: id.0,
+                identity: self.inner().proxies.identity(id),
+                resources: held.into_iter().map(|one| why.explain(one)).collect(),
+            })
+            .collect();
+        serde_json::to_string_pretty(&proxies).unwrap_or_default()
+    }
+
+    /// Streams that this word may mean.
+    pub(crate) fn called(&self, word: &str) -> Vec<StreamId> {
+        self.inner().proxies.called(word)
+    }
+
+    /// Something was acknowledged or refused: is that the last of it?
+    fn settle(&self, mut inner: std::sync::MutexGuard<'_, Inner>) {
+        if inner.proxies.behind() > 0 || inner.in_sync == inner.version {
+            return;
+        }
+        inner.in_sync = inner.version.clone();
+        let happened = Happened::InSync {
+            version: inner.version.clone(),
+            proxies: inner.proxies.len(),
+        };
+        drop(inner);
+        self.journal.note(happened);
     }
 
     /// `/debug/status`.
@@ -133,7 +212,7 @@ impl Status {
             reloads: self.reloads.load(Ordering::Relaxed),
             failed_reloads: self.failed_reloads.load(Ordering::Relaxed),
             keys: self.keys.get().map(Keys::status).unwrap_or_default(),
-            proxies: inner.streams.values().collect(),
+            proxies: inner.proxies.views(),
         };
         serde_json::to_string_pretty(&page).unwrap_or_default()
     }
@@ -144,14 +223,31 @@ impl Status {
         for family in ProcessFigures::read().families() {
             scrape.family(family);
         }
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         let inner = self.inner();
+        of_proxies(&inner.proxies, &mut scrape);
+        self.counters(&mut scrape);
+        scrape.family(Family {
+            name: "voile_control_resources",
+            kind: "gauge",
+            help: "Resources in force.",
+            samples: inner
+                .resources
+                .iter()
+                .map(|(kind, count)| (vec![("type", (*kind).to_owned())], *count as f64))
+                .collect(),
+        });
+        drop(inner);
+        self.rendered(scrape)
+    }
+
+    fn counters(&self, scrape: &mut Scrape) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         for (name, kind, help, value) in [
             (
-                "voile_control_connected_proxies",
-                "gauge",
-                "Open discovery streams.",
-                inner.streams.len() as f64,
+                "voile_control_certificates_issued_total",
+                "counter",
+                "Certificates signed for workloads.",
+                load(&self.certificates),
             ),
             (
                 "voile_control_pushes_total",
@@ -198,18 +294,6 @@ impl Status {
         ] {
             scrape.family(Family::single(name, kind, help, value));
         }
-        scrape.family(Family {
-            name: "voile_control_resources",
-            kind: "gauge",
-            help: "Resources in force.",
-            samples: inner
-                .resources
-                .iter()
-                .map(|(kind, count)| (vec![("type", (*kind).to_owned())], *count as f64))
-                .collect(),
-        });
-        drop(inner);
-        self.rendered(scrape)
     }
 
     /// With what is not counted here.
@@ -218,7 +302,21 @@ impl Status {
             scrape.family(family);
         }
         self.revocation(&mut scrape);
-        format!("{}{}", scrape.render(), self.push_time())
+        let lock = |histogram: &Mutex<Histogram>, name, help| {
+            let histogram = histogram.lock().unwrap_or_else(PoisonError::into_inner);
+            histogram.render(name, help)
+        };
+        let push_time = lock(
+            &self.push_time,
+            "voile_control_push_seconds",
+            "From sending a response to its acknowledgement.",
+        );
+        let propagation = lock(
+            &self.propagation,
+            "voile_control_propagation_seconds",
+            "From the change of a document to each proxy's acknowledgement that it is in force.",
+        );
+        format!("{}{push_time}{propagation}", scrape.render())
     }
 
     fn revocation(&self, scrape: &mut Scrape) {
@@ -237,87 +335,91 @@ impl Status {
             &self.next_update,
         );
     }
+}
 
-    /// A histogram by hand: from sending a response to its acknowledgement.
-    fn push_time(&self) -> String {
-        use std::fmt::Write as _;
-        const NAME: &str = "voile_control_push_seconds";
-        let time = self
-            .push_time
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut page = format!(
-            "# HELP {NAME} From sending a response to its acknowledgement.\n# TYPE {NAME} histogram\n"
-        );
-        // Writing to a String cannot fail.
-        for (bound, count) in PUSH_BUCKETS.iter().zip(time.buckets) {
-            let _ = writeln!(page, "{NAME}_bucket{{le=\"{bound}\"}} {count}");
-        }
-        let _ = writeln!(page, "{NAME}_bucket{{le=\"+Inf\"}} {}", time.count);
-        let _ = writeln!(
-            page,
-            "{NAME}_sum {}\n{NAME}_count {}",
-            time.seconds, time.count
-        );
-        page
+/// Gauges of the streams.
+fn of_proxies(proxies: &Proxies, scrape: &mut Scrape) {
+    for (name, help, value) in [
+        (
+            "voile_control_connected_proxies",
+            "Open discovery streams.",
+            proxies.len(),
+        ),
+        (
+            "voile_control_proxies_behind",
+            "Open streams that have not acknowledged all that they were sent.",
+            proxies.behind(),
+        ),
+        (
+            "voile_control_proxies_refusing",
+            "Open streams whose last answer of some type was a refusal.",
+            proxies.refusing(),
+        ),
+    ] {
+        scrape.family(Family::single(name, "gauge", help, value as f64));
     }
+}
 
-    fn acknowledged(&self, took: Duration) {
-        let mut time = self
-            .push_time
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let seconds = took.as_secs_f64();
-        time.count += 1;
-        time.seconds += seconds;
-        for (bound, count) in PUSH_BUCKETS.iter().zip(&mut time.buckets) {
-            *count += u64::from(seconds <= *bound);
-        }
-    }
+fn observe(histogram: &Mutex<Histogram>, took: Duration) {
+    let mut histogram = histogram.lock().unwrap_or_else(PoisonError::into_inner);
+    histogram.observe(took);
 }
 
 impl Observer<Caller> for Status {
     fn opened(&self, id: StreamId, caller: &Caller) {
         tracing::info!(stream = id.0, %caller, "proxy connected");
-        let stream = StreamStatus {
+        self.inner().proxies.opened(id, caller);
+        self.journal.note(Happened::Connected {
+            stream: id.0,
             identity: caller.to_string(),
-            node: String::new(),
-            connected_at: now(),
-            types: BTreeMap::new(),
-        };
-        self.inner().streams.insert(id.0, stream);
+        });
     }
 
     fn named(&self, id: StreamId, node: &str) {
         const SHOWN_CHARS: usize = 200; // what a caller says of itself is shown, not believed
-        if let Some(stream) = self.inner().streams.get_mut(&id.0) {
-            stream.node = node.chars().take(SHOWN_CHARS).collect();
-        }
+        let node = node.chars().take(SHOWN_CHARS).collect();
+        self.inner().proxies.named(id, node);
     }
 
     fn event(&self, id: StreamId, type_url: &str, event: &Event) {
         match event {
             Event::Subscribed | Event::Stale => {}
-            Event::Acknowledged { version, took } => {
-                self.acknowledged(*took);
-                self.with_type(id, type_url, |status| {
-                    status.acknowledged_version = Some(version.to_string());
-                    status.acknowledged_at = Some(now());
-                });
+            Event::Acknowledged {
+                version,
+                took,
+                changed,
+            } => {
+                observe(&self.push_time, *took);
+                let propagated = changed.map(|at| at.elapsed());
+                if let Some(propagated) = propagated {
+                    observe(&self.propagation, propagated);
+                }
+                let mut inner = self.inner();
+                inner
+                    .proxies
+                    .acknowledged(id, type_url, version, propagated);
+                self.settle(inner);
             }
             Event::Refused { reason } => {
+                const SHOWN_CHARS: usize = 4096; // a proxy may refuse with a book
                 self.nacks.fetch_add(1, Ordering::Relaxed);
-                let reason: String = reason.chars().take(4096).collect();
+                let reason: String = reason.chars().take(SHOWN_CHARS).collect();
                 tracing::error!(
                     stream = id.0,
                     type_url,
                     reason,
                     "a proxy refuses configuration"
                 );
-                self.with_type(id, type_url, |status| {
-                    status.last_nack = Some(reason);
-                    status.last_nack_at = Some(now());
+                let mut inner = self.inner();
+                let identity = inner.proxies.identity(id);
+                inner.proxies.refused(id, type_url, reason.clone());
+                self.journal.note(Happened::Refused {
+                    stream: id.0,
+                    identity,
+                    kind: type_url.to_owned(),
+                    reason,
                 });
+                self.settle(inner);
             }
         }
     }
@@ -325,14 +427,19 @@ impl Observer<Caller> for Status {
     fn sent(&self, id: StreamId, type_url: &str, resources: usize, removed: usize) {
         tracing::debug!(stream = id.0, type_url, resources, removed, "pushed");
         self.pushes.fetch_add(1, Ordering::Relaxed);
-        self.with_type(id, type_url, |status| {
-            status.pushes += 1;
-            status.resources_sent += resources as u64;
-        });
+        self.inner().proxies.sent(id, type_url, resources);
     }
 
     fn closed(&self, id: StreamId, reason: &str) {
         tracing::info!(stream = id.0, reason, "proxy disconnected");
-        self.inner().streams.remove(&id.0);
+        let mut inner = self.inner();
+        let identity = inner.proxies.identity(id);
+        inner.proxies.closed(id);
+        drop(inner);
+        self.journal.note(Happened::Disconnected {
+            stream: id.0,
+            identity,
+            reason: reason.to_owned(),
+        });
     }
 }

@@ -55,6 +55,21 @@ pub trait Authenticator: Send + Sync + 'static {
         peer: &[CertificateDer<'_>],
         now: SystemTime,
     ) -> Result<Caller, Status>;
+
+    /// Whether `caller`, who proved who it is, may have a certificate in the name of `asked`: a node proxy (ztunnel) asks for
+    /// the workloads of its node. Nobody may where nothing says who does.
+    ///
+    /// # Errors
+    /// Why not, for the caller and the log.
+    fn may_stand_for(&self, caller: &Caller, asked: &Identity) -> Result<(), String> {
+        Err(format!(
+            "{} may only ask for itself, not for {asked}",
+            caller.identity
+        ))
+    }
+
+    /// Hears that `caller` was given a certificate in the name of `subject`.
+    fn certified(&self, _caller: &Caller, _subject: &Identity, _until: SystemTime) {}
 }
 
 impl<A: Authenticator> Authenticator for Arc<A> {
@@ -65,6 +80,14 @@ impl<A: Authenticator> Authenticator for Arc<A> {
         now: SystemTime,
     ) -> Result<Caller, Status> {
         A::authenticate(self, metadata, peer, now)
+    }
+
+    fn may_stand_for(&self, caller: &Caller, asked: &Identity) -> Result<(), String> {
+        A::may_stand_for(self, caller, asked)
+    }
+
+    fn certified(&self, caller: &Caller, subject: &Identity, until: SystemTime) {
+        A::certified(self, caller, subject, until);
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use prost_types::value::Kind;
 use tonic::{Request, Response, Status};
+use voile_model::Identity;
 use voile_proto::certificate::{IstioCertificateRequest, IstioCertificateResponse};
 
 use crate::authenticator::{Authenticator, Caller, Proof, bearer, peer_certificates};
@@ -126,6 +128,25 @@ fn asked_ttl(seconds: i64) -> Result<Option<Duration>, Status> {
     }
 }
 
+/// In whose name the certificate is to be, if not the caller's. What is there and cannot be read is never taken for absent.
+fn on_behalf_of(asked: &IstioCertificateRequest) -> Result<Option<Identity>, Status> {
+    let fields = asked.metadata.as_ref().map(|metadata| &metadata.fields);
+    let Some(value) = fields.and_then(|fields| fields.get(IMPERSONATED_IDENTITY)) else {
+        return Ok(None);
+    };
+    let text = match &value.kind {
+        Some(Kind::StringValue(text)) => text.as_str(),
+        _ => "",
+    };
+    let identity = text.parse().map_err(|_| {
+        let shown: String = text.chars().take(300).collect();
+        Status::invalid_argument(format!(
+            "{IMPERSONATED_IDENTITY} `{shown}` is no SPIFFE id of a workload"
+        ))
+    })?;
+    Ok(Some(identity))
+}
+
 #[tonic::async_trait]
 impl<A: Authenticator> IstioCertificateService for CertificateService<A> {
     async fn create_certificate(
@@ -135,27 +156,30 @@ impl<A: Authenticator> IstioCertificateService for CertificateService<A> {
         let now = (self.clock)();
         let (caller, join) = self.caller(&request, now)?;
         let asked = request.into_inner();
-        let impersonates = asked
-            .metadata
-            .as_ref()
-            .is_some_and(|m| m.fields.contains_key(IMPERSONATED_IDENTITY));
-        if impersonates {
-            return Err(Status::permission_denied(format!(
-                "{IMPERSONATED_IDENTITY} is not supported: {} may only ask for itself",
-                caller.identity
-            )));
-        }
+        let subject = match on_behalf_of(&asked)? {
+            Some(subject) => {
+                let allowed = self.authenticator.may_stand_for(&caller, &subject);
+                allowed.map_err(|reason| {
+                    tracing::warn!(caller = %caller.identity, %subject, reason, "certificate request refused");
+                    Status::permission_denied(format!("{IMPERSONATED_IDENTITY}: {reason}"))
+                })?;
+                subject
+            }
+            None => caller.identity.clone(),
+        };
         let ttl = asked_ttl(asked.validity_duration)?;
-        let issued = self.authority.issue(&asked.csr, &caller.identity, ttl, now);
+        let issued = self.authority.issue(&asked.csr, &subject, ttl, now);
         let issued = issued.map_err(|error| {
-            tracing::warn!(caller = %caller.identity, %error, "certificate request refused");
+            tracing::warn!(caller = %caller.identity, %subject, %error, "certificate request refused");
             refused_request(&error)
         })?;
         if let Some(join) = join {
             // Only the one who takes the token away gets what was issued for it.
             self.joins.consume(join).map_err(refused_join)?;
         }
-        tracing::info!(identity = %caller.identity, proof = ?caller.proof, "certificate issued");
+        self.authenticator
+            .certified(&caller, &subject, issued.not_after);
+        tracing::info!(identity = %subject, caller = %caller.identity, proof = ?caller.proof, "certificate issued");
         Ok(Response::new(IstioCertificateResponse {
             cert_chain: issued.chain,
         }))

@@ -89,6 +89,10 @@ fn pod_document(pod: &PodPlan, phase: &str, layout: Layout) -> Value {
         .filter(|(key, _)| &***key != "sidecar.istio.io/inject") // the label above says it
         .map(|(key, value)| (key.to_string(), json!(&**value)))
         .collect();
+    if template.ambient {
+        // Nobody starts a node proxy here: who believed the label would wait at a port where nobody listens.
+        annotations.insert("ambient.istio.io/redirection".to_owned(), json!("disabled"));
+    }
     annotations.insert(
         GENERATED_FROM.to_owned(),
         json!(format!("{}/{}", pod.name.namespace, pod.workload())),

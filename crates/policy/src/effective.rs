@@ -69,7 +69,7 @@ pub fn inherited(mesh: &Mesh, namespace: &Namespace, labels: &Labels) -> Effecti
 }
 
 /// The oldest policy of the namespace that selects these labels. In the root namespace a selector means nothing.
-fn selecting<'a>(
+pub fn selecting<'a>(
     mesh: &'a Mesh,
     namespace: &Namespace,
     labels: &Labels,

@@ -7,5 +7,6 @@ mod generated;
 pub mod type_url;
 
 pub use generated::{
-    access_log, certificate, discovery, external_authorization, proxy, trace, workload,
+    access_log, authorization, certificate, discovery, external_authorization, proxy, trace,
+    workload,
 };

@@ -4,6 +4,9 @@
 /// Istio's workloads and services ([`crate::workload::Address`]).
 pub const ADDRESS: &str = "type.googleapis.com/istio.workload.Address";
 
+/// Who may connect to workloads behind a node proxy ([`crate::authorization::Authorization`]); asked for as `*`.
+pub const AUTHORIZATION: &str = "type.googleapis.com/istio.security.Authorization";
+
 /// What one sidecar listens on and obeys ([`crate::proxy::ProxyConfiguration`]).
 pub const PROXY_CONFIGURATION: &str = "type.googleapis.com/voile.proxy.v1.ProxyConfiguration";
 
@@ -29,12 +32,16 @@ pub const REVOCATIONS: &str = "mesh";
 mod tests {
     use prost::Name;
 
-    use crate::{proxy, workload};
+    use crate::{authorization, proxy, workload};
 
     #[test]
     fn type_urls_name_their_messages() {
         for (url, wanted) in [
             (super::ADDRESS, workload::Address::type_url()),
+            (
+                super::AUTHORIZATION,
+                authorization::Authorization::type_url(),
+            ),
             (
                 super::PROXY_CONFIGURATION,
                 proxy::ProxyConfiguration::type_url(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
-use voile_control::{Control, KeyOptions, Options, Report, Reporter};
+use voile_control::{Control, KeyOptions, NodeAccount, Options, Report, Reporter};
 use voile_model::Severity;
 use voile_model::mesh::AddressRange;
 
@@ -63,6 +63,12 @@ pub(crate) struct Args {
     /// Life of workloads' certificates, such as 1h or 30m: 10s to 24h. They are renewed at half of it.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = certificate_ttl)]
     certificate_ttl: Duration,
+
+    /// Service account whose pods are node proxies (ztunnel), as in `istio-system/ztunnel`; may be given several times. Such a
+    /// pod, known by a token bound to it, may ask for certificates of the ambient workloads on its own node (`nodeName`). By
+    /// default nobody may ask for anybody else.
+    #[arg(long, value_name = "NS/SA")]
+    node_account: Vec<NodeAccount>,
 
     /// How long a connection may last, at least 1s; then it is closed, and its proxy proves itself anew on the next one.
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = connection_age)]
@@ -132,6 +138,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         },
         plaintext_beyond_loopback: args.plaintext_beyond_loopback,
         certificate_ttl: args.certificate_ttl,
+        node_accounts: args.node_account.into_iter().collect(),
         connection_age: args.connection_age,
         farewell: voile_control::FAREWELL,
         monitoring: args.monitoring,

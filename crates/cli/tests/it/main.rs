@@ -46,3 +46,4 @@ mod truth;
 mod unlucky;
 mod up;
 mod up_netns;
+mod ztunnel;

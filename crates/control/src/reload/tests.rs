@@ -167,6 +167,7 @@ impl Loop {
             Publisher {
                 snapshots: watch::channel(empty).0,
                 interest: Arc::default(),
+                staff: watch::channel(Arc::default()).0,
             },
             world.trust.clone(),
             Arc::default(),

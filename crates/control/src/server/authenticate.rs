@@ -11,10 +11,12 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Status as Refusal};
 use voile_identity::authenticator::peer_certificates;
 use voile_identity::{Authenticator, MeshAuthenticator};
+use voile_model::Identity;
 use voile_xds::server::{BoundedLife, DEPARTED, Snapshot};
 
 use crate::snapshot::Caller;
 use crate::status::Status;
+use crate::ztunnel::Staff;
 
 /// Said when a stream's time is over.
 const EXPIRED: &str =
@@ -47,6 +49,8 @@ fn random() -> f64 {
 pub(super) struct Present {
     pub(super) authenticator: Arc<MeshAuthenticator>,
     pub(super) snapshots: watch::Receiver<Arc<dyn Snapshot<Caller>>>,
+    pub(super) staff: watch::Receiver<Arc<Staff>>,
+    pub(super) status: Arc<Status>,
 }
 
 impl Authenticator for Present {
@@ -64,6 +68,18 @@ impl Authenticator for Present {
             return Err(Refusal::permission_denied(DEPARTED));
         }
         Ok(caller)
+    }
+
+    fn may_stand_for(
+        &self,
+        caller: &voile_identity::Caller,
+        asked: &Identity,
+    ) -> Result<(), String> {
+        self.staff.borrow().may_stand_for(caller, asked)
+    }
+
+    fn certified(&self, caller: &voile_identity::Caller, subject: &Identity, until: SystemTime) {
+        self.status.certified(caller, subject, until);
     }
 }
 

@@ -38,6 +38,7 @@ use crate::rest::Reporter;
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
+use crate::ztunnel::Staff;
 use authenticate::Present;
 use routes::Routes;
 
@@ -113,9 +114,8 @@ impl Control {
             monitoring: bound(&monitoring)?,
         };
         let status = Arc::new(Status::default());
-        let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
-        let (publish, snapshots) = watch::channel(empty);
         let interest = Arc::new(Interest::default());
+        let (publisher, snapshots, staff) = publisher(&interest);
         let keys = keys(&options.state, options.certificate_ttl)?;
         let issuers = Keys::new(&options.state, &options.keys);
         status.follow(issuers.clone());
@@ -123,18 +123,20 @@ impl Control {
         let mut reload = Reload::new(
             source,
             reporter,
-            Publisher {
-                snapshots: publish,
-                interest: interest.clone(),
-            },
+            publisher,
             keys.trust.clone(),
             status.clone(),
             Kept::open(&options.state, vec![keys.authority.root().clone()]),
             issuers.clone(),
         );
         reload.farewell = options.farewell;
+        reload.node_accounts = Arc::new(options.node_accounts);
         reload.read()?;
         let (ending, ended) = watch::channel(false);
+        let known = monitoring::Known {
+            status: status.clone(),
+            interest: interest.clone(),
+        };
         let ads = AdsService::new(snapshots.clone(), interest, status.clone(), ended.clone());
         let mut tasks = JoinSet::new();
         let incoming = accept::tls(
@@ -148,6 +150,8 @@ impl Control {
         let present = Present {
             authenticator: keys.authenticator.clone(),
             snapshots,
+            staff,
+            status: status.clone(),
         };
         tasks.spawn(serve_tls(&keys, present, ads.clone(), status.clone(), tls));
         if let Some(listener) = plaintext {
@@ -158,7 +162,7 @@ impl Control {
         tasks.spawn(reload.follow(over(ending.subscribe())));
         tasks.spawn(fetch(issuers, ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
-        let monitoring = monitoring::start(monitoring, status)?;
+        let monitoring = monitoring::start(monitoring, known)?;
         Ok(Self {
             addresses,
             ending,
@@ -190,6 +194,24 @@ fn may_listen(options: &Options) -> Result<(), ControlError> {
         }
         _ => Ok(()),
     }
+}
+
+type Published = (
+    Publisher,
+    watch::Receiver<Arc<dyn Snapshot<Caller>>>,
+    watch::Receiver<Arc<Staff>>,
+);
+
+fn publisher(interest: &Arc<Interest>) -> Published {
+    let empty: Arc<dyn Snapshot<Caller>> = Arc::new(MeshSnapshot::default());
+    let (publish, snapshots) = watch::channel(empty);
+    let (publish_staff, staff) = watch::channel(Arc::default());
+    let publisher = Publisher {
+        snapshots: publish,
+        staff: publish_staff,
+        interest: interest.clone(),
+    };
+    (publisher, snapshots, staff)
 }
 
 async fn fetch(issuers: Keys, ended: watch::Receiver<bool>) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
 use tokio::net::TcpListener;
@@ -11,8 +12,21 @@ use voile_telemetry::admin::{Answer, Question, serve};
 
 use crate::error::ControlError;
 use crate::status::Status;
+use voile_xds::server::Interest;
 
-const HELP: &str = "GET /ready         200 once the first configuration is in force\nGET /metrics       counters, for Prometheus\nGET /debug/status  connected proxies, what they took and refused\n";
+const HELP: &str = "GET /ready         200 once the first configuration is in force\nGET /metrics       counters, for Prometheus\nGET /debug/status  connected proxies, what they took and refused\nGET /debug/config?proxy=NAME  what proxies hold, and the documents it was made of (NAME: a stream's number, an identity, NAMESPACE/POD, or a node id)\nGET /debug/events?after=NUMBER&wait=SECONDS  what happened since, waiting for something to happen; without `after`, where to begin\n";
+
+/// How long a stream may take to say what its proxy holds: it answers at once unless the machine is overloaded.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Streams that are asked at once, when a name means several.
+const MAX_ASKED: usize = 16;
+
+/// What pages are made of.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    pub(super) status: Arc<Status>,
+    pub(super) interest: Arc<Interest>,
+}
 
 /// The running pages.
 #[derive(Debug)]
@@ -42,10 +56,7 @@ impl Drop for Monitoring {
     }
 }
 
-pub(super) fn start(
-    listener: TcpListener,
-    status: Arc<Status>,
-) -> Result<Monitoring, ControlError> {
+pub(super) fn start(listener: TcpListener, known: Known) -> Result<Monitoring, ControlError> {
     let failed = |error: std::io::Error| ControlError::Setup(format!("monitoring: {error}"));
     let listener = listener.into_std().map_err(failed)?;
     let (stop, stopped) = oneshot::channel::<()>();
@@ -59,7 +70,7 @@ pub(super) fn start(
             let pages = async move {
                 match TcpListener::from_std(listener) {
                     Ok(listener) => {
-                        serve(listener, move |question| answer(status.clone(), question)).await;
+                        serve(listener, move |question| answer(known.clone(), question)).await;
                     }
                     Err(error) => tracing::error!(%error, "monitoring"),
                 }
@@ -78,7 +89,8 @@ pub(super) fn start(
     })
 }
 
-async fn answer(status: Arc<Status>, question: Question) -> Answer {
+async fn answer(known: Known, question: Question) -> Answer {
+    let status = &known.status;
     if question.method != Method::GET {
         return Answer::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
     }
@@ -89,7 +101,49 @@ async fn answer(status: Arc<Status>, question: Question) -> Answer {
         },
         "/metrics" => Answer::metrics(status.metrics(), &question),
         "/debug/status" => Answer::json(status.json()),
+        "/debug/config" => config(&known, &question).await,
+        "/debug/events" => events(status, &question).await,
         "/help" | "/" => Answer::text(StatusCode::OK, HELP),
         path => Answer::not_found(path),
+    }
+}
+
+async fn config(known: &Known, question: &Question) -> Answer {
+    let Some(word) = question.parameter("proxy").filter(|word| !word.is_empty()) else {
+        return Answer::text(StatusCode::BAD_REQUEST, "name a proxy: ?proxy=NAME\n");
+    };
+    let mut held = Vec::new();
+    for id in known.status.called(word).into_iter().take(MAX_ASKED) {
+        let Some(answered) = known.interest.ask(id) else {
+            continue;
+        };
+        // A stream that ends meanwhile holds nothing.
+        if let Ok(Ok(all)) = tokio::time::timeout(PATIENCE, answered).await {
+            held.push((id, all));
+        }
+    }
+    match held.is_empty() {
+        true => Answer::text(
+            StatusCode::NOT_FOUND,
+            "no connected proxy has this name; GET /debug/status lists them\n",
+        ),
+        false => Answer::json(known.status.explain(held)),
+    }
+}
+
+async fn events(status: &Status, question: &Question) -> Answer {
+    let number = |name| match question.parameter(name) {
+        Some(text) => text.parse::<u64>().map(Some),
+        None => Ok(None),
+    };
+    match (number("after"), number("wait")) {
+        (Ok(after), Ok(wait)) => {
+            let wait = Duration::from_secs(wait.unwrap_or(0));
+            Answer::json(status.journal.after(after, wait).await)
+        }
+        _ => Answer::text(
+            StatusCode::BAD_REQUEST,
+            "`after` and `wait` are whole numbers\n",
+        ),
     }
 }

@@ -9,6 +9,7 @@ use voile_xds::wire::CLUSTER;
 use super::MeshSnapshot;
 use crate::obeyed::Names as Obeys;
 use crate::shards::Shards;
+use crate::ztunnel::NodePolicy;
 
 impl MeshSnapshot {
     /// What changed since `old`. Its cost follows what changed, where one was made from the other.
@@ -39,6 +40,15 @@ impl MeshSnapshot {
         let same = |one: &super::Private, other: &super::Private| one == other;
         for name in self.configurations.differences(&old.configurations, same) {
             touched.touch(type_url::PROXY_CONFIGURATION, name);
+        }
+        let same = |one: &NodePolicy, other: &NodePolicy| one == other;
+        for name in self.node_policies.differences(&old.node_policies, same) {
+            touched.touch(type_url::AUTHORIZATION, name);
+        }
+        // Who becomes a node proxy, or is one no more, is told otherwise of everybody.
+        if self.staff != old.staff {
+            touched.touch_type(type_url::ADDRESS);
+            touched.touch_type(type_url::AUTHORIZATION);
         }
         if self.departed != old.departed {
             for caller in self.departed.differences(&old.departed) {

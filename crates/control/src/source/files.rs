@@ -27,6 +27,8 @@ pub struct FilesSource {
     taken: Option<Instant>,
     /// Until then we rest.
     resting: Option<Instant>,
+    /// When the first happened of what was taken.
+    happened: Option<Instant>,
 }
 
 struct Folder {
@@ -92,6 +94,7 @@ impl FilesSource {
             shared,
             taken: None,
             resting: None,
+            happened: None,
         };
         for index in 0..source.folders.len() {
             source.watch_parent(index)?;
@@ -323,6 +326,10 @@ impl Source for FilesSource {
         Ok(found)
     }
 
+    fn changed_at(&self) -> Option<Instant> {
+        self.happened
+    }
+
     async fn changed(&mut self) {
         if let Some(taken) = self.taken.take() {
             let now = Instant::now();
@@ -340,7 +347,8 @@ impl Source for FilesSource {
                     }
                 }
                 Some(_) => {
-                    self.shared.told().burst = Burst::default();
+                    let burst = std::mem::take(&mut self.shared.told().burst);
+                    self.happened = burst.first();
                     self.taken = Some(Instant::now());
                     return;
                 }

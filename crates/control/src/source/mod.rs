@@ -6,6 +6,7 @@ mod settle;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use files::FilesSource;
 use voile_model::SourceFile;
@@ -20,6 +21,11 @@ pub trait Source: Send + 'static {
     /// # Errors
     /// Nothing can be read at all; what was read before stays in force.
     fn load(&mut self) -> Result<Vec<Arc<SourceFile>>, ControlError>;
+
+    /// When the first of what `load` is about to bring was told; none when nothing was.
+    fn changed_at(&self) -> Option<Instant> {
+        None
+    }
 
     /// Wakes `changed` for one more file, which is not part of `load`.
     ///

@@ -64,6 +64,11 @@ impl Burst {
         };
     }
 
+    /// When the first of it happened.
+    pub(super) fn first(&self) -> Option<Instant> {
+        self.first
+    }
+
     /// When to look again; `None` when nothing happened, an instant not after `now` when it is time to read.
     pub(super) fn due(&self) -> Option<Instant> {
         let (first, last) = (self.first?, self.last?);

@@ -14,6 +14,7 @@ use voile_xds::server::Resource;
 use voile_xds::wire::{CLUSTER, address_bytes, encode_service, encode_workload};
 
 use crate::snapshot::resource;
+use crate::ztunnel;
 
 /// The label of an endpoint that stands behind a proxy.
 const TLS_MODE: &str = "security.istio.io/tlsMode";
@@ -25,7 +26,8 @@ pub(super) fn of_workload(mesh: &Mesh, workload: &Workload) -> (Resource, Vec<Ar
         .into_iter()
         .map(|member| (member.service.key.clone(), member.ports))
         .collect();
-    let message = encode_workload(workload, &members, &mesh.config.trust_domain);
+    let mut message = encode_workload(workload, &members, &mesh.config.trust_domain);
+    ztunnel::name_policies(mesh, workload, &mut message);
     let made = pack(
         workload.uid.clone(),
         workload_aliases(workload),

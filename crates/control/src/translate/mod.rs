@@ -26,6 +26,7 @@ use crate::keys::Texts;
 use crate::obeyed::{Gathering, Names};
 use crate::shards::Shards;
 use crate::snapshot::{MeshSnapshot, Private, resource};
+use crate::ztunnel::{self, NodePolicy};
 pub(crate) use tokens::KeySets;
 pub(crate) use update::update;
 
@@ -46,7 +47,12 @@ pub(crate) fn translate_with(
     keys: &Texts,
     previous: Option<&MeshSnapshot>,
 ) -> MeshSnapshot {
-    let mut making = Making::new(mesh, previous, MeshSnapshot::default());
+    let ambient = mesh.workloads.values().any(|workload| workload.ambient);
+    let snapshot = MeshSnapshot {
+        ambient,
+        ..MeshSnapshot::default()
+    };
+    let mut making = Making::new(mesh, previous, snapshot);
     for workload in mesh.workloads.values() {
         making.workload(workload);
     }
@@ -57,6 +63,7 @@ pub(crate) fn translate_with(
         making.authorization(policy);
     }
     making.tokens(keys);
+    making.peer_policies();
     making.snapshot.ranges = Arc::new(address::ranges(mesh));
     making.snapshot.mesh_ranges = capture::mesh_ranges(mesh).into();
     for workload in mesh.workloads.values() {
@@ -105,8 +112,7 @@ impl<'a> Making<'a> {
     /// A workload's address, and how it is spoken to by that.
     fn workload(&mut self, workload: &Workload) {
         let (made, services) = address::of_workload(self.mesh, workload);
-        let made = self.kept(|snapshot| &snapshot.all_addresses, made);
-        self.snapshot.put_address(made);
+        self.address(made);
         let uid = &workload.uid;
         put(&mut self.snapshot.before, uid, services);
         let body = policy::workload_policy(self.mesh, workload).encode_to_vec();
@@ -122,14 +128,26 @@ impl<'a> Making<'a> {
         }
         for made in address::named_endpoints(self.mesh, service) {
             let uid = made.name.clone();
-            let made = self.kept(|snapshot| &snapshot.all_addresses, made);
-            self.snapshot.put_address(made);
+            self.address(made);
             put(&mut self.snapshot.before, &uid, vec![name.clone()]);
         }
         let made = address::of_service(service, &name);
-        let made = self.kept(|snapshot| &snapshot.all_addresses, made);
-        self.snapshot.put_address(made);
+        self.address(made);
         self.members(service, name);
+    }
+
+    fn address(&mut self, made: Resource) {
+        let made = self.kept(|snapshot| &snapshot.all_addresses, made);
+        // Node proxies are told otherwise of what they cannot speak.
+        let plain = ztunnel::plain(&made).filter(|_| self.snapshot.ambient);
+        match plain {
+            Some(plain) => {
+                let plain = self.kept(|snapshot| &snapshot.plain, plain);
+                put_resource(&mut self.snapshot.plain, plain);
+            }
+            None => drop(self.snapshot.plain.remove(&made.name)),
+        }
+        self.snapshot.put_address(made);
     }
 
     /// What depends on who stands behind a service.
@@ -154,6 +172,33 @@ impl<'a> Making<'a> {
         let made = resource(policy.name.to_string().into(), Vec::new(), body);
         let made = self.kept(|snapshot| &snapshot.authorization, made);
         put_resource(&mut self.snapshot.authorization, made);
+        let made = ztunnel::policy(self.mesh, policy).filter(|_| self.snapshot.ambient);
+        match made {
+            Some(made) => self.node_policy(made),
+            None => drop(self.snapshot.node_policies.remove(&policy.name.to_string())),
+        }
+    }
+
+    fn node_policy(&mut self, mut made: NodePolicy) {
+        let name = made.resource.name.clone();
+        let old = self.previous.and_then(|old| old.node_policies.get(&name));
+        if let Some(old) = old
+            && *old.resource == *made.resource
+        {
+            made.resource = old.resource.clone();
+        }
+        if self.snapshot.node_policies.get(&name) != Some(&made) {
+            self.snapshot.node_policies.insert(name, made);
+        }
+    }
+
+    /// PeerAuthentications as node proxies keep them.
+    fn peer_policies(&mut self) {
+        if self.snapshot.ambient {
+            for made in ztunnel::peer_policies(self.mesh) {
+                self.node_policy(made);
+            }
+        }
     }
 
     /// What a workload's sidecar is told, if it has one. Ranges and policies have to be there.

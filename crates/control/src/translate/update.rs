@@ -3,7 +3,9 @@
 //! | changed | made again |
 //! |---|---|
 //! | a workload | its address, policy and configuration; of the services that it stands or stood behind: who is behind them, and their policy |
-//! | an AuthorizationPolicy | it; the configurations of its namespace, or of all if it is the root namespace |
+//! | an AuthorizationPolicy | it; the configurations of its namespace, or of all if it is the root namespace; likewise the addresses of ambient workloads, which name policies |
+//! | an ambient workload | what is to be said of the policies that select it |
+//! | the first or last ambient workload | everything |
 //! | where the mesh's addresses are | all configurations |
 //! | anything else (a service among them) | everything |
 
@@ -26,6 +28,14 @@ pub(crate) fn update(
     if changes.everything || !changes.services.is_empty() {
         return None;
     }
+    let is_ambient = |one: &Option<Arc<Workload>>| one.as_ref().is_some_and(|one| one.ambient);
+    let turns = || changes.workloads.values();
+    let ambient_changed = turns().any(|(old, new)| is_ambient(old) || is_ambient(new));
+    if ambient_changed
+        && previous.ambient != mesh.workloads.values().any(|workload| workload.ambient)
+    {
+        return None;
+    }
     let mut making = Making::new(mesh, Some(previous), previous.clone());
     let mut obeying: BTreeSet<&WorkloadKey> = BTreeSet::new();
     let mut services: BTreeMap<ServiceKey, Arc<Service>> = BTreeMap::new();
@@ -37,6 +47,9 @@ pub(crate) fn update(
         making.turn(old.as_deref(), new.as_deref());
         obeying.insert(key);
     }
+    if ambient_changed {
+        making.judge(turns().flat_map(|(old, new)| [old, new]).flatten());
+    }
     for (key, service) in services {
         making.members(&service, key.to_string().into());
     }
@@ -44,7 +57,11 @@ pub(crate) fn update(
     for name in &changes.policies {
         match mesh.authorization_policies.get(name) {
             Some(policy) => making.authorization(policy),
-            None => drop(making.snapshot.authorization.remove(&name.to_string())),
+            None => {
+                let name = name.to_string();
+                making.snapshot.authorization.remove(&name);
+                making.snapshot.node_policies.remove(&name);
+            }
         }
         everybody |= name.namespace == mesh.config.root_namespace;
         let own = mesh.workloads_in(&name.namespace);
@@ -61,9 +78,13 @@ pub(crate) fn update(
         obeying.extend(mesh.workloads.keys());
     }
     for key in obeying {
-        match mesh.workloads.get(key).filter(|one| one.has_sidecar) {
-            Some(workload) => making.configuration(workload),
-            None => making.without_configuration(&key.to_string()),
+        match mesh.workloads.get(key) {
+            Some(workload) if workload.has_sidecar => making.configuration(workload),
+            Some(workload) if workload.ambient => {
+                making.workload(workload);
+                making.without_configuration(&key.to_string());
+            }
+            _ => making.without_configuration(&key.to_string()),
         }
     }
     if making.obeyed_anew {
@@ -87,11 +108,24 @@ impl Making<'_> {
             && new.is_none_or(|new| new.uid != old.uid)
         {
             snapshot.remove_address(&old.uid);
+            snapshot.plain.remove(&old.uid);
             snapshot.before.remove(&old.uid);
             snapshot.policies.remove(&old.uid);
         }
         if let Some(new) = new {
             self.workload(new);
+        }
+    }
+
+    /// Says again what of policies cannot be kept: that depends on whom they select.
+    fn judge<'w>(&mut self, workloads: impl Iterator<Item = &'w Arc<Workload>>) {
+        let mut selecting = BTreeMap::new();
+        for workload in workloads {
+            let all = self.mesh.authorization_for(workload).into_iter();
+            selecting.extend(all.map(|policy| (policy.name.clone(), policy.clone())));
+        }
+        for policy in selecting.values() {
+            self.authorization(policy);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::networking::{CLUSTER, canonical_name, canonical_revision};
-use super::pod::INJECT;
+use super::pod::{DATAPLANE_MODE, INJECT, REDIRECTION};
 use super::{Checked, ResourceId, Resources, Stored};
 use crate::codes;
 use crate::diagnostic::Diagnostic;
@@ -133,12 +133,9 @@ pub(super) fn second_round(
             add_workload(workload.clone(), &mut mesh.workloads, &mut clash);
         }
         Checked::Pod(pod) => {
-            let has_sidecar = has_sidecar(mesh, &pod.name.namespace, &pod.template);
+            let template = in_namespace(mesh, &pod.name.namespace, &pod.template);
             let pod = Arc::new(Pod {
-                template: PodTemplate {
-                    has_sidecar,
-                    ..pod.template.clone()
-                },
+                template,
                 ..Pod::clone(pod)
             });
             if let Some(workload) = pod_workload(&pod) {
@@ -147,11 +144,7 @@ pub(super) fn second_round(
             mesh.pods.insert(pod.name.clone(), pod);
         }
         Checked::Deployment(deployment) => {
-            let has_sidecar = has_sidecar(mesh, &deployment.name.namespace, &deployment.template);
-            let template = PodTemplate {
-                has_sidecar,
-                ..deployment.template.clone()
-            };
+            let template = in_namespace(mesh, &deployment.name.namespace, &deployment.template);
             let deployment = Deployment {
                 template,
                 ..Deployment::clone(deployment)
@@ -192,6 +185,30 @@ fn add_workload(
         Some(first) => clash(&format!("the workload {}", workload.key), &first.source),
         None => drop(all.insert(workload.key.clone(), workload)),
     }
+}
+
+/// The template with what its namespace says of proxies.
+fn in_namespace(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> PodTemplate {
+    let has_sidecar = has_sidecar(mesh, namespace, template);
+    PodTemplate {
+        has_sidecar,
+        ambient: !has_sidecar && is_ambient(mesh, namespace, template),
+        ..template.clone()
+    }
+}
+
+/// What was done to the Pod, else what is wanted for it, else for its namespace.
+fn is_ambient(mesh: &Mesh, namespace: &Namespace, template: &PodTemplate) -> bool {
+    match template.annotations.get(REDIRECTION) {
+        Some("enabled") => return true,
+        Some("disabled") => return false,
+        _ => {}
+    }
+    let wanted = template.labels.get(DATAPLANE_MODE).or_else(|| {
+        let namespace = mesh.namespaces.get(namespace)?;
+        namespace.labels.get(DATAPLANE_MODE)
+    });
+    wanted == Some("ambient")
 }
 
 /// The Pod's word, by label before annotation, else its namespace's.
@@ -243,6 +260,8 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
         labels: pod.template.labels.clone(),
         service_account: pod.template.service_account.clone(),
         has_sidecar: pod.template.has_sidecar,
+        ambient: pod.template.ambient,
+        node: pod.template.node.clone(),
         canonical_name: canonical_name(&pod.template.labels, &workload_name),
         canonical_revision: canonical_revision(&pod.template.labels),
         workload_name,

@@ -90,6 +90,8 @@ fn workload_of(
             .clone()
             .unwrap_or_else(|| "default".into()),
         has_sidecar: endpoint.labels.get(TLS_MODE) == Some("istio"),
+        ambient: false,
+        node: "".into(),
         canonical_name: canonical_name(&endpoint.labels, &name),
         canonical_revision: canonical_revision(&endpoint.labels),
         workload_name: name,

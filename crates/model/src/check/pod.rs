@@ -17,6 +17,10 @@ use crate::written::pod as written;
 
 /// Label or annotation that says whether a Pod has a sidecar.
 pub(super) const INJECT: &str = "sidecar.istio.io/inject";
+/// Annotation that says whether a node proxy takes the Pod's connections; Istio's CNI writes it.
+pub(super) const REDIRECTION: &str = "ambient.istio.io/redirection";
+/// Label of a Pod or namespace that says by whom its connections are to be taken.
+pub(super) const DATAPLANE_MODE: &str = "istio.io/dataplane-mode";
 /// Annotation that says whether probes go round the sidecar.
 const REWRITE_PROBES: &str = "sidecar.istio.io/rewriteAppHTTPProbers";
 /// Most Pods of one Deployment on one machine: each is processes and an address.
@@ -250,6 +254,11 @@ fn template(
             .as_ref()
             .map(|text| report.source(&text.at)),
         has_sidecar: false, // known when the namespace is, at assembly
+        ambient: false,     // likewise
+        node: spec
+            .node
+            .as_ref()
+            .map_or_else(|| "".into(), |text| text.value.clone()),
         rewrites_probes: annotations.get(REWRITE_PROBES) != Some("false"),
         topology: super::topology::topology(&annotations, at, report),
         annotations,
@@ -275,7 +284,6 @@ fn names_once(containers: &[written::Container], report: &Report) {
     );
 }
 
-/// A word that decides about encryption, or whether it is in the way, must be one of two.
 /// Words to a sidecar that stand on the Deployment itself, where nobody hears them.
 fn misplaced(meta: &Meta, report: &Report) {
     const OF_PODS: [&str; 3] = [
@@ -291,14 +299,28 @@ fn misplaced(meta: &Meta, report: &Report) {
     }
 }
 
+/// A word that decides about encryption, or whether it is in the way, must be one that is known.
 fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) {
-    for (key, value) in [
-        (INJECT, labels.get(INJECT)),
-        (INJECT, annotations.get(INJECT)),
-        (REWRITE_PROBES, annotations.get(REWRITE_PROBES)),
+    const BOOLEAN: &[&str] = &["true", "false"];
+    for (key, value, known) in [
+        (INJECT, labels.get(INJECT), BOOLEAN),
+        (INJECT, annotations.get(INJECT), BOOLEAN),
+        (REWRITE_PROBES, annotations.get(REWRITE_PROBES), BOOLEAN),
+        (
+            REDIRECTION,
+            annotations.get(REDIRECTION),
+            &["enabled", "disabled", "pending"],
+        ),
+        (
+            DATAPLANE_MODE,
+            labels.get(DATAPLANE_MODE),
+            &["ambient", "none"],
+        ),
     ] {
-        if !matches!(value, None | Some("true" | "false")) {
-            let value = clip(value.unwrap_or_default());
+        if let Some(value) = value
+            && !known.contains(&value)
+        {
+            let value = clip(value);
             let at = At {
                 place: at.place,
                 path: values::join(&at.path, &format!("metadata[{key}]")),
@@ -307,7 +329,7 @@ fn check_words(labels: &Labels, annotations: &Labels, at: &At, report: &Report) 
                 codes::BAD_VALUE,
                 &at,
                 format!("`{value}` is not allowed for {key}"),
-                "write \"true\" or \"false\"",
+                format!("write \"{}\"", known.join("\" or \"")),
             );
         }
     }

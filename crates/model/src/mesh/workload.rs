@@ -30,6 +30,10 @@ pub struct Workload {
     pub service_account: Arc<str>,
     /// Whether a proxy of the mesh stands before it, so that it can be spoken to in mutual TLS.
     pub has_sidecar: bool,
+    /// Whether a node proxy (ztunnel) stands before it, which is spoken to over HBONE. Never together with a sidecar.
+    pub ambient: bool,
+    /// The node it runs on, empty when not said.
+    pub node: Arc<str>,
     /// Name shown in metrics, by Istio's labels.
     pub canonical_name: Arc<str>,
     /// Revision shown in metrics, `latest` when no label says.
@@ -216,6 +220,11 @@ pub struct PodTemplate {
     pub service_account_source: Option<Source>,
     /// Whether a sidecar stands before it: `sidecar.istio.io/inject` of the Pod, else `istio-injection` of the namespace.
     pub has_sidecar: bool,
+    /// Whether a node proxy (ztunnel) stands before it: `ambient.istio.io/redirection` or `istio.io/dataplane-mode` of the Pod,
+    /// else the latter of the namespace. A sidecar is stronger.
+    pub ambient: bool,
+    /// `nodeName`, empty when not said.
+    pub node: Arc<str>,
     /// Its containers, in the order written.
     pub containers: Vec<Container>,
     /// How long it may take to stop.

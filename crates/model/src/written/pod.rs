@@ -13,6 +13,7 @@ pub(crate) struct PodSpec {
     pub(crate) containers: Vec<Container>,
     pub(crate) termination_grace_seconds: Option<Spanned<i64>>,
     pub(crate) restart_policy: Option<Text>,
+    pub(crate) node: Option<Text>,
 }
 
 /// `status` of a Pod.
@@ -94,7 +95,7 @@ pub(crate) struct Template {
     pub(crate) spec: PodSpec,
 }
 
-const IGNORED_IN_POD: [&str; 35] = [
+const IGNORED_IN_POD: [&str; 34] = [
     "activeDeadlineSeconds",
     "affinity",
     "automountServiceAccountToken",
@@ -110,7 +111,6 @@ const IGNORED_IN_POD: [&str; 35] = [
     "hostname",
     "hostnameOverride",
     "imagePullSecrets",
-    "nodeName",
     "nodeSelector",
     "os",
     "overhead",
@@ -157,6 +157,7 @@ impl PodSpec {
             containers: spec.list("containers", Container::read),
             termination_grace_seconds: spec.integer("terminationGracePeriodSeconds"),
             restart_policy: spec.text("restartPolicy"),
+            node: spec.text("nodeName"),
         };
         spec.ignore(&IGNORED_IN_POD);
         spec.ignore(&["initContainers", "volumes"]);

@@ -13,6 +13,9 @@
 /// Envoy's gRPC access log service, as far as Voile speaks it.
 #[rustfmt::skip]
 pub mod access_log;
+/// Istio's authorization API for node proxies.
+#[rustfmt::skip]
+pub mod authorization;
 /// Istio's certificate service.
 #[rustfmt::skip]
 pub mod certificate;

@@ -14,7 +14,7 @@ struct Source {
     service: Option<(&'static str, &'static str)>,
 }
 
-const SOURCES: [Source; 7] = [
+const SOURCES: [Source; 8] = [
     Source {
         proto: "envoy/discovery.proto",
         package: "envoy.service.discovery.v3",
@@ -49,6 +49,12 @@ const SOURCES: [Source; 7] = [
         proto: "istio/workload.proto",
         package: "istio.workload",
         module: "workload",
+        service: None,
+    },
+    Source {
+        proto: "istio/authorization.proto",
+        package: "istio.security",
+        module: "authorization",
         service: None,
     },
     Source {

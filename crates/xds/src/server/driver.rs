@@ -251,6 +251,13 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
         for (type_url, names) in news.types {
             self.stream.touched(&type_url, names);
         }
+        if let Some(at) = news.at {
+            self.stream.changed_at(at);
+        }
+        for question in news.questions {
+            // Whoever asked may be gone.
+            let _ = question.send(self.stream.held());
+        }
     }
 
     /// Says by what this stream is to be woken; whether there is anything new among it.

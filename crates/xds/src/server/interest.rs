@@ -4,8 +4,12 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
+
+use super::driver::StreamId;
+use super::stream::Held;
 
 /// What changed between two snapshots, as those who asked would call it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,10 +17,14 @@ pub struct Touched {
     everything: bool,
     types: BTreeSet<&'static str>,
     names: BTreeMap<&'static str, HashSet<Arc<str>>>,
+    /// When the sources changed.
+    at: Option<Instant>,
 }
 
 /// Names of this "type" are callers, as `Snapshot::known_as` calls them.
 pub const CALLER: &str = "";
+/// People who ask at once what one stream's caller holds.
+const MAX_QUESTIONS: usize = 16;
 /// A stream that asked for everything of a type.
 const STAR: &str = "*";
 
@@ -28,6 +36,12 @@ impl Touched {
             everything: true,
             ..Self::default()
         }
+    }
+
+    /// Says when the sources changed.
+    #[must_use]
+    pub fn at(self, at: Option<Instant>) -> Self {
+        Self { at, ..self }
     }
 
     /// Whoever asked for anything of this type must look again.
@@ -51,10 +65,16 @@ impl Touched {
         self.everything || self.types.contains(type_url) || named()
     }
 
+    /// How many names changed, by type.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        let real = self.names.iter().filter(|(of, _)| **of != CALLER);
+        real.map(|(of, names)| (*of, names.len()))
+    }
+
     /// Nobody need look.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        !self.everything && self.types.is_empty() && self.names.is_empty()
     }
 }
 
@@ -64,9 +84,20 @@ pub(super) struct News {
     pub(super) everything: bool,
     /// By type the names it is known by; none: all of them.
     pub(super) types: BTreeMap<Arc<str>, Option<BTreeSet<Arc<str>>>>,
+    /// When the sources changed, for the oldest of it.
+    pub(super) at: Option<Instant>,
+    /// Somebody wants to know what the stream's caller holds.
+    pub(super) questions: Vec<oneshot::Sender<Vec<Held>>>,
 }
 
 impl News {
+    fn happened(&mut self, at: Option<Instant>) {
+        self.at = match (self.at, at) {
+            (Some(old), Some(new)) => Some(old.min(new)),
+            (old, new) => old.or(new),
+        };
+    }
+
     fn add(&mut self, type_url: &Arc<str>, name: Option<&Arc<str>>) {
         let Some(names) = self.types.get_mut(type_url) else {
             let names = name.map(|name| BTreeSet::from([name.clone()]));
@@ -111,6 +142,7 @@ impl Interest {
         if touched.everything {
             for mailbox in inner.streams.values_mut() {
                 mailbox.news.everything = true;
+                mailbox.news.happened(touched.at);
                 mailbox.wake.notify_one();
             }
             return;
@@ -123,6 +155,7 @@ impl Interest {
             for id in ids {
                 if let Some(mailbox) = streams.get_mut(id) {
                     mailbox.news.add(type_url, name);
+                    mailbox.news.happened(touched.at);
                     mailbox.wake.notify_one();
                 }
             }
@@ -142,6 +175,20 @@ impl Interest {
             let all = by_name.get(STAR).into_iter();
             all.for_each(|ids| tell(type_url, None, ids));
         }
+    }
+
+    /// Asks a stream what its caller holds; none when there is no such stream. One that ends meanwhile does not answer.
+    pub fn ask(&self, id: StreamId) -> Option<oneshot::Receiver<Vec<Held>>> {
+        let mut inner = self.lock();
+        let mailbox = inner.streams.get_mut(&id.0)?;
+        // Of several who ask at once all get the same answer; more than a few are none of ours.
+        if mailbox.news.questions.len() >= MAX_QUESTIONS {
+            return None;
+        }
+        let (answer, answered) = oneshot::channel();
+        mailbox.news.questions.push(answer);
+        mailbox.wake.notify_one();
+        Some(answered)
     }
 
     /// A stream that wants to be woken.

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 pub use driver::{AdsService, BoundedLife, DEPARTED, Observer, StreamId};
 pub use interest::{CALLER, Interest, Touched};
-pub use stream::{Ended, Event, Stream};
+pub use stream::{Ended, Event, Held, Stream};
 
 /// One resource, encoded once and shared by all streams.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +47,12 @@ pub trait Snapshot<C>: Send + Sync + 'static {
 
     /// Everything of a type, for a caller that asked for `*`.
     fn everything(&self, caller: &C, type_url: &str) -> Resolution;
+
+    /// What a caller that asks for anything of a type is told of besides, although it does not ask for it: a node proxy waits to be
+    /// told of the workloads that it serves. None for whoever is told only what it asks for.
+    fn besides(&self, _caller: &C, _type_url: &str) -> Option<Vec<Arc<Resource>>> {
+        None
+    }
 
     /// Names of a caller by which `Touched` calls it when its `farewell` changes.
     fn known_as(&self, _caller: &C) -> Vec<Arc<str>> {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voile_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use voile_proto::type_url;
 
 use super::{Resolution, Resource, Snapshot};
 
@@ -26,6 +27,11 @@ const MAX_NAME_BYTES: usize = 2048;
 const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
 /// How long a response may wait for its ACK; longer means that nobody reads.
 const ACK_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Policies, and what names them: a new policy is acknowledged before anything that names it is sent, and one that goes stays until
+/// what named it is acknowledged without. A caller skips policies it does not know, so between the two it would obey neither.
+const POLICIES: &str = type_url::AUTHORIZATION;
+const NAMING: &str = type_url::ADDRESS;
 
 /// Why we end a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +58,8 @@ pub enum Event {
         version: Arc<str>,
         /// From sending to ACK.
         took: Duration,
+        /// When the sources changed, if a change was what it told.
+        changed: Option<Instant>,
     },
     /// The response in flight was refused, at least in part.
     Refused {
@@ -67,6 +75,7 @@ struct InFlight {
     nonce: String,
     version: Arc<str>,
     sent_at: Instant,
+    changed: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -90,8 +99,21 @@ struct Kind {
     touched: BTreeSet<Arc<str>>,
     /// All must be looked at again.
     dirty: bool,
+    /// The oldest change of the sources that has not been looked at.
+    changed: Option<Instant>,
     /// The first response is due, even an empty one: callers wait for it to know that they are complete.
     greet: bool,
+}
+
+/// A resource that a caller holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Its type.
+    pub type_url: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its version, as the caller was told it.
+    pub version: Arc<str>,
 }
 
 /// Resources new or changed, and names gone.
@@ -171,6 +193,26 @@ impl<C: 'static> Stream<C> {
         }
     }
 
+    /// What was touched was so because the sources changed then.
+    pub fn changed_at(&mut self, at: Instant) {
+        let unsettled = self.kinds.values_mut().filter(|kind| kind.is_due());
+        unsettled.for_each(|kind| kind.changed = Some(kind.changed.map_or(at, |old| old.min(at))));
+    }
+
+    /// All that the caller was sent or said it holds: type, name, version.
+    pub fn held(&self) -> Vec<Held> {
+        let held = |(of, kind): (&Arc<str>, &Kind)| {
+            let of = of.clone();
+            let one = move |(name, version): (&Arc<str>, &Arc<str>)| Held {
+                type_url: of.clone(),
+                name: name.clone(),
+                version: version.clone(),
+            };
+            kind.sent.iter().map(one).collect::<Vec<_>>()
+        };
+        self.kinds.iter().flat_map(held).collect()
+    }
+
     /// By type, what must change for this stream to have something to be told: names asked for, and what they were found to
     /// stand for.
     pub fn depends_on(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<Arc<str>>)> {
@@ -218,11 +260,20 @@ impl<C: 'static> Stream<C> {
         snapshot: &dyn Snapshot<C>,
         now: Instant,
     ) -> Option<DeltaDiscoveryResponse> {
+        let known = |of: &str| self.kinds.get(of);
+        let policies_travel = known(POLICIES).is_some_and(|kind| kind.in_flight.is_some());
+        let names_travel =
+            known(NAMING).is_some_and(|kind| kind.in_flight.is_some() || kind.is_due());
         for (type_url, kind) in &mut self.kinds {
-            if kind.in_flight.is_some() {
+            if kind.in_flight.is_some() || (policies_travel && **type_url == *NAMING) {
                 continue;
             }
-            let Some((resources, removed)) = kind.due(snapshot, &self.caller, type_url) else {
+            let keep = names_travel && **type_url == *POLICIES;
+            let due = kind.due(snapshot, &self.caller, type_url, keep);
+            // What is still to come has no more to tell of that change than this had.
+            let more = kind.is_due();
+            let changed = kind.changed.take_if(|_| !more);
+            let Some((resources, removed)) = due else {
                 continue;
             };
             self.responses += 1;
@@ -231,6 +282,7 @@ impl<C: 'static> Stream<C> {
                 nonce: nonce.clone(),
                 version: snapshot.version().into(),
                 sent_at: now,
+                changed,
             });
             return Some(DeltaDiscoveryResponse {
                 system_version_info: snapshot.version().to_owned(),
@@ -248,6 +300,11 @@ impl<C: 'static> Stream<C> {
 }
 
 impl Kind {
+    /// Something must be looked at.
+    fn is_due(&self) -> bool {
+        self.dirty || !self.touched.is_empty()
+    }
+
     fn first(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), Ended> {
         if request.initial_resource_versions.len() > MAX_NAMES {
             return Err(Ended::TooMuch(format!(
@@ -313,6 +370,7 @@ impl Kind {
             None => Event::Acknowledged {
                 version: in_flight.version,
                 took: now.saturating_duration_since(in_flight.sent_at),
+                changed: in_flight.changed,
             },
             Some(status) => Event::Refused {
                 reason: status.message,
@@ -326,6 +384,7 @@ impl Kind {
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
+        keep: bool,
     ) -> Option<Differences> {
         let Found {
             wanted,
@@ -363,10 +422,14 @@ impl Kind {
                 .filter(|name| !self.told_absent.contains(*name))
                 .cloned(),
         );
+        let kept = keep && !removed.is_empty();
+        match kept {
+            true => removed.clear(),
+            false => self.told_absent = absent,
+        }
         for name in &removed {
             self.sent.remove(name);
         }
-        self.told_absent = absent;
         for one in &resources {
             self.sent.insert(one.resource.name.clone(), one.version());
         }
@@ -381,7 +444,7 @@ impl Kind {
             }),
             false => self.fresh.clear(),
         }
-        self.dirty = more;
+        self.dirty = more || kept;
         let greet = std::mem::take(&mut self.greet);
         (greet || !resources.is_empty() || !removed.is_empty())
             .then(|| (resources, removed.into_iter().collect()))
@@ -404,6 +467,15 @@ impl Kind {
                 }
                 Resolution::Unknown => {}
                 Resolution::Refused(reason) => tracing::warn!(type_url, "`*` refused: {reason}"),
+            }
+        }
+        if let Some(besides) = snapshot.besides(caller, type_url) {
+            // No name is this one: who knows it hears when all of a type must be looked at.
+            depends_on.insert("".into());
+            searches = true;
+            for resource in besides {
+                depends_on.insert(resource.name.clone());
+                hold(&mut wanted, resource);
             }
         }
         for name in &self.names {

@@ -90,7 +90,7 @@ fn service_port(port: &mesh::ServicePort) -> Option<wire::Port> {
     })
 }
 
-/// A workload as `istio.workload.Workload`, with the services it stands behind (workload port by service port).
+/// A workload as `istio.workload.Workload` (without `authorization_policies`), with the services it stands behind (workload port by service port).
 pub fn encode_workload(
     workload: &mesh::Workload,
     services: &BTreeMap<ServiceKey, BTreeMap<Port, Port>>,
@@ -111,11 +111,13 @@ pub fn encode_workload(
             .map(ToString::to_string)
             .unwrap_or_default(),
         network: workload.network.to_string(),
-        tunnel_protocol: match workload.has_sidecar {
-            true => wire::TunnelProtocol::LegacyIstioMtls,
-            false => wire::TunnelProtocol::None,
+        tunnel_protocol: match (workload.has_sidecar, workload.ambient) {
+            (true, _) => wire::TunnelProtocol::LegacyIstioMtls,
+            (false, true) => wire::TunnelProtocol::Hbone,
+            (false, false) => wire::TunnelProtocol::None,
         }
         .into(),
+        node: workload.node.to_string(),
         trust_domain: trust_domain.to_string(),
         service_account: workload.service_account.to_string(),
         canonical_name: workload.canonical_name.to_string(),

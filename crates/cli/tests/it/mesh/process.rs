@@ -4,6 +4,7 @@
 use std::io::Read;
 use std::net::TcpListener;
 use std::ops::Range;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -34,8 +35,7 @@ impl Process {
         descriptors: Option<u32>,
         arguments: impl FnOnce(&mut Command),
     ) -> Process {
-        let log = tempfile::NamedTempFile::new().expect("a log file");
-        let mut command = match descriptors {
+        let command = match descriptors {
             None => Command::new(env!("CARGO_BIN_EXE_voile")),
             Some(limit) => {
                 let mut shell = Command::new("sh");
@@ -44,6 +44,20 @@ impl Process {
                 shell
             }
         };
+        Self::spawn(name, command, arguments)
+    }
+
+    /// Starts somebody else's program, kept and ended as ours are.
+    pub(crate) fn start_other(
+        name: &str,
+        program: &Path,
+        arguments: impl FnOnce(&mut Command),
+    ) -> Process {
+        Self::spawn(name, Command::new(program), arguments)
+    }
+
+    fn spawn(name: &str, mut command: Command, arguments: impl FnOnce(&mut Command)) -> Process {
+        let log = tempfile::NamedTempFile::new().expect("a log file");
         arguments(&mut command);
         // One open file for both, so that they do not write over each other.
         let output = log.reopen().expect("the log file");
@@ -52,7 +66,7 @@ impl Process {
             .stdout(output.try_clone().expect("the log file"))
             .stderr(output)
             .spawn()
-            .expect("voile starts");
+            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
         Process {
             name: name.to_owned(),
             child,
@@ -65,6 +79,10 @@ impl Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_voile"));
         arguments(&mut command);
         command.stdin(Stdio::null()).output().expect("voile starts")
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(crate) fn log(&self) -> String {

@@ -7,25 +7,26 @@ use std::sync::Arc;
 use super::{Differences, Kind, MAX_RESPONSE_BYTES, Resolution, Snapshot, Wanted};
 
 impl Kind {
-    /// What to say now; `None` when there is nothing.
+    /// What to say now; `None` when there is nothing. With `keep`, nothing is said to be gone yet.
     pub(super) fn due<C: 'static>(
         &mut self,
         snapshot: &dyn Snapshot<C>,
         caller: &C,
         type_url: &str,
+        keep: bool,
     ) -> Option<Differences> {
-        if self.dirty {
-            return self.differences(snapshot, caller, type_url);
-        }
-        if self.touched.is_empty() {
+        if !self.is_due() {
             return None;
+        }
+        if self.dirty || keep {
+            return self.differences(snapshot, caller, type_url, keep);
         }
         match self.partial(snapshot, caller, type_url) {
             Some((added, removed)) => {
                 self.touched.clear();
                 (!added.is_empty() || !removed.is_empty()).then_some((added, removed))
             }
-            None => self.differences(snapshot, caller, type_url),
+            None => self.differences(snapshot, caller, type_url, keep),
         }
     }
 

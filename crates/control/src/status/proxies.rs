@@ -1,0 +1,286 @@
+//! Each proxy's stream as an operator sees it: who it is, whether it has all it was sent, how late it was, what it refused, and how
+//! long its certificate lasts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use voile_identity::Proof;
+use voile_model::Identity;
+use voile_xds::server::StreamId;
+
+use crate::snapshot::Caller;
+
+/// Callers whose certificates are remembered: more than any mesh has, less than would exhaust us.
+const MAX_CERTIFIED: usize = 100_000;
+
+/// Who asked for certificates: an identity and the pod its token names.
+type Asker = (Identity, Option<String>);
+
+#[derive(Debug, Default)]
+pub(super) struct Proxies {
+    streams: BTreeMap<u64, Proxy>,
+    /// Until when certificates last, by who asked and in whose name.
+    certified: HashMap<Asker, BTreeMap<Identity, SystemTime>>,
+    /// Streams that have not acknowledged all they were sent.
+    behind: usize,
+}
+
+#[derive(Debug)]
+struct Proxy {
+    caller: Caller,
+    node: String,
+    connected_at: u64,
+    /// What it acknowledged last.
+    version: Option<String>,
+    /// Changes that it has enforced, the last and the slowest.
+    changes: u64,
+    last: Option<Duration>,
+    slowest: Duration,
+    types: BTreeMap<String, Kind>,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+struct Kind {
+    pushes: u64,
+    resources_sent: u64,
+    acknowledged_version: Option<String>,
+    acknowledged_at: Option<u64>,
+    last_nack: Option<String>,
+    last_nack_at: Option<u64>,
+    /// What it refused last has not been replaced by something that it took.
+    refuses: bool,
+    #[serde(skip)]
+    travelling_since: Option<Instant>,
+}
+
+/// One connected proxy.
+#[derive(Debug, Serialize)]
+pub(super) struct View<'a> {
+    stream: u64,
+    identity: String,
+    pod: Option<&'a str>,
+    node: &'a str,
+    connected_at: u64,
+    /// It has acknowledged all that it was sent, and refuses nothing.
+    synced: bool,
+    /// For how long it has not acknowledged what it was sent.
+    lag_ms: u64,
+    version: Option<&'a str>,
+    /// Until when the first of its certificates lasts that were issued or shown here, in seconds since 1970.
+    certificate_until: Option<u64>,
+    propagation: Propagation,
+    types: &'a BTreeMap<String, Kind>,
+}
+
+/// From the change of a document to its acknowledgement.
+#[derive(Debug, Serialize)]
+struct Propagation {
+    changes: u64,
+    last_ms: Option<f64>,
+    slowest_ms: f64,
+}
+
+impl Proxy {
+    fn is_behind(&self) -> bool {
+        self.types
+            .values()
+            .any(|kind| kind.travelling_since.is_some())
+    }
+}
+
+impl Proxies {
+    pub(super) fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    pub(super) fn behind(&self) -> usize {
+        self.behind
+    }
+
+    pub(super) fn refusing(&self) -> usize {
+        let refuses = |proxy: &&Proxy| proxy.types.values().any(|kind| kind.refuses);
+        self.streams.values().filter(refuses).count()
+    }
+
+    pub(super) fn opened(&mut self, id: StreamId, caller: &Caller) {
+        let proxy = Proxy {
+            caller: caller.clone(),
+            node: String::new(),
+            connected_at: seconds(SystemTime::now()),
+            version: None,
+            changes: 0,
+            last: None,
+            slowest: Duration::ZERO,
+            types: BTreeMap::new(),
+        };
+        self.streams.insert(id.0, proxy);
+    }
+
+    pub(super) fn named(&mut self, id: StreamId, node: String) {
+        if let Some(proxy) = self.streams.get_mut(&id.0) {
+            proxy.node = node;
+        }
+    }
+
+    /// Who it is, while it is there.
+    pub(super) fn identity(&self, id: StreamId) -> String {
+        let proxy = self.streams.get(&id.0);
+        proxy
+            .map(|proxy| proxy.caller.to_string())
+            .unwrap_or_default()
+    }
+
+    /// Streams that this word may mean: a number, an identity, a pod, or what a proxy calls itself.
+    pub(super) fn called(&self, word: &str) -> Vec<StreamId> {
+        let fits = |(id, proxy): &(&u64, &Proxy)| match &proxy.caller {
+            _ if id.to_string() == word || proxy.node == word => true,
+            Caller::Known(caller) => {
+                let identity = &caller.identity;
+                let of_pod = |pod: &String| format!("{}/{pod}", identity.namespace) == word;
+                identity.to_string() == word
+                    || caller
+                        .pod
+                        .as_ref()
+                        .is_some_and(|pod| of_pod(pod) || pod == word)
+                    || proxy.node.starts_with(&format!("{word}~"))
+            }
+            Caller::Anonymous => false,
+        };
+        let found = self.streams.iter().filter(fits);
+        found.map(|(id, _)| StreamId(*id)).collect()
+    }
+
+    fn change(&mut self, id: StreamId, type_url: &str, change: impl FnOnce(&mut Kind)) {
+        let Some(proxy) = self.streams.get_mut(&id.0) else {
+            return;
+        };
+        let was = proxy.is_behind();
+        match proxy.types.get_mut(type_url) {
+            Some(kind) => change(kind),
+            None => change(proxy.types.entry(type_url.to_owned()).or_default()),
+        }
+        match (was, proxy.is_behind()) {
+            (false, true) => self.behind += 1,
+            (true, false) => self.behind = self.behind.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    pub(super) fn sent(&mut self, id: StreamId, type_url: &str, resources: usize) {
+        self.change(id, type_url, |kind| {
+            kind.pushes += 1;
+            kind.resources_sent += resources as u64;
+            kind.travelling_since = Some(Instant::now());
+        });
+    }
+
+    /// What it was sent is in force there, so long after the sources changed if a change was part of it.
+    pub(super) fn acknowledged(
+        &mut self,
+        id: StreamId,
+        type_url: &str,
+        version: &str,
+        took: Option<Duration>,
+    ) {
+        self.change(id, type_url, |kind| {
+            kind.acknowledged_version = Some(version.to_owned());
+            kind.acknowledged_at = Some(seconds(SystemTime::now()));
+            kind.refuses = false;
+            kind.travelling_since = None;
+        });
+        if let Some(proxy) = self.streams.get_mut(&id.0) {
+            proxy.version = Some(version.to_owned());
+            if let Some(took) = took {
+                proxy.changes += 1;
+                proxy.last = Some(took);
+                proxy.slowest = proxy.slowest.max(took);
+            }
+        }
+    }
+
+    pub(super) fn refused(&mut self, id: StreamId, type_url: &str, reason: String) {
+        self.change(id, type_url, |kind| {
+            kind.last_nack = Some(reason);
+            kind.last_nack_at = Some(seconds(SystemTime::now()));
+            kind.refuses = true;
+            kind.travelling_since = None;
+        });
+    }
+
+    pub(super) fn closed(&mut self, id: StreamId) {
+        if let Some(proxy) = self.streams.remove(&id.0)
+            && proxy.is_behind()
+        {
+            self.behind = self.behind.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn certified(
+        &mut self,
+        caller: &voile_identity::Caller,
+        subject: &Identity,
+        until: SystemTime,
+    ) {
+        let now = SystemTime::now();
+        if self.certified.len() >= MAX_CERTIFIED {
+            self.certified
+                .retain(|_, all| all.values().any(|until| *until > now));
+        }
+        let asker = (caller.identity.clone(), caller.pod.clone());
+        if self.certified.len() >= MAX_CERTIFIED && !self.certified.contains_key(&asker) {
+            return;
+        }
+        let all = self.certified.entry(asker).or_default();
+        all.retain(|_, until| *until > now);
+        all.insert(subject.clone(), until);
+    }
+
+    fn certificate_until(&self, caller: &Caller) -> Option<u64> {
+        let Caller::Known(caller) = caller else {
+            return None;
+        };
+        let asker = (caller.identity.clone(), caller.pod.clone());
+        let issued = self.certified.get(&asker);
+        let issued = issued.and_then(|all| all.values().min().copied());
+        let shown = (caller.proof == Proof::Certificate).then_some(caller.until);
+        // A renewal is newer than what opened the stream.
+        issued.or(shown).map(seconds)
+    }
+
+    pub(super) fn views(&self) -> Vec<View<'_>> {
+        let all = self.streams.iter();
+        all.map(|(id, proxy)| self.view(*id, proxy)).collect()
+    }
+
+    fn view<'a>(&self, stream: u64, proxy: &'a Proxy) -> View<'a> {
+        let kinds = || proxy.types.values();
+        let lag = kinds().filter_map(|kind| Some(kind.travelling_since?.elapsed()));
+        let lag = lag.max().unwrap_or_default().as_millis();
+        let milliseconds = |took: Duration| took.as_secs_f64() * 1e3;
+        View {
+            stream,
+            identity: proxy.caller.to_string(),
+            pod: match &proxy.caller {
+                Caller::Known(caller) => caller.pod.as_deref(),
+                Caller::Anonymous => None,
+            },
+            node: &proxy.node,
+            connected_at: proxy.connected_at,
+            synced: !proxy.is_behind() && !kinds().any(|kind| kind.refuses),
+            lag_ms: u64::try_from(lag).unwrap_or(u64::MAX),
+            version: proxy.version.as_deref(),
+            certificate_until: self.certificate_until(&proxy.caller),
+            propagation: Propagation {
+                changes: proxy.changes,
+                last_ms: proxy.last.map(milliseconds),
+                slowest_ms: milliseconds(proxy.slowest),
+            },
+            types: &proxy.types,
+        }
+    }
+}
+
+fn seconds(at: SystemTime) -> u64 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

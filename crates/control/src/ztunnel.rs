@@ -1,0 +1,148 @@
+//! What node proxies (ztunnel) are told beyond workloads and services, and who they are: AuthorizationPolicies and
+//! PeerAuthentications as Istio's `Authorization` for connections, and whose certificates one may ask for. Decision 0022.
+
+mod authorization;
+mod peer;
+mod staff;
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use voile_model::Namespace;
+use voile_model::mesh::authorization::PolicyTarget;
+use voile_model::mesh::{AuthorizationPolicy, Mesh, PeerAuthentication, Workload};
+use voile_policy::authorization::{Policy, TrustDomains};
+use voile_proto::authorization as wire;
+use voile_proto::workload::{Address, TunnelProtocol, Workload as Told, address};
+use voile_xds::server::Resource;
+
+pub use staff::NodeAccount;
+pub(crate) use staff::Staff;
+
+use crate::snapshot::resource;
+
+/// A policy as node proxies obey it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodePolicy {
+    pub(crate) namespace: Namespace,
+    /// It is every namespace's business: it is of the root namespace.
+    pub(crate) global: bool,
+    pub(crate) resource: Arc<Resource>,
+    /// What of it a node proxy cannot keep, and what becomes of that.
+    pub(crate) problems: Arc<[String]>,
+}
+
+/// The policy as node proxies are to keep it; `None` where it asks nothing of them.
+pub(crate) fn policy(mesh: &Mesh, policy: &AuthorizationPolicy) -> Option<NodePolicy> {
+    let scope = scope(mesh, policy)?;
+    // The model has seen to its values already.
+    let mut read = Policy::of(policy).ok()?;
+    trust_domains(mesh).apply(&mut read);
+    let said = authorization::authorization(&read, scope);
+    let concerned = || {
+        mesh.workloads.values().any(|workload| {
+            let (namespace, labels) = (&workload.key.namespace, &workload.labels);
+            workload.ambient && policy.selects(&mesh.config.root_namespace, namespace, labels)
+        })
+    };
+    let problems: Vec<String> = match said.problems.is_empty() || !concerned() {
+        true => Vec::new(),
+        false => said
+            .problems
+            .iter()
+            .map(|problem| {
+                format!(
+                    "{}: AuthorizationPolicy {}: {problem}",
+                    policy.source, policy.name
+                )
+            })
+            .collect(),
+    };
+    Some(packed(
+        mesh,
+        policy.name.namespace.clone(),
+        &said.message,
+        problems,
+    ))
+}
+
+/// The PeerAuthentications as node proxies are to keep them.
+pub(crate) fn peer_policies(mesh: &Mesh) -> Vec<NodePolicy> {
+    let all = peer::policies(mesh).into_iter();
+    let packed = |(namespace, message, problems): (Namespace, wire::Authorization, _)| {
+        packed(mesh, namespace, &message, problems)
+    };
+    all.map(packed).collect()
+}
+
+/// Whether the policy of this name was made of a PeerAuthentication.
+pub(crate) fn is_made_of(mesh: &Mesh, name: &str, policy: &PeerAuthentication) -> bool {
+    peer::is_made_of(mesh, name, policy)
+}
+
+/// Adds to an ambient workload's Address the policies that hold for it by name. Those of its whole namespace, or of all, hold
+/// without.
+pub(crate) fn name_policies(mesh: &Mesh, workload: &Workload, message: &mut Told) {
+    if !workload.ambient {
+        return;
+    }
+    let selecting = mesh.authorization_for(workload).into_iter();
+    let mut names: Vec<String> = selecting
+        .filter(|policy| matches!(policy.target, PolicyTarget::Workloads(_)))
+        .map(|policy| policy.name.to_string())
+        .collect();
+    names.extend(peer::name_for(mesh, workload));
+    message.authorization_policies = names;
+}
+
+/// How a node proxy is told of a workload with a sidecar: it cannot speak the sidecar's mutual TLS and refuses to hear of it,
+/// so it is told that there is no tunnel. What the sidecar takes in plaintext is the sidecar's to say.
+pub(crate) fn plain(told: &Resource) -> Option<Resource> {
+    let mut address = Address::decode(&*told.body).ok()?;
+    let Some(address::Type::Workload(workload)) = &mut address.r#type else {
+        return None;
+    };
+    if workload.tunnel_protocol() != TunnelProtocol::LegacyIstioMtls {
+        return None;
+    }
+    workload.set_tunnel_protocol(TunnelProtocol::None);
+    let (name, aliases) = (told.name.clone(), told.aliases.clone());
+    Some(resource(name, aliases, address.encode_to_vec()))
+}
+
+fn scope(mesh: &Mesh, policy: &AuthorizationPolicy) -> Option<wire::Scope> {
+    match policy.target {
+        PolicyTarget::Everything if policy.name.namespace == mesh.config.root_namespace => {
+            Some(wire::Scope::Global)
+        }
+        PolicyTarget::Everything => Some(wire::Scope::Namespace),
+        PolicyTarget::Workloads(_) => Some(wire::Scope::WorkloadSelector),
+        PolicyTarget::References(_) => None,
+    }
+}
+
+fn trust_domains(mesh: &Mesh) -> TrustDomains {
+    let config = &mesh.config;
+    let aliases: Vec<String> = config
+        .trust_domain_aliases
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let aliases: Vec<&str> = aliases.iter().map(String::as_str).collect();
+    TrustDomains::new(config.trust_domain.as_ref(), &aliases)
+}
+
+fn packed(
+    mesh: &Mesh,
+    namespace: Namespace,
+    message: &wire::Authorization,
+    problems: Vec<String>,
+) -> NodePolicy {
+    let name: Arc<str> = format!("{}/{}", message.namespace, message.name).into();
+    NodePolicy {
+        global: namespace == mesh.config.root_namespace,
+        namespace,
+        resource: Arc::new(resource(name, Vec::new(), message.encode_to_vec())),
+        problems: problems.into(),
+    }
+}

@@ -1,0 +1,312 @@
+//! What a node proxy would decide by a translated policy, beside what the policy means: equal where nothing is named as
+//! unsaid, and stricter, never wider, where something is.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use voile_model::Identity;
+use voile_policy::authorization::{Cidr, Facts, PolicyName, naive};
+
+use super::*;
+
+/// ztunnel's reading of a policy, from its source: rules are alternatives, clauses must all hold, a match that says nothing
+/// never does.
+fn matches(policy: &wire::Authorization, facts: &Facts<'_>) -> bool {
+    policy.rules.iter().any(|rule| {
+        rule.clauses.iter().all(|clause| {
+            clause.matches.is_empty() || clause.matches.iter().any(|one| match_holds(one, facts))
+        })
+    })
+}
+
+fn match_holds(one: &wire::Match, facts: &Facts<'_>) -> bool {
+    let id = facts.source.map(ToString::to_string).unwrap_or_default();
+    let namespace = facts.source.map(|id| id.namespace.to_string());
+    let namespace = namespace.unwrap_or_default();
+    let principal = |text: &wire::StringMatch| {
+        let id = id.strip_prefix("spiffe://");
+        id.is_some_and(|id| text_holds(text, id))
+    };
+    let account = |one: &wire::ServiceAccountMatch| {
+        facts.source.is_some_and(|id| {
+            id.namespace.as_str() == one.namespace && *id.service_account == *one.service_account
+        })
+    };
+    let inside = |address: IpAddr| {
+        move |block: &wire::Address| {
+            let bytes = &block.address;
+            let v4 = <[u8; 4]>::try_from(&bytes[..]).map(|v4| IpAddr::V4(v4.into()));
+            let start = v4.unwrap_or_else(|_| {
+                IpAddr::V6(<[u8; 16]>::try_from(&bytes[..]).expect("an address").into())
+            });
+            let block: Cidr = format!("{start}/{}", block.length)
+                .parse()
+                .expect("a block");
+            block.contains(address)
+        }
+    };
+    let port = |port: &u32| *port == u32::from(facts.destination.port());
+    *one != wire::Match::default()
+        && both(&one.principals, &one.not_principals, principal)
+        && both(&one.namespaces, &one.not_namespaces, |text| {
+            text_holds(text, &namespace)
+        })
+        && both(&one.service_accounts, &one.not_service_accounts, account)
+        && both(
+            &one.source_ips,
+            &one.not_source_ips,
+            inside(facts.source_ip),
+        )
+        && both(
+            &one.destination_ips,
+            &one.not_destination_ips,
+            inside(facts.destination.ip()),
+        )
+        && both(&one.destination_ports, &one.not_destination_ports, port)
+}
+
+fn both<T>(any: &[T], none: &[T], holds: impl Fn(&T) -> bool) -> bool {
+    (any.is_empty() || any.iter().any(&holds)) && !none.iter().any(&holds)
+}
+
+fn text_holds(text: &wire::StringMatch, value: &str) -> bool {
+    match text.match_type.as_ref().expect("never left open") {
+        MatchType::Exact(text) => value == text,
+        MatchType::Prefix(text) => value.starts_with(text.as_str()),
+        MatchType::Suffix(text) => value.ends_with(text.as_str()),
+        MatchType::Presence(()) => !value.is_empty(),
+    }
+}
+
+fn term(attribute: Attribute, any: &[&str], none: &[&str]) -> Term {
+    Term::parse(attribute, "shop", any, none).expect("values")
+}
+
+fn policy(action: Action, rules: Vec<Rule>) -> Policy {
+    Policy {
+        name: PolicyName {
+            namespace: "shop".into(),
+            name: "p".into(),
+        },
+        origin: None,
+        action,
+        dry_run: false,
+        rules,
+    }
+}
+
+/// Small enough to be looked at whole, random enough to meet what nobody thought of.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        // Knuth's multiplier; the high bits are the good ones.
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        usize::try_from(self.0 >> 33).expect("31 bits") % bound
+    }
+
+    fn some<'a>(&mut self, of: &[&'a str]) -> Vec<&'a str> {
+        let count = self.below(3);
+        (0..count).map(|_| of[self.below(of.len())]).collect()
+    }
+
+    fn term(&mut self, kinds: &[(Attribute, &[&'static str])]) -> Term {
+        let (attribute, values) = &kinds[self.below(kinds.len())];
+        let (any, none) = (self.some(values), self.some(values));
+        term(attribute.clone(), &any, &none)
+    }
+
+    fn terms(&mut self, kinds: &[(Attribute, &[&'static str])]) -> Terms {
+        let count = self.below(3);
+        let mut terms = Terms::new();
+        for _ in 0..count {
+            let one = self.term(kinds);
+            // As in a resource: each field once, and none that says nothing.
+            if !one.is_empty() && terms.iter().all(|other| other.attribute != one.attribute) {
+                terms.push(one);
+            }
+        }
+        terms
+    }
+
+    fn rule(&mut self) -> Rule {
+        let (from, to) = (self.below(3), self.below(3));
+        Rule {
+            from: (0..from).map(|_| self.terms(&sources())).collect(),
+            to: (0..to).map(|_| self.terms(&operations())).collect(),
+            when: self.terms(&sources()),
+        }
+    }
+}
+
+fn sources() -> Vec<(Attribute, &'static [&'static str])> {
+    vec![
+        (
+            Attribute::SourcePrincipal,
+            &[
+                "mesh/ns/shop/sa/a",
+                "mesh/ns/shop/*",
+                "*/sa/b",
+                "*",
+                "old/*",
+            ],
+        ),
+        (
+            Attribute::SourceNamespace,
+            &["shop", "sh*", "*op", "*", "o*er", "other"],
+        ),
+        (Attribute::SourceServiceAccount, &["a", "other/b"]),
+        (Attribute::SourceTrustDomain, &["mesh", "me*", "*", "*sh"]),
+        (Attribute::SourceIp, &["10.0.0.0/8", "10.1.0.7", "fd00::/8"]),
+        (Attribute::DestinationIp, &["10.9.0.1", "0.0.0.0/0"]),
+        (Attribute::RemoteIp, &["10.0.0.0/8"]),
+        (Attribute::RequestPrincipal, &["iss/sub"]),
+        (Attribute::Sni, &["a.example"]),
+    ]
+}
+
+fn operations() -> Vec<(Attribute, &'static [&'static str])> {
+    vec![
+        (Attribute::DestinationPort, &["80", "8080"]),
+        (Attribute::Method, &["GET", "P*"]),
+        (Attribute::Path, &["/a", "/b*"]),
+        (Attribute::Host, &["shop.example"]),
+    ]
+}
+
+fn callers() -> Vec<Option<Identity>> {
+    let named = [
+        "spiffe://mesh/ns/shop/sa/a",
+        "spiffe://mesh/ns/shop/sa/b",
+        "spiffe://mesh/ns/other/sa/b",
+        "spiffe://old/ns/shop/sa/a",
+    ];
+    let named = named.map(|id| Some(id.parse().expect("an identity")));
+    named.into_iter().chain([None]).collect()
+}
+
+/// Each connection with its HTTP request left out: that is what a node proxy sees.
+fn connections(mut see: impl FnMut(&Facts<'_>)) {
+    for source in callers() {
+        for from in ["10.1.0.7", "192.0.2.1", "fd00::1"] {
+            for port in [80, 8080, 9000] {
+                let from: IpAddr = from.parse().expect("an address");
+                see(&Facts {
+                    source: source.as_ref(),
+                    source_ip: from,
+                    remote_ip: from,
+                    destination: SocketAddr::new(Ipv4Addr::new(10, 9, 0, 1).into(), port),
+                    sni: None,
+                    http: None,
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_translated_policy_means_the_same_or_is_stricter_and_says_so() {
+    let mut dice = Dice(7);
+    let (mut exact, mut stricter) = (0, 0);
+    for number in 0..4_000 {
+        let action = [Action::Allow, Action::Deny][dice.below(2)].clone();
+        let rules = dice.below(3);
+        let policy = policy(action.clone(), (0..rules).map(|_| dice.rule()).collect());
+        let said = authorization(&policy, wire::Scope::Namespace);
+        connections(|facts| {
+            let meant = naive::matching(&policy, facts).is_some();
+            let kept = matches(&said.message, facts);
+            if said.problems.is_empty() {
+                exact += 1;
+                assert_eq!(
+                    kept,
+                    meant,
+                    "{number}: {policy:#?}\n{facts:?}\n{said:#?}",
+                    said = said.message
+                );
+                return;
+            }
+            stricter += 1;
+            let wider = match action {
+                Action::Deny => meant && !kept,
+                _ => kept && !meant,
+            };
+            assert!(
+                !wider,
+                "{number}: {policy:#?}\n{facts:?}\n{:#?}",
+                said.message
+            );
+        });
+    }
+    assert!(exact > 10_000 && stricter > 10_000, "{exact} {stricter}");
+}
+
+/// `policy` as one line of what is said: problems, then whether a caller of `shop/b` on port 80 is matched.
+fn shown(action: Action, rule: Rule) -> (Vec<String>, bool) {
+    let said = authorization(&policy(action, vec![rule]), wire::Scope::Global);
+    let caller = callers().swap_remove(1);
+    let facts = Facts {
+        source: caller.as_ref(),
+        source_ip: Ipv4Addr::new(10, 1, 0, 7).into(),
+        remote_ip: Ipv4Addr::new(10, 1, 0, 7).into(),
+        destination: SocketAddr::from(([10, 9, 0, 1], 80)),
+        sni: None,
+        http: None,
+    };
+    (said.problems, matches(&said.message, &facts))
+}
+
+#[test]
+fn what_only_requests_can_tell_fails_closed_and_is_named() {
+    let method = || vec![term(Attribute::Method, &["GET"], &[])];
+    let port = || vec![term(Attribute::DestinationPort, &["80"], &[])];
+    let with = |from: Vec<Terms>, to: Vec<Terms>| Rule {
+        from,
+        to,
+        when: Vec::new(),
+    };
+    let someone = || {
+        vec![vec![term(
+            Attribute::SourcePrincipal,
+            &["mesh/ns/shop/sa/b"],
+            &[],
+        )]]
+    };
+    // Istio's translation would let the first three match nothing.
+    for (action, rule, hit) in [
+        (Action::Deny, with(Vec::new(), vec![method()]), true),
+        (Action::Deny, with(someone(), vec![method()]), true),
+        (Action::Deny, with(someone(), vec![method(), port()]), true),
+        (Action::Allow, with(someone(), vec![method()]), false),
+        (
+            Action::Allow,
+            with(someone(), vec![method(), port()]),
+            false,
+        ),
+    ] {
+        let (problems, matched) = shown(action.clone(), rule.clone());
+        assert_eq!(matched, hit, "{action:?} {rule:?}");
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(
+            problems[0].contains("rules[0] asks for request.method"),
+            "{problems:?}"
+        );
+    }
+    let (problems, denied) = shown(Action::Custom("opa".into()), with(someone(), vec![port()]));
+    assert!(
+        denied && problems[0].contains("provider `opa`"),
+        "{problems:?}"
+    );
+    let (problems, denied) = shown(Action::Audit, with(someone(), vec![port()]));
+    assert!(
+        !denied && problems[0].contains("audits nothing"),
+        "{problems:?}"
+    );
+    let (problems, allowed) = shown(Action::Allow, Rule::default());
+    assert!(
+        allowed && problems.is_empty(),
+        "a rule that asks nothing matches everything"
+    );
+}

@@ -1,0 +1,164 @@
+//! Who is told what node proxies are told, and for whom one may ask.
+
+use std::time::SystemTime;
+
+use voile_model::SourceFile;
+
+use super::*;
+
+const MESH: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {istio.io/dataplane-mode: ambient}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: cart-1, namespace: shop}
+spec: {serviceAccountName: cart, nodeName: one, containers: [{name: app}]}
+status: {podIP: 10.0.0.1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: far-1, namespace: shop}
+spec: {serviceAccountName: far, nodeName: two, containers: [{name: app}]}
+status: {podIP: 10.0.0.2}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: mixed-1, namespace: shop}
+spec: {serviceAccountName: mixed, nodeName: one, containers: [{name: app}]}
+status: {podIP: 10.0.0.3}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: mixed-2, namespace: shop, labels: {sidecar.istio.io/inject: "true"}}
+spec: {serviceAccountName: mixed, nodeName: one, containers: [{name: app}]}
+status: {podIP: 10.0.0.4}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: sided, namespace: shop, labels: {sidecar.istio.io/inject: "true"}}
+spec: {serviceAccountName: sided, nodeName: one, containers: [{name: app}]}
+status: {podIP: 10.0.0.5}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: ztunnel-one, namespace: istio-system}
+spec: {serviceAccountName: ztunnel, nodeName: one, containers: [{name: ztunnel}]}
+status: {podIP: 10.0.1.1}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: ztunnel-lost, namespace: istio-system}
+spec: {serviceAccountName: ztunnel, containers: [{name: ztunnel}]}
+status: {podIP: 10.0.1.2}
+"#;
+
+fn staff(accounts: &[&str]) -> Staff {
+    let (mesh, found) = voile_model::check(&[SourceFile::new("mesh.yaml", MESH)], None);
+    assert!(found.iter().all(|one| !one.is_error()), "{found:?}");
+    let accounts = accounts
+        .iter()
+        .map(|text| text.parse().expect("an account"));
+    Staff::of(&mesh, &Arc::new(accounts.collect()))
+}
+
+fn caller(account: &str, pod: Option<&str>, proof: Proof) -> Caller {
+    Caller {
+        identity: identity(account),
+        pod: pod.map(str::to_owned),
+        proof,
+        until: SystemTime::UNIX_EPOCH,
+    }
+}
+
+fn identity(account: &str) -> Identity {
+    let (namespace, name) = account.split_once('/').expect("NAMESPACE/NAME");
+    let text = format!("spiffe://cluster.local/ns/{namespace}/sa/{name}");
+    text.parse().expect("an identity")
+}
+
+#[test]
+fn a_node_proxy_may_stand_for_the_ambient_workloads_of_its_node_only() {
+    let staff = staff(&["istio-system/ztunnel"]);
+    let node = |pod| caller("istio-system/ztunnel", pod, Proof::Token);
+    let one = node(Some("ztunnel-one"));
+    for (who, asked, part) in [
+        (&one, "shop/cart", None),
+        (&one, "istio-system/ztunnel", None),
+        (&one, "shop/mixed", None),
+        (&one, "shop/far", Some("no workload")),
+        (&one, "shop/sided", Some("no workload")),
+        (&one, "shop/nobody", Some("no workload")),
+        (&node(None), "shop/cart", Some("bound to its pod")),
+        (
+            &node(Some("ztunnel-two")),
+            "shop/cart",
+            Some("not in the mesh"),
+        ),
+        (
+            &node(Some("ztunnel-lost")),
+            "shop/cart",
+            Some("no nodeName"),
+        ),
+        (
+            &caller(
+                "istio-system/ztunnel",
+                Some("ztunnel-one"),
+                Proof::Certificate,
+            ),
+            "shop/cart",
+            Some("bound to its pod"),
+        ),
+        (
+            &caller("shop/far", Some("far-1"), Proof::Token),
+            "shop/cart",
+            Some("no `--node-account`"),
+        ),
+        (
+            &caller("shop/far", Some("ztunnel-one"), Proof::Token),
+            "shop/cart",
+            Some("no `--node-account`"),
+        ),
+    ] {
+        match (staff.may_stand_for(who, &identity(asked)), part) {
+            (Ok(()), None) => {}
+            (Err(reason), Some(part)) => assert!(reason.contains(part), "{asked}: {reason}"),
+            (found, _) => panic!("{who:?} for {asked}: {found:?}"),
+        }
+    }
+    let foreign = "spiffe://elsewhere/ns/shop/sa/cart"
+        .parse()
+        .expect("an identity");
+    assert!(
+        staff.may_stand_for(&one, &foreign).is_err(),
+        "another trust domain"
+    );
+}
+
+#[test]
+fn without_a_declared_account_nobody_stands_for_anybody() {
+    let staff = staff(&[]);
+    let one = caller("istio-system/ztunnel", Some("ztunnel-one"), Proof::Token);
+    assert!(staff.may_stand_for(&one, &identity("shop/cart")).is_err());
+    assert!(!staff.includes(&one));
+}
+
+#[test]
+fn who_is_a_node_proxy_is_what_the_mesh_declares() {
+    let staff = staff(&["istio-system/ztunnel"]);
+    for (account, pod, is) in [
+        ("shop/cart", Some("cart-1"), true),
+        ("shop/cart", None, true),
+        ("shop/sided", Some("sided"), false),
+        ("shop/sided", None, false),
+        ("shop/mixed", Some("mixed-1"), true),
+        ("shop/mixed", Some("mixed-2"), false),
+        // A sidecar that renews by its certificate shows no pod. To tell it that others have no tunnel would send plaintext.
+        ("shop/mixed", None, false),
+        ("istio-system/ztunnel", None, true),
+    ] {
+        let caller = caller(account, pod, Proof::Token);
+        assert_eq!(staff.includes(&caller), is, "{account} {pod:?}");
+    }
+}
