@@ -100,16 +100,20 @@ pub(crate) fn prove(
             .flat_map(|hop| strangers(hop, lab.folder)),
     );
     checks.extend(no_impostor(lab, contestant, way).map_err(Broken::Failed)?);
-    let proof = Proof {
-        contestant: contestant.name().to_owned(),
+    let proof = of_way(contestant.name(), way, checks);
+    Ok(Proven { proof, hello })
+}
+
+fn of_way(contestant: &str, way: &Way, checks: Vec<Check>) -> Proof {
+    Proof {
+        contestant: contestant.to_owned(),
         mode: way.mode.clone(),
         tls: way.tls,
         protocol: way.protocol.clone(),
         verdict: way.outfit.verdict.clone(),
         token: way.outfit.token.clone(),
         checks,
-    };
-    Ok(Proven { proof, hello })
+    }
 }
 
 /// Captures of one path: of the hops here, and of those at the agent's.
