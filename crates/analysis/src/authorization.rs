@@ -14,32 +14,23 @@ use voile_policy::{Mode, inherited};
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::view::View;
 
 /// Checks all AuthorizationPolicies.
-pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    let mesh = view.mesh;
     for policy in mesh.authorization_policies.values() {
         let mut checking = Checking {
             mesh,
             policy,
-            selected: selected(mesh, policy, subjects),
+            selected: view.obeying(&policy.name.namespace, &policy.target),
             found,
         };
         checking.policy();
     }
-    for subject in subjects {
+    for subject in &view.subjects {
         together(mesh, subject, found);
     }
-}
-
-fn selected<'a>(
-    mesh: &Mesh,
-    policy: &AuthorizationPolicy,
-    subjects: &'a [Subject<'a>],
-) -> Vec<&'a Subject<'a>> {
-    let root = &mesh.config.root_namespace;
-    let all = subjects.iter();
-    all.filter(|subject| policy.selects(root, subject.namespace, subject.labels))
-        .collect()
 }
 
 struct Checking<'a> {
@@ -251,10 +242,7 @@ impl Checking<'_> {
     fn opaque_ports(&self, rule: &Rule) -> BTreeMap<u16, String> {
         let mut ports: BTreeMap<u16, String> = BTreeMap::new();
         for subject in self.selected.iter().filter(|subject| subject.has_sidecar) {
-            for service in self.mesh.services_in(subject.namespace) {
-                if !subject.is_behind(service) {
-                    continue;
-                }
+            for service in &subject.services {
                 for port in &service.ports {
                     let opaque = matches!(port.protocol, Protocol::Tcp | Protocol::Tls);
                     if let (true, Some(target)) = (opaque, subject.target(&port.target))
@@ -371,7 +359,7 @@ impl Checking<'_> {
         let served: BTreeSet<u16> = self
             .selected
             .iter()
-            .flat_map(|subject| served(self.mesh, subject))
+            .flat_map(|subject| served(subject))
             .collect();
         if self.selected.is_empty() || served.is_empty() {
             return;
@@ -433,7 +421,7 @@ fn reaches(rule: &Rule, port: u16) -> bool {
         })
 }
 
-fn served(mesh: &Mesh, subject: &Subject<'_>) -> Vec<u16> {
+fn served(subject: &Subject<'_>) -> Vec<u16> {
     let containers = subject
         .template
         .iter()
@@ -441,10 +429,7 @@ fn served(mesh: &Mesh, subject: &Subject<'_>) -> Vec<u16> {
     let declared = containers
         .flat_map(|container| &container.ports)
         .map(|port| port.number.get());
-    let services = mesh
-        .services_in(subject.namespace)
-        .filter(|service| subject.is_behind(service));
-    let behind = services.flat_map(|service| &service.ports);
+    let behind = subject.services.iter().flat_map(|service| &service.ports);
     let targets = behind.filter_map(|port| Some(subject.target(&port.target)?.get()));
     declared.chain(targets).collect()
 }

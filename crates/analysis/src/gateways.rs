@@ -42,7 +42,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
         }
         let namespaces: BTreeSet<_> = selected.iter().map(|one| one.namespace).collect();
         for server in &gateway.servers {
-            reached(view, gateway, server, &selected, found);
+            reached(gateway, server, &selected, found);
             for (namespace, name, at) in &server.credentials {
                 let own = namespace.as_ref();
                 for namespace in own.into_iter().chain(namespaces.iter().copied()) {
@@ -56,7 +56,6 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
 
 /// Whether a Service brings connections to a server's port.
 fn reached(
-    view: &View<'_>,
     gateway: &Gateway,
     server: &Server,
     selected: &[&Subject<'_>],
@@ -66,9 +65,7 @@ fn reached(
         return;
     }
     let served = |subject: &&Subject<'_>| {
-        let services = view.mesh.services_in(subject.namespace);
-        let mut behind = services.filter(|service| subject.is_behind(service));
-        behind.any(|service| {
+        subject.services.iter().any(|service| {
             let mut ports = service.ports.iter();
             ports.any(|port| {
                 port.number == server.port || subject.target(&port.target) == Some(server.port)

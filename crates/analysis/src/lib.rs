@@ -32,13 +32,13 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     let view = view::View::new(mesh);
     let subjects = &view.subjects;
     let mut found = Vec::new();
-    services::check(mesh, subjects, &mut found);
+    services::check(&view, &mut found);
     ports::check(&view, &mut found);
     sidecars::check(mesh, subjects, &mut found);
     listeners::check(mesh, subjects, &mut found);
     peer_authentication::check(mesh, subjects, &mut found);
     request_authentication::check(mesh, subjects, &mut found);
-    authorization::check(mesh, subjects, &mut found);
+    authorization::check(&view, &mut found);
     principals::check(&view, &mut found);
     mutual_tls::check(&view, &mut found);
     workloads::check(mesh, subjects, &mut found);

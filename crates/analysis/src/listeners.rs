@@ -101,10 +101,7 @@ fn loopback(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
     }
     let sidecar = mesh.sidecar_for_labels(subject.namespace, subject.labels);
     let ingress: &[IngressListener] = sidecar.map_or(&[], |sidecar| &sidecar.ingress);
-    for service in mesh
-        .services_in(subject.namespace)
-        .filter(|service| subject.is_behind(service))
-    {
+    for service in &subject.services {
         for port in service
             .ports
             .iter()

@@ -1,7 +1,6 @@
 //! PeerAuthentications: what Istio ignores in silence is an error here, since somebody believes it protects them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use voile_model::mesh::{Location, Mesh, PeerAuthentication};
 use voile_model::{Diagnostic, Namespace, Port};
@@ -27,7 +26,7 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
             );
             continue;
         }
-        ports(mesh, policy, subjects, found);
+        ports(policy, subjects, found);
     }
     several(mesh, subjects, found);
     for subject in subjects.iter().filter(|subject| !subject.has_sidecar) {
@@ -43,12 +42,7 @@ fn selects(policy: &PeerAuthentication, subject: &Subject<'_>) -> bool {
             .is_some_and(|s| s.selects(subject.labels))
 }
 
-fn ports(
-    mesh: &Mesh,
-    policy: &PeerAuthentication,
-    subjects: &[Subject<'_>],
-    found: &mut Vec<Diagnostic>,
-) {
+fn ports(policy: &PeerAuthentication, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
     let Some(selector) = &policy.selector else {
         for (port, entry) in &policy.port_modes {
             let message = format!(
@@ -84,7 +78,7 @@ fn ports(
         return;
     }
     for (port, entry) in &policy.port_modes {
-        if !selected.iter().any(|subject| serves(mesh, subject, *port)) {
+        if !selected.iter().any(|subject| serves(subject, *port)) {
             let message = format!("no selected workload serves port {port}");
             let help = "the key is a port of the workload (a target port), not of the service";
             let diagnostic =
@@ -94,7 +88,7 @@ fn ports(
     }
 }
 
-fn serves(mesh: &Mesh, subject: &Subject<'_>, port: Port) -> bool {
+fn serves(subject: &Subject<'_>, port: Port) -> bool {
     let containers = subject
         .template
         .iter()
@@ -103,20 +97,12 @@ fn serves(mesh: &Mesh, subject: &Subject<'_>, port: Port) -> bool {
         .flat_map(|container| &container.ports)
         .any(|declared| declared.number == port)
         || subject.named_ports.values().any(|number| *number == port)
-        || behind(mesh, subject).any(|service| {
+        || subject.services.iter().any(|service| {
             service
                 .ports
                 .iter()
                 .any(|p| subject.target(&p.target) == Some(port))
         })
-}
-
-fn behind<'a>(
-    mesh: &'a Mesh,
-    subject: &'a Subject<'_>,
-) -> impl Iterator<Item = &'a Arc<voile_model::mesh::Service>> {
-    mesh.services_in(subject.namespace)
-        .filter(|service| subject.is_behind(service))
 }
 
 /// In one scope the oldest policy holds, and the others say nothing.
@@ -174,7 +160,8 @@ fn strict_without_sidecar(mesh: &Mesh, subject: &Subject<'_>, found: &mut Vec<Di
         .iter()
         .any(|policy| selects(policy, subject));
     // Who only calls others has nothing to protect; who serves outside of the mesh is not of it.
-    let serving = behind(mesh, subject).any(|service| service.location == Location::MeshInternal);
+    let mut services = subject.services.iter();
+    let serving = services.any(|service| service.location == Location::MeshInternal);
     if !named && !serving {
         return;
     }

@@ -10,6 +10,7 @@ use voile_model::mesh::{
 use voile_model::{Diagnostic, Port};
 
 use crate::codes;
+use crate::subject::Subject;
 use crate::view::View;
 
 /// Checks all services.
@@ -18,8 +19,8 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
         undeclared(view, service, found);
         unanswered(view, service, found);
     }
-    for index in 0..view.subjects.len() {
-        shared_targets(view, index, found);
+    for subject in &view.subjects {
+        shared_targets(subject, found);
     }
     for (_, services) in view.named() {
         declared_differently(services, found);
@@ -80,9 +81,8 @@ fn family(protocol: Protocol) -> Option<&'static str> {
 }
 
 /// One port of a workload, told to be of different protocols.
-fn shared_targets(view: &View<'_>, index: usize, found: &mut Vec<Diagnostic>) {
-    let subject = &view.subjects[index];
-    let services = view.before(index);
+fn shared_targets(subject: &Subject<'_>, found: &mut Vec<Diagnostic>) {
+    let services = &subject.services;
     if services.len() < 2 && services.iter().all(|service| service.ports.len() < 2) {
         return;
     }

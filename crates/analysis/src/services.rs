@@ -1,22 +1,20 @@
 //! Services: does anybody stand behind them, on the ports they name?
 
-use voile_model::mesh::{Mesh, Resolution, Service, TargetPort};
+use voile_model::mesh::{Resolution, Service, TargetPort};
 use voile_model::{Diagnostic, Labels};
 
 use crate::codes;
 use crate::subject::Subject;
+use crate::view::View;
 
 /// Checks all services.
-pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
-    for service in mesh.services.values() {
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    for service in view.mesh.services.values() {
         asked_of_dns(service, found);
         let Some(selector) = &service.selector else {
             continue;
         };
-        let behind: Vec<&Subject<'_>> = subjects
-            .iter()
-            .filter(|subject| subject.is_behind(service))
-            .collect();
+        let behind = view.behind(service);
         if behind.is_empty() {
             let message = format!(
                 "the selector ({}) of {} selects no workload",

@@ -18,6 +18,8 @@ pub(crate) struct Subject<'a> {
     /// Of Pods and Deployments.
     pub(crate) template: Option<&'a PodTemplate>,
     pub(crate) named_ports: BTreeMap<Arc<str>, Port>,
+    /// The services that select it.
+    pub(crate) services: Vec<&'a Arc<Service>>,
 }
 
 impl Subject<'_> {
@@ -76,6 +78,7 @@ pub(crate) fn subjects(mesh: &Mesh) -> Vec<Subject<'_>> {
             source: &workload.source,
             template: None,
             named_ports: workload.named_ports.clone(),
+            services: Vec::new(),
         });
     pods.chain(deployments).chain(entries).collect()
 }
@@ -102,5 +105,6 @@ fn of_template<'a>(
         named_ports: ports
             .filter_map(|port| Some((port.name.clone()?, port.number)))
             .collect(),
+        services: Vec::new(),
     }
 }

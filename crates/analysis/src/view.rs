@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use voile_model::mesh::authorization::PolicyTarget;
 use voile_model::mesh::{Mesh, Service, ServiceOrigin, Sidecar, WorkloadKind};
 use voile_model::{CLUSTER_DOMAIN, Hostname, Labels, Namespace, ResourceName, ServiceKey};
 
@@ -16,7 +17,6 @@ pub(crate) struct View<'a> {
     in_namespace: BTreeMap<&'a Namespace, Vec<usize>>,
     labelled: HashMap<(&'a Namespace, &'a str, &'a str), Vec<usize>>,
     behind: BTreeMap<&'a ServiceKey, Vec<usize>>,
-    before: Vec<Vec<&'a Arc<Service>>>,
     named: HashMap<&'a Hostname, Vec<&'a Arc<Service>>>,
     wildcards: Vec<&'a Arc<Service>>,
     /// Endpoints written inside of ServiceEntries, by entry.
@@ -41,7 +41,6 @@ impl<'a> View<'a> {
             in_namespace: BTreeMap::new(),
             labelled: HashMap::new(),
             behind: BTreeMap::new(),
-            before: Vec::new(),
             named: HashMap::new(),
             wildcards: Vec::new(),
             endpoints: BTreeMap::new(),
@@ -54,7 +53,6 @@ impl<'a> View<'a> {
                 view.labelled.entry(label).or_default().push(index);
             }
         }
-        view.before = vec![Vec::new(); view.subjects.len()];
         for service in mesh.services.values() {
             let name = &service.key.hostname;
             view.named.entry(name).or_default().push(service);
@@ -66,7 +64,7 @@ impl<'a> View<'a> {
             let Some(selector) = selector else { continue };
             let behind = view.indexes(&service.key.namespace, selector);
             for index in &behind {
-                view.before[*index].push(service);
+                view.subjects[*index].services.push(service);
             }
             view.behind.insert(&service.key, behind);
         }
@@ -101,6 +99,24 @@ impl<'a> View<'a> {
         indexes.iter().map(|index| &self.subjects[*index]).collect()
     }
 
+    /// The workloads that a policy selects which is for its namespace, or for all from the root namespace.
+    pub(crate) fn obeying(
+        &self,
+        namespace: &Namespace,
+        target: &PolicyTarget,
+    ) -> Vec<&Subject<'a>> {
+        let everything = Labels::default();
+        let selector = match target {
+            PolicyTarget::References(_) => return Vec::new(),
+            PolicyTarget::Everything => &everything,
+            PolicyTarget::Workloads(labels) => labels,
+        };
+        match *namespace == self.mesh.config.root_namespace {
+            true => self.selected_anywhere(selector),
+            false => self.selected(namespace, selector),
+        }
+    }
+
     /// The workloads of the mesh that a selector selects.
     pub(crate) fn selected_anywhere(&self, selector: &Labels) -> Vec<&Subject<'a>> {
         let namespaces = self.in_namespace.keys();
@@ -112,11 +128,6 @@ impl<'a> View<'a> {
     pub(crate) fn behind(&self, service: &Service) -> Vec<&Subject<'a>> {
         let indexes = self.behind.get(&service.key).into_iter().flatten();
         indexes.map(|index| &self.subjects[*index]).collect()
-    }
-
-    /// The services that select a workload, by its place among the subjects.
-    pub(crate) fn before(&self, index: usize) -> &[&'a Arc<Service>] {
-        &self.before[index]
     }
 
     /// How many endpoints are written in the resource of a service.

@@ -39,8 +39,12 @@ impl std::str::FromStr for Plaintext {
 /// and Ctrl-C; proxies keep serving with what they hold.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// Folder of resources (`.yaml`, `.yml`, `.json`); may be given several times.
-    #[arg(long, value_name = "DIR", required = true)]
+    /// Folders of resources (`.yaml`, `.yml`, `.json`), taken together as one mesh.
+    #[arg(value_name = "DIR", required_unless_present = "config")]
+    directories: Vec<PathBuf>,
+
+    /// A folder of resources; may be given several times, beside others.
+    #[arg(long, value_name = "DIR")]
     config: Vec<PathBuf>,
 
     /// Where the root key, the token key and join tokens are kept; made with mode 0700 if missing.
@@ -129,7 +133,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     // Each proxy is a descriptor: take as many as the system lets us have.
     voile_transport::raise_descriptor_limit();
     let options = Options {
-        config: args.config,
+        config: [args.directories, args.config].concat(),
         state: args.state,
         listen: args.listen,
         plaintext: match args.plaintext {

@@ -21,6 +21,7 @@ mod handover_protocols;
 mod hooks;
 mod hostile;
 mod hostile_requests;
+mod hostile_sources;
 mod http2;
 mod impostors;
 mod leaks;

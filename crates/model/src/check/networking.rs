@@ -43,6 +43,7 @@ pub(super) fn workload_entry(
         WorkloadKind::WorkloadEntry,
     );
     workload.source = meta.source;
+    workload.ready = !written.unhealthy;
     Some(workload)
 }
 

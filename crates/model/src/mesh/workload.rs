@@ -56,7 +56,7 @@ pub struct Workload {
     pub locality: Arc<str>,
     /// Its share of the load.
     pub weight: Option<u32>,
-    /// Whether it can take traffic (a Pod's phase is Running or not said).
+    /// Whether it can take traffic: a Pod's phase is Running or not said, a WorkloadEntry's condition `Healthy` is not False.
     pub ready: bool,
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct WorkloadEntry {
     pub(crate) locality: Option<Text>,
     pub(crate) weight: Option<Spanned<i64>>,
     pub(crate) service_account: Option<Text>,
+    /// Whether `status` says that it fails (condition `Healthy`, which whoever probes it writes).
+    pub(crate) unhealthy: bool,
 }
 
 /// `spec` of a Sidecar.
@@ -145,9 +147,20 @@ impl ListenerPort {
 impl WorkloadEntry {
     /// Reads `spec`.
     pub(crate) fn read(document: &mut Fields<'_>) -> Option<Self> {
-        document.ignore(&["status"]);
+        let unhealthy = document.inner("status").is_some_and(|mut status| {
+            let conditions = status.list("conditions", |cursor| {
+                let mut condition = cursor.fields()?;
+                let kind = condition.text("type")?;
+                Some((kind.value, condition.text("status")?.value))
+            });
+            let mut conditions = conditions.iter();
+            conditions.any(|(kind, status)| &**kind == "Healthy" && &**status == "False")
+        });
         let mut spec = document.inner("spec")?;
-        let entry = Self::read_fields(&mut spec);
+        let entry = Self {
+            unhealthy,
+            ..Self::read_fields(&mut spec)
+        };
         spec.finish();
         Some(entry)
     }
@@ -169,6 +182,7 @@ impl WorkloadEntry {
             locality: fields.text("locality"),
             weight: fields.integer("weight"),
             service_account: fields.text("serviceAccount"),
+            unhealthy: false,
         }
     }
 }

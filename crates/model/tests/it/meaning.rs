@@ -453,3 +453,24 @@ spec:
     };
     assert_eq!(probes.liveness, Some(liveness));
 }
+
+#[test]
+fn a_workload_entry_takes_traffic_unless_its_status_says_that_it_fails() {
+    let entry = |status: &str| {
+        let mesh = good(&format!(
+            "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {{name: vm}}\nspec: {{address: 10.0.0.5}}\n{status}"
+        ));
+        mesh.workloads.values().next().unwrap().ready
+    };
+    assert!(entry(""));
+    assert!(entry("status: {}"));
+    assert!(entry(
+        "status: {conditions: [{type: Healthy, status: \"True\"}]}"
+    ));
+    assert!(entry(
+        "status: {conditions: [{type: Other, status: \"False\", message: no}]}"
+    ));
+    assert!(!entry(
+        "status: {conditions: [{type: Other, status: \"True\"}, {type: Healthy, status: \"False\", lastProbeTime: now}]}"
+    ));
+}
