@@ -20,6 +20,7 @@ mod shards;
 mod snapshot;
 pub mod source;
 mod status;
+mod strangers;
 pub mod translate;
 mod virtual_addresses;
 mod why;

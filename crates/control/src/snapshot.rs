@@ -7,6 +7,7 @@ use std::time::Instant;
 use sha2::{Digest, Sha256};
 use voile_model::mesh::Visibility;
 use voile_model::{Identity, Namespace, Ranges};
+use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource, Snapshot};
@@ -15,6 +16,7 @@ use voile_xds::wire::CLUSTER;
 use crate::departed::Departed;
 use crate::obeyed::{Names as Obeys, Obeyed};
 use crate::shards::{Shards, Weigh};
+use crate::strangers::{self, Made};
 use crate::translate::KeySets;
 use crate::translate::names::{Names, SEARCH};
 use crate::ztunnel::{NodePolicy, Staff};
@@ -34,7 +36,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    fn namespace(&self) -> Option<&Namespace> {
+    pub(crate) fn namespace(&self) -> Option<&Namespace> {
         match self {
             Self::Known(caller) => Some(&caller.identity.namespace),
             Self::Anonymous => None,
@@ -146,6 +148,8 @@ pub struct MeshSnapshot {
     pub(crate) node_policies: Shards<NodePolicy>,
     /// Who is a node proxy.
     pub(crate) staff: Arc<Staff>,
+    /// What programs that are not ours were told.
+    pub(crate) made: Made,
 }
 
 impl MeshSnapshot {
@@ -438,7 +442,7 @@ impl Snapshot<Caller> for MeshSnapshot {
                     None => Resolution::Unknown,
                 }
             }
-            _ => Resolution::Unknown,
+            _ => strangers::resolve(self, caller, type_url, name).unwrap_or(Resolution::Unknown),
         }
     }
 
@@ -482,6 +486,19 @@ impl Snapshot<Caller> for MeshSnapshot {
             Resolution::Found(all) => Some(all),
             Resolution::Unknown | Resolution::Refused(_) => None,
         }
+    }
+
+    fn rests_on(
+        &self,
+        caller: &Caller,
+        type_url: &str,
+        name: &str,
+    ) -> Vec<(&'static str, Arc<str>)> {
+        strangers::rests_on(self, caller, type_url, name)
+    }
+
+    fn introduce(&self, caller: &mut Caller, node: &Node) {
+        strangers::introduce(caller, node);
     }
 
     fn known_as(&self, caller: &Caller) -> Vec<Arc<str>> {
@@ -539,7 +556,7 @@ pub(crate) fn resource(name: Arc<str>, aliases: Vec<Arc<str>>, body: Vec<u8>) ->
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .take(VERSION_BYTES)

@@ -14,7 +14,7 @@ use voile_identity::Revocations;
 use voile_model::Identity;
 use voile_model::mesh::Mesh;
 use voile_telemetry::{Family, ProcessFigures, Scrape};
-use voile_xds::server::{Event, Held, Observer, StreamId, Touched};
+use voile_xds::server::{Absent, Event, Held, Observer, StreamId, Touched};
 
 use crate::keys::{KeyStatus, Keys};
 use crate::snapshot::{Caller, MeshSnapshot};
@@ -29,6 +29,9 @@ const PUSH_BUCKETS: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.
 const PROPAGATION_BUCKETS: &[f64] = &[
     0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0,
 ];
+
+/// Refused names shown of one type of one stream: a page is read by people.
+const SHOWN_REFUSALS: usize = 20;
 
 /// Counters and streams; shared by all tasks.
 #[derive(Debug)]
@@ -428,6 +431,16 @@ impl Observer<Caller> for Status {
         tracing::debug!(stream = id.0, type_url, resources, removed, "pushed");
         self.pushes.fetch_add(1, Ordering::Relaxed);
         self.inner().proxies.sent(id, type_url, resources);
+    }
+
+    fn refused(&self, id: StreamId, type_url: &str, absent: &Absent) {
+        let reason =
+            |reason: &Option<String>| reason.clone().unwrap_or_else(|| "unknown".to_owned());
+        let shown = absent.iter().take(SHOWN_REFUSALS);
+        let refused = shown
+            .map(|(name, why)| (name.to_string(), reason(why)))
+            .collect();
+        self.inner().proxies.cannot_have(id, type_url, refused);
     }
 
     fn closed(&self, id: StreamId, reason: &str) {

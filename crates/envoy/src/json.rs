@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-const TYPES: &str = "type.googleapis.com/envoy.";
+pub(crate) const TYPES: &str = "type.googleapis.com/envoy.";
 
 /// An extension: its name, and its configuration by its type without what all types begin with.
 pub(crate) fn typed(name: &str, kind: &str, config: Value) -> Value {

@@ -5,6 +5,7 @@
 mod bootstrap;
 mod custom;
 mod filters;
+pub mod grpc;
 mod json;
 mod limit;
 mod matchers;

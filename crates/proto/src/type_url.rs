@@ -28,6 +28,18 @@ pub const REVOCATION_LISTS: &str = "type.googleapis.com/voile.proxy.v1.Revocatio
 /// The name of the only resource of that type.
 pub const REVOCATIONS: &str = "mesh";
 
+/// Envoy's listeners, as strangers ask for them.
+pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
+
+/// Envoy's routes.
+pub const ROUTES: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+
+/// Envoy's clusters.
+pub const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+
+/// Envoy's endpoints.
+pub const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+
 #[cfg(test)]
 mod tests {
     use prost::Name;

@@ -1,5 +1,6 @@
 //! The commands, one file each: `Args` (what the user may say) and `run` (what happens, and the exit code).
 
+mod agent;
 mod analyze;
 mod bench;
 mod control;
@@ -56,6 +57,10 @@ enum Command {
     Crowd(crowd::Args),
     #[command(about = "Run a proxy")]
     Proxy(proxy::Args),
+    #[command(
+        about = "Give a program that is no proxy of ours its certificates, and gRPC its bootstrap"
+    )]
+    Agent(agent::Args),
     #[command(about = "Make the tokens by which a proxy proves who it is")]
     Token(token::Args),
     #[command(about = "Take certificates back before they expire")]
@@ -92,6 +97,7 @@ impl Voile {
             Command::Control(args) => control::run(args),
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(args),
+            Command::Agent(args) => agent::run(args),
             Command::Token(args) => token::run(args),
             Command::Revoke(args) => revoke::run(args),
             Command::Bench(args) => bench::run(args),

@@ -15,6 +15,7 @@ mod explain;
 mod export;
 mod forward_proxy;
 mod graph;
+mod grpc_xds;
 mod handover;
 mod handover_names;
 mod handover_protocols;

@@ -50,6 +50,9 @@ struct Kind {
     last_nack_at: Option<u64>,
     /// What it refused last has not been replaced by something that it took.
     refuses: bool,
+    /// What it asks for and is not told, with the reasons.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    refused: BTreeMap<String, String>,
     #[serde(skip)]
     travelling_since: Option<Instant>,
 }
@@ -115,6 +118,18 @@ impl Proxies {
             types: BTreeMap::new(),
         };
         self.streams.insert(id.0, proxy);
+    }
+
+    /// What it asks for of a type and is not told.
+    pub(super) fn cannot_have(
+        &mut self,
+        id: StreamId,
+        type_url: &str,
+        refused: BTreeMap<String, String>,
+    ) {
+        if let Some(proxy) = self.streams.get_mut(&id.0) {
+            proxy.types.entry(type_url.to_owned()).or_default().refused = refused;
+        }
     }
 
     pub(super) fn named(&mut self, id: StreamId, node: String) {

@@ -6,6 +6,7 @@
 )]
 
 mod convergence;
+mod grpc;
 mod harness;
 mod push;
 mod refusal;

@@ -15,7 +15,9 @@ use voile_proto::discovery::{
 };
 
 use super::Snapshot;
+use super::conversation::Conversation;
 use super::interest::{CALLER, Interest, Membership};
+use super::sotw::{Absent, SotwStream};
 use super::stream::{Ended, Event, MAX_TYPES, Stream};
 use crate::generated::ads::aggregated_discovery_service_server::{
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
@@ -50,6 +52,8 @@ pub trait Observer<C>: Send + Sync + 'static {
     fn event(&self, id: StreamId, type_url: &str, event: &Event);
     /// A response was sent.
     fn sent(&self, id: StreamId, type_url: &str, resources: usize, removed: usize);
+    /// What the caller asks for of a type and may not have, or cannot be said to it, with the reasons; all of it, each time.
+    fn refused(&self, _id: StreamId, _type_url: &str, _absent: &Absent) {}
     /// The stream ended.
     fn closed(&self, id: StreamId, reason: &str);
 }
@@ -110,17 +114,25 @@ impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService
 
     async fn stream_aggregated_resources(
         &self,
-        _request: Request<Streaming<DiscoveryRequest>>,
+        request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented(
-            "state-of-the-world discovery is not served yet: use DeltaAggregatedResources",
-        ))
+        self.begin(request, SotwStream::new)
     }
 
     async fn delta_aggregated_resources(
         &self,
-        mut request: Request<Streaming<DeltaDiscoveryRequest>>,
+        request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
+        self.begin(request, Stream::new)
+    }
+}
+
+impl<C: Clone + Send + Sync + 'static> AdsService<C> {
+    fn begin<S: Conversation<C>>(
+        &self,
+        mut request: Request<Streaming<S::Request>>,
+        stream: fn(C) -> S,
+    ) -> Result<Response<Responses<S::Response>>, Status> {
         let caller = request
             .extensions_mut()
             .remove::<C>()
@@ -136,7 +148,7 @@ impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService
         let session = Session {
             id,
             member: self.interest.join(id.0),
-            stream: Stream::new(caller),
+            stream: stream(caller),
             snapshots: self.snapshots.clone(),
             observer: self.observer.clone(),
             responses,
@@ -149,13 +161,13 @@ impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService
     }
 }
 
-struct Session<C> {
+struct Session<C, S: Conversation<C>> {
     id: StreamId,
     member: Membership,
-    stream: Stream<C>,
+    stream: S,
     snapshots: Snapshots<C>,
     observer: Arc<dyn Observer<C>>,
-    responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
+    responses: mpsc::Sender<Result<S::Response, Status>>,
     life: Option<BoundedLife>,
     /// When it ends because the caller left the mesh.
     farewell: Option<Instant>,
@@ -163,12 +175,8 @@ struct Session<C> {
     introduced: bool,
 }
 
-impl<C: Clone + Send + Sync + 'static> Session<C> {
-    async fn run(
-        mut self,
-        requests: Streaming<DeltaDiscoveryRequest>,
-        ending: watch::Receiver<bool>,
-    ) {
+impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
+    async fn run(mut self, requests: Streaming<S::Request>, ending: watch::Receiver<bool>) {
         self.observer.opened(self.id, self.stream.caller());
         let status = self.serve(requests, ending).await;
         self.observer.closed(self.id, status.message());
@@ -180,7 +188,7 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
 
     async fn serve(
         &mut self,
-        mut requests: Streaming<DeltaDiscoveryRequest>,
+        mut requests: Streaming<S::Request>,
         mut ending: watch::Receiver<bool>,
     ) -> Status {
         let mut named = false;
@@ -191,9 +199,11 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
             tokio::select! {
                 request = requests.message() => match request {
                     Ok(Some(request)) => {
-                        if let (false, Some(node)) = (named, &request.node) {
+                        if let (false, Some(node)) = (named, S::node(&request)) {
                             named = true;
                             self.observer.named(self.id, &node.id);
+                            let snapshot = self.snapshots.borrow().clone();
+                            snapshot.introduce(self.stream.caller_mut(), node);
                         }
                         if let Err(status) = self.receive(request) {
                             return status;
@@ -219,8 +229,8 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
         }
     }
 
-    fn receive(&mut self, request: DeltaDiscoveryRequest) -> Result<(), Status> {
-        let type_url = request.type_url.clone();
+    fn receive(&mut self, request: S::Request) -> Result<(), Status> {
+        let type_url = S::asked(&request).to_owned();
         let event = self
             .stream
             .receive(request, Instant::now())
@@ -262,10 +272,7 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
 
     /// Says by what this stream is to be woken; whether there is anything new among it.
     fn become_known(&mut self, snapshot: &dyn Snapshot<C>) -> bool {
-        let mut more = false;
-        for (type_url, names) in self.stream.depends_on() {
-            more |= self.member.know(type_url, names);
-        }
+        let mut more = self.stream.become_known(&mut self.member);
         if !self.introduced {
             self.introduced = true;
             let caller = snapshot
@@ -279,16 +286,15 @@ impl<C: Clone + Send + Sync + 'static> Session<C> {
 
     fn say(&mut self, snapshot: &dyn Snapshot<C>) -> Result<(), Status> {
         while let Some(response) = self.stream.next(snapshot, Instant::now()) {
-            self.observer.sent(
-                self.id,
-                &response.type_url,
-                response.resources.len(),
-                response.removed_resources.len(),
-            );
+            let (type_url, resources, removed) = S::said(&response);
+            self.observer.sent(self.id, type_url, resources, removed);
             // Full means that the caller acknowledges what it has not read.
             if self.responses.try_send(Ok(response)).is_err() {
                 return Err(Status::resource_exhausted("responses are not read"));
             }
+        }
+        for (type_url, absent) in self.stream.refusals() {
+            self.observer.refused(self.id, &type_url, &absent);
         }
         Ok(())
     }

@@ -1,16 +1,22 @@
-//! The control plane's end of delta ADS: `Stream` decides what one caller must be told, `AdsService` says it.
+//! The control plane's end of ADS: `Stream` (delta) and `SotwStream` (state of the world) decide what one caller must be told,
+//! `AdsService` says it.
 //! What there is to tell is a `Snapshot`, swapped whole through a watch channel; who may hear it is the snapshot's to say, and who
 //! must look again at what changed is in `Interest`.
 
+mod conversation;
 mod driver;
 mod interest;
+mod sotw;
 mod stream;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use voile_proto::discovery::Node;
+
 pub use driver::{AdsService, BoundedLife, DEPARTED, Observer, StreamId};
 pub use interest::{CALLER, Interest, Touched};
+pub use sotw::{Absent, SotwStream};
 pub use stream::{Ended, Event, Held, Stream};
 
 /// One resource, encoded once and shared by all streams.
@@ -53,6 +59,14 @@ pub trait Snapshot<C>: Send + Sync + 'static {
     fn besides(&self, _caller: &C, _type_url: &str) -> Option<Vec<Arc<Resource>>> {
         None
     }
+
+    /// By type and name, what else must change for a name to stand for something else; `Touched` names that.
+    fn rests_on(&self, _caller: &C, _type_url: &str, _name: &str) -> Vec<(&'static str, Arc<str>)> {
+        Vec::new()
+    }
+
+    /// The caller says of itself what it did not have to prove; what of that counts is for the snapshot to say.
+    fn introduce(&self, _caller: &mut C, _node: &Node) {}
 
     /// Names of a caller by which `Touched` calls it when its `farewell` changes.
     fn known_as(&self, _caller: &C) -> Vec<Arc<str>> {

@@ -20,13 +20,13 @@ mod partial;
 /// Types one stream may ask for: ours, Istio's, and Envoy's, with room.
 pub(super) const MAX_TYPES: usize = 16;
 /// Names one stream may ask for by type: above any real proxy, below what would exhaust us.
-const MAX_NAMES: usize = 100_000;
+pub(super) const MAX_NAMES: usize = 100_000;
 /// Longest name that is looked up; hostnames are 253 bytes, uids a few hundred.
-const MAX_NAME_BYTES: usize = 2048;
+pub(super) const MAX_NAME_BYTES: usize = 2048;
 /// Bodies in one response, in bytes, unless a single resource is larger: bounds what a caller that does not read costs.
-const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
+pub(super) const MAX_RESPONSE_BYTES: usize = 2 * 1024 * 1024;
 /// How long a response may wait for its ACK; longer means that nobody reads.
-const ACK_DEADLINE: Duration = Duration::from_secs(30);
+pub(super) const ACK_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Policies, and what names them: a new policy is acknowledged before anything that names it is sent, and one that goes stays until
 /// what named it is acknowledged without. A caller skips policies it does not know, so between the two it would obey neither.
@@ -70,12 +70,12 @@ pub enum Event {
     Stale,
 }
 
-#[derive(Debug)]
-struct InFlight {
-    nonce: String,
-    version: Arc<str>,
-    sent_at: Instant,
-    changed: Option<Instant>,
+#[derive(Debug, Clone)]
+pub(super) struct InFlight {
+    pub(super) nonce: String,
+    pub(super) version: Arc<str>,
+    pub(super) sent_at: Instant,
+    pub(super) changed: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -174,6 +174,11 @@ impl<C: 'static> Stream<C> {
     /// Who calls.
     pub fn caller(&self) -> &C {
         &self.caller
+    }
+
+    /// Who calls, to be told more about itself.
+    pub fn caller_mut(&mut self) -> &mut C {
+        &mut self.caller
     }
 
     /// There is a new snapshot.

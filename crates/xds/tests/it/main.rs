@@ -8,4 +8,5 @@
 mod client;
 mod conversation;
 mod server;
+mod sotw;
 mod wire;

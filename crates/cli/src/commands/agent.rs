@@ -1,0 +1,376 @@
+//! `voile agent`: gives a program that is not ours its certificates as files, keeps them fresh, and writes the bootstrap by which
+//! a stock gRPC finds the control plane. The program speaks to the control plane itself; nothing goes through the agent.
+
+mod bootstrap;
+mod child;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use voile_identity::state::{PUBLIC_MODE, SECRET_MODE, StateDir};
+use voile_identity::{CertificateClient, CertificateStore, ClientSettings, WorkloadCertificate};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bootstrap::Bootstrap;
+use child::Program;
+
+/// Leaf and intermediates; Istio's name.
+const CHAIN: &str = "cert-chain.pem";
+/// The private key; Istio's name.
+const KEY: &str = "key.pem";
+/// The mesh's roots; Istio's name.
+const ROOTS: &str = "root-cert.pem";
+/// The bootstrap where COMMAND is given and nobody says where to.
+const BOOTSTRAP: &str = "grpc-bootstrap.json";
+/// Where gRPC looks for its bootstrap.
+const BOOTSTRAP_VARIABLE: &str = "GRPC_XDS_BOOTSTRAP";
+/// Where a program may look for the files.
+const FOLDER_VARIABLE: &str = "VOILE_CERTIFICATES";
+
+/// Give any program its mesh certificates, and a gRPC program the way to the control plane.
+///
+/// The agent makes a key, has the mesh's authority certify it, and writes cert-chain.pem, key.pem (mode 600) and root-cert.pem
+/// into a folder; at half of the certificate's life it does so again. Each file is replaced by renaming: a reader sees the old
+/// one or the new one.
+///
+/// With --bootstrap it writes what a stock gRPC needs for `xds:///SERVICE:PORT`: the control plane's address, to which the
+/// program proves itself by these certificates (gRFC A65), and where it finds them for mutual TLS with others. With `-- COMMAND`
+/// the command is started once all that is there, with GRPC_XDS_BOOTSTRAP and VOILE_CERTIFICATES in its environment; the agent
+/// passes SIGTERM and SIGINT on, and ends as the command ends. An agent that is killed takes the command with it (SIGTERM).
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  voile agent --workload shop/client-1 --token-file token --root-cert state/root-cert.pem --out certs -- ./client xds:///cart.shop:7070\n  \
+    voile agent --workload shop/legacy --token-file token --root-cert state/root-cert.pem --out certs --once\n\n\
+    Exit code: 0 after SIGTERM or SIGINT, or with --once when the files are there; that of COMMAND, where there is one (128 and\n\
+    the signal, where a signal ended it); 1 when there was no certificate in time or a file could not be written; 2 when the\n\
+    arguments are wrong."
+)]
+pub(crate) struct Args {
+    /// The workload that the program is. Its service account must be the token's.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = workload)]
+    workload: Workload,
+    /// The control plane.
+    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:15012")]
+    control: String,
+    /// PEM file of the mesh's root, by which the control plane is verified the first time.
+    #[arg(long, value_name = "FILE")]
+    root_cert: PathBuf,
+    /// Service-account token, read anew whenever it is needed; may be rewritten by others. For its owner only: mode 600.
+    #[arg(
+        long,
+        visible_alias = "token",
+        value_name = "FILE",
+        required_unless_present = "join_token_file"
+    )]
+    token_file: Option<PathBuf>,
+    /// Single-use join token for the first certificate; renewals use the certificate. For its owner only: mode 600.
+    #[arg(long, value_name = "FILE")]
+    join_token_file: Option<PathBuf>,
+    /// Folder for the files; made, with mode 700, if missing. Nobody else may get into it: the key is there.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Write gRPC's bootstrap there [with COMMAND: grpc-bootstrap.json in the folder].
+    #[arg(long, value_name = "FILE")]
+    bootstrap: Option<PathBuf>,
+    /// The workload's address, for the control plane's status page.
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    address: IpAddr,
+    /// Life to ask for, such as 1h [default: as the authority likes].
+    #[arg(long, value_name = "DURATION", value_parser = super::proxy::duration)]
+    ttl: Option<Duration>,
+    /// How long the first certificate may take; the control plane may be starting too. 0s: for ever.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = super::proxy::duration)]
+    wait: Duration,
+    /// Write the files once and end.
+    #[arg(long, conflicts_with = "command")]
+    once: bool,
+    /// Level of the log on stderr: off, error, warn, info, debug, trace, or `target=level,…`.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+    /// The program to run, and its arguments.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<std::ffi::OsString>,
+}
+
+/// A workload by name.
+#[derive(Debug, Clone)]
+struct Workload {
+    namespace: String,
+    name: String,
+}
+
+fn workload(text: &str) -> Result<Workload, String> {
+    let refused = || "expected NAMESPACE/NAME in lower case, as in `shop/cart-1`".to_owned();
+    let (namespace, name) = text.split_once('/').ok_or_else(refused)?;
+    voile_model::Namespace::new(namespace).ok_or_else(refused)?;
+    if !voile_model::names::is_dns_subdomain(name) {
+        return Err(refused());
+    }
+    Ok(Workload {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+pub(crate) fn run(args: Args) -> ExitCode {
+    if let Err(error) = voile_telemetry::logging::install(&args.log_level) {
+        eprintln!("voile agent: --log-level {error}");
+        return ExitCode::from(2);
+    }
+    let tokens = [
+        ("--token-file", &args.token_file),
+        ("--join-token-file", &args.join_token_file),
+    ];
+    for (option, path) in tokens {
+        let Some(path) = path else { continue };
+        if let Some(refusal) = super::token_files::refusal(option, path) {
+            eprintln!("voile agent: {refusal}");
+            return ExitCode::from(2);
+        }
+        super::token_files::warn_of_open(path);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => {
+            let ended = runtime.block_on(serve(args));
+            // A program that we no longer wait for must not keep us.
+            runtime.shutdown_background();
+            ended
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(reason) => {
+            eprintln!("voile agent: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(args: Args) -> Result<u8, String> {
+    // Before anything is started, so that no signal falls between.
+    let mut signals = Signals::install().map_err(|error| format!("signals: {error}"))?;
+    let files = Files::open(&args)?;
+    let store = Arc::new(CertificateStore::new());
+    let settings = ClientSettings {
+        control: args.control.clone(),
+        root_cert: args.root_cert.clone(),
+        token_file: args.token_file.clone(),
+        join_token_file: args.join_token_file.clone(),
+        ttl: args.ttl,
+    };
+    let client = CertificateClient::new(settings, store.clone());
+    let mut renewed = client.subscribe();
+    let keeping = tokio::spawn(client.run(std::future::pending()));
+    let first = tokio::select! {
+        first = first(&mut renewed, args.wait) => first,
+        _ = signals.next() => return Ok(0),
+    };
+    if let Err(mut why) = first {
+        if let Some(trouble) = store.trouble() {
+            why = format!("{why}: {trouble}");
+        }
+        return Err(why);
+    }
+    files.write(&renewed.borrow_and_update().clone())?;
+    if args.once {
+        return Ok(0);
+    }
+    let mut program = match args.command.split_first() {
+        None => None,
+        Some((command, arguments)) => Some(files.start(command, arguments)?),
+    };
+    loop {
+        tokio::select! {
+            changed = renewed.changed() => match changed {
+                Ok(()) => {
+                    let certificate = renewed.borrow_and_update().clone();
+                    // The disk may have room again by the next time, and what is there is good for as long as it was.
+                    if let Err(error) = files.write(&certificate) {
+                        tracing::error!(error, "the new certificate cannot be written; the old one stays");
+                    }
+                }
+                Err(_) => return Err("certificates are no longer renewed".to_owned()),
+            },
+            signal = signals.next() => match &program {
+                Some(program) => program.signal(signal),
+                None => break,
+            },
+            code = child::ended(&mut program) => {
+                keeping.abort();
+                return Ok(code);
+            }
+        }
+    }
+    keeping.abort();
+    Ok(0)
+}
+
+type Renewed = watch::Receiver<Option<Arc<WorkloadCertificate>>>;
+
+async fn first(renewed: &mut Renewed, wait: Duration) -> Result<(), String> {
+    let there = renewed.wait_for(Option::is_some);
+    let there = match wait.is_zero() {
+        true => there.await,
+        false => match tokio::time::timeout(wait, there).await {
+            Ok(there) => there,
+            Err(_) => return Err(format!("no certificate in {wait:?}")),
+        },
+    };
+    match there {
+        Ok(_) => Ok(()),
+        Err(_) => Err("no certificate will come".to_owned()),
+    }
+}
+
+/// What is written, and where.
+struct Files {
+    folder: StateDir,
+    bootstrap: Option<PathBuf>,
+    workload: Workload,
+    control: String,
+    address: IpAddr,
+}
+
+impl Files {
+    fn open(args: &Args) -> Result<Self, String> {
+        let absolute = |path: &Path| {
+            std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        let out = absolute(&args.out)?;
+        let wanted = args.bootstrap.as_deref().map(absolute).transpose()?;
+        let bootstrap = match args.command.is_empty() {
+            true => wanted,
+            false => Some(wanted.unwrap_or_else(|| out.join(BOOTSTRAP))),
+        };
+        Ok(Self {
+            folder: StateDir::open(&out).map_err(|error| error.to_string())?,
+            bootstrap,
+            workload: args.workload.clone(),
+            control: args.control.clone(),
+            address: args.address,
+        })
+    }
+
+    fn write(&self, certificate: &Option<Arc<WorkloadCertificate>>) -> Result<(), String> {
+        let Some(certificate) = certificate else {
+            return Ok(());
+        };
+        let identity = certificate.identity();
+        if *identity.namespace.as_str() != *self.workload.namespace {
+            let (own, name) = (&self.workload.namespace, &self.workload.name);
+            return Err(format!(
+                "the token is of {identity}, which is not of {own}/{name}'s namespace"
+            ));
+        }
+        // The key first: who reads in between finds a pair that does not match, and readers of pairs try again.
+        let files = [
+            (KEY, certificate.private_key_pem().to_owned(), SECRET_MODE),
+            (CHAIN, certificate.chain_pem().to_owned(), PUBLIC_MODE),
+            (ROOTS, roots(certificate), PUBLIC_MODE),
+        ];
+        for (name, text, mode) in files {
+            let written = self.folder.replace(name, &text, mode);
+            written.map_err(|error| error.to_string())?;
+        }
+        if let Some(path) = &self.bootstrap {
+            self.write_bootstrap(path, certificate)?;
+        }
+        let folder = self.folder.path().display();
+        let life = life_of(certificate);
+        tracing::info!(%identity, serial = certificate.serial(), %folder, ?life, "certificate written");
+        Ok(())
+    }
+
+    fn write_bootstrap(
+        &self,
+        path: &Path,
+        certificate: &WorkloadCertificate,
+    ) -> Result<(), String> {
+        let bootstrap = Bootstrap {
+            control: &self.control,
+            folder: self.folder.path(),
+            namespace: &self.workload.namespace,
+            name: &self.workload.name,
+            address: self.address,
+            life: life_of(certificate),
+        };
+        let text = bootstrap.text()?;
+        // Renewals change nothing in it; who watches it is not woken.
+        if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
+            return Ok(());
+        }
+        bootstrap::write(path, &text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn start(
+        &self,
+        command: &std::ffi::OsStr,
+        arguments: &[std::ffi::OsString],
+    ) -> Result<Program, String> {
+        let mut process = std::process::Command::new(command);
+        process
+            .args(arguments)
+            .env(FOLDER_VARIABLE, self.folder.path());
+        if let Some(bootstrap) = &self.bootstrap {
+            process.env(BOOTSTRAP_VARIABLE, bootstrap);
+        }
+        Program::start(process).map_err(|error| format!("{}: {error}", command.display()))
+    }
+}
+
+/// Of whole seconds, from now.
+fn life_of(certificate: &WorkloadCertificate) -> Duration {
+    let left = certificate.not_after().duration_since(SystemTime::now());
+    Duration::from_secs(left.unwrap_or_default().as_secs())
+}
+
+/// The roots in PEM.
+fn roots(certificate: &WorkloadCertificate) -> String {
+    /// RFC 7468.
+    const LINE: usize = 64;
+    let mut text = String::new();
+    for root in certificate.roots() {
+        text.push_str("-----BEGIN CERTIFICATE-----\n");
+        let mut encoded = &*BASE64_STANDARD.encode(root);
+        while !encoded.is_empty() {
+            let (line, rest) = encoded.split_at(encoded.len().min(LINE));
+            text.push_str(line);
+            text.push('\n');
+            encoded = rest;
+        }
+        text.push_str("-----END CERTIFICATE-----\n");
+    }
+    text
+}
+
+/// What a supervisor may say.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn install() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> rustix::process::Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => rustix::process::Signal::TERM,
+            _ = self.interrupt.recv() => rustix::process::Signal::INT,
+        }
+    }
+}

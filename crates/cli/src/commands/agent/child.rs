@@ -1,0 +1,65 @@
+//! The program that the agent was given to start: it gets our signals, and its end is ours. Should we be killed, it is told to end
+//! too: a program whose certificates nobody renews would stop working some hours later, and nobody would know why.
+
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tokio::task::JoinHandle;
+
+/// What shells add to a signal's number.
+const BY_SIGNAL: i32 = 128;
+
+/// See the module.
+pub(super) struct Program {
+    pid: Pid,
+    ended: JoinHandle<std::io::Result<ExitStatus>>,
+}
+
+impl Program {
+    /// To be called on the thread that lives as long as we do: its end is what the kernel takes for ours.
+    pub(super) fn start(mut command: Command) -> std::io::Result<Self> {
+        #[expect(
+            unsafe_code,
+            reason = "what runs between fork and exec is one system call"
+        )]
+        // SAFETY: `prctl` is async-signal-safe, and nothing is allocated.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::TERM))?));
+        }
+        let mut child = command.spawn()?;
+        Ok(Self {
+            pid: Pid::from_child(&child),
+            ended: tokio::task::spawn_blocking(move || child.wait()),
+        })
+    }
+
+    /// Passes a signal on. The program is not waited for to the end before [`ended`] says so, so the number is its own.
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Err(error) = kill_process(self.pid, signal) {
+            tracing::debug!(%error, "the command does not get the signal");
+        }
+    }
+}
+
+/// Waits for its end; for ever where there is none. The exit code is what a shell would say.
+pub(super) async fn ended(program: &mut Option<Program>) -> u8 {
+    let Some(program) = program else {
+        return std::future::pending().await;
+    };
+    let status = match (&mut program.ended).await {
+        Ok(Ok(status)) => status,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "the command cannot be waited for");
+            return 1;
+        }
+        Err(error) => {
+            tracing::error!(%error, "nobody waits for the command");
+            return 1;
+        }
+    };
+    let code = status
+        .code()
+        .or(status.signal().map(|signal| BY_SIGNAL + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}

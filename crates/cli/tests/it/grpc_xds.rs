@@ -1,0 +1,368 @@
+//! Stock gRPC in the mesh, by `voile agent` and nothing else of ours in its process: it resolves, balances, speaks mutual TLS with its
+//! like and with sidecars, follows changes, obeys policies, and believes nobody else. In each language that this machine has.
+//!
+//! `grpc_xds/peer.py` needs a Python that can `import grpc` (`GRPC_PYTHON`, else `python3`); `grpc_xds/peer.go` says how it is built
+//! (`GRPC_GO_PEER`, else `grpc-go-xds-peer` on the path).
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::mesh::{
+    Mesh, Process, free_port, get, local, own_net, series, start_control, wait_until,
+};
+
+/// A language's program.
+#[derive(Clone)]
+struct Language {
+    name: &'static str,
+    command: Vec<OsString>,
+}
+
+/// What this machine has; says what it has not.
+fn languages() -> Vec<Language> {
+    let python = std::env::var_os("GRPC_PYTHON").unwrap_or_else(|| "python3".into());
+    let go = std::env::var_os("GRPC_GO_PEER").unwrap_or_else(|| "grpc-go-xds-peer".into());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/grpc_xds/peer.py");
+    let quiet = |command: &mut Command| {
+        let ran = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        ran.ok().and_then(|status| status.code())
+    };
+    let mut found = Vec::new();
+    match quiet(Command::new(&python).args(["-c", "import grpc"])) {
+        Some(0) => found.push(Language {
+            name: "python",
+            command: vec![python, script.into()],
+        }),
+        _ => eprintln!("skipped: no Python with grpcio (set GRPC_PYTHON)"),
+    }
+    // It ends with 1 when it is told nothing to do.
+    match quiet(&mut Command::new(&go)) {
+        Some(1) => found.push(Language {
+            name: "go",
+            command: vec![go],
+        }),
+        _ => eprintln!("skipped: no grpc-go peer (set GRPC_GO_PEER)"),
+    }
+    found
+}
+
+/// Where agents find their control plane.
+struct Stage<'a> {
+    folder: &'a Path,
+    xds: SocketAddr,
+}
+
+impl Stage<'_> {
+    /// The command line of an agent for a pod, with the program that it is to start.
+    fn agent(&self, command: &mut Command, (pod, account): (&str, &str), program: &[OsString]) {
+        let out = self.folder.join(format!("{pod}.certificates"));
+        let token = self.folder.join(format!("{pod}.agent-token"));
+        let state = self.folder.join("state");
+        if !token.exists() {
+            let made = Process::output(|voile| {
+                let account = format!("shop/{account}");
+                voile.args(["token", "create", "--service-account", &account, "--state"]);
+                voile.arg(&state);
+            });
+            assert!(made.status.success());
+            std::fs::write(&token, made.stdout).expect("the token");
+            let mode = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(&token, mode).expect("its mode");
+        }
+        command.args(["agent", "--workload", &format!("shop/{pod}")]);
+        command.args(["--control", &format!("https://{}", self.xds)]);
+        command.arg("--token-file").arg(token);
+        command.arg("--root-cert").arg(state.join("root-cert.pem"));
+        command.arg("--out").arg(out).arg("--");
+        command.args(program);
+        command.env("PEER_DEADLINE", "4");
+    }
+
+    fn serve(&self, language: &Language, who: (&str, &str), address: SocketAddr) -> Process {
+        let mut program = language.command.clone();
+        let name = format!("{}-{}", language.name, who.0);
+        program.extend(["serve".into(), address.to_string().into(), name.into()]);
+        Process::start(who.0, |voile| self.agent(voile, who, &program))
+    }
+
+    fn client(&self, language: &Language, who: (&str, &str), target: &str) -> Client {
+        let mut program = language.command.clone();
+        program.extend(["call".into(), target.into()]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_voile"));
+        self.agent(&mut command, who, &program);
+        Client::start(command)
+    }
+}
+
+/// A program that calls when it is told to.
+struct Client {
+    child: Child,
+    says: ChildStdin,
+    hears: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn start(mut command: Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        Self {
+            says: child.stdin.take().expect("a pipe"),
+            hears: BufReader::new(child.stdout.take().expect("a pipe")),
+            child,
+        }
+    }
+
+    fn call(&mut self, text: &str) -> String {
+        writeln!(self.says, "{text}").expect("it listens");
+        let mut line = String::new();
+        self.hears.read_line(&mut line).expect("it answers");
+        line.trim_end().to_owned()
+    }
+
+    /// Calls until an answer fits.
+    fn until(&mut self, what: &str, mut fits: impl FnMut(&str) -> bool) {
+        let mut last = String::new();
+        let mut calls = 0;
+        wait_until(&format!("{what}: {last}"), || {
+            last = self.call("x");
+            calls += 1;
+            assert!(calls < 2_000, "{what}: {last}");
+            fits(&last)
+        });
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // An agent passes it on; what has ended needs none.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+const PORT: u16 = 7171;
+
+/// A client and so many backends of one service.
+fn resources(net: [u8; 3], backends: &[usize]) -> String {
+    let [a, b, c] = net;
+    let pod = |name: &str, account: &str, last: usize| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {account}}}}}\n\
+             spec: {{serviceAccountName: {account}, containers: [{{name: app}}]}}\n\
+             status: {{phase: Running, podIP: {a}.{b}.{c}.{last}}}\n"
+        )
+    };
+    let mut text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled}}\n\
+         ---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\n\
+         spec: {mtls: {mode: STRICT}}\n\
+         ---\napiVersion: v1\nkind: Service\nmetadata: {name: echo, namespace: shop}\n\
+         spec: {selector: {app: echo}, ports: [{name: grpc, port: 7070, targetPort: 7171}]}\n"
+        .to_owned();
+    text += &pod("client", "client", 1);
+    for backend in backends {
+        text += &pod(&format!("echo-{backend}"), "echo", 10 + backend);
+    }
+    text
+}
+
+fn policy(action: &str, rule: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: who, namespace: shop}}\n\
+         spec:\n  selector: {{matchLabels: {{app: echo}}}}\n  action: {action}\n  rules: [{rule}]\n"
+    )
+}
+
+/// A control plane, and where its configuration is.
+struct Plane {
+    _folder: tempfile::TempDir,
+    _control: Process,
+    folder: PathBuf,
+    net: [u8; 3],
+    xds: SocketAddr,
+    monitoring: SocketAddr,
+}
+
+impl Plane {
+    fn start(backends: &[usize]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let net = own_net();
+        std::fs::create_dir(folder.path().join("config")).expect("the config folder");
+        let ports = [free_port(), free_port(), free_port()];
+        let path = folder.path().to_path_buf();
+        std::fs::write(path.join("config/mesh.yaml"), resources(net, backends)).expect("resources");
+        Self {
+            _control: start_control(&path, ports, None, &[]),
+            _folder: folder,
+            folder: path,
+            net,
+            xds: local(ports[0]),
+            monitoring: local(ports[2]),
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let draft = self.folder.join(name);
+        std::fs::write(&draft, text).expect("a file");
+        std::fs::rename(draft, self.folder.join("config").join(name)).expect("in its place");
+    }
+
+    fn stage(&self) -> Stage<'_> {
+        Stage {
+            folder: &self.folder,
+            xds: self.xds,
+        }
+    }
+
+    fn backend(&self, number: usize) -> SocketAddr {
+        let [a, b, c] = self.net;
+        SocketAddr::from(([a, b, c, 10 + number as u8], PORT))
+    }
+
+    fn status(&self) -> String {
+        let answer = get(self.monitoring, "/debug/status").expect("the page");
+        String::from_utf8(answer.body).expect("text")
+    }
+}
+
+#[test]
+fn clients_resolve_balance_follow_changes_and_servers_obey_policies() {
+    let languages = languages();
+    if languages.is_empty() {
+        return;
+    }
+    let plane = Plane::start(&[0, 1, 2]);
+    let stage = plane.stage();
+    let serve = |number: usize| {
+        let language = &languages[number % languages.len()];
+        let name = format!("echo-{number}");
+        stage.serve(language, (&name, "echo"), plane.backend(number))
+    };
+    let servers: Vec<Process> = (0..3).map(serve).collect();
+    let mut clients: Vec<Client> = languages
+        .iter()
+        .map(|language| stage.client(language, ("client", "client"), "xds:///echo:7070"))
+        .collect();
+    let caller = "to spiffe://cluster.local/ns/shop/sa/client";
+    for client in &mut clients {
+        for number in 0..3 {
+            client.until("each backend in its turn", |answer| {
+                answer.contains(&format!("echo-{number} {caller}"))
+            });
+        }
+    }
+    plane.write("mesh.yaml", &resources(plane.net, &[2]));
+    for client in &mut clients {
+        let mut in_a_row = 0;
+        client.until("the one that is left", |answer| {
+            in_a_row = if answer.contains("echo-2 ") {
+                in_a_row + 1
+            } else {
+                0
+            };
+            in_a_row == 10
+        });
+    }
+    let allowed = "{from: [{source: {serviceAccounts: [client]}}], to: [{operation: {paths: [/voile.test.Echo/Say]}}]}";
+    plane.write("policy.yaml", &policy("ALLOW", allowed));
+    for client in &mut clients {
+        wait_until("another method is denied", || {
+            let answer = client.call("/voile.test.Other/Say").to_lowercase();
+            answer.contains("permission")
+        });
+        client.until("this one is not", |answer| answer.contains(caller));
+    }
+    // What gRPC cannot ask closes the server, and is said.
+    plane.write(
+        "policy.yaml",
+        &policy(
+            "DENY",
+            "{from: [{source: {notRequestPrincipals: [\"*\"]}}]}",
+        ),
+    );
+    wait_until("the reason on the status page", || {
+        plane.status().contains("gRPC verifies no tokens")
+    });
+    clients[0].until("nobody is let in", |answer| answer.starts_with("error"));
+    std::fs::remove_file(plane.folder.join("config/policy.yaml")).expect("removed");
+    clients[0].until("all is well again", |answer| answer.contains(caller));
+    for mut server in servers {
+        server.terminate();
+        assert_ne!(server.wait().code(), Some(1), "{}", server.log());
+    }
+}
+
+#[test]
+fn a_server_that_proves_to_be_somebody_else_is_not_called() {
+    for language in languages() {
+        let plane = Plane::start(&[0]);
+        let stage = plane.stage();
+        // It has what it takes to serve: its own listener, and a certificate of the mesh.
+        let mut impostor = stage.serve(&language, ("client", "client"), plane.backend(0));
+        let mut client = stage.client(&language, ("client", "client"), "xds:///echo.shop:7070");
+        let answer = client.call("x");
+        assert!(answer.starts_with("error"), "{answer}\n{}", impostor.log());
+        impostor.terminate();
+        impostor.wait();
+        let _server = stage.serve(&language, ("echo-0", "echo"), plane.backend(0));
+        client.until("the right one", |answer| {
+            answer.contains("echo-0 to spiffe://")
+        });
+    }
+}
+
+#[test]
+fn sidecars_and_grpc_speak_mutual_tls_with_each_other() {
+    let languages = languages();
+    if languages.is_empty() {
+        return;
+    }
+    let mut mesh = Mesh::start("STRICT");
+    let xds = mesh.management()[0];
+    let config = mesh.config();
+    let stage = Stage {
+        folder: config.parent().expect("a folder above"),
+        xds,
+    };
+    let plain = |language: &Language, words: [&str; 3]| {
+        let mut command = Command::new(&language.command[0]);
+        command.args(&language.command[1..]);
+        command.args(words.into_iter().filter(|word| !word.is_empty()));
+        Client::start(command)
+    };
+    for language in &languages {
+        let behind = mesh.grpc_app().to_string();
+        let _app = plain(language, ["plain", &behind, "app"]);
+        let target = format!("xds:///server.shop:{}", crate::mesh::GRPC_PORT);
+        let mut client = stage.client(language, ("client", "client"), &target);
+        client.until("a sidecar's application", |answer| {
+            answer == "app to nobody"
+        });
+        let labels = [
+            "source_principal=\"spiffe://cluster.local/ns/shop/sa/client\"",
+            "connection_security_policy=\"mutual_tls\"",
+        ];
+        wait_until("the sidecar knows who called", || {
+            series(&mesh.server_metrics(), "istio_requests_total", &labels).is_some()
+        });
+    }
+    mesh.server.terminate();
+    mesh.server.wait();
+    for language in &languages {
+        let at = mesh.inbound(crate::mesh::GRPC_PORT);
+        let mut server = stage.serve(language, ("server", "server"), at);
+        let through = mesh.grpc().to_string();
+        let mut client = plain(language, ["call", &through, ""]);
+        let wanted = format!(
+            "{}-server to spiffe://cluster.local/ns/shop/sa/client",
+            language.name
+        );
+        client.until("a server through a sidecar", |answer| answer == wanted);
+        server.terminate();
+        server.wait();
+    }
+}

@@ -1,0 +1,401 @@
+//! What a stock gRPC asks for (`xds:///HOST:PORT`, and servers by the name in their bootstrap) and what it is told: services as
+//! `voile_envoy::grpc` writes them, with mutual TLS where a sidecar would speak it.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use prost::Message;
+use voile_envoy::grpc::{self, Discovery, Endpoint, Retry};
+use voile_model::{Port, ServiceKey};
+use voile_policy::authorization::{Policy, TrustDomains};
+use voile_proto::{type_url, workload as wire};
+use voile_xds::server::Resolution;
+use voile_xds::wire::{
+    Address, MutualTls, PortPolicy, ProxyConfiguration, ServicePolicy, Tunnel, WireError, Workload,
+    decode_authorization,
+};
+
+use crate::snapshot::{Caller, MeshSnapshot};
+use crate::translate::names::SEARCH;
+
+/// What a server's listener is called in Istio's bootstraps and ours; its address follows.
+const SERVER: &str = "xds.istio.io/grpc/lds/inbound/";
+/// What routes, clusters and endpoints for gRPC are called: `grpc|PORT||HOST`. Nobody but a gRPC client is led to them.
+const CLIENT: &str = "grpc|";
+
+/// A question, understood.
+enum Asked<'a> {
+    /// A listener: of a port of a host.
+    Target(&'a str, Port),
+    /// A listener: of a server at this address.
+    Server(&'a str, u16),
+    /// Routes, a cluster or endpoints of a port of a host.
+    Part(&'static str, &'a str, Port),
+}
+
+impl<'a> Asked<'a> {
+    fn parse(type_url: &str, name: &'a str) -> Option<Self> {
+        if type_url == type_url::LISTENER {
+            if let Some(address) = name.strip_prefix(SERVER) {
+                let (host, port) = grpc::listening_at(address)?;
+                return Some(Self::Server(host, port));
+            }
+            let (host, port) = name.rsplit_once(':')?;
+            return Some(Self::Target(host, number(port)?));
+        }
+        let parts = [type_url::ROUTES, type_url::CLUSTER, type_url::ENDPOINTS];
+        let part = parts.into_iter().find(|part| *part == type_url)?;
+        let (port, host) = name.strip_prefix(CLIENT)?.split_once("||")?;
+        Some(Self::Part(part, host, number(port)?))
+    }
+}
+
+fn number(text: &str) -> Option<Port> {
+    text.parse().ok().and_then(Port::new)
+}
+
+pub(super) fn resolve(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    type_url: &str,
+    name: &str,
+) -> Option<Resolution> {
+    let made = match Asked::parse(type_url, name)? {
+        Asked::Server(host, port) => server(snapshot, caller, name, (host, port)),
+        Asked::Target(host, port) => {
+            let service = match service_of(snapshot, caller, host)? {
+                Ok(service) => service,
+                Err(reason) => return Some(Resolution::Refused(reason)),
+            };
+            // Short names differ from caller to caller in what they stand for; the parts do not.
+            Destination::of(snapshot, service, port).and_then(|_| {
+                let message = grpc::client_listener(name, &name_of(service, host, port));
+                super::made::resource(name, &message)
+            })
+        }
+        Asked::Part(part, host, port) => {
+            let service = match service_of(snapshot, caller, host)? {
+                Ok(service) => service,
+                Err(reason) => return Some(Resolution::Refused(reason)),
+            };
+            let make = || Ok(Destination::of(snapshot, service, port)?.message(part, name));
+            // Only what everybody calls the same is kept: other spellings have no end.
+            match is_host_of(service, host) {
+                true => snapshot
+                    .made
+                    .once(part, &format!("{service}:{port}"), name, make),
+                false => make().and_then(|message| super::made::resource(name, &message)),
+            }
+        }
+    };
+    Some(match made {
+        Ok(resource) => Resolution::Found(vec![resource]),
+        Err(reason) => Resolution::Refused(reason),
+    })
+}
+
+pub(super) fn rests_on(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    type_url: &str,
+    name: &str,
+) -> Vec<(&'static str, Arc<str>)> {
+    let own = own_name(caller).map(|own| (type_url::PROXY_CONFIGURATION, own));
+    let mut on: Vec<_> = own.into_iter().collect();
+    match Asked::parse(type_url, name) {
+        None => return Vec::new(),
+        Some(Asked::Server(..)) => {}
+        Some(Asked::Target(host, _) | Asked::Part(_, host, _)) => {
+            // Whoever searches is told when names lead elsewhere.
+            on.push((type_url::ADDRESS, format!("{SEARCH}{host}").into()));
+            if let Some(service) = snapshot.names.find(caller.namespace(), host) {
+                on.push((type_url::ADDRESS, service.clone()));
+                on.push((type_url::SERVICE_POLICY, service.clone()));
+            }
+        }
+    }
+    on
+}
+
+/// `namespace/workload` of a caller that said which it is.
+fn own_name(caller: &Caller) -> Option<Arc<str>> {
+    let Caller::Known(known) = caller else {
+        return None;
+    };
+    let pod = known.pod.as_ref()?;
+    Some(format!("{}/{pod}", known.identity.namespace).into())
+}
+
+/// The caller's own configuration, if it is a workload with one, and that workload's identity.
+fn configuration(snapshot: &MeshSnapshot, caller: &Caller) -> Result<ProxyConfiguration, String> {
+    let Caller::Known(known) = caller else {
+        return Err("a caller without credentials asks for it".to_owned());
+    };
+    let own = own_name(caller).ok_or("node.id does not say which workload this is")?;
+    let private = snapshot.configurations.get(&own);
+    let private = private.ok_or_else(|| format!("there is no workload {own} with a sidecar"))?;
+    if private.owner != known.identity {
+        let (owner, identity) = (&private.owner, &known.identity);
+        return Err(format!("{own} belongs to {owner}, not to {identity}"));
+    }
+    ProxyConfiguration::decode(&private.resource.body).map_err(|error| error.to_string())
+}
+
+/// What a host means to a caller: nothing, or a service, which its Sidecar may keep from it.
+fn service_of<'a>(
+    snapshot: &'a MeshSnapshot,
+    caller: &Caller,
+    host: &str,
+) -> Option<Result<&'a Arc<str>, String>> {
+    let service = snapshot.names.find(caller.namespace(), host)?;
+    if let Ok(own) = configuration(snapshot, caller)
+        && let (Some(capture), Some(key)) = (&own.capture, key_of(service))
+        && !capture.reaches(&key)
+    {
+        return Some(Err(format!(
+            "the caller's Sidecar does not reach {service}"
+        )));
+    }
+    Some(Ok(service))
+}
+
+/// Whether this is the host's only spelling: not a short form, and not one of a wildcard's many.
+fn is_host_of(service: &str, host: &str) -> bool {
+    service.split_once('/').is_some_and(|(_, own)| own == host)
+}
+
+/// What the parts of a service's port are called: by its own host, unless that is a wildcard.
+fn name_of(service: &str, asked: &str, port: Port) -> String {
+    let own = service.split_once('/').map_or(asked, |(_, own)| own);
+    let host = if own.starts_with('*') { asked } else { own };
+    format!("{CLIENT}{port}||{host}")
+}
+
+fn key_of(service: &str) -> Option<ServiceKey> {
+    voile_xds::wire::parse_service_key(service)
+}
+
+/// One port of one service, as a client without a sidecar may call it.
+struct Destination {
+    policy: Option<PortPolicy>,
+    endpoints: Vec<Endpoint>,
+    /// Identities to expect; none is plaintext.
+    expected: Option<Vec<String>>,
+    dns: Option<(String, u16)>,
+}
+
+impl Destination {
+    fn of(snapshot: &MeshSnapshot, name: &Arc<str>, port: Port) -> Result<Self, String> {
+        let unreadable = |error: &dyn std::fmt::Display| format!("{name}: {error}");
+        let address = snapshot
+            .all_addresses
+            .get(name)
+            .map(|one| Address::decode(&one.body));
+        let Some(Ok(Address::Service(service))) = address else {
+            return Err(format!("{name} is not a service"));
+        };
+        if service.port(port).is_none() {
+            return Err(format!("{name} has no port {port}"));
+        }
+        if service.passthrough {
+            return Err(format!(
+                "clients of {name} go to the address that they named: gRPC names none"
+            ));
+        }
+        let policy = snapshot
+            .policies
+            .get(name)
+            .map(|one| ServicePolicy::decode(&one.body));
+        let policy = policy.transpose().map_err(|error| unreadable(&error))?;
+        let policy = policy.and_then(|mut policy| policy.ports.remove(&port));
+        let at = (&service.key, port);
+        let mut found = Behind::look(snapshot, name, at, policy.as_ref())
+            .map_err(|error| unreadable(&error))?;
+        let mutual = !found.identities.is_empty();
+        if mutual && !found.plain.is_empty() {
+            let why = "some endpoints speak mutual TLS and some do not, which one cluster cannot say: those without are left out";
+            snapshot.made.limit(&format!("{name}:{port}"), why);
+        }
+        // Where nobody is, whoever comes is to prove who it is until it is known that it cannot.
+        let nobody = found.plain.is_empty() && found.named.is_empty();
+        let expected = (mutual || nobody).then(|| {
+            let own = service.subject_alt_names.iter().map(ToString::to_string);
+            found.identities.extend(own.filter(|_| mutual));
+            found.identities.into_iter().collect()
+        });
+        let endpoints = if mutual { found.mutual } else { found.plain };
+        let mut named = found.named.into_iter();
+        let dns = match (named.next(), named.next(), endpoints.is_empty()) {
+            (None, ..) => None,
+            (Some(one), None, true) => Some(one),
+            _ => {
+                return Err(format!(
+                    "{name} has several endpoints of which some are DNS names: gRPC takes one name, or addresses"
+                ));
+            }
+        };
+        Ok(Self {
+            policy,
+            endpoints,
+            expected,
+            dns,
+        })
+    }
+
+    fn message(&self, part: &str, name: &str) -> serde_json::Value {
+        match part {
+            type_url::ROUTES => {
+                let retry = self
+                    .policy
+                    .as_ref()
+                    .and_then(|policy| policy.retry.as_ref());
+                let retry = retry.map(|retry| Retry {
+                    retries: retry.retries,
+                    on: retry.on.iter().map(|word| &**word).collect(),
+                    backoff: retry.backoff,
+                });
+                grpc::routes(name, name, retry.as_ref())
+            }
+            type_url::CLUSTER => {
+                let discovery = match &self.dns {
+                    Some((host, port)) => Discovery::Dns(host, *port),
+                    None => Discovery::Endpoints,
+                };
+                grpc::cluster(name, &discovery, self.expected.as_deref())
+            }
+            _ => grpc::endpoints(name, &self.endpoints),
+        }
+    }
+}
+
+/// Who stands behind a service's port.
+#[derive(Default)]
+struct Behind {
+    mutual: Vec<Endpoint>,
+    plain: Vec<Endpoint>,
+    identities: BTreeSet<String>,
+    named: Vec<(String, u16)>,
+}
+
+impl Behind {
+    fn look(
+        snapshot: &MeshSnapshot,
+        name: &Arc<str>,
+        at: (&ServiceKey, Port),
+        policy: Option<&PortPolicy>,
+    ) -> Result<Self, WireError> {
+        let mut found = Self::default();
+        let uids = snapshot.behind.get(name).into_iter();
+        for uid in uids.flat_map(|all| all.iter()) {
+            let Some(resource) = snapshot.all_addresses.get(uid) else {
+                continue;
+            };
+            let read = wire::Address::decode(&*resource.body)?;
+            if let Some(wire::address::Type::Workload(message)) = read.r#type {
+                let workload = Workload::check(&message)?;
+                let locality = message.locality.unwrap_or_default();
+                found.add(&workload, locality, at, policy);
+            }
+        }
+        Ok(found)
+    }
+
+    fn add(
+        &mut self,
+        workload: &Workload,
+        locality: wire::Locality,
+        (service, port): (&ServiceKey, Port),
+        policy: Option<&PortPolicy>,
+    ) {
+        let Some(target) = workload
+            .services
+            .get(service)
+            .and_then(|ports| ports.get(&port))
+        else {
+            return;
+        };
+        let spared = |policy: &PortPolicy| policy.plaintext_workloads.contains(&workload.uid);
+        let mutual = workload.tunnel == Tunnel::Mtls && !policy.is_some_and(spared);
+        if let (true, Some(identity)) = (mutual, &workload.identity) {
+            self.identities.insert(identity.to_string());
+        }
+        let Some(address) = workload.addresses.first() else {
+            if let Some(hostname) = &workload.hostname {
+                self.named.push((hostname.to_string(), target.get()));
+            }
+            return;
+        };
+        if !workload.healthy {
+            return;
+        }
+        let endpoint = Endpoint {
+            address: SocketAddr::new(*address, target.get()),
+            locality: [locality.region, locality.zone, locality.subzone],
+            weight: workload.weight,
+        };
+        match mutual {
+            true => self.mutual.push(endpoint),
+            false => self.plain.push(endpoint),
+        }
+    }
+}
+
+/// The listener of the caller's own server.
+fn server(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    name: &str,
+    (host, port): (&str, u16),
+) -> Result<Arc<voile_xds::server::Resource>, String> {
+    let own = configuration(snapshot, caller)?;
+    if !own.request_authentications.is_empty() {
+        let first = &own.request_authentications[0].name;
+        return Err(format!(
+            "RequestAuthentication {first}: gRPC verifies no tokens"
+        ));
+    }
+    let mode = mode_of(&own, port);
+    if mode == MutualTls::Permissive {
+        let about = own_name(caller).unwrap_or_default();
+        let why = "a server takes either mutual TLS or plaintext: PERMISSIVE is STRICT for it";
+        snapshot.made.limit(&about, why);
+    }
+    let aliases: Vec<&str> = own
+        .trust_domain_aliases
+        .iter()
+        .map(voile_model::TrustDomain::as_str)
+        .collect();
+    let domains = TrustDomains::new(own.trust_domain.as_str(), &aliases);
+    let mut policies = Vec::new();
+    for reference in &own.authorization_policies {
+        let name = &reference.name;
+        let unreadable =
+            |error: &dyn std::fmt::Display| format!("AuthorizationPolicy {name}: {error}");
+        let resource = snapshot.authorization.get(name);
+        let resource = resource.ok_or_else(|| unreadable(&"it is not there"))?;
+        let read = decode_authorization(name, &resource.body);
+        let mut policy = Policy::of(&read.map_err(|error| unreadable(&error))?)
+            .map_err(|error| unreadable(&error))?;
+        domains.apply(&mut policy);
+        policies.push(policy);
+    }
+    let mutual_tls = mode != MutualTls::Disable;
+    let message = grpc::server_listener(name, (host, port), mutual_tls, &policies)?;
+    super::made::resource(name, &message)
+}
+
+/// What kind of connection the workload takes on a port.
+fn mode_of(own: &ProxyConfiguration, port: u16) -> MutualTls {
+    let bound = own
+        .inbound
+        .iter()
+        .find(|listener| listener.bind.port() == port);
+    let captured = own.capture.as_ref();
+    let named = captured.and_then(|capture| capture.ports.get(&Port::new(port)?));
+    named
+        .map(|port| port.mutual_tls)
+        .or(bound.map(|listener| listener.mutual_tls))
+        .or(captured.map(|capture| capture.mutual_tls))
+        .unwrap_or(MutualTls::Strict)
+}

@@ -1,0 +1,90 @@
+//! What was made for strangers from one snapshot, so that the second who asks gets what the first got, and which limits were said.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use voile_proto::envoy;
+use voile_xds::server::Resource;
+
+use crate::snapshot::hex;
+
+/// A type, and what of that.
+type Key = (&'static str, String);
+
+/// See the module. A copy of a snapshot is about to become another one: it begins without.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    resources: Mutex<HashMap<Key, Result<Arc<Resource>, String>>>,
+    said: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Clone for Made {
+    fn clone(&self) -> Self {
+        Self {
+            resources: Mutex::default(),
+            said: self.said.clone(),
+        }
+    }
+}
+
+/// It says nothing that the rest of a snapshot does not.
+impl PartialEq for Made {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Made {}
+
+impl Made {
+    /// What was made of this, or is made now and called so.
+    pub(crate) fn once(
+        &self,
+        kind: &'static str,
+        of: &str,
+        name: &str,
+        make: impl FnOnce() -> Result<Value, String>,
+    ) -> Result<Arc<Resource>, String> {
+        let key = (kind, of.to_owned());
+        let found = |made: &HashMap<Key, _>| made.get(&key).cloned();
+        if let Some(made) = found(
+            &self
+                .resources
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        ) {
+            return made;
+        }
+        // Two may make it at once; both make the same.
+        let made = make().and_then(|message| resource(name, &message));
+        let mut resources = self
+            .resources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        resources.insert(key, made.clone());
+        made
+    }
+
+    /// Says once what cannot be said to a stranger.
+    pub(crate) fn limit(&self, about: &str, why: &str) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.insert(format!("{about} {why}")) {
+            tracing::warn!(about, "gRPC: {why}");
+        }
+    }
+}
+
+/// A message as a resource. Its version is its text's: maps have no order on the wire.
+pub(crate) fn resource(name: &str, message: &Value) -> Result<Arc<Resource>, String> {
+    let encoded = envoy::encode(message).map_err(|error| error.to_string())?;
+    let mut hash = Sha256::new();
+    hash.update(message.to_string());
+    Ok(Arc::new(Resource {
+        name: name.into(),
+        aliases: Vec::new(),
+        version: hex(&hash.finalize()).into(),
+        body: encoded.value.into(),
+    }))
+}

@@ -1,0 +1,50 @@
+//! Programs that are not ours and speak xDS all the same. What they are told is made, when they ask, of what our own proxies
+//! would be told: so it is as closed and as new as that, and a mesh without strangers pays nothing for them.
+
+mod grpc;
+mod made;
+
+use voile_proto::discovery::Node;
+use voile_xds::server::Resolution;
+
+use crate::snapshot::{Caller, MeshSnapshot};
+pub(crate) use made::Made;
+
+/// What a stranger's question comes to; `None` when no stranger would ask it.
+pub(crate) fn resolve(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    type_url: &str,
+    name: &str,
+) -> Option<Resolution> {
+    grpc::resolve(snapshot, caller, type_url, name)
+}
+
+/// By whose change the answer may change, as `Snapshot::rests_on` says it.
+pub(crate) fn rests_on(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    type_url: &str,
+    name: &str,
+) -> Vec<(&'static str, std::sync::Arc<str>)> {
+    grpc::rests_on(snapshot, caller, type_url, name)
+}
+
+/// A caller with a certificate has proved its identity and not yet which of its workloads it is: `node.id` says that, in
+/// Istio's form (`sidecar~ADDRESS~POD.NAMESPACE~DOMAIN`). Being believed gets it no more than its identity would.
+pub(crate) fn introduce(caller: &mut Caller, node: &Node) {
+    let Caller::Known(known) = caller else {
+        return;
+    };
+    let mut parts = node.id.split('~').skip(2);
+    let (Some(workload), Some(_), None) = (parts.next(), parts.next(), parts.next()) else {
+        return;
+    };
+    if let Some((pod, namespace)) = workload.rsplit_once('.')
+        && known.pod.is_none()
+        && !pod.is_empty()
+        && *namespace == *known.identity.namespace.as_str()
+    {
+        known.pod = Some(pod.to_owned());
+    }
+}

@@ -1,0 +1,287 @@
+//! What a stock gRPC is told, asked over the wire as it asks: state of the world, by its names. What it is not told has a reason.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Request, Streaming};
+use voile_proto::discovery::{DiscoveryRequest, DiscoveryResponse, Node, Status};
+use voile_proto::type_url::{CLUSTER, ENDPOINTS, LISTENER, ROUTES};
+use voile_xds::client::Credential;
+use voile_xds::generated::ads::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+
+use crate::harness::{Mesh, SECOND_ECHO, SHOP};
+
+/// Far beyond what a loaded machine needs.
+const DEADLINE: Duration = Duration::from_secs(20);
+const HOST: &str = "echo.shop.svc.cluster.local";
+const SERVER: &str = "xds.istio.io/grpc/lds/inbound/[::]:8080";
+
+struct Stranger {
+    says: mpsc::UnboundedSender<DiscoveryRequest>,
+    hears: Streaming<DiscoveryResponse>,
+}
+
+impl Stranger {
+    /// On the plaintext port, with a token if it is somebody.
+    async fn start(mesh: &Mesh, credential: Option<Credential>) -> Self {
+        let address = format!("http://{}", mesh.addresses.plaintext.unwrap());
+        let mut client = AggregatedDiscoveryServiceClient::connect(address)
+            .await
+            .unwrap();
+        let (says, requests) = mpsc::unbounded_channel();
+        let mut request = Request::new(UnboundedReceiverStream::new(requests));
+        if let Some(Credential::Token(token)) = credential {
+            let token = format!("Bearer {token}").parse().unwrap();
+            request.metadata_mut().insert("authorization", token);
+        }
+        let hears = client
+            .stream_aggregated_resources(request)
+            .await
+            .unwrap()
+            .into_inner();
+        Self { says, hears }
+    }
+
+    fn ask(&self, type_url: &str, names: &[&str], pod: &str) {
+        let node = Node {
+            id: format!("sidecar~0.0.0.0~{pod}.shop~shop.svc.cluster.local"),
+            ..Node::default()
+        };
+        self.say(DiscoveryRequest {
+            node: Some(node),
+            type_url: type_url.to_owned(),
+            resource_names: names.iter().map(ToString::to_string).collect(),
+            ..DiscoveryRequest::default()
+        });
+    }
+
+    fn say(&self, request: DiscoveryRequest) {
+        self.says.send(request).unwrap();
+    }
+
+    /// The next response, answered; its resources by name.
+    async fn told(&mut self, names: &[&str], refusal: Option<&str>) -> BTreeMap<String, Value> {
+        let told = tokio::time::timeout(DEADLINE, self.hears.message()).await;
+        let response = told.expect("in time").unwrap().expect("not over");
+        self.say(DiscoveryRequest {
+            type_url: response.type_url.clone(),
+            resource_names: names.iter().map(ToString::to_string).collect(),
+            response_nonce: response.nonce,
+            error_detail: refusal.map(|message| Status {
+                message: message.to_owned(),
+                ..Status::default()
+            }),
+            ..DiscoveryRequest::default()
+        });
+        let read = |resource| {
+            let read = voile_proto::envoy::decode(resource).unwrap();
+            let name = read.get("name").or(read.get("cluster_name"));
+            (name.unwrap().as_str().unwrap().to_owned(), read)
+        };
+        response.resources.iter().map(read).collect()
+    }
+
+    async fn get(&mut self, type_url: &str, name: &str, pod: &str) -> Value {
+        self.ask(type_url, &[name], pod);
+        let mut told = self.told(&[name], None).await;
+        told.remove(name).unwrap_or(Value::Null)
+    }
+}
+
+fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
+    value.pointer(pointer).unwrap_or(&Value::Null)
+}
+
+/// Where a cluster's endpoints are.
+fn addresses(endpoints: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for locality in endpoints["endpoints"].as_array().unwrap() {
+        assert!(
+            locality["load_balancing_weight"].as_u64() > Some(0),
+            "gRPC passes over such a locality"
+        );
+        for endpoint in locality["lb_endpoints"].as_array().unwrap() {
+            let socket = at(endpoint, "/endpoint/address/socket_address");
+            let (host, port) = (&socket["address"], &socket["port_value"]);
+            found.push(format!("{}:{port}", host.as_str().unwrap()));
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_target_leads_to_endpoints_and_to_whom_to_expect_there() {
+    let mesh = Mesh::start(SHOP).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let listener = client.get(LISTENER, "echo:80", "client-1").await;
+    let name = at(
+        &listener,
+        "/api_listener/api_listener/rds/route_config_name",
+    );
+    let name = name.as_str().unwrap().to_owned();
+    assert_eq!(name, format!("grpc|80||{HOST}"));
+    let routes = client.get(ROUTES, &name, "client-1").await;
+    let cluster = at(&routes, "/virtual_hosts/0/routes/0/route/cluster");
+    assert_eq!(cluster.as_str().unwrap(), name);
+    let cluster = client.get(CLUSTER, &name, "client-1").await;
+    let validation = at(
+        &cluster,
+        "/transport_socket/typed_config/common_tls_context/validation_context",
+    );
+    let expected = at(validation, "/match_subject_alt_names/0/exact");
+    assert_eq!(
+        expected.as_str().unwrap(),
+        "spiffe://cluster.local/ns/shop/sa/echo"
+    );
+    let endpoints = client.get(ENDPOINTS, &name, "client-1").await;
+    assert_eq!(addresses(&endpoints), ["127.1.0.3:8080"]);
+    // An endpoint more: told by itself, and nothing else with it.
+    mesh.edit("more.yaml", SECOND_ECHO);
+    let told = client.told(&[&name], None).await;
+    assert_eq!(
+        addresses(&told[&name]),
+        ["127.1.0.3:8080", "127.1.0.5:8080"]
+    );
+    // All gone: nobody is believed, rather than anybody.
+    std::fs::remove_file(mesh.config().join("more.yaml")).unwrap();
+    let told = client.told(&[&name], None).await;
+    assert_eq!(addresses(&told[&name]).len(), 1);
+    let nobody = SHOP.replace("{app: echo, sidecar", "{app: other, sidecar");
+    mesh.edit("mesh.yaml", &nobody);
+    let mut told = client.told(&[&name], None).await;
+    told.append(&mut client.told(&[&name], None).await);
+    let mut stranger = Stranger::start(&mesh, None).await;
+    let cluster = stranger.get(CLUSTER, &name, "client-1").await;
+    assert!(cluster.to_string().contains("nobody.invalid"), "{cluster}");
+}
+
+#[tokio::test]
+async fn a_refusal_by_either_side_is_on_the_status_page() {
+    let mesh = Mesh::start(SHOP).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    client.ask(LISTENER, &["echo:80", "echo:81", SERVER], "echo-1");
+    let told = client.told(&["echo:80"], Some("I cannot read that")).await;
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["echo:80"]);
+    let expected = [
+        "I cannot read that",
+        "has no port 81",
+        "belongs to spiffe://cluster.local/ns/shop/sa/echo, not to spiffe://cluster.local/ns/shop/sa/client",
+    ];
+    let seen = async {
+        loop {
+            let page = mesh.get("/debug/status").await;
+            // What is no longer asked for is no longer listed: the NACK came with fewer names.
+            if expected[..1].iter().all(|part| page.contains(part)) {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, seen)
+        .await
+        .expect("the NACK is shown");
+    let other = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    other.ask(LISTENER, &["echo:80", "echo:81", SERVER], "echo-1");
+    let seen = async {
+        loop {
+            let page = mesh.get("/debug/status").await;
+            if expected.iter().all(|part| page.contains(part)) {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, seen)
+        .await
+        .expect("the reasons are shown");
+}
+
+const POLICY: &str = r#"
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: who, namespace: shop}
+spec:
+  selector: {matchLabels: {app: echo}}
+  rules: [{from: [{source: {serviceAccounts: [client]}}], to: [{operation: {paths: ["/a.B/*"]}}]}]
+"#;
+
+#[tokio::test]
+async fn a_server_is_told_what_its_own_sidecar_would_obey() {
+    let strict = "\n---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: STRICT}}\n";
+    let mesh = Mesh::start(&(SHOP.to_owned() + strict + "---" + POLICY)).await;
+    let mut server = Stranger::start(&mesh, Some(mesh.token("echo", None))).await;
+    let listener = server.get(LISTENER, SERVER, "echo-1").await;
+    assert_eq!(at(&listener, "/address/socket_address/address"), "::");
+    let chain = at(&listener, "/filter_chains/0");
+    let required = at(
+        chain,
+        "/transport_socket/typed_config/require_client_certificate",
+    );
+    assert_eq!(required, true);
+    let filters = at(chain, "/filters/0/typed_config/http_filters")
+        .as_array()
+        .unwrap();
+    let names: Vec<&str> = filters
+        .iter()
+        .map(|filter| filter["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["voile.authorization.allow", "envoy.filters.http.router"]
+    );
+    // DISABLE: no TLS; a policy that gRPC cannot obey: no listener.
+    mesh.edit(
+        "mesh.yaml",
+        &(SHOP.to_owned() + &strict.replace("STRICT", "DISABLE")),
+    );
+    let told = server.told(&[SERVER], None).await;
+    assert_eq!(
+        at(&told[SERVER], "/filter_chains/0/transport_socket"),
+        &Value::Null
+    );
+    let template = POLICY.replace("/a.B/*", "/a.B/{*}");
+    mesh.edit("mesh.yaml", &(SHOP.to_owned() + strict + "---" + &template));
+    let told = server.told(&[SERVER], None).await;
+    assert!(told.is_empty(), "{told:?}");
+    let page = mesh.get("/debug/status").await;
+    assert!(page.contains("gRPC knows no path templates"), "{page}");
+}
+
+#[tokio::test]
+async fn odd_names_are_nobody() {
+    let mesh = Mesh::start(SHOP).await;
+    let mut client = Stranger::start(&mesh, Some(mesh.token("client", None))).await;
+    let names = [
+        "echo",
+        "echo:",
+        ":80",
+        "echo:0",
+        "echo:65536",
+        "echo:-1",
+        "echo:80:80",
+        "*:80",
+        "\u{1F980}:80",
+        "..:80",
+        "xds.istio.io/grpc/lds/inbound/",
+        "xds.istio.io/grpc/lds/inbound/x:1",
+        "echo:80",
+    ];
+    client.ask(LISTENER, &names, "client-1");
+    let told = client.told(&names, None).await;
+    assert_eq!(told.keys().collect::<Vec<_>>(), ["echo:80"]);
+    let parts = [
+        "grpc|",
+        "grpc||",
+        "grpc|80",
+        "grpc|80||",
+        "grpc|x||echo",
+        "outbound|80||echo",
+        "grpc|80||echo",
+    ];
+    client.ask(CLUSTER, &parts, "client-1");
+    let told = client.told(&parts, None).await;
+    assert_eq!(told.len(), 1, "{told:?}");
+}

@@ -1,0 +1,174 @@
+//! What the two protocols have in common, so that one driver serves both.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use voile_proto::discovery::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
+};
+
+use super::Snapshot;
+use super::interest::Membership;
+use super::sotw::{Absent, SotwStream};
+use super::stream::{Ended, Event, Held, Stream};
+
+/// One caller's stream, by whichever protocol.
+pub(super) trait Conversation<C>: Send + 'static {
+    type Request: Send + 'static;
+    type Response: Send + 'static;
+
+    fn caller(&self) -> &C;
+    fn caller_mut(&mut self) -> &mut C;
+    /// What a request says of its sender.
+    fn node(request: &Self::Request) -> Option<&Node>;
+    /// The type that a request asks for.
+    fn asked(request: &Self::Request) -> &str;
+    /// A response's type, and how many resources it brings and takes away.
+    fn said(response: &Self::Response) -> (&str, usize, usize);
+    fn changed(&mut self);
+    fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>);
+    /// The sources changed then.
+    fn changed_at(&mut self, at: Instant);
+    /// What the caller was told.
+    fn held(&self) -> Vec<Held>;
+    /// Says by what the stream is to be woken; whether there is anything new among it.
+    fn become_known(&mut self, member: &mut Membership) -> bool;
+    fn deadline(&self) -> Option<Instant>;
+    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended>;
+    fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Self::Response>;
+    /// Types of which what is refused is not what it was, and what it is now.
+    fn refusals(&mut self) -> Vec<(Arc<str>, Absent)>;
+}
+
+impl<C: Send + 'static> Conversation<C> for Stream<C> {
+    type Request = DeltaDiscoveryRequest;
+    type Response = DeltaDiscoveryResponse;
+
+    fn caller(&self) -> &C {
+        self.caller()
+    }
+
+    fn caller_mut(&mut self) -> &mut C {
+        self.caller_mut()
+    }
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn asked(request: &Self::Request) -> &str {
+        &request.type_url
+    }
+
+    fn said(response: &Self::Response) -> (&str, usize, usize) {
+        let removed = response.removed_resources.len();
+        (&response.type_url, response.resources.len(), removed)
+    }
+
+    fn changed(&mut self) {
+        self.changed();
+    }
+
+    fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>) {
+        self.touched(type_url, names);
+    }
+
+    fn changed_at(&mut self, at: Instant) {
+        self.changed_at(at);
+    }
+
+    fn held(&self) -> Vec<Held> {
+        self.held()
+    }
+
+    fn become_known(&mut self, member: &mut Membership) -> bool {
+        let mut more = false;
+        for (type_url, names) in self.depends_on() {
+            more |= member.know(type_url, names);
+        }
+        more
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline()
+    }
+
+    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended> {
+        self.receive(request, now)
+    }
+
+    fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Self::Response> {
+        self.next(snapshot, now)
+    }
+
+    fn refusals(&mut self) -> Vec<(Arc<str>, Absent)> {
+        Vec::new()
+    }
+}
+
+impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
+    type Request = DiscoveryRequest;
+    type Response = DiscoveryResponse;
+
+    fn caller(&self) -> &C {
+        self.caller()
+    }
+
+    fn caller_mut(&mut self) -> &mut C {
+        self.caller_mut()
+    }
+
+    fn node(request: &Self::Request) -> Option<&Node> {
+        request.node.as_ref()
+    }
+
+    fn asked(request: &Self::Request) -> &str {
+        &request.type_url
+    }
+
+    fn said(response: &Self::Response) -> (&str, usize, usize) {
+        (&response.type_url, response.resources.len(), 0)
+    }
+
+    fn changed(&mut self) {
+        self.changed();
+    }
+
+    /// What an answer rests on is of other types: all is looked at again, and what is the same is not said.
+    fn touched(&mut self, _: &str, _: Option<BTreeSet<Arc<str>>>) {
+        self.changed();
+    }
+
+    fn changed_at(&mut self, at: Instant) {
+        self.changed_at(at);
+    }
+
+    fn held(&self) -> Vec<Held> {
+        self.held()
+    }
+
+    fn become_known(&mut self, member: &mut Membership) -> bool {
+        let mut more = false;
+        for (type_url, names) in &self.depends_on() {
+            more |= member.know(type_url, names);
+        }
+        more
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline()
+    }
+
+    fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended> {
+        self.receive(request, now)
+    }
+
+    fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Self::Response> {
+        self.next(snapshot, now)
+    }
+
+    fn refusals(&mut self) -> Vec<(Arc<str>, Absent)> {
+        self.refusals()
+    }
+}

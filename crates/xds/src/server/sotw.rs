@@ -1,0 +1,350 @@
+//! One caller's state-of-the-world stream, as gRPC and older Envoys speak it: each request names everything that is wanted of a
+//! type, each response of listeners and clusters holds all of them. No sockets; time is an argument.
+//!
+//! ```text
+//! request ─▶ receive() ─┐
+//! snapshot ─▶ changed() ┴─▶ next(): per type at most one response in flight
+//! ```
+//! The protocol has no word for "there is no such thing" but, for listeners and clusters, to leave it out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use voile_proto::discovery::{DiscoveryRequest, DiscoveryResponse};
+use voile_proto::type_url;
+
+use super::stream::{
+    ACK_DEADLINE, Ended, Event, Held, InFlight, MAX_NAME_BYTES, MAX_NAMES, MAX_RESPONSE_BYTES,
+    MAX_TYPES,
+};
+use super::{Resolution, Resource, Snapshot};
+
+/// Types of which a response holds all that there is: what it lacks is gone.
+const WHOLE: [&str; 2] = [type_url::LISTENER, type_url::CLUSTER];
+/// A name that stands for everything of its type.
+const STAR: &str = "*";
+
+/// What a stream's questions come to, by type and name, as `Interest` knows it.
+pub(super) type Known = BTreeMap<Arc<str>, BTreeSet<Arc<str>>>;
+
+/// A name that stands for nothing to this caller, and why it is refused if it is.
+pub type Absent = BTreeMap<Arc<str>, Option<String>>;
+
+#[derive(Debug, Clone, Default)]
+struct Kind {
+    names: BTreeSet<Arc<str>>,
+    wildcard: bool,
+    /// Names have been given: none at all is then nothing, and no longer everything.
+    named: bool,
+    /// Versions the caller was told last, of what it still asks for.
+    sent: BTreeMap<Arc<str>, Arc<str>>,
+    /// Names that stood for nothing when it was last looked.
+    absent: Absent,
+    /// It is not what it was when somebody was told of it.
+    untold: bool,
+    in_flight: Option<InFlight>,
+    depends_on: Known,
+    /// All must be looked at again.
+    dirty: bool,
+    /// Names are new: an answer is due even if it says nothing new, where a response says it all.
+    fresh: bool,
+    /// The oldest change of the sources that has not been looked at.
+    changed: Option<Instant>,
+}
+
+/// The server's side of one stream.
+#[derive(Debug, Clone)]
+pub struct SotwStream<C> {
+    caller: C,
+    kinds: BTreeMap<Arc<str>, Kind>,
+    responses: u64,
+    /// Types by which it has ever been woken.
+    known: BTreeSet<Arc<str>>,
+}
+
+impl<C: 'static> SotwStream<C> {
+    /// A stream on which nothing was said yet.
+    pub fn new(caller: C) -> Self {
+        Self {
+            caller,
+            kinds: BTreeMap::new(),
+            responses: 0,
+            known: BTreeSet::new(),
+        }
+    }
+
+    /// Who calls.
+    pub fn caller(&self) -> &C {
+        &self.caller
+    }
+
+    /// Who calls, to be told more about itself.
+    pub fn caller_mut(&mut self) -> &mut C {
+        &mut self.caller
+    }
+
+    /// There is something new, of whatever type.
+    pub fn changed(&mut self) {
+        for kind in self.kinds.values_mut() {
+            kind.dirty = true;
+        }
+    }
+
+    /// All that the caller was sent and still asks for.
+    pub fn held(&self) -> Vec<Held> {
+        let mut all = Vec::new();
+        for (of, kind) in &self.kinds {
+            all.extend(kind.sent.iter().map(|(name, version)| Held {
+                type_url: of.clone(),
+                name: name.clone(),
+                version: version.clone(),
+            }));
+        }
+        all
+    }
+
+    /// When the caller's silence becomes too long.
+    pub fn deadline(&self) -> Option<Instant> {
+        let waiting = self
+            .kinds
+            .values()
+            .filter_map(|kind| kind.in_flight.as_ref());
+        waiting.map(|one| one.sent_at + ACK_DEADLINE).min()
+    }
+
+    /// The sources changed then.
+    pub fn changed_at(&mut self, at: Instant) {
+        for kind in self.kinds.values_mut().filter(|kind| kind.dirty) {
+            kind.changed = Some(kind.changed.map_or(at, |old| old.min(at)));
+        }
+    }
+
+    /// What must change for this stream to have something to be told; nothing, of types that mattered once.
+    pub(super) fn depends_on(&mut self) -> Known {
+        let mut all: Known = self
+            .known
+            .iter()
+            .map(|of| (of.clone(), BTreeSet::new()))
+            .collect();
+        for kind in self.kinds.values() {
+            for (of, names) in &kind.depends_on {
+                all.entry(of.clone())
+                    .or_default()
+                    .extend(names.iter().cloned());
+            }
+        }
+        self.known = all.keys().cloned().collect();
+        all
+    }
+
+    /// Types of which what stands for nothing is not what it was, and what it is now.
+    pub fn refusals(&mut self) -> Vec<(Arc<str>, Absent)> {
+        let mut found = Vec::new();
+        for (of, kind) in &mut self.kinds {
+            if std::mem::take(&mut kind.untold) {
+                found.push((of.clone(), kind.absent.clone()));
+            }
+        }
+        found
+    }
+
+    /// Takes a request: an answer to a response, another list of what is wanted, or both.
+    ///
+    /// # Errors
+    /// The stream is to end.
+    pub fn receive(&mut self, request: DiscoveryRequest, now: Instant) -> Result<Event, Ended> {
+        if request.type_url.is_empty() {
+            return Err(Ended::Violation("a request without a type".to_owned()));
+        }
+        let first = !self.kinds.contains_key(request.type_url.as_str());
+        if first && self.kinds.len() >= MAX_TYPES {
+            return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
+        }
+        let kind = self.kinds.entry(request.type_url.as_str().into());
+        let kind = kind.or_default();
+        // Requests come in order, and each says all: the list counts even where the answer that comes with it is stale.
+        kind.subscribe(first, &request)?;
+        if request.response_nonce.is_empty() {
+            return Ok(Event::Subscribed);
+        }
+        let in_flight = kind
+            .in_flight
+            .take_if(|one| one.nonce == request.response_nonce);
+        let Some(in_flight) = in_flight else {
+            return Ok(Event::Stale);
+        };
+        Ok(match request.error_detail {
+            None => Event::Acknowledged {
+                version: in_flight.version,
+                took: now.saturating_duration_since(in_flight.sent_at),
+                changed: in_flight.changed,
+            },
+            Some(status) => Event::Refused {
+                reason: status.message,
+            },
+        })
+    }
+
+    /// The next response to send, if any is due and its predecessor was answered. Clusters come before what names them.
+    pub fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DiscoveryResponse> {
+        for (type_url, kind) in &mut self.kinds {
+            if kind.in_flight.is_some() || !kind.dirty {
+                continue;
+            }
+            let Some(resources) = kind.due(snapshot, &self.caller, type_url) else {
+                kind.changed = None;
+                continue;
+            };
+            self.responses += 1;
+            let nonce = self.responses.to_string();
+            kind.in_flight = Some(InFlight {
+                nonce: nonce.clone(),
+                version: snapshot.version().into(),
+                sent_at: now,
+                changed: kind.changed.take(),
+            });
+            let on_the_wire = |resource: &Arc<Resource>| prost_types::Any {
+                type_url: type_url.to_string(),
+                value: resource.body.to_vec(),
+            };
+            return Some(DiscoveryResponse {
+                version_info: snapshot.version().to_owned(),
+                resources: resources.iter().map(on_the_wire).collect(),
+                type_url: type_url.to_string(),
+                nonce,
+            });
+        }
+        None
+    }
+}
+
+impl Kind {
+    fn subscribe(&mut self, first: bool, request: &DiscoveryRequest) -> Result<(), Ended> {
+        let asked = &request.resource_names;
+        if asked.len() > MAX_NAMES {
+            return Err(Ended::TooMuch(format!(
+                "asks for more than {MAX_NAMES} names"
+            )));
+        }
+        if let Some(name) = asked.iter().find(|name| name.len() > MAX_NAME_BYTES) {
+            return Err(Ended::TooMuch(format!("a name of {} bytes", name.len())));
+        }
+        // The protocol's old form of a wildcard: nothing was ever named.
+        self.named |= !asked.is_empty();
+        let wildcard = !self.named || asked.iter().any(|name| name == STAR);
+        let names: BTreeSet<Arc<str>> = asked
+            .iter()
+            .filter(|name| *name != STAR)
+            .map(|name| name.as_str().into())
+            .collect();
+        let more = (wildcard && !self.wildcard) || !names.is_subset(&self.names);
+        self.fresh |= first || more;
+        self.dirty |= first || more || wildcard != self.wildcard || names != self.names;
+        (self.names, self.wildcard) = (names, wildcard);
+        if !self.wildcard {
+            // What is asked for again later was forgotten in between.
+            let names = &self.names;
+            self.sent.retain(|name, _| names.contains(name));
+        }
+        Ok(())
+    }
+
+    /// What to say now; `None` when there is nothing.
+    fn due<C: 'static>(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        type_url: &str,
+    ) -> Option<Vec<Arc<Resource>>> {
+        let wanted = self.look(snapshot, caller, type_url);
+        self.dirty = false;
+        let fresh = std::mem::take(&mut self.fresh);
+        let is_new =
+            |resource: &Arc<Resource>| self.sent.get(&resource.name) != Some(&resource.version);
+        if WHOLE.contains(&type_url) {
+            let same = self.sent.len() == wanted.len() && !wanted.values().any(is_new);
+            if same && !fresh {
+                return None;
+            }
+            let version =
+                |(name, one): (&Arc<str>, &Arc<Resource>)| (name.clone(), one.version.clone());
+            self.sent = wanted.iter().map(version).collect();
+            return Some(wanted.into_values().collect());
+        }
+        let greet = fresh && self.wildcard;
+        let (mut said, mut bytes) = (Vec::new(), 0);
+        for resource in wanted.values().filter(|resource| is_new(resource)) {
+            if bytes > 0 && bytes + resource.body.len() > MAX_RESPONSE_BYTES {
+                self.dirty = true;
+                break;
+            }
+            bytes += resource.body.len().max(1);
+            said.push(resource.clone());
+        }
+        // There is no word for what is gone; should it come back, it is new.
+        self.sent.retain(|name, _| wanted.contains_key(name));
+        for resource in &said {
+            self.sent
+                .insert(resource.name.clone(), resource.version.clone());
+        }
+        (greet || !said.is_empty()).then_some(said)
+    }
+
+    /// Everything the caller should hold, by name. Notes what is absent and what that rests on.
+    fn look<C: 'static>(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        type_url: &str,
+    ) -> BTreeMap<Arc<str>, Arc<Resource>> {
+        let mut wanted = BTreeMap::new();
+        let mut depends_on = Known::new();
+        let mut depend = |of: &str, name: Arc<str>| {
+            depends_on.entry(of.into()).or_default().insert(name);
+        };
+        let mut absent = Absent::new();
+        if self.wildcard {
+            depend(type_url, STAR.into());
+            for (of, name) in snapshot.rests_on(caller, type_url, STAR) {
+                depend(of, name);
+            }
+            match snapshot.everything(caller, type_url) {
+                Resolution::Found(found) => {
+                    wanted.extend(found.into_iter().map(|one| (one.name.clone(), one)));
+                }
+                Resolution::Unknown => {}
+                Resolution::Refused(reason) => {
+                    absent.insert(STAR.into(), Some(reason));
+                }
+            }
+        }
+        for name in &self.names {
+            depend(type_url, name.clone());
+            for (of, name) in snapshot.rests_on(caller, type_url, name) {
+                depend(of, name);
+            }
+            match snapshot.resolve(caller, type_url, name) {
+                Resolution::Found(found) => {
+                    wanted.extend(found.into_iter().map(|one| (one.name.clone(), one)));
+                }
+                Resolution::Unknown => {
+                    absent.insert(name.clone(), None);
+                }
+                Resolution::Refused(reason) => {
+                    absent.insert(name.clone(), Some(reason));
+                }
+            }
+        }
+        for (name, reason) in &absent {
+            if let Some(reason) = reason
+                && self.absent.get(name) != Some(&Some(reason.clone()))
+            {
+                tracing::warn!(type_url, name = %name, "refused: {reason}");
+            }
+        }
+        self.untold |= absent != self.absent;
+        (self.depends_on, self.absent) = (depends_on, absent);
+        wanted
+    }
+}
