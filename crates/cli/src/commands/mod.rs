@@ -3,10 +3,12 @@
 mod agent;
 mod analyze;
 mod bench;
+mod config;
 mod control;
 mod crowd;
 mod decide;
 mod echo;
+mod events;
 mod explain;
 mod explain_code;
 mod export;
@@ -14,9 +16,11 @@ mod fortio;
 mod generate;
 mod graph;
 mod load;
+mod monitoring;
 mod proxy;
 mod relay;
 mod revoke;
+mod status;
 mod token;
 mod token_files;
 mod up;
@@ -53,6 +57,12 @@ enum Command {
     Generate(generate::Args),
     #[command(about = "Run the control plane")]
     Control(control::Args),
+    #[command(about = "Say of every proxy whether it is in sync")]
+    Status(status::Args),
+    #[command(about = "Say what a proxy holds, and by which documents")]
+    Config(config::Args),
+    #[command(about = "Follow what happens at a control plane")]
+    Events(events::Args),
     #[command(about = "Be many proxies to a control plane, to see how soon each is told")]
     Crowd(crowd::Args),
     #[command(about = "Run a proxy")]
@@ -95,6 +105,9 @@ impl Voile {
             Command::Export(args) => export::run(&args),
             Command::Generate(args) => generate::run(args),
             Command::Control(args) => control::run(args),
+            Command::Status(args) => status::run(&args),
+            Command::Config(args) => config::run(&args),
+            Command::Events(args) => events::run(&args),
             Command::Crowd(args) => crowd::run(args),
             Command::Proxy(args) => proxy::run(args),
             Command::Agent(args) => agent::run(args),

@@ -25,6 +25,7 @@ mod hostile_requests;
 mod hostile_sources;
 mod http2;
 mod impostors;
+mod insight;
 mod leaks;
 mod liars;
 mod lifecycle;

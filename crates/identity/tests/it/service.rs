@@ -4,17 +4,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use prost_types::value::Kind;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, Identity as TlsIdentity, Server, ServerTlsConfig};
 use tonic::{Code, Status};
 use voile_identity::client::Credential;
+use voile_identity::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
 use voile_identity::state::StateDir;
 use voile_identity::{
-    CertificateService, JoinTokens, Keys, MeshAuthenticator, TOKEN_AUDIENCE, TokenKey,
-    TokenSubject, TrustStore, WorkloadCertificate, control_endpoint, request_certificate,
+    Authenticator, Caller, CertificateService, Identity, JoinTokens, Keys, MeshAuthenticator,
+    TOKEN_AUDIENCE, TokenKey, TokenSubject, TrustStore, WorkloadCertificate, control_endpoint,
+    request_certificate,
 };
+use voile_proto::certificate::IstioCertificateRequest;
 use voile_testkit::TestAuthority;
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
@@ -29,6 +36,29 @@ pub(crate) struct Control {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// The mesh's authenticator, with a node that may ask for the cart.
+struct NodeForCart(MeshAuthenticator);
+
+impl Authenticator for NodeForCart {
+    fn authenticate(
+        &self,
+        metadata: &MetadataMap,
+        peer: &[CertificateDer<'_>],
+        now: SystemTime,
+    ) -> Result<Caller, Status> {
+        self.0.authenticate(metadata, peer, now)
+    }
+
+    fn may_stand_for(&self, caller: &Caller, asked: &Identity) -> Result<(), String> {
+        let vouched = *caller.identity.service_account == *"node"
+            && asked.to_string().ends_with("/ns/shop/sa/cart");
+        match vouched {
+            true => Ok(()),
+            false => self.0.may_stand_for(caller, asked),
+        }
+    }
+}
+
 impl Control {
     pub(crate) async fn start() -> Self {
         Self::start_at(TestAuthority::new(), "127.0.0.1:0".parse().unwrap()).await
@@ -38,8 +68,10 @@ impl Control {
         let state = StateDir::open(&mesh.state()).unwrap();
         let trust = Arc::new(TrustStore::new(mesh.trust()));
         let joins = JoinTokens::open(&state).unwrap();
-        let authenticator =
-            MeshAuthenticator::new(TokenKey::open(&state).unwrap(), Arc::clone(&trust));
+        let authenticator = NodeForCart(MeshAuthenticator::new(
+            TokenKey::open(&state).unwrap(),
+            Arc::clone(&trust),
+        ));
         let service = CertificateService::new(
             Arc::clone(mesh.authority()),
             authenticator,
@@ -292,35 +324,123 @@ async fn a_strangers_request_is_not_read_beyond_what_an_honest_one_has() {
     control.stop().await;
 }
 
-#[tokio::test]
-async fn impersonation_is_refused_by_name() {
-    use voile_identity::generated::certificate_service::istio_certificate_service_client::IstioCertificateServiceClient;
-    use voile_proto::certificate::IstioCertificateRequest;
-    let control = Control::start().await;
+/// Asks as `account` in the name of `asked`.
+async fn ask_for(
+    control: &Control,
+    account: &str,
+    asked: Kind,
+    csr: String,
+) -> Result<Vec<String>, Status> {
     let root = control.mesh.authority().root_pem();
     let channel = control_endpoint(&control.uri(), root, None)
         .unwrap()
         .connect()
         .await
         .unwrap();
-    let fields = [(
-        "ImpersonatedIdentity".to_owned(),
-        prost_types::Value::default(),
-    )]
-    .into();
+    let value = prost_types::Value { kind: Some(asked) };
+    let fields = [("ImpersonatedIdentity".to_owned(), value)].into();
     let mut request = tonic::Request::new(IstioCertificateRequest {
-        csr: csr(),
+        csr,
         validity_duration: 0,
         metadata: Some(prost_types::Struct { fields }),
     });
-    let header = format!("Bearer {}", control.token("cart")).parse().unwrap();
+    let header = format!("Bearer {}", control.token(account))
+        .parse()
+        .unwrap();
     request.metadata_mut().insert("authorization", header);
     let mut client = IstioCertificateServiceClient::new(channel);
-    let refused = client.create_certificate(request).await.unwrap_err();
-    assert_eq!(refused.code(), Code::PermissionDenied);
-    assert!(
-        refused.message().contains("ImpersonatedIdentity"),
-        "{refused:?}"
-    );
+    let answer = client.create_certificate(request).await?;
+    Ok(answer.into_inner().cert_chain)
+}
+
+#[tokio::test]
+async fn only_who_is_vouched_for_gets_a_certificate_in_anothers_name() {
+    let control = Control::start().await;
+    let id = |account: &str| format!("spiffe://cluster.local/ns/shop/sa/{account}");
+    let name = |account: &str| Kind::StringValue(id(account));
+    let request = |account: &str| {
+        let identity = id(account).parse::<Identity>().unwrap();
+        Keys::generate().unwrap().request(Some(&identity)).unwrap()
+    };
+    let chain = ask_for(&control, "node", name("cart"), request("cart")).await;
+    let chain = chain.unwrap();
+    let leaf = CertificateDer::from_pem_slice(chain[0].as_bytes()).unwrap();
+    let identity = voile_identity::identity_of(&leaf).unwrap();
+    assert_eq!(identity.to_string(), id("cart"));
+    for (account, asked, csr, code, part) in [
+        (
+            "node",
+            name("pay"),
+            request("pay"),
+            Code::PermissionDenied,
+            "may only ask for itself",
+        ),
+        (
+            "cart",
+            name("pay"),
+            request("pay"),
+            Code::PermissionDenied,
+            "may only ask for itself",
+        ),
+        // What it may ask for does not make it the other: the request names somebody else.
+        (
+            "node",
+            name("cart"),
+            request("node"),
+            Code::PermissionDenied,
+            "asks for",
+        ),
+        (
+            "node",
+            name("cart"),
+            request("pay"),
+            Code::PermissionDenied,
+            "asks for",
+        ),
+        (
+            "node",
+            Kind::StringValue("cart".into()),
+            csr(),
+            Code::InvalidArgument,
+            "no SPIFFE id",
+        ),
+        (
+            "node",
+            Kind::StringValue("x".repeat(9000)),
+            csr(),
+            Code::InvalidArgument,
+            "no SPIFFE id",
+        ),
+        (
+            "node",
+            Kind::BoolValue(true),
+            csr(),
+            Code::InvalidArgument,
+            "no SPIFFE id",
+        ),
+    ] {
+        let refused = ask_for(&control, account, asked, csr).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{refused:?}");
+        assert!(refused.message().contains(part), "{refused:?}");
+    }
+    control.stop().await;
+}
+
+/// A request and a token that somebody overheard: the request alone is worth nothing, and with another's token it certifies a key
+/// that the thief does not have, for nobody but the thief.
+#[tokio::test]
+async fn what_is_overheard_and_sent_again_makes_nobody_somebody_else() {
+    let control = Control::start().await;
+    let overheard = csr();
+    let cart = Credential::Bearer(control.token("cart"));
+    control.ask(&cart, None, overheard.clone()).await.unwrap();
+    let none = Credential::Bearer("overheard".to_owned());
+    let refused = control.ask(&none, None, overheard.clone()).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Unauthenticated);
+    let thief = Credential::Bearer(control.token("thief"));
+    let chain = control.ask(&thief, None, overheard).await.unwrap();
+    let leaf = CertificateDer::from_pem_slice(chain[0].as_bytes()).unwrap();
+    let identity = voile_identity::identity_of(&leaf).unwrap();
+    assert!(identity.to_string().ends_with("/sa/thief"), "{identity}");
     control.stop().await;
 }

@@ -1,0 +1,77 @@
+//! `voile config`: what a proxy holds, and which documents say so.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::monitoring::{Monitoring, short, table, word};
+
+/// Say what a connected proxy holds, in which version, and by which documents, with file and line.
+///
+/// The proxy's stream is asked, so this is what was sent, not what would be. What no document says (keys that were fetched,
+/// lists of revoked certificates) has none.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit code: 0, or 2 when there is no such proxy or the control plane cannot be asked."
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    monitoring: Monitoring,
+    /// NAMESPACE/POD, an identity, a node id or a stream's number, as `voile status` shows them
+    #[arg(value_name = "PROXY")]
+    proxy: String,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// More than the control plane waits for a stream.
+const WAIT: Duration = Duration::from_secs(90);
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    // Names go as they are: none that a proxy can have holds what a query could not.
+    let good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'&' | b'#' | b'?');
+    if !args.proxy.bytes().all(good) {
+        eprintln!("voile config: `{}` is no proxy's name", args.proxy);
+        return ExitCode::from(2);
+    }
+    let path = format!("/debug/config?proxy={}", args.proxy);
+    match args.monitoring.page(&path, WAIT) {
+        Ok(page) if args.json => println!("{page:#}"),
+        Ok(page) => print!("{}", text(&page)),
+        Err(reason) => {
+            eprintln!("voile config: {reason}");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn text(page: &Value) -> String {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut text = String::new();
+    for proxy in list(page) {
+        let stream = proxy["stream"].as_u64().unwrap_or(0);
+        text += &format!("{} (stream {stream})\n", word(&proxy, "identity"));
+        let mut rows = Vec::new();
+        for resource in list(&proxy["resources"]) {
+            let documents = list(&resource["documents"]);
+            let mut why = documents.iter().map(|document| {
+                let line = document["line"].as_u64().unwrap_or(0);
+                let (kind, name) = (word(document, "kind"), word(document, "name"));
+                format!("{}:{line} {kind} {name}", word(document, "file"))
+            });
+            rows.push(vec![
+                short(word(&resource, "type")).to_owned(),
+                word(&resource, "name").to_owned(),
+                word(&resource, "version").to_owned(),
+                why.next().unwrap_or_else(|| "-".to_owned()),
+            ]);
+            let more = why.map(|why| vec![String::new(), String::new(), String::new(), why]);
+            rows.extend(more);
+        }
+        text += &table(&["TYPE", "NAME", "VERSION", "BECAUSE OF"], &rows);
+    }
+    text
+}

@@ -1,0 +1,164 @@
+//! `voile status`: every proxy of a control plane, and whether it has what it should.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use super::monitoring::{Monitoring, short, table, word};
+
+/// Say of every connected proxy whether it is in sync, how late it is, and how long its certificate lasts.
+///
+/// SYNC is `yes` when it has acknowledged all that it was sent, `no` with how long it has not, and `refuses` with the types
+/// of which it refused something last (`--json` has its words). CHANGES are those that are in force there, LAST and SLOWEST the
+/// time from the change of a document to its acknowledgement. A proxy may have several streams while it reconnects.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit code: 0 when all are in sync, 1 when one is not, 2 when the control plane cannot be asked."
+)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    monitoring: Monitoring,
+    /// The whole page, as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let page = match args.monitoring.page("/debug/status", Duration::ZERO) {
+        Ok(page) => page,
+        Err(reason) => {
+            eprintln!("voile status: {reason}");
+            return ExitCode::from(2);
+        }
+    };
+    let none = Vec::new();
+    let proxies = page["proxies"].as_array().unwrap_or(&none);
+    let behind = proxies
+        .iter()
+        .filter(|proxy| proxy["synced"] != true)
+        .count();
+    if args.json {
+        println!("{page:#}");
+    } else {
+        print!("{}", text(&page, proxies, behind, now()));
+    }
+    ExitCode::from(u8::from(behind > 0))
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
+fn text(page: &Value, proxies: &[Value], behind: usize, now: u64) -> String {
+    let number = |field: &str| page[field].as_u64().unwrap_or(0);
+    let mut text = format!(
+        "version {}, {} proxies, {} in sync, {} errors in the configuration\n",
+        word(page, "version"),
+        proxies.len(),
+        proxies.len() - behind,
+        number("errors"),
+    );
+    if proxies.is_empty() {
+        return text;
+    }
+    let heads = [
+        "PROXY",
+        "IDENTITY",
+        "SYNC",
+        "VERSION",
+        "CHANGES",
+        "LAST",
+        "SLOWEST",
+        "CERTIFICATE",
+    ];
+    let rows: Vec<Vec<String>> = proxies.iter().map(|proxy| row(proxy, now)).collect();
+    text += &table(&heads, &rows);
+    text
+}
+
+fn row(proxy: &Value, now: u64) -> Vec<String> {
+    let milliseconds = |value: &Value| match value.as_f64() {
+        Some(took) => format!("{took:.1}ms"),
+        None => "-".to_owned(),
+    };
+    let propagation = &proxy["propagation"];
+    let changes = propagation["changes"].as_u64().unwrap_or(0);
+    let name = match word(proxy, "node") {
+        "-" => word(proxy, "pod"),
+        node => node,
+    };
+    vec![
+        name.to_owned(),
+        word(proxy, "identity").to_owned(),
+        sync(proxy),
+        word(proxy, "version").to_owned(),
+        changes.to_string(),
+        milliseconds(&propagation["last_ms"]),
+        match changes {
+            0 => "-".to_owned(),
+            _ => milliseconds(&propagation["slowest_ms"]),
+        },
+        match proxy["certificate_until"].as_u64() {
+            None => "-".to_owned(),
+            Some(until) if until <= now => "expired".to_owned(),
+            Some(until) => format!("{} left", lasting(until - now)),
+        },
+    ]
+}
+
+fn sync(proxy: &Value) -> String {
+    let refused: Vec<&str> = proxy["types"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(_, of)| of["refuses"] == true)
+        .map(|(kind, _)| short(kind))
+        .collect();
+    match proxy["synced"] == true {
+        true => "yes".to_owned(),
+        false if !refused.is_empty() => format!("refuses {}", refused.join(",")),
+        false => format!("no, {}ms", proxy["lag_ms"].as_u64().unwrap_or(0)),
+    }
+}
+
+/// The two largest units.
+fn lasting(seconds: u64) -> String {
+    let units = [
+        (seconds / 3600, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+    ];
+    let said = units.iter().skip_while(|(count, _)| *count == 0).take(2);
+    said.map(|(count, unit)| format!("{count}{unit}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_a_line_that_says_what_is_wrong() {
+        let types = json!({"type.googleapis.com/istio.workload.Address": {"refuses": true}});
+        let proxies = [
+            json!({"node": "a~b", "identity": "spiffe://m/ns/n/sa/a", "synced": true, "version": "v1",
+                "certificate_until": 7_300, "propagation": {"changes": 2, "last_ms": 3.04, "slowest_ms": 10.0}, "types": {}}),
+            json!({"node": "", "pod": "p", "identity": "x", "synced": false, "lag_ms": 12, "version": null,
+                "certificate_until": 50, "propagation": {"changes": 0, "last_ms": null, "slowest_ms": 0.0}, "types": {}}),
+            json!({"node": "", "pod": null, "identity": "y", "synced": false, "version": null,
+                "certificate_until": null, "propagation": {"changes": 0}, "types": types}),
+        ];
+        let page = json!({"version": "v1", "errors": 0});
+        assert_eq!(
+            text(&page, &proxies, 2, 100),
+            "version v1, 3 proxies, 1 in sync, 0 errors in the configuration\n\
+             PROXY  IDENTITY              SYNC             VERSION  CHANGES  LAST   SLOWEST  CERTIFICATE\n\
+             a~b    spiffe://m/ns/n/sa/a  yes              v1       2        3.0ms  10.0ms   2h0m left\n\
+             p      x                     no, 12ms         -        0        -      -        expired\n\
+             -      y                     refuses Address  -        0        -      -        -\n"
+        );
+    }
+}

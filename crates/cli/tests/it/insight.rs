@@ -1,0 +1,73 @@
+//! What an operator asks a running control plane: is every proxy in sync, what does it hold and why, what happens.
+
+use serde_json::Value;
+
+use crate::mesh::{Mesh, Process, get, wait_until};
+
+fn asked(mesh: &Mesh, words: &[&str]) -> (Option<i32>, String) {
+    let monitoring = mesh.monitoring().to_string();
+    let output = Process::output(|voile| {
+        voile.args(words).args(["--monitoring", &monitoring]);
+    });
+    let text = String::from_utf8(output.stdout).expect("text");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), text + &said)
+}
+
+#[test]
+fn status_config_and_events_say_what_each_proxy_has_and_why() {
+    let mesh = Mesh::start("STRICT");
+    let mut text = String::new();
+    wait_until("both proxies are in sync", || {
+        let (code, said) = asked(&mesh, &["status"]);
+        text = said;
+        code == Some(0) && text.contains("2 proxies, 2 in sync")
+    });
+    assert!(
+        text.contains("/sa/client") && text.contains("/sa/server"),
+        "{text}"
+    );
+    assert!(
+        text.contains("h") && text.contains(" left"),
+        "certificates last: {text}"
+    );
+
+    let (_, page) = asked(&mesh, &["status", "--json"]);
+    let page: Value = serde_json::from_str(&page).expect("JSON");
+    let proxies = page["proxies"].as_array().expect("a list");
+    let server = proxies.iter().find(|proxy| {
+        let identity = proxy["identity"].as_str();
+        identity.is_some_and(|identity| identity.ends_with("/sa/server"))
+    });
+    let server = server.expect("the server");
+    let identity = server["identity"].as_str().expect("text");
+    let (code, held) = asked(&mesh, &["config", identity]);
+    assert_eq!(code, Some(0), "{held}");
+    for part in [
+        "ProxyConfiguration",
+        "PeerAuthentication",
+        ".yaml:",
+        "workload",
+    ] {
+        assert!(held.contains(part), "{part}: {held}");
+    }
+    let (code, nobody) = asked(&mesh, &["config", "shop/nobody"]);
+    assert_eq!(code, Some(2), "{nobody}");
+
+    // A change is followed, and how long it took stands in the metrics.
+    mesh.set_peer_authentication("PERMISSIVE");
+    wait_until("the change's way is measured", || {
+        let metrics = get(mesh.monitoring(), "/metrics").expect("metrics");
+        let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+        let mut lines = metrics.lines();
+        lines.any(|line| {
+            let count = line.strip_prefix("voile_control_propagation_seconds_count ");
+            count.is_some_and(|count| count != "0")
+        })
+    });
+    let (code, events) = asked(&mesh, &["events", "--past", "--for", "1ms"]);
+    assert_eq!(code, Some(0), "{events}");
+    for part in ["published", "connected", "certified", "in sync"] {
+        assert!(events.contains(part), "{part}: {events}");
+    }
+}
