@@ -84,9 +84,9 @@ pub(crate) struct Reload<S> {
     /// What was known of keys when the snapshot was made.
     texts: Texts,
     checker: Checker,
-    mesh: Option<Mesh>,
+    mesh: Option<Arc<Mesh>>,
     /// The mesh with virtual addresses, where a service has one.
-    addressed: Option<Mesh>,
+    addressed: Option<Arc<Mesh>>,
     snapshot: Option<Arc<MeshSnapshot>>,
     /// Of the last reading.
     known: Known,
@@ -180,7 +180,7 @@ impl<S: Source> Reload<S> {
             problems.push(HELD.to_owned());
             tracing::error!("{HELD}");
         }
-        if self.mesh.as_ref() == Some(&Mesh::default()) {
+        if self.mesh.as_deref() == Some(&Mesh::default()) {
             problems.push(NOTHING.to_owned());
             tracing::warn!("{NOTHING}");
         }
@@ -247,17 +247,20 @@ impl<S: Source> Reload<S> {
 
     /// Brings the mesh up to what the files say.
     fn check(&mut self, files: &[Arc<SourceFile>]) -> Result<Checked, ControlError> {
-        let mut outcome = self.checker.check(files, self.mesh.as_mut());
+        let mut outcome = {
+            let mesh = self.mesh.as_mut().map(Arc::make_mut);
+            self.checker.check(files, mesh)
+        };
         if self.snapshot.is_none()
             && wrong(&outcome)
             && let Some(mut good) = self.rest.as_ref().and_then(|rest| rest.last_good.load())
         {
             outcome = self.checker.check(files, Some(&mut good));
-            self.mesh = Some(good);
+            self.mesh = Some(good.into());
         }
         let (mesh, diagnostics) = match outcome {
             Outcome::Patched(patch, changes) => {
-                let mesh = self.addressed.as_mut();
+                let mesh = self.addressed.as_mut().map(Arc::make_mut);
                 let fits = mesh.is_none_or(|mesh| patch.apply(mesh).is_some());
                 // Whether a service has a virtual address depends on all of them.
                 if !fits || !changes.services.is_empty() {
@@ -279,7 +282,7 @@ impl<S: Source> Reload<S> {
         let is_unenforced = |one: &Diagnostic| one.code == codes::UNENFORCED_KIND;
         let held = diagnostics.iter().any(is_unenforced);
         match (held, &self.mesh) {
-            (false, _) => self.mesh = Some(*mesh),
+            (false, _) => self.mesh = Some((*mesh).into()),
             (true, Some(_)) => self.checker.distrust(),
             (true, None) => {
                 if let Some(rest) = &mut self.rest {
@@ -298,14 +301,18 @@ impl<S: Source> Reload<S> {
 
     fn give_addresses(&mut self) {
         let mesh = self.mesh.as_ref();
-        self.addressed = mesh.and_then(|mesh| self.virtual_addresses.give(mesh));
+        let addressed = mesh.and_then(|mesh| self.virtual_addresses.give(mesh));
+        self.addressed = addressed.map(Arc::new);
     }
 
     /// The snapshot of the mesh, and who is in it if that is another than before.
     fn translated(&self, changes: Option<&Changes>) -> (MeshSnapshot, Option<Present>) {
         let nothing = Mesh::default();
         let mesh = self.addressed.as_ref().or(self.mesh.as_ref());
-        let mesh = mesh.unwrap_or(&nothing);
+        self.status
+            .envoys
+            .stand_on(mesh, &self.texts, self.revocations.pem());
+        let mesh = mesh.map_or(&nothing, |mesh| mesh);
         let before = self.snapshot.as_deref();
         let updated = before
             .zip(changes)
@@ -313,6 +320,7 @@ impl<S: Source> Reload<S> {
         let mut snapshot = updated.unwrap_or_else(|| translate_with(mesh, &self.texts, before));
         snapshot.staff = self.staff(mesh, changes);
         snapshot.revoke(self.revocations.resource());
+        snapshot.envoys = self.status.envoys.clone();
         let present = self.part(&mut snapshot);
         if let Some(before) = before {
             snapshot.keep_obeyed(before);
@@ -464,7 +472,8 @@ impl<S: Source> Reload<S> {
         {
             known.diagnostics = Some(self.checker.diagnostics());
         }
-        let mesh = Arc::new(self.mesh.clone().unwrap_or_default());
+        // A copy: whoever held the mesh itself would have the next edit copy it.
+        let mesh = Arc::new(self.mesh.as_deref().cloned().unwrap_or_default());
         let snapshot = self.snapshot.clone().unwrap_or_default();
         Some(move || {
             rest.work(pending, &mesh, &snapshot);

@@ -46,6 +46,11 @@ impl RevocationFile {
         self.resource.as_ref()
     }
 
+    /// The same as it was written; none where there is no file.
+    pub(crate) fn pem(&self) -> Option<&[u8]> {
+        self.resource.as_ref().map(|_| self.pem.as_slice())
+    }
+
     /// Reads the file. An error says what is wrong and changes nothing.
     pub(crate) fn read(&mut self, now: SystemTime) -> Result<(), String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.path.display());

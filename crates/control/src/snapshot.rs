@@ -16,6 +16,7 @@ use voile_xds::wire::CLUSTER;
 use crate::departed::Departed;
 use crate::obeyed::{Names as Obeys, Obeyed};
 use crate::shards::{Shards, Weigh};
+use crate::strangers::envoy::{Envoys, Seat};
 use crate::strangers::{self, Made};
 use crate::translate::KeySets;
 use crate::translate::names::{Names, SEARCH};
@@ -31,6 +32,8 @@ const VERSION_BYTES: usize = 8;
 pub enum Caller {
     /// Somebody who proved who it is.
     Known(voile_identity::Caller),
+    /// A stock Envoy that did, and what it says of itself.
+    Envoy(voile_identity::Caller, Arc<Seat>),
     /// Nobody in particular, on the plaintext port: gets what is public.
     Anonymous,
 }
@@ -38,7 +41,7 @@ pub enum Caller {
 impl Caller {
     pub(crate) fn namespace(&self) -> Option<&Namespace> {
         match self {
-            Self::Known(caller) => Some(&caller.identity.namespace),
+            Self::Known(caller) | Self::Envoy(caller, _) => Some(&caller.identity.namespace),
             Self::Anonymous => None,
         }
     }
@@ -47,7 +50,7 @@ impl Caller {
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Known(caller) => write!(f, "{}", caller.identity),
+            Self::Known(caller) | Self::Envoy(caller, _) => write!(f, "{}", caller.identity),
             Self::Anonymous => f.write_str("anonymous"),
         }
     }
@@ -150,6 +153,8 @@ pub struct MeshSnapshot {
     pub(crate) staff: Arc<Staff>,
     /// What programs that are not ours were told.
     pub(crate) made: Made,
+    /// Envoys, and what they were told.
+    pub(crate) envoys: Envoys,
 }
 
 impl MeshSnapshot {
@@ -468,8 +473,9 @@ impl Snapshot<Caller> for MeshSnapshot {
             | type_url::PROXY_CONFIGURATION => {
                 Resolution::Refused("this type is asked for by name".to_owned())
             }
-            // Others may ask for types we have nothing of and wait for an answer.
-            _ => Resolution::Found(Vec::new()),
+            // Others may ask for types we have nothing of (ztunnel: Authorization) and wait for an answer.
+            _ => strangers::envoy::everything(self, caller, type_url)
+                .unwrap_or(Resolution::Found(Vec::new())),
         }
     }
 
@@ -498,19 +504,19 @@ impl Snapshot<Caller> for MeshSnapshot {
     }
 
     fn introduce(&self, caller: &mut Caller, node: &Node) {
-        strangers::introduce(caller, node);
+        strangers::introduce(self, caller, node);
     }
 
     fn known_as(&self, caller: &Caller) -> Vec<Arc<str>> {
         match caller {
-            Caller::Known(caller) => vec![Departed::called(caller)],
+            Caller::Known(caller) | Caller::Envoy(caller, _) => vec![Departed::called(caller)],
             Caller::Anonymous => Vec::new(),
         }
     }
 
     fn farewell(&self, caller: &Caller) -> Option<Instant> {
         match caller {
-            Caller::Known(caller) => self.departed.farewell(caller),
+            Caller::Known(caller) | Caller::Envoy(caller, _) => self.departed.farewell(caller),
             Caller::Anonymous => None,
         }
     }

@@ -18,6 +18,7 @@ use voile_xds::server::{Absent, Event, Held, Observer, StreamId, Touched};
 
 use crate::keys::{KeyStatus, Keys};
 use crate::snapshot::{Caller, MeshSnapshot};
+use crate::strangers::envoy::Envoys;
 use crate::why::{Explained, Why};
 use histogram::Histogram;
 pub(crate) use journal::{Happened, Journal};
@@ -54,6 +55,8 @@ pub(crate) struct Status {
     pub(crate) journal: Journal,
     /// The mesh when it last rested.
     mesh: Mutex<Arc<Mesh>>,
+    /// Stock Envoys, and what could not be said to them.
+    pub(crate) envoys: Envoys,
 }
 
 impl Default for Status {
@@ -76,6 +79,7 @@ impl Default for Status {
             keys: OnceLock::default(),
             journal: Journal::default(),
             mesh: Mutex::default(),
+            envoys: Envoys::default(),
         }
     }
 }
@@ -101,6 +105,9 @@ struct Page<'a> {
     failed_reloads: u64,
     keys: Vec<KeyStatus>,
     proxies: Vec<View<'a>>,
+    /// What the mesh says and stock Envoys cannot do, by workload.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    translation_limits: BTreeMap<String, Vec<String>>,
 }
 
 impl Status {
@@ -216,6 +223,7 @@ impl Status {
             failed_reloads: self.failed_reloads.load(Ordering::Relaxed),
             keys: self.keys.get().map(Keys::status).unwrap_or_default(),
             proxies: inner.proxies.views(),
+            translation_limits: self.envoys.limits(),
         };
         serde_json::to_string_pretty(&page).unwrap_or_default()
     }

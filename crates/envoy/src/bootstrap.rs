@@ -6,14 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::{Value, json};
 use voile_model::WorkloadKey;
 
-use crate::json::{duration, from_control, host, message, socket};
-use crate::proxy::{Capture, Configuration, IDENTITY, ROOT, identity_secret};
+use crate::json::{duration, from_control, host, socket};
+use crate::proxy::{Capture, Configuration, IDENTITY, ROOT, identity_secret, root_secret};
 
 /// The cluster that is the control plane.
 const CONTROL: &str = "voile-control";
 /// How long the control plane may take to accept.
 const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
-const SECRET: &str = "extensions.transport_sockets.tls.v3.Secret";
 /// Files in the folder of certificates by which Envoy finds what else is in it, and takes renewals.
 const IDENTITY_FILE: &str = "envoy-identity.json";
 const ROOT_FILE: &str = "envoy-root.json";
@@ -205,16 +204,7 @@ impl Seat<'_> {
 #[must_use]
 pub fn secret_files(certificates: &str) -> [(&'static str, String); 2] {
     let folder = certificates.trim_end_matches('/');
-    let root = message(
-        SECRET,
-        json!({
-            "name": ROOT,
-            "validation_context": {
-                "trusted_ca": { "filename": format!("{folder}/root-cert.pem") },
-                "watched_directory": { "path": folder },
-            },
-        }),
-    );
+    let root = root_secret(folder, None);
     let file = |secret: Value| json!({ "resources": [secret] }).to_string();
     [
         (IDENTITY_FILE, file(identity_secret(folder))),

@@ -29,8 +29,10 @@ pub(crate) fn host(address: &str, port: u16) -> Value {
 
 pub(crate) fn duration(duration: Duration) -> Value {
     let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    // As many digits as protobuf's JSON has.
     json!(match nanos {
         0 => format!("{seconds}s"),
+        nanos if nanos % 1_000_000 == 0 => format!("{seconds}.{:03}s", nanos / 1_000_000),
         nanos => format!("{seconds}.{nanos:09}s"),
     })
 }

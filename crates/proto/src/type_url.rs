@@ -37,6 +37,9 @@ pub const ROUTES: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfigu
 /// Envoy's clusters.
 pub const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 
+/// Envoy's secrets: where certificates are.
+pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+
 /// Envoy's endpoints.
 pub const ENDPOINTS: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
 

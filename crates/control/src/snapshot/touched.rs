@@ -9,6 +9,7 @@ use voile_xds::wire::CLUSTER;
 use super::MeshSnapshot;
 use crate::obeyed::Names as Obeys;
 use crate::shards::Shards;
+use crate::strangers::envoy::TYPES;
 use crate::ztunnel::NodePolicy;
 
 impl MeshSnapshot {
@@ -54,6 +55,10 @@ impl MeshSnapshot {
             for caller in self.departed.differences(&old.departed) {
                 touched.touch(CALLER, caller);
             }
+        }
+        // What an Envoy is told is made as one.
+        if self.envoys.are_there() && !touched.is_empty() {
+            TYPES.into_iter().for_each(|kind| touched.touch_type(kind));
         }
         touched
     }

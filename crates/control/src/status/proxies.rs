@@ -150,7 +150,7 @@ impl Proxies {
     pub(super) fn called(&self, word: &str) -> Vec<StreamId> {
         let fits = |(id, proxy): &(&u64, &Proxy)| match &proxy.caller {
             _ if id.to_string() == word || proxy.node == word => true,
-            Caller::Known(caller) => {
+            Caller::Known(caller) | Caller::Envoy(caller, _) => {
                 let identity = &caller.identity;
                 let of_pod = |pod: &String| format!("{}/{pod}", identity.namespace) == word;
                 identity.to_string() == word
@@ -252,7 +252,7 @@ impl Proxies {
     }
 
     fn certificate_until(&self, caller: &Caller) -> Option<u64> {
-        let Caller::Known(caller) = caller else {
+        let (Caller::Known(caller) | Caller::Envoy(caller, _)) = caller else {
             return None;
         };
         let asker = (caller.identity.clone(), caller.pod.clone());
@@ -277,7 +277,7 @@ impl Proxies {
             stream,
             identity: proxy.caller.to_string(),
             pod: match &proxy.caller {
-                Caller::Known(caller) => caller.pod.as_deref(),
+                Caller::Known(caller) | Caller::Envoy(caller, _) => caller.pod.as_deref(),
                 Caller::Anonymous => None,
             },
             node: &proxy.node,

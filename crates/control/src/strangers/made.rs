@@ -78,13 +78,26 @@ impl Made {
 
 /// A message as a resource. Its version is its text's: maps have no order on the wire.
 pub(crate) fn resource(name: &str, message: &Value) -> Result<Arc<Resource>, String> {
-    let encoded = envoy::encode(message).map_err(|error| error.to_string())?;
+    resource_like(name, message, None)
+}
+
+/// The same; the old one where it says the same.
+pub(crate) fn resource_like(
+    name: &str,
+    message: &Value,
+    old: Option<&Arc<Resource>>,
+) -> Result<Arc<Resource>, String> {
     let mut hash = Sha256::new();
     hash.update(message.to_string());
+    let version = hex(&hash.finalize());
+    if let Some(old) = old.filter(|old| *old.version == *version) {
+        return Ok(old.clone());
+    }
+    let encoded = envoy::encode(message).map_err(|error| error.to_string())?;
     Ok(Arc::new(Resource {
         name: name.into(),
         aliases: Vec::new(),
-        version: hex(&hash.finalize()).into(),
+        version: version.into(),
         body: encoded.value.into(),
     }))
 }

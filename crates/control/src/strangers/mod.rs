@@ -1,6 +1,7 @@
 //! Programs that are not ours and speak xDS all the same. What they are told is made, when they ask, of what our own proxies
 //! would be told: so it is as closed and as new as that, and a mesh without strangers pays nothing for them.
 
+pub(crate) mod envoy;
 mod grpc;
 mod made;
 
@@ -17,7 +18,12 @@ pub(crate) fn resolve(
     type_url: &str,
     name: &str,
 ) -> Option<Resolution> {
-    grpc::resolve(snapshot, caller, type_url, name)
+    match caller {
+        Caller::Envoy(known, seat) if envoy::TYPES.contains(&type_url) => {
+            Some(envoy::resolve(snapshot, known, seat, type_url, name))
+        }
+        _ => grpc::resolve(snapshot, caller, type_url, name),
+    }
 }
 
 /// By whose change the answer may change, as `Snapshot::rests_on` says it.
@@ -32,7 +38,12 @@ pub(crate) fn rests_on(
 
 /// A caller with a certificate has proved its identity and not yet which of its workloads it is: `node.id` says that, in
 /// Istio's form (`sidecar~ADDRESS~POD.NAMESPACE~DOMAIN`). Being believed gets it no more than its identity would.
-pub(crate) fn introduce(caller: &mut Caller, node: &Node) {
+pub(crate) fn introduce(snapshot: &MeshSnapshot, caller: &mut Caller, node: &Node) {
+    if let (Caller::Known(known), Some(seat)) = (&*caller, envoy::Seat::of(node)) {
+        snapshot.envoys.came();
+        *caller = Caller::Envoy(known.clone(), seat.into());
+        return;
+    }
     let Caller::Known(known) = caller else {
         return;
     };

@@ -110,9 +110,14 @@ pub fn identity_secret(folder: &str) -> Value {
     )
 }
 
-/// The secret by which peers are verified; lists of certificates that were taken back beside it.
-pub fn root_secret(roots: &str, revoked: Option<&str>) -> Value {
-    let mut context = json!({ "trusted_ca": { "inline_string": roots } });
+/// The secret that names the file with the mesh's roots, by which peers are verified; lists of certificates that were taken back
+/// (PEM) beside it.
+pub fn root_secret(folder: &str, revoked: Option<&str>) -> Value {
+    let folder = folder.trim_end_matches('/');
+    let mut context = json!({
+        "trusted_ca": { "filename": format!("{folder}/root-cert.pem") },
+        "watched_directory": { "path": folder },
+    });
     if let Some(revoked) = revoked {
         context["crl"] = json!({ "inline_string": revoked });
         // Lists say nothing of roots, which are nobody's to take back but by taking them away.

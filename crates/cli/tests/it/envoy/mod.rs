@@ -3,6 +3,7 @@
 
 mod exported;
 mod process;
+mod served;
 mod stage;
 
 use std::path::PathBuf;

@@ -37,6 +37,7 @@ const PODS: [(u8, &str); 2] = [(OURS, "ours"), (THEIRS, "theirs")];
 pub(crate) struct Stage {
     pub(crate) folder: tempfile::TempDir,
     net: [u8; 3],
+    ports: [u16; 3],
     _control: Process,
     _ours: Process,
     ours_ports: [u16; 3],
@@ -68,6 +69,7 @@ impl Stage {
         let stage = Self {
             folder,
             net,
+            ports,
             _control: control,
             _ours: ours,
             ours_ports,
@@ -84,6 +86,28 @@ impl Stage {
 
     pub(crate) fn config(&self) -> PathBuf {
         self.folder.path().join("config")
+    }
+
+    pub(crate) fn remove(&self, file: &str) {
+        std::fs::remove_file(self.config().join(file)).expect("removed");
+    }
+
+    pub(crate) fn control_url(&self) -> String {
+        format!("https://{}", local(self.ports[0]))
+    }
+
+    pub(crate) fn monitoring(&self) -> SocketAddr {
+        local(self.ports[2])
+    }
+
+    /// The mesh as it was at first.
+    pub(crate) fn resources(&self) -> String {
+        resources(self.net)
+    }
+
+    /// The same, where our pod does not run.
+    pub(crate) fn resources_without_ours(&self) -> String {
+        resources(self.net).replacen("phase: Running", "phase: Pending", 1)
     }
 
     /// The folder of Envoy's certificates.
@@ -216,7 +240,7 @@ fn resources(net: [u8; 3]) -> String {
             .1;
         text += &format!(
             "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {pod}, namespace: shop}}\n\
-             ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}, namespace: shop, labels: {{app: {pod}}}}}\n\
+             ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}, namespace: shop, labels: {{app: {pod}, voile.dev/pod: {pod}}}}}\n\
              spec: {{serviceAccountName: {pod}, containers: [{{name: app}}]}}\nstatus: {{phase: Running, podIP: {base}.{last}}}\n\
              ---\napiVersion: v1\nkind: Service\nmetadata: {{name: {pod}, namespace: shop}}\nspec:\n  clusterIP: 10.96.{}.{last}\n  selector: {{app: {pod}}}\n  ports:\n",
             net[2]

@@ -1,0 +1,382 @@
+//! Stock Envoys in sidecars' places: whoever asks is told what `voile_envoy` makes of the mesh for the workload that it is. One
+//! translation answers all types of one snapshot, so that what an Envoy hears fits together; what says the same as before is the
+//! same resource, and is not sent again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use prost_types::value::Kind;
+use serde_json::Value;
+use voile_envoy::{CERTIFICATES, Capture, Configuration, IDENTITY, INTERCEPTION_MODE, ROOT};
+use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule};
+use voile_model::{Namespace, WorkloadKey};
+use voile_proto::discovery::Node;
+use voile_proto::type_url;
+use voile_xds::server::{Resolution, Resource};
+
+use super::made;
+use crate::keys::{Origin, Texts, key_set};
+use crate::snapshot::{Caller, MeshSnapshot};
+
+/// How Envoy names itself.
+const AGENT: &str = "envoy";
+/// Longest path of a folder that an Envoy may name, in bytes: Linux takes no longer ones.
+const MAX_FOLDER: usize = 4096;
+/// The types that an Envoy asks for.
+pub(crate) const TYPES: [&str; 5] = [
+    type_url::CLUSTER,
+    type_url::ENDPOINTS,
+    type_url::LISTENER,
+    type_url::ROUTES,
+    type_url::SECRET,
+];
+
+/// What an Envoy says of itself. None of it gets it anything that its proven identity does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// Namespace and name of the workload that it stands for.
+    workload: Option<(String, String)>,
+    address: Option<IpAddr>,
+    capture: Capture,
+    /// The folder with its certificates.
+    certificates: Option<String>,
+}
+
+impl Seat {
+    /// Where the node is a sidecar's Envoy.
+    pub(super) fn of(node: &Node) -> Option<Self> {
+        let mut parts = node.id.split('~');
+        if node.user_agent_name != AGENT || parts.next() != Some("sidecar") {
+            return None;
+        }
+        let address = parts.next().and_then(|address| address.parse().ok());
+        let name = parts.next().and_then(|name| name.rsplit_once('.'));
+        let said = |key: &str| {
+            let value = node.metadata.as_ref()?.fields.get(key)?;
+            match value.kind.as_ref()? {
+                Kind::StringValue(text) => Some(text.clone()),
+                _ => None,
+            }
+        };
+        Some(Self {
+            workload: name.map(|(pod, namespace)| (namespace.to_owned(), pod.to_owned())),
+            address,
+            capture: match said(INTERCEPTION_MODE).as_deref() {
+                Some("NONE") => Capture::None,
+                _ => Capture::Redirect,
+            },
+            certificates: said(CERTIFICATES).filter(|folder| folder.len() <= MAX_FOLDER),
+        })
+    }
+}
+
+/// All that one Envoy is told.
+struct Told {
+    /// The snapshot's.
+    version: String,
+    seat: Arc<Seat>,
+    resources: HashMap<&'static str, BTreeMap<Arc<str>, Arc<Resource>>>,
+    /// What could not be said, in order.
+    limits: Vec<String>,
+}
+
+/// What translations are made of.
+#[derive(Default)]
+struct Ground {
+    /// Held once an Envoy has asked: then an edit copies the mesh, which without Envoys it need not.
+    held: Option<Arc<Mesh>>,
+    mesh: Weak<Mesh>,
+    keys: Texts,
+    /// Lists of certificates that were taken back, in PEM.
+    revoked: Option<String>,
+}
+
+#[derive(Default)]
+struct Inner {
+    used: AtomicBool,
+    ground: Mutex<Ground>,
+    /// By workload.
+    told: Mutex<HashMap<String, Result<Arc<Told>, String>>>,
+}
+
+/// The Envoys of one control plane; every snapshot has the same.
+#[derive(Clone, Default)]
+pub(crate) struct Envoys(Arc<Inner>);
+
+impl fmt::Debug for Envoys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Envoys").finish_non_exhaustive()
+    }
+}
+
+/// They say nothing that the rest of a snapshot does not.
+impl PartialEq for Envoys {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Envoys {}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Envoys {
+    /// Whether there ever was one.
+    pub(crate) fn are_there(&self) -> bool {
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    /// There is one.
+    pub(super) fn came(&self) {
+        self.0.used.store(true, Ordering::Relaxed);
+    }
+
+    /// The mesh that the next snapshot is made of, and what belongs to it.
+    pub(crate) fn stand_on(&self, mesh: Option<&Arc<Mesh>>, keys: &Texts, revoked: Option<&[u8]>) {
+        let mut ground = locked(&self.0.ground);
+        ground.mesh = mesh.map(Arc::downgrade).unwrap_or_default();
+        ground.held = mesh.filter(|_| self.are_there()).cloned();
+        ground.keys.clone_from(keys);
+        ground.revoked = revoked.map(|pem| String::from_utf8_lossy(pem).into_owned());
+    }
+
+    /// What could not be said to whom, by workload.
+    pub(crate) fn limits(&self) -> BTreeMap<String, Vec<String>> {
+        let told = locked(&self.0.told);
+        let limits = told.iter().map(|(workload, told)| {
+            let limits = match told {
+                Ok(told) => told.limits.clone(),
+                Err(reason) => vec![format!("refused: {reason}")],
+            };
+            (workload.clone(), limits)
+        });
+        limits.filter(|(_, limits)| !limits.is_empty()).collect()
+    }
+
+    fn told(
+        &self,
+        snapshot: &MeshSnapshot,
+        known: &voile_identity::Caller,
+        seat: &Arc<Seat>,
+    ) -> Result<Arc<Told>, String> {
+        let key = who(known, seat)?;
+        let name = key.to_string();
+        let before = locked(&self.0.told).get(&name).cloned();
+        let before = before.and_then(Result::ok);
+        if let Some(told) = &before
+            && told.version == snapshot.version
+            && told.seat == *seat
+        {
+            return Ok(told.clone());
+        }
+        let told = self.translated(snapshot, (&key, known, seat), before.as_deref());
+        let told = match (told, before) {
+            (Err(Reason::NotNow), Some(before)) => return Ok(before),
+            (Err(Reason::Gone), Some(before)) if snapshot.departed.includes(&known.identity) => {
+                return Ok(before);
+            }
+            (told, _) => told.map(Arc::new).map_err(|reason| reason.say(&name)),
+        };
+        say(
+            &name,
+            locked(&self.0.told).insert(name.clone(), told.clone()),
+            &told,
+        );
+        told
+    }
+
+    fn translated(
+        &self,
+        snapshot: &MeshSnapshot,
+        (key, known, seat): (&WorkloadKey, &voile_identity::Caller, &Arc<Seat>),
+        before: Option<&Told>,
+    ) -> Result<Told, Reason> {
+        let (mesh, keys, revoked) = {
+            let mut ground = locked(&self.0.ground);
+            let mesh = ground.mesh.upgrade().ok_or(Reason::NotNow)?;
+            ground.held = Some(mesh.clone());
+            (mesh, ground.keys.clone(), ground.revoked.clone())
+        };
+        let workload = mesh.workloads.get(key).filter(|one| one.has_sidecar);
+        let workload = workload.ok_or(Reason::Gone)?;
+        let owner = workload.identity(&mesh.config.trust_domain);
+        if owner != known.identity {
+            return Err(Reason::Refused(format!(
+                "it belongs to {owner}, not to {}",
+                known.identity
+            )));
+        }
+        if let Some(address) = seat.address
+            && !workload.addresses.contains(&address)
+        {
+            return Err(Reason::Refused(format!("{address} is not its address")));
+        }
+        let made = voile_envoy::translate(&mesh, workload, seat.capture, &Known(keys));
+        Ok(Told::new(snapshot, seat, made, revoked.as_deref(), before))
+    }
+}
+
+/// Which workload the caller is, as far as it proved it.
+fn who(known: &voile_identity::Caller, seat: &Seat) -> Result<WorkloadKey, String> {
+    let unsaid =
+        "node.id does not say which workload this is (sidecar~ADDRESS~NAME.NAMESPACE~DOMAIN)";
+    let (namespace, name) = seat.workload.as_ref().ok_or(unsaid)?;
+    let namespace = Namespace::new(namespace).ok_or(unsaid)?;
+    if namespace != known.identity.namespace {
+        return Err(format!(
+            "workload {namespace}/{name} is of another namespace than {}",
+            known.identity
+        ));
+    }
+    match &known.pod {
+        Some(pod) if pod != name => Err(format!(
+            "the caller's token is bound to pod {pod}, not to {name}"
+        )),
+        _ => Ok(WorkloadKey::new(namespace, name.as_str())),
+    }
+}
+
+/// Why nothing is told.
+enum Reason {
+    /// The mesh is being changed just now; whoever asks is told when it is.
+    NotNow,
+    /// There is no such workload with a sidecar.
+    Gone,
+    Refused(String),
+}
+
+impl Reason {
+    fn say(self, name: &str) -> String {
+        match self {
+            Self::NotNow => "the configuration is being read".to_owned(),
+            Self::Gone => format!("there is no workload {name} with a sidecar"),
+            Self::Refused(why) => format!("workload {name}: {why}"),
+        }
+    }
+}
+
+/// What is new of what cannot be said, in the log.
+fn say(name: &str, before: Option<Result<Arc<Told>, String>>, told: &Result<Arc<Told>, String>) {
+    match (before, told) {
+        (Some(Err(before)), Err(reason)) if before == *reason => {}
+        (_, Err(reason)) => tracing::warn!(workload = name, "an Envoy is told nothing: {reason}"),
+        (before, Ok(told)) => {
+            let before = before.and_then(Result::ok);
+            let known = |limit: &&String| {
+                before
+                    .as_ref()
+                    .is_some_and(|one| one.limits.contains(*limit))
+            };
+            for limit in told.limits.iter().filter(|limit| !known(limit)) {
+                tracing::error!(workload = name, "a limit of stock Envoy: {limit}");
+            }
+        }
+    }
+}
+
+/// Keys of token issuers, as our own proxies get them.
+struct Known(Texts);
+
+impl voile_envoy::Keys for Known {
+    fn of(&self, _: &RequestAuthentication, rule: &TokenRule) -> Option<Arc<str>> {
+        match (&rule.keys, Origin::of(rule)) {
+            (KeySource::Inline(text), _) => key_set(text).ok(),
+            (_, Some(origin)) => self.0.get(&origin).cloned(),
+            (_, None) => None,
+        }
+    }
+}
+
+impl Told {
+    fn new(
+        snapshot: &MeshSnapshot,
+        seat: &Arc<Seat>,
+        made: Configuration,
+        revoked: Option<&str>,
+        before: Option<&Self>,
+    ) -> Self {
+        let Configuration {
+            listeners,
+            routes,
+            clusters,
+            endpoints,
+            limits,
+        } = made;
+        let mut secrets = BTreeMap::new();
+        if let Some(folder) = &seat.certificates {
+            secrets.insert(IDENTITY.to_owned(), voile_envoy::identity_secret(folder));
+            secrets.insert(ROOT.to_owned(), voile_envoy::root_secret(folder, revoked));
+        }
+        let mut limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
+        let all = [clusters, endpoints, listeners, routes, secrets];
+        let resources = TYPES.into_iter().zip(all).map(|(kind, all)| {
+            let old = before.and_then(|before| before.resources.get(kind));
+            let each = all.into_iter().filter_map(|(name, mut message)| {
+                message["@type"] = Value::from(kind);
+                let name: Arc<str> = name.into();
+                let old = old.and_then(|old| old.get(&name));
+                match made::resource_like(&name, &message, old) {
+                    Ok(resource) => Some((name, resource)),
+                    Err(why) => {
+                        limits.push(format!("not-encoded: {name}: {why}"));
+                        None
+                    }
+                }
+            });
+            (kind, each.collect())
+        });
+        Self {
+            version: snapshot.version.clone(),
+            seat: seat.clone(),
+            resources: resources.collect(),
+            limits,
+        }
+    }
+}
+
+/// What an Envoy's question by name comes to.
+pub(super) fn resolve(
+    snapshot: &MeshSnapshot,
+    known: &voile_identity::Caller,
+    seat: &Arc<Seat>,
+    type_url: &str,
+    name: &str,
+) -> Resolution {
+    let told = match snapshot.envoys.told(snapshot, known, seat) {
+        Ok(told) => told,
+        Err(reason) => return Resolution::Refused(reason),
+    };
+    match told.resources.get(type_url).and_then(|all| all.get(name)) {
+        Some(resource) => Resolution::Found(vec![resource.clone()]),
+        None if type_url == type_url::SECRET && seat.certificates.is_none() => Resolution::Refused(
+            format!("node.metadata does not say {CERTIFICATES}, the folder with its certificates"),
+        ),
+        None => Resolution::Unknown,
+    }
+}
+
+/// All of a type, if the caller is an Envoy and the type one of its own.
+pub(crate) fn everything(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    type_url: &str,
+) -> Option<Resolution> {
+    let Caller::Envoy(known, seat) = caller else {
+        return None;
+    };
+    if !TYPES.contains(&type_url) {
+        return None;
+    }
+    Some(match snapshot.envoys.told(snapshot, known, seat) {
+        Ok(told) => {
+            let all = told.resources.get(type_url).into_iter();
+            Resolution::Found(all.flat_map(BTreeMap::values).cloned().collect())
+        }
+        Err(reason) => Resolution::Refused(reason),
+    })
+}
