@@ -12,5 +12,6 @@ mod joins;
 mod mesh_tls;
 mod requests;
 mod service;
+mod speed;
 mod state;
 mod tokens;
