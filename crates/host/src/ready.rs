@@ -204,11 +204,10 @@ fn http(method: &str, address: SocketAddr, path: &str) -> io::Result<(u16, Vec<u
         "POST" => "Content-Length: 0\r\n",
         _ => "",
     };
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{body}Connection: close\r\n\r\n"
-    )
-    .map_err(context)?;
+    // In one piece: who looks at the first bytes to tell a protocol may not wait for the rest.
+    let asked =
+        format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n{body}Connection: close\r\n\r\n");
+    stream.write_all(asked.as_bytes()).map_err(context)?;
     let mut answer = Vec::new();
     stream
         .take(ANSWER_LIMIT_BYTES)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use voile_report::record::{Check, Proof, Verdict};
 
-use crate::contestants::{Contestant, Counts, Expected, Hop, Instance, Recorded, Route};
+use crate::contestants::{Contestant, Counts, Expected, Hop, Instance, Recorded, Route, SERVER};
 use crate::definition::Refusal;
 use crate::generator::{Broken, Generated, Order, finish_load, start_load};
 use crate::impostor::impostor;
@@ -360,10 +360,12 @@ fn written(before: &Recorded, now: &Recorded, sent: u64) -> Check {
 /// The hop's listener belongs to the process that we charge for it.
 fn owned(lab: &Lab<'_>, hop: &Hop, owners: &[Instance]) -> Check {
     let claim = match hop.spot.as_ref().and_then(|spot| spot.listener) {
-        Some(port) if !hop.is_tunnel() => format!(
-            "{} is redirected to port {port}, a socket of the {}",
-            hop.address, hop.to
-        ),
+        Some(port) if !hop.is_tunnel() && (hop.to != SERVER || hop.address.port() != port) => {
+            format!(
+                "{} is redirected to port {port}, a socket of the {}",
+                hop.address, hop.to
+            )
+        }
         _ => format!("{} is a socket of the {}", hop.address, hop.to),
     };
     let owners = owners.iter().filter(|owner| owner.role == hop.to);

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! proxy ── TLS, no certificate yet ──▶ Certify(name, token, CSR) ──▶ authority
-//! proxy ── mutual TLS ──▶ WatchPort, Watch, Get, GetProfile ──▶ mesh (pure)
+//! proxy ── TLS, a certificate where it has one ──▶ WatchPort, Watch, Get, GetProfile ──▶ mesh (pure)
 //! ```
 
 mod authority;

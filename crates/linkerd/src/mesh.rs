@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::messages::destination::{
-    Change, DestinationProfile, DnsLike, H2, Hint, NoEndpoints, ProtocolHint, Strategy,
-    TlsIdentity, Update, WeightedAddr, WeightedAddrSet,
+    Change, DestinationProfile, DnsLike, H2, Hint, NoEndpoints, Opaque, OpaqueTransport,
+    ProtocolHint, Strategy, TlsIdentity, Update, WeightedAddr, WeightedAddrSet,
 };
 use crate::messages::meta::Metadata;
 use crate::messages::net::IpNetwork;
@@ -61,6 +61,8 @@ pub struct Workload {
     pub sealed_ports: Vec<u16>,
     /// See [`Workload::sealed_ports`].
     pub clients: Vec<String>,
+    /// Ports whose bytes nobody looks at.
+    pub opaque_ports: Vec<u16>,
 }
 
 /// An address that is called, and who answers.
@@ -73,6 +75,8 @@ pub struct Service {
     pub address: SocketAddr,
     /// Who answers.
     pub endpoints: Vec<Endpoint>,
+    /// The port of its endpoints' proxies that takes its bytes, where nobody looks at them.
+    pub opaque: Option<u16>,
 }
 
 /// One who answers.
@@ -162,15 +166,19 @@ impl Service {
                 }],
             }],
         };
-        let detect = outbound::Detect {
-            timeout: Some(seconds(DETECT_SECONDS)),
-            opaque: Some(opaque),
-            http1: Some(http.clone()),
-            http2: Some(http),
+        let protocol = if self.opaque.is_some() {
+            outbound::Protocol::Opaque(opaque)
+        } else {
+            outbound::Protocol::Detect(outbound::Detect {
+                timeout: Some(seconds(DETECT_SECONDS)),
+                opaque: Some(opaque),
+                http1: Some(http.clone()),
+                http2: Some(http),
+            })
         };
         outbound::OutboundPolicy {
             protocol: Some(outbound::ProxyProtocol {
-                kind: Some(outbound::Protocol::Detect(detect)),
+                kind: Some(protocol),
             }),
             metadata: Some(self.metadata()),
         }
@@ -178,8 +186,20 @@ impl Service {
 }
 
 impl Endpoint {
-    /// A meshed one takes all HTTP as HTTP/2, as Linkerd has it by default.
-    fn weighted(&self) -> WeightedAddr {
+    /// A meshed one takes all HTTP as HTTP/2, as Linkerd has it by default, and opaque bytes at its proxy's own port.
+    fn weighted(&self, opaque: Option<u16>) -> WeightedAddr {
+        let hint = match opaque {
+            None => ProtocolHint {
+                protocol: Some(Hint::H2(H2 {})),
+                opaque_transport: None,
+            },
+            Some(port) => ProtocolHint {
+                protocol: Some(Hint::Opaque(Opaque {})),
+                opaque_transport: Some(OpaqueTransport {
+                    inbound_port: port.into(),
+                }),
+            },
+        };
         let named = |name: &String| DnsLike { name: name.clone() };
         WeightedAddr {
             addr: Some(self.address.into()),
@@ -188,9 +208,7 @@ impl Endpoint {
                 strategy: Some(Strategy::Dns(named(name))),
                 server_name: Some(named(name)),
             }),
-            protocol_hint: self.identity.as_ref().map(|_| ProtocolHint {
-                protocol: Some(Hint::H2(H2 {})),
-            }),
+            protocol_hint: self.identity.as_ref().map(|_| hint),
         }
     }
 }
@@ -221,11 +239,16 @@ impl Mesh {
         };
         let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let labels = [("group", ""), ("kind", "default"), ("name", name)];
+        let protocol = if ours.opaque_ports.contains(&port) {
+            inbound::Protocol::Opaque(inbound::Opaque {})
+        } else {
+            inbound::Protocol::Detect(inbound::Detect {
+                timeout: Some(seconds(DETECT_SECONDS)),
+            })
+        };
         Some(inbound::Server {
             protocol: Some(inbound::ProxyProtocol {
-                kind: Some(inbound::Protocol::Detect(inbound::Detect {
-                    timeout: Some(seconds(DETECT_SECONDS)),
-                })),
+                kind: Some(protocol),
             }),
             authorizations: vec![inbound::Authz {
                 networks: everywhere.map(any).to_vec(),
@@ -255,7 +278,10 @@ impl Mesh {
                 Change::NoEndpoints(NoEndpoints { exists: true })
             }
             Some(service) => Change::Add(WeightedAddrSet {
-                addrs: service.endpoints.iter().map(Endpoint::weighted).collect(),
+                addrs: {
+                    let weighted = |endpoint: &Endpoint| endpoint.weighted(service.opaque);
+                    service.endpoints.iter().map(weighted).collect()
+                },
             }),
         };
         Update {
@@ -305,6 +331,7 @@ mod tests {
                     identity: identity.map(str::to_owned),
                 })
                 .collect(),
+            opaque: (name == "bytes").then_some(4143),
         };
         Mesh {
             listen: at("127.0.0.1:0"),
@@ -317,6 +344,7 @@ mod tests {
                 workload: "lab/server".to_owned(),
                 sealed_ports: vec![8081],
                 clients: vec!["client.mesh".to_owned()],
+                opaque_ports: vec![9081],
             }],
             services: vec![
                 service("plain", "10.0.0.1:80", &[("10.1.0.1:8080", None)]),
@@ -326,6 +354,11 @@ mod tests {
                     &[("[fd01::1]:8081", Some("server.mesh"))],
                 ),
                 service("empty", "10.0.0.3:80", &[]),
+                service(
+                    "bytes",
+                    "10.0.0.4:90",
+                    &[("10.1.0.4:9081", Some("server.mesh"))],
+                ),
             ],
         }
     }
@@ -389,6 +422,27 @@ mod tests {
                 .protocol_hint
                 .is_some_and(|hint| hint.protocol.is_some())
         );
+    }
+
+    #[test]
+    fn bytes_that_nobody_looks_at_are_said_to_be_so_at_every_end() {
+        let mesh = mesh();
+        let server = mesh.server("lab/server", 9081).expect("it is known");
+        let opaque = inbound::Protocol::Opaque(inbound::Opaque {});
+        assert_eq!(server.protocol.and_then(|p| p.kind), Some(opaque));
+        let named = outbound::Target::Authority("bytes.lab.svc.cluster.local:90".to_owned());
+        let policy = mesh.policy(&named).and_then(|policy| policy.protocol);
+        let kind = policy.and_then(|protocol| protocol.kind);
+        assert!(
+            matches!(kind, Some(outbound::Protocol::Opaque(_))),
+            "{kind:?}"
+        );
+        let Some(Change::Add(set)) = mesh.endpoints("bytes.lab.svc.cluster.local:90").update else {
+            panic!("somebody answers");
+        };
+        let hint = set.addrs[0].protocol_hint.expect("a hint");
+        assert_eq!(hint.protocol, Some(Hint::Opaque(Opaque {})));
+        assert_eq!(hint.opaque_transport.map(|t| t.inbound_port), Some(4143));
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod insight;
 mod leaks;
 mod liars;
 mod lifecycle;
+mod linkerd;
 mod listeners;
 mod live_connections;
 mod load_command;

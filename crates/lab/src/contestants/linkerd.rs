@@ -5,6 +5,7 @@
 
 mod mesh;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -42,6 +43,8 @@ const VIRTUAL: Range = Range {
 /// Ports of the server that its sidecar lets nobody call but the client, over mutual TLS; the others are for anybody.
 const SEALED_HTTP_PORT: u16 = HTTP_PORT + 1;
 const SEALED_TCP_PORT: u16 = TCP_PORT + 1;
+/// Where the stage is called, each time at another: who has met an impostor there waits before it tries again.
+const STAGES: std::ops::Range<u16> = 8200..8232;
 /// Its readiness and metrics; the redirection leaves it alone.
 const ADMIN: u16 = 15090;
 /// Counters of its metrics: answers, and connections.
@@ -61,6 +64,8 @@ struct Running {
     asked: SocketAddr,
     /// Where the lab's own servers stand for the impostor's trial, with the certificates of both.
     stage: (SocketAddr, Leaf, Leaf),
+    /// How often that was tried.
+    tried: Cell<u16>,
     sidecars: Vec<Sidecar>,
 }
 
@@ -224,6 +229,7 @@ impl Contestant for Linkerd {
             control,
             asked,
             stage: (stage, right, wrong),
+            tried: Cell::new(0),
             sidecars: Vec::new(),
         });
         lab.wait_ready(&mut running.control, &Probe::Tcp(asked))?;
@@ -281,7 +287,12 @@ impl Contestant for Linkerd {
         let calls = Calls {
             service: (SERVER_VIRTUAL, port).into(),
             direct: (DIRECT_VIRTUAL, plain).into(),
-            pod_port: port,
+            // Over mutual TLS bytes are taken at the proxy's own port, with a header that says for which.
+            pod_port: if way.tls && way.protocol == "tcp" {
+                INBOUND
+            } else {
+                port
+            },
             echo_port: port,
             direct_port: lab.server_hop(&way.protocol).address.port(),
             client_listener: OUTBOUND,
@@ -349,8 +360,11 @@ impl Contestant for Linkerd {
         let running = self.running()?;
         let (client, _) = running.pods.networks();
         let (server, right, wrong) = running.stage.clone();
+        let tried = running.tried.get();
+        running.tried.set(tried.wrapping_add(1));
+        let port = STAGES.start + tried % (STAGES.end - STAGES.start);
         Ok(Some(Stage {
-            entry: (STAGE_VIRTUAL, SEALED_HTTP_PORT).into(),
+            entry: (STAGE_VIRTUAL, port).into(),
             host: None,
             server,
             right,
@@ -397,7 +411,8 @@ impl Contestant for Linkerd {
                 .to_owned(),
             "between two of them all HTTP is HTTP/2 over mutual TLS, as Linkerd has it: many clients share a connection"
                 .to_owned(),
-            "detects protocols on every port, keeps metrics, balances over a service's one endpoint; access log off"
+            "detects protocols on HTTP's ports (TCP's are opaque: it waits for ten seconds where bytes look like the beginning of a \
+             request), keeps metrics, balances over a service's one endpoint; access log off"
                 .to_owned(),
         ]
     }

@@ -96,8 +96,19 @@ pub struct DnsLike {
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ProtocolHint {
     /// Which.
-    #[prost(oneof = "Hint", tags = "1")]
+    #[prost(oneof = "Hint", tags = "1, 3")]
     pub protocol: Option<Hint>,
+    /// Where bytes are taken with a header that says for which port.
+    #[prost(message, optional, tag = "2")]
+    pub opaque_transport: Option<OpaqueTransport>,
+}
+
+/// Where bytes are taken with a header that says for which port.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct OpaqueTransport {
+    /// The proxy's own port.
+    #[prost(uint32, tag = "1")]
+    pub inbound_port: u32,
 }
 
 /// The hints that are said here.
@@ -106,7 +117,14 @@ pub enum Hint {
     /// All HTTP as HTTP/2.
     #[prost(message, tag = "1")]
     H2(H2),
+    /// Bytes that nobody looks at.
+    #[prost(message, tag = "3")]
+    Opaque(Opaque),
 }
+
+/// Bytes that nobody looks at.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Opaque {}
 
 /// All HTTP as HTTP/2.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]

@@ -34,7 +34,7 @@ pub struct Server {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ProxyProtocol {
     /// Which.
-    #[prost(oneof = "Protocol", tags = "1")]
+    #[prost(oneof = "Protocol", tags = "1, 2")]
     pub kind: Option<Protocol>,
 }
 
@@ -44,7 +44,14 @@ pub enum Protocol {
     /// The proxy looks.
     #[prost(message, tag = "1")]
     Detect(Detect),
+    /// Bytes.
+    #[prost(message, tag = "2")]
+    Opaque(Opaque),
 }
+
+/// Bytes that nobody looks at.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Opaque {}
 
 /// The proxy looks; without routes it makes one for all.
 #[derive(Clone, PartialEq, Eq, prost::Message)]

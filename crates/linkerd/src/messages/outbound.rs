@@ -40,7 +40,7 @@ pub struct OutboundPolicy {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ProxyProtocol {
     /// Which.
-    #[prost(oneof = "Protocol", tags = "1")]
+    #[prost(oneof = "Protocol", tags = "1, 2")]
     pub kind: Option<Protocol>,
 }
 
@@ -50,6 +50,9 @@ pub enum Protocol {
     /// The proxy looks.
     #[prost(message, tag = "1")]
     Detect(Detect),
+    /// Bytes.
+    #[prost(message, tag = "2")]
+    Opaque(Opaque),
 }
 
 /// Routes by what the proxy finds.

@@ -16,7 +16,7 @@ use voile_linkerd::messages::{destination, outbound};
 use voile_linkerd::{Mesh, Service, Serving, Workload};
 
 pub(crate) const CERTIFY: &str = "/io.linkerd.proxy.identity.Identity/Certify";
-pub(crate) const WATCH_PORT: &str = "/io.linkerd.proxy.inbound.InboundServerPolicies/WatchPort";
+const WATCH_PORT: &str = "/io.linkerd.proxy.inbound.InboundServerPolicies/WatchPort";
 const WATCH: &str = "/io.linkerd.proxy.outbound.OutboundPolicies/Watch";
 const GET: &str = "/io.linkerd.proxy.destination.Destination/Get";
 const GET_PROFILE: &str = "/io.linkerd.proxy.destination.Destination/GetProfile";
@@ -60,6 +60,7 @@ impl Control {
             workload: format!("lab/{pod}"),
             sealed_ports: vec![8081],
             clients: vec![CLIENT.to_owned()],
+            opaque_ports: Vec::new(),
         };
         let mesh = Mesh {
             listen: "127.0.0.1:0".parse().expect("an address"),
@@ -74,6 +75,7 @@ impl Control {
                     address: "10.210.2.3:8081".parse().expect("an address"),
                     identity: Some(SERVER.to_owned()),
                 }],
+                opaque: None,
             }],
         };
         let lines = Arc::new(Mutex::new(Vec::new()));

@@ -1,10 +1,9 @@
-//! Certificates: who gets one, who does not, and that nothing but a certificate is to be had without one.
+//! Certificates: who gets one, who does not, and what is told without one.
 
 use tonic::Code;
 use voile_linkerd::messages::identity::CertifyRequest;
-use voile_linkerd::messages::inbound::PortSpec;
 
-use crate::asked::{CERTIFY, CLIENT, Control, SERVER, WATCH_PORT, request};
+use crate::asked::{CERTIFY, CLIENT, Control, SERVER, request};
 
 fn certify(name: &str, token: &str, csr: Vec<u8>) -> CertifyRequest {
     CertifyRequest {
@@ -77,20 +76,13 @@ async fn only_a_proxy_with_its_own_token_and_its_own_name_is_certified() {
 
 fn drop_answer(_: voile_linkerd::messages::identity::CertifyResponse) {}
 
+/// A proxy opens its watches before it is certified, and keeps that connection.
 #[tokio::test]
-async fn who_has_no_certificate_of_this_anchor_is_told_nothing() {
+async fn who_has_no_certificate_yet_is_told_and_who_shows_another_anchors_is_not() {
     let control = Control::start().await;
-    let anonymous = control
-        .connect(None)
-        .await
-        .expect("TLS without certificate");
-    let asked = PortSpec {
-        workload: "lab/server".to_owned(),
-        port: 8081,
-    };
-    let refused = anonymous.watch::<_, voile_linkerd::messages::inbound::Server>(WATCH_PORT, asked);
-    let refused = refused.await.expect_err("refused");
-    assert_eq!(refused.code(), Code::Unauthenticated);
+    control.tried(None).await.expect("told");
+    let own = control.certified(CLIENT).await;
+    control.tried(Some(own)).await.expect("told");
     let stranger = Control::start().await.certified(CLIENT).await;
     assert!(
         control.tried(Some(stranger)).await.is_err(),

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::super::certificates::{self, Leaf};
-use super::{DIRECT_VIRTUAL, SEALED_HTTP_PORT, SEALED_TCP_PORT, SERVER_VIRTUAL, STAGE_VIRTUAL};
-use crate::network::{HTTP_PORT, TCP_PORT};
+use super::{
+    DIRECT_VIRTUAL, SEALED_HTTP_PORT, SEALED_TCP_PORT, SERVER_VIRTUAL, STAGE_VIRTUAL, STAGES,
+};
+use crate::network::{HTTP_PORT, INBOUND, TCP_PORT};
 use crate::target::Echo;
 
 /// Names in certificates, as Linkerd makes them of service accounts.
@@ -17,6 +19,8 @@ pub(super) const SERVER_NAME: &str = "server.lab.serviceaccount.identity.linkerd
 pub(super) const CONTROL_NAME: &str =
     "control.linkerd.serviceaccount.identity.linkerd.cluster.local";
 const IMPOSTOR_NAME: &str = "impostor.lab.serviceaccount.identity.linkerd.cluster.local";
+/// Ports whose bytes nobody looks at.
+const OPAQUE: [u16; 2] = [TCP_PORT, SEALED_TCP_PORT];
 /// Random bits of a token, in steps of 64.
 const TOKEN_WORDS: usize = 4;
 
@@ -96,6 +100,7 @@ impl Files {
                     "name": name,
                     "address": SocketAddr::new(address, port),
                     "endpoints": [{"address": to, "identity": identity}],
+                    "opaque": OPAQUE.contains(&port).then_some(INBOUND),
                 })
             };
         let at = |port| SocketAddr::new(*server, port);
@@ -107,8 +112,19 @@ impl Files {
             json!({
                 "identity": name, "token": token, "workload": workload(pod),
                 "sealed_ports": ports, "clients": [CLIENT_NAME],
+                "opaque_ports": OPAQUE,
             })
         };
+        let mut services = vec![
+            plain(HTTP_PORT),
+            plain(TCP_PORT),
+            sealed(SEALED_HTTP_PORT),
+            sealed(SEALED_TCP_PORT),
+            beside(HTTP_PORT, direct.http),
+            beside(TCP_PORT, direct.tcp),
+        ];
+        let name = Some(SERVER_NAME);
+        services.extend(STAGES.map(|port| service("stage", STAGE_VIRTUAL, port, *stage, name)));
         let mesh = json!({
             "listen": control,
             "name": CONTROL_NAME,
@@ -118,12 +134,7 @@ impl Files {
                 who("client", CLIENT_NAME, client_token, &[]),
                 who("server", SERVER_NAME, server_token, &[SEALED_HTTP_PORT, SEALED_TCP_PORT]),
             ],
-            "services": [
-                plain(HTTP_PORT), plain(TCP_PORT),
-                sealed(SEALED_HTTP_PORT), sealed(SEALED_TCP_PORT),
-                beside(HTTP_PORT, direct.http), beside(TCP_PORT, direct.tcp),
-                service("stage", STAGE_VIRTUAL, SEALED_HTTP_PORT, *stage, Some(SERVER_NAME)),
-            ],
+            "services": services,
         });
         let file = self.folder.join("mesh.json");
         crate::folder::write(&file, &mesh.to_string())?;
@@ -203,10 +214,10 @@ mod tests {
         let text = std::fs::read_to_string(file.expect("written")).expect("read");
         let mesh: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let services = mesh["services"].as_array().expect("services");
-        assert_eq!(services.len(), 7);
+        assert_eq!(services.len(), 6 + STAGES.count());
         let sealed = services
             .iter()
             .filter(|s| !s["endpoints"][0]["identity"].is_null());
-        assert_eq!(sealed.count(), 3);
+        assert_eq!(sealed.count(), 2 + STAGES.count());
     }
 }
