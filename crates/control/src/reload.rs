@@ -28,7 +28,7 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::Source;
 use crate::status::Status;
 use crate::translate::{translate_with, update};
-use crate::virtual_addresses::VirtualAddresses;
+use crate::virtual_addresses::{Given, VirtualAddresses};
 use crate::ztunnel::{NodeAccount, Staff};
 
 /// Legal, and nearly always a mistake: a folder that was not mounted, or the wrong one.
@@ -85,6 +85,7 @@ pub(crate) struct Reload<S> {
     texts: Texts,
     checker: Checker,
     mesh: Option<Arc<Mesh>>,
+    given: Given,
     /// The mesh with virtual addresses, where a service has one.
     addressed: Option<Arc<Mesh>>,
     snapshot: Option<Arc<MeshSnapshot>>,
@@ -134,6 +135,7 @@ impl<S: Source> Reload<S> {
             texts: Texts::new(),
             checker: Checker::default(),
             mesh: None,
+            given: Given::default(),
             addressed: None,
             snapshot: None,
             known: Known::default(),
@@ -204,7 +206,7 @@ impl<S: Source> Reload<S> {
     /// Keys of token issuers came or changed: the mesh that is in force, once more.
     fn keys_changed(&mut self) {
         self.changed_at = Instant::now();
-        let changed = self.put_in_force(None);
+        let changed = self.put_in_force(Some(&Changes::default()));
         tracing::info!(
             version = self.version(),
             changed,
@@ -215,7 +217,8 @@ impl<S: Source> Reload<S> {
     /// Translates what there is and, if it is something new, publishes; says whether it was. What is to be said of it waits for a rest.
     fn put_in_force(&mut self, changes: Option<&Changes>) -> bool {
         let before = std::mem::replace(&mut self.texts, self.keys.texts());
-        let (snapshot, present) = self.translated(changes.filter(|_| before == self.texts));
+        let keys = (before != self.texts).then_some(&self.texts);
+        let (snapshot, present) = self.translated(changes, keys);
         let changed = self.snapshot.as_deref() != Some(&snapshot);
         if changed {
             self.publish(snapshot);
@@ -259,12 +262,14 @@ impl<S: Source> Reload<S> {
             self.mesh = Some(good.into());
         }
         let (mesh, diagnostics) = match outcome {
-            Outcome::Patched(patch, changes) => {
-                let mesh = self.addressed.as_mut().map(Arc::make_mut);
-                let fits = mesh.is_none_or(|mesh| patch.apply(mesh).is_some());
-                // Whether a service has a virtual address depends on all of them.
-                if !fits || !changes.services.is_empty() {
-                    self.give_addresses();
+            Outcome::Patched(patch, mut changes) => {
+                if changes.services.is_empty() {
+                    let mesh = self.addressed.as_mut().map(Arc::make_mut);
+                    mesh.map(|mesh| patch.apply(mesh));
+                } else {
+                    // Whether a service has a virtual address depends on all of them.
+                    let before = self.give_addresses();
+                    before.correct(&self.given, &mut changes.services);
                 }
                 return Ok(Checked {
                     diagnostics: None,
@@ -299,14 +304,22 @@ impl<S: Source> Reload<S> {
         })
     }
 
-    fn give_addresses(&mut self) {
-        let mesh = self.mesh.as_ref();
-        let addressed = mesh.and_then(|mesh| self.virtual_addresses.give(mesh));
-        self.addressed = addressed.map(Arc::new);
+    /// Gives virtual addresses to services that need them; what was given before.
+    fn give_addresses(&mut self) -> Given {
+        let Some(mesh) = &self.mesh else {
+            return Given::default();
+        };
+        let given = self.virtual_addresses.give(mesh);
+        self.addressed = given.applied(mesh).map(Arc::new);
+        std::mem::replace(&mut self.given, given)
     }
 
     /// The snapshot of the mesh, and who is in it if that is another than before.
-    fn translated(&self, changes: Option<&Changes>) -> (MeshSnapshot, Option<Present>) {
+    fn translated(
+        &self,
+        changes: Option<&Changes>,
+        keys: Option<&Texts>,
+    ) -> (MeshSnapshot, Option<Present>) {
         let nothing = Mesh::default();
         let mesh = self.addressed.as_ref().or(self.mesh.as_ref());
         self.status
@@ -316,7 +329,7 @@ impl<S: Source> Reload<S> {
         let before = self.snapshot.as_deref();
         let updated = before
             .zip(changes)
-            .and_then(|(before, changes)| update(mesh, before, changes));
+            .and_then(|(before, changes)| update(mesh, before, changes, keys));
         let mut snapshot = updated.unwrap_or_else(|| translate_with(mesh, &self.texts, before));
         snapshot.staff = self.staff(mesh, changes);
         snapshot.revoke(self.revocations.resource());

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use voile_model::Mesh;
+use voile_model::check::Turn;
 use voile_model::mesh::{Resolution, Service, ServiceOrigin};
+use voile_model::{Mesh, ServiceKey};
 
 /// Name in the state directory.
 const FILE: &str = "virtual-addresses.json";
@@ -50,16 +51,17 @@ impl VirtualAddresses {
         Self { path, given }
     }
 
-    /// The mesh with an address for every service that needs one; none when no service does.
-    pub(crate) fn give(&mut self, mesh: &Mesh) -> Option<Mesh> {
+    /// Every service that needs an address, with one.
+    pub(crate) fn give(&mut self, mesh: &Mesh) -> Given {
         let needing: Vec<Arc<Service>> = mesh
             .services
             .values()
             .filter(|service| needs(service))
             .cloned()
             .collect();
+        let mut given = Given::default();
         if needing.is_empty() {
-            return None;
+            return given;
         }
         let before = self.given.len();
         let fixed: HashSet<Ipv4Addr> = mesh
@@ -76,7 +78,6 @@ impl VirtualAddresses {
         self.forget(&needing);
         let mut taken: HashSet<Ipv4Addr> = self.given.values().copied().collect();
         let mut changed = self.given.len() != before;
-        let mut given = mesh.clone();
         for service in needing {
             let name = service.key.to_string();
             let v4 = match self.given.get(&name) {
@@ -98,14 +99,12 @@ impl VirtualAddresses {
             let mut service = Service::clone(&service);
             service.addresses = v4.map(IpAddr::V4).into_iter().collect();
             service.addresses.push(IpAddr::V6(v6(&name)));
-            given
-                .services
-                .insert(service.key.clone(), Arc::new(service));
+            given.0.insert(service.key.clone(), Arc::new(service));
         }
         if changed && let Err(error) = self.keep() {
             tracing::warn!(path = %self.path.display(), %error, "virtual addresses cannot be kept");
         }
-        Some(given)
+        given
     }
 
     /// Lets the names of services that are gone go once there are too many.
@@ -128,6 +127,42 @@ impl VirtualAddresses {
         file.write_all(&serde_json::to_vec(&self.given)?)?;
         file.sync_all()?;
         std::fs::rename(draft, &self.path)
+    }
+}
+
+/// Services as they are with the addresses that they were given.
+#[derive(Debug, Default)]
+pub(crate) struct Given(BTreeMap<ServiceKey, Arc<Service>>);
+
+impl Given {
+    /// The mesh with them; none when it is the same without.
+    pub(crate) fn applied(&self, mesh: &Mesh) -> Option<Mesh> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut mesh = mesh.clone();
+        for (key, service) in &self.0 {
+            mesh.services.insert(key.clone(), service.clone());
+        }
+        Some(mesh)
+    }
+
+    /// Makes what is known to have changed in a mesh what has changed with addresses given: these before, and `now`.
+    pub(crate) fn correct(&self, now: &Self, changed: &mut BTreeMap<ServiceKey, Turn<Service>>) {
+        for (key, (old, new)) in &mut *changed {
+            for (service, given) in [(old, self), (new, now)] {
+                if let (Some(service), Some(with)) = (service, given.0.get(key)) {
+                    *service = with.clone();
+                }
+            }
+        }
+        // Somebody wrote down an address that had been given to another.
+        for (key, new) in &now.0 {
+            let old = self.0.get(key);
+            if !changed.contains_key(key) && old != Some(new) {
+                changed.insert(key.clone(), (old.cloned(), Some(new.clone())));
+            }
+        }
     }
 }
 
@@ -198,9 +233,10 @@ mod tests {
         format!("h{number}.example.com")
     }
 
-    fn shown(mesh: Option<Mesh>) -> BTreeMap<String, Vec<IpAddr>> {
+    /// All services of a mesh with their addresses.
+    fn all(addresses: &mut VirtualAddresses, mesh: &Mesh) -> BTreeMap<String, Vec<IpAddr>> {
         let entry = |service: &Arc<Service>| (service.key.to_string(), service.addresses.clone());
-        let mesh = mesh.expect("some need one");
+        let mesh = addresses.give(mesh).applied(mesh).expect("some need one");
         mesh.services.values().map(entry).collect()
     }
 
@@ -208,7 +244,7 @@ mod tests {
     fn every_name_has_an_address_of_its_own_and_keeps_it_over_edits_and_restarts() {
         let state = tempfile::tempdir().unwrap();
         let mut addresses = VirtualAddresses::load(state.path());
-        let first = shown(addresses.give(&mesh((0..1500).map(host), "")));
+        let first = all(&mut addresses, &mesh((0..1500).map(host), ""));
         let v4: BTreeSet<&IpAddr> = first.values().map(|all| &all[0]).collect();
         assert_eq!(v4.len(), 1500, "no two share one");
         let met = first
@@ -217,21 +253,25 @@ mod tests {
             .count();
         assert!(met > 0, "so many names that some hashes meet");
         let mut later = VirtualAddresses::load(state.path());
-        let edited = shown(later.give(&mesh((0..3000).rev().map(host), "")));
+        let edited = all(&mut later, &mesh((0..3000).rev().map(host), ""));
         for (name, address) in &first {
             assert_eq!(edited.get(name), Some(address), "{name}");
         }
         // A service that was away gets its address back.
         later.give(&mesh((1500..3000).map(host), ""));
-        assert_eq!(shown(later.give(&mesh((0..1500).map(host), ""))), first);
+        assert_eq!(all(&mut later, &mesh((0..1500).map(host), "")), first);
     }
 
     #[test]
     fn without_a_memory_the_addresses_are_the_same_but_for_names_that_meet() {
         let one = tempfile::tempdir().unwrap();
         let two = tempfile::tempdir().unwrap();
-        let made =
-            |at: &Path| shown(VirtualAddresses::load(at).give(&mesh((0..300).map(host), "")));
+        let made = |at: &Path| {
+            all(
+                &mut VirtualAddresses::load(at),
+                &mesh((0..300).map(host), ""),
+            )
+        };
         assert_eq!(made(one.path()), made(two.path()));
     }
 
@@ -239,14 +279,14 @@ mod tests {
     fn an_address_that_a_resource_names_is_given_to_nobody_else() {
         let state = tempfile::tempdir().unwrap();
         let mut addresses = VirtualAddresses::load(state.path());
-        let first = shown(addresses.give(&mesh([host(0)], "")));
+        let first = all(&mut addresses, &mesh([host(0)], ""));
         let (name, given) = first.first_key_value().unwrap();
         let rival = format!(
             "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: rival, namespace: shop}}\n\
              spec: {{hosts: [rival.example.com], addresses: [{}], ports: [{{number: 80, name: http, protocol: HTTP}}], resolution: DNS}}\n",
             given[0]
         );
-        let now = shown(addresses.give(&mesh([host(0)], &rival)));
+        let now = all(&mut addresses, &mesh([host(0)], &rival));
         assert_eq!(now["shop/rival.example.com"], [given[0]]);
         assert_ne!(now[name], *given);
         assert_eq!(now[name][1], given[1], "IPv6 stays");
@@ -271,9 +311,8 @@ mod tests {
         .concat();
         let state = tempfile::tempdir().unwrap();
         let given = VirtualAddresses::load(state.path()).give(&mesh([], &text));
-        let given = given.expect("one needs it");
         let with: Vec<String> = given
-            .services
+            .0
             .values()
             .filter(|service| {
                 service

@@ -20,7 +20,7 @@ use super::*;
 use crate::keys::{KeyOptions, Origin};
 
 /// Documents that may be in any file; `%` becomes a small number.
-const DOCUMENTS: [&str; 23] = [
+const DOCUMENTS: [&str; 27] = [
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled%}}",
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {istio-injection: enabled}}",
     "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.9.0.%, selector: {app: a}, ports: [{name: http, port: 8%, targetPort: 8080}]}",
@@ -32,6 +32,10 @@ const DOCUMENTS: [&str; 23] = [
     "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: q, namespace: shop}\nspec: {address: 10.0.2.%, labels: {app: a}}",
     "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: out, namespace: shop}\nspec: {hosts: [out%.example.com], ports: [{number: 443, name: tls, protocol: TLS}], resolution: STATIC, endpoints: [{address: 192.0.2.%}]}",
     "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: far, namespace: bank}\nspec: {hosts: [far.example.com], addresses: [10.20.%.0/24], ports: [{number: 443, name: tls, protocol: TLS}], resolution: NONE}",
+    "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: asked, namespace: shop}\nspec: {hosts: [asked.example.com], exportTo: [\".\"], ports: [{number: 80, name: http, protocol: HTTP}], resolution: DNS, endpoints: [{address: e%.example.com}, {address: 192.0.2.%}]}",
+    "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: wide, namespace: bank}\nspec: {hosts: [w%.example.com], addresses: [240.240.%.%], ports: [{number: 80%, name: http, protocol: HTTP}], resolution: STATIC, workloadSelector: {labels: {app: a}}}",
+    "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: judged, namespace: shop}\nspec: {action: CUSTOM, provider: {name: judge}, rules: [{to: [{operation: {paths: [/%]}}]}]}",
+    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"extensionProviders: [{name: judge, envoyExtAuthzGrpc: {service: a.shop.svc.cluster.local, port: 8%}}]\"}",
     "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: all, namespace: shop}\nspec: {egress: [{port: {number: 8%, protocol: HTTP, name: http}, bind: 127.1.0.1, captureMode: NONE, hosts: [\"./*\"]}]}",
     "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: STRICT}}",
     "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: istio-system}\nspec: {mtls: {mode: DISABLE}}",
@@ -53,6 +57,21 @@ const WRONG: [&str; 5] = [
     "apiVersion: [",
     "apiVersion: v1\nkind: Service\nmetadata: {namespace: shop}\nspec: {}",
 ];
+/// A file of its own for each of `DOCUMENTS`.
+const NAMES: [&str; DOCUMENTS.len()] = [
+    "00.yaml", "01.yaml", "02.yaml", "03.yaml", "04.yaml", "05.yaml", "06.yaml", "07.yaml",
+    "08.yaml", "09.yaml", "10.yaml", "11.yaml", "12.yaml", "13.yaml", "14.yaml", "15.yaml",
+    "16.yaml", "17.yaml", "18.yaml", "19.yaml", "20.yaml", "21.yaml", "22.yaml", "23.yaml",
+    "24.yaml", "25.yaml", "26.yaml",
+];
+/// Of `DOCUMENTS`, those that can be patched in.
+const PATCHED: [usize; 15] = [2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 18, 19, 20, 25];
+/// A service that needs a virtual address.
+const ASKED: usize = 11;
+/// Makes a namespace depend on all services.
+const LISTS: usize = 15;
+/// What would clash with another.
+const RIVALS: [usize; 2] = [8, 26];
 const FILES: [&str; 4] = ["a.yaml", "b.yaml", "c.yaml", "d.yaml"];
 
 /// Keys that an issuer may have.
@@ -96,15 +115,20 @@ impl World {
         self.texts.lock().expect("texts")
     }
 
+    /// Keys of an issuer are others now.
+    fn fetch(&mut self, random: &mut fastrand::Rng) {
+        let uri = format!("https://keys.example/{}", random.u8(1..4));
+        let keys = KEYS[random.usize(..KEYS.len())];
+        self.keys.insert(Origin::Uri(uri.into()), keys.into());
+    }
+
     /// One step: documents, and now and then keys or what is revoked.
     fn step(&mut self, random: &mut fastrand::Rng) {
         for _ in 0..=random.u8(..3) {
             edit(&mut self.texts(), random);
         }
         if random.u8(..3) == 0 {
-            let uri = format!("https://keys.example/{}", random.u8(1..4));
-            let keys = KEYS[random.usize(..KEYS.len())];
-            self.keys.insert(Origin::Uri(uri.into()), keys.into());
+            self.fetch(random);
         }
         match random.u8(..10) {
             0 => drop(std::fs::remove_file(self.state.join(CRL_FILE))),
@@ -192,7 +216,10 @@ impl Loop {
         }
         self.reload.read().expect("read");
         if self.reload.keys.bring(&world.keys) {
-            self.reload.keys_changed();
+            match self.anew {
+                true => drop(self.reload.put_in_force(None)),
+                false => self.reload.keys_changed(),
+            }
         }
         let mut snapshot = (**self.reload.snapshot.as_ref().expect("a snapshot")).clone();
         snapshot.departed = Arc::default();
@@ -371,6 +398,74 @@ fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_conce
     assert!(
         patched > 50,
         "only {patched} edits may have been patched in"
+    );
+}
+
+/// The address that a service without one is given.
+fn given() -> String {
+    let world = World::new();
+    let text = DOCUMENTS[ASKED].replace('%', "1");
+    world.texts().insert("a.yaml", vec![text]);
+    let mut one = Loop::new(&world, false);
+    one.read(&world);
+    let mesh = one.reload.addressed.expect("one needs an address");
+    let mut services = mesh.services.values();
+    services.next().expect("a service").addresses[0].to_string()
+}
+
+/// A mesh in which nothing is ever wrong: each kind of document once at most, and only what can be patched in changes.
+#[test]
+fn in_a_sound_mesh_every_edit_is_patched_in_and_ends_where_a_fresh_start_begins() {
+    let given = given();
+    let (mut patched, mut moved) = (0, 0);
+    for seed in 0..6 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let variant = |index: usize, random: &mut fastrand::Rng| {
+            let number = random.u8(1..4).to_string();
+            let text = DOCUMENTS[index].replace("enabled%", "enabled");
+            // Now and then somebody writes down what was given to another.
+            let text = match random.bool() {
+                true => text.replace("240.240.%.%", &given),
+                false => text,
+            };
+            text.replace('%', &number)
+        };
+        let mut world = World::new();
+        for (index, name) in NAMES.iter().enumerate() {
+            let is_left_out = RIVALS.contains(&index) || (index == LISTS && random.bool());
+            if !is_left_out && random.u8(..8) > 0 {
+                world
+                    .texts()
+                    .insert(name, vec![variant(index, &mut random)]);
+            }
+        }
+        let mut one = Loop::new(&world, false);
+        let mut other = Loop::new(&world, true);
+        let mut last = one.read(&world);
+        assert_eq!(last, other.read(&world));
+        for step in 0..40 {
+            for _ in 0..=random.u8(..2) {
+                let index = PATCHED[random.usize(..PATCHED.len())];
+                let there = world.texts().remove(NAMES[index]).is_some();
+                if !there || random.u8(..4) > 0 {
+                    let text = variant(index, &mut random);
+                    world.texts().insert(NAMES[index], vec![text]);
+                }
+            }
+            if random.u8(..3) == 0 {
+                world.fetch(&mut random);
+            }
+            let now = one.read(&world);
+            patched += usize::from(one.reload.checker.is_plain());
+            moved += usize::from(now != last);
+            assert_eq!(now, other.read(&world), "seed {seed}, step {step}");
+            check_woken(&last, &now, seed);
+            last = now;
+        }
+    }
+    assert!(
+        patched > 200 && moved > 100,
+        "{patched} patched, {moved} of consequence"
     );
 }
 

@@ -13,6 +13,7 @@ use voile_xds::wire::encode_tokens;
 
 use super::{Making, put_resource};
 use crate::keys::{Origin, Texts, key_set};
+use crate::shards::Shards;
 use crate::snapshot::{MeshSnapshot, resource};
 
 /// Bytes of the hash in a key set's name: nobody finds two sets that share 128 bits.
@@ -22,8 +23,10 @@ const NAME_BYTES: usize = 16;
 pub(crate) type KeySets = HashMap<Arc<str>, BTreeSet<Arc<str>>>;
 
 impl Making<'_> {
-    /// Policies and keys.
+    /// All policies and keys.
     pub(super) fn tokens(&mut self, keys: &Texts) {
+        self.snapshot.tokens = Shards::default();
+        self.snapshot.key_sets = Shards::default();
         let mut problems = Vec::new();
         let mut keys_of = KeySets::new();
         for policy in &self.mesh.request_authentications {

@@ -3,96 +3,217 @@
 //! | changed | made again |
 //! |---|---|
 //! | a workload | its address, policy and configuration; of the services that it stands or stood behind: who is behind them, and their policy |
+//! | a service | its address and policy, what stands behind it; address, policy and configuration of the workloads that it selects or selected; configurations that list services (egress listeners) or lead to it (providers) |
+//! | which hosts there are, who sees them, ranges of addresses | what is searched: names, ranges |
 //! | an AuthorizationPolicy | it; the configurations of its namespace, or of all if it is the root namespace; likewise the addresses of ambient workloads, which name policies |
 //! | an ambient workload | what is to be said of the policies that select it |
 //! | the first or last ambient workload | everything |
+//! | keys of token issuers | RequestAuthentications; the configurations of the namespaces of those that say something else |
 //! | where the mesh's addresses are | all configurations |
-//! | anything else (a service among them) | everything |
+//! | anything else | everything |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_model::check::{Changes, Turn};
-use voile_model::mesh::{Mesh, Service, Workload};
-use voile_model::{ServiceKey, WorkloadKey};
+use voile_model::mesh::{CaptureMode, Mesh, Provider, Service, Sidecar, Visibility, Workload};
+use voile_model::{Namespace, ServiceKey, WorkloadKey};
 
-use super::{Making, capture};
+use super::{Making, address, capture, names};
+use crate::keys::Texts;
 use crate::snapshot::MeshSnapshot;
 
-/// Makes the snapshot that follows on `previous`, which was made of the mesh before these changes. None when that is not enough.
+/// Makes the snapshot that follows on `previous`, which was made of the mesh before these changes; `keys` are given where they are
+/// others than before. None when that is not enough.
 pub(crate) fn update(
     mesh: &Mesh,
     previous: &MeshSnapshot,
     changes: &Changes,
+    keys: Option<&Texts>,
 ) -> Option<MeshSnapshot> {
-    if changes.everything || !changes.services.is_empty() {
+    if changes.everything {
         return None;
     }
-    let is_ambient = |one: &Option<Arc<Workload>>| one.as_ref().is_some_and(|one| one.ambient);
-    let turns = || changes.workloads.values();
-    let ambient_changed = turns().any(|(old, new)| is_ambient(old) || is_ambient(new));
-    if ambient_changed
+    if is_ambient_concerned(changes)
         && previous.ambient != mesh.workloads.values().any(|workload| workload.ambient)
     {
         return None;
     }
-    let mut making = Making::new(mesh, Some(previous), previous.clone());
-    let mut obeying: BTreeSet<&WorkloadKey> = BTreeSet::new();
-    let mut services: BTreeMap<ServiceKey, Arc<Service>> = BTreeMap::new();
-    for (key, (old, new)) in &changes.workloads {
-        for workload in [old, new].into_iter().flatten() {
-            let of = mesh.services_of(workload).into_iter();
-            services.extend(of.map(|member| (member.service.key.clone(), member.service)));
+    let mut following = Following {
+        mesh,
+        changes,
+        making: Making::new(mesh, Some(previous), previous.clone()),
+        obeying: BTreeSet::new(),
+        everybody: false,
+    };
+    following.workloads();
+    following.services();
+    following.policies();
+    if let Some(keys) = keys {
+        following.keys(keys);
+    }
+    following.places();
+    Some(following.finish())
+}
+
+fn is_ambient_concerned(changes: &Changes) -> bool {
+    let is_ambient = |one: &Option<Arc<Workload>>| one.as_ref().is_some_and(|one| one.ambient);
+    let mut turns = changes.workloads.values();
+    turns.any(|(old, new)| is_ambient(old) || is_ambient(new))
+}
+
+/// What is being followed.
+struct Following<'a> {
+    mesh: &'a Mesh,
+    changes: &'a Changes,
+    making: Making<'a>,
+    /// Whose configurations are to be made again.
+    obeying: BTreeSet<&'a WorkloadKey>,
+    everybody: bool,
+}
+
+impl<'a> Following<'a> {
+    fn workloads(&mut self) {
+        let mut services: BTreeMap<ServiceKey, Arc<Service>> = BTreeMap::new();
+        for (key, (old, new)) in &self.changes.workloads {
+            for workload in [old, new].into_iter().flatten() {
+                let of = self.mesh.services_of(workload).into_iter();
+                services.extend(of.map(|member| (member.service.key.clone(), member.service)));
+            }
+            self.making.turn(old.as_deref(), new.as_deref());
+            self.obeying.insert(key);
         }
-        making.turn(old.as_deref(), new.as_deref());
-        obeying.insert(key);
+        if is_ambient_concerned(self.changes) {
+            let turns = self.changes.workloads.values();
+            let both = turns.flat_map(|(old, new)| [old, new]);
+            self.making.judge(both.flatten());
+        }
+        for (key, service) in services {
+            self.making.members(&service, key.to_string().into());
+        }
     }
-    if ambient_changed {
-        making.judge(turns().flat_map(|(old, new)| [old, new]).flatten());
-    }
-    for (key, service) in services {
-        making.members(&service, key.to_string().into());
-    }
-    let mut everybody = false;
-    for name in &changes.policies {
-        match mesh.authorization_policies.get(name) {
-            Some(policy) => making.authorization(policy),
-            None => {
-                let name = name.to_string();
-                making.snapshot.authorization.remove(&name);
-                making.snapshot.node_policies.remove(&name);
+
+    fn services(&mut self) {
+        let all = &self.changes.services;
+        for (key, (old, new)) in all {
+            self.making.service_turn(old.as_deref(), new.as_deref());
+            for service in [old, new].into_iter().flatten() {
+                for member in self.mesh.workloads_of(service) {
+                    self.making.workload(&member.workload);
+                    let found = self.mesh.workloads.get_key_value(&member.workload.key);
+                    self.obeying.extend(found.map(|(key, _)| key));
+                }
+            }
+            let providers = self.mesh.config.extension_providers.values();
+            let mut hosts = providers.filter_map(|one| host_of(&one.provider));
+            self.everybody |= hosts.any(|host| *host == key.hostname);
+        }
+        if all.is_empty() {
+            return;
+        }
+        if all
+            .values()
+            .any(|turn| differ(turn, |one| one.address_ranges.clone()))
+        {
+            self.making.snapshot.ranges = Arc::new(address::ranges(self.mesh));
+        }
+        let found_by = |one: &Service| (one.visibility.clone(), one.origin, one.name.clone());
+        if all.values().any(|turn| differ(turn, found_by)) {
+            let names = names::Names::new(self.mesh);
+            if names != *self.making.snapshot.names {
+                self.making.snapshot.names = Arc::new(names);
             }
         }
-        everybody |= name.namespace == mesh.config.root_namespace;
-        let own = mesh.workloads_in(&name.namespace);
-        obeying.extend(own.map(|workload| &workload.key));
-    }
-    if changes.workloads.values().any(moves) {
-        let ranges = capture::mesh_ranges(mesh);
-        if *ranges != *making.snapshot.mesh_ranges {
-            making.snapshot.mesh_ranges = ranges.into();
-            everybody = true;
+        if self.mesh.sidecars.values().any(|one| lists(one)) {
+            let all = self.mesh.workloads.iter();
+            let listing = |workload: &Workload| {
+                workload.has_sidecar
+                    && self
+                        .mesh
+                        .sidecar_for(workload)
+                        .is_some_and(|one| lists(one))
+            };
+            let listing = all.filter(|(_, workload)| listing(workload));
+            self.obeying.extend(listing.map(|(key, _)| key));
         }
     }
-    if everybody {
-        obeying.extend(mesh.workloads.keys());
-    }
-    for key in obeying {
-        match mesh.workloads.get(key) {
-            Some(workload) if workload.has_sidecar => making.configuration(workload),
-            Some(workload) if workload.ambient => {
-                making.workload(workload);
-                making.without_configuration(&key.to_string());
+
+    fn policies(&mut self) {
+        for name in &self.changes.policies {
+            match self.mesh.authorization_policies.get(name) {
+                Some(policy) => self.making.authorization(policy),
+                None => {
+                    let gone = name.to_string();
+                    self.making.snapshot.authorization.remove(&gone);
+                    self.making.snapshot.node_policies.remove(&gone);
+                }
             }
-            _ => making.without_configuration(&key.to_string()),
+            self.obey_in(&name.namespace);
         }
     }
-    if making.obeyed_anew {
-        making.gather();
+
+    fn keys(&mut self, keys: &Texts) {
+        let before = self.making.snapshot.tokens.clone();
+        self.making.tokens(keys);
+        for policy in &self.mesh.request_authentications {
+            let name = policy.name.to_string();
+            // It names its key sets, which are called by what they say.
+            if before.get(&name) != self.making.snapshot.tokens.get(&name) {
+                self.obey_in(&policy.name.namespace);
+            }
+        }
     }
-    let mut snapshot = making.snapshot;
-    snapshot.seal();
-    Some(snapshot)
+
+    /// What is said in a namespace is for its workloads, and in the root namespace for all.
+    fn obey_in(&mut self, namespace: &Namespace) {
+        self.everybody |= *namespace == self.mesh.config.root_namespace;
+        let own = self.mesh.workloads_in(namespace);
+        self.obeying.extend(own.map(|workload| &workload.key));
+    }
+
+    /// Where the mesh's addresses are.
+    fn places(&mut self) {
+        let service = |one: &Service| {
+            let ranges = one.address_ranges.clone();
+            (one.addresses.clone(), ranges, one.resolution.clone())
+        };
+        let moved = self.changes.workloads.values().any(moves)
+            || self
+                .changes
+                .services
+                .values()
+                .any(|turn| differ(turn, service));
+        if !moved {
+            return;
+        }
+        let ranges = capture::mesh_ranges(self.mesh);
+        if *ranges != *self.making.snapshot.mesh_ranges {
+            self.making.snapshot.mesh_ranges = ranges.into();
+            self.everybody = true;
+        }
+    }
+
+    fn finish(mut self) -> MeshSnapshot {
+        if self.everybody {
+            self.obeying.extend(self.mesh.workloads.keys());
+        }
+        for key in self.obeying {
+            match self.mesh.workloads.get(key) {
+                Some(workload) if workload.has_sidecar => self.making.configuration(workload),
+                Some(workload) if workload.ambient => {
+                    self.making.workload(workload);
+                    self.making.without_configuration(&key.to_string());
+                }
+                _ => self.making.without_configuration(&key.to_string()),
+            }
+        }
+        if self.making.obeyed_anew {
+            self.making.gather();
+        }
+        let mut snapshot = self.making.snapshot;
+        snapshot.seal();
+        snapshot
+    }
 }
 
 impl Making<'_> {
@@ -128,6 +249,30 @@ impl Making<'_> {
             self.authorization(policy);
         }
     }
+
+    /// A service takes the place of another of its name.
+    fn service_turn(&mut self, old: Option<&Service>, new: Option<&Service>) {
+        if let Some(old) = old {
+            let name = old.key.to_string();
+            for endpoint in address::named_endpoints(self.mesh, old) {
+                self.snapshot.remove_address(&endpoint.name);
+                self.snapshot.plain.remove(&endpoint.name);
+                self.snapshot.before.remove(&endpoint.name);
+            }
+            if new.is_none() {
+                self.snapshot.remove_address(&name);
+                self.snapshot.plain.remove(&name);
+                self.snapshot.behind.remove(&name);
+                self.snapshot.policies.remove(&name);
+            }
+            if new.is_none_or(|new| new.visibility == Visibility::Public) {
+                self.snapshot.kept_close.remove(&name);
+            }
+        }
+        if let Some(new) = new {
+            self.service(new);
+        }
+    }
 }
 
 /// Whether it is somewhere else than it was, as far as every sidecar is told.
@@ -137,4 +282,25 @@ fn moves((old, new): &Turn<Workload>) -> bool {
         workload.map(|one| one.addresses.clone())
     };
     place(old) != place(new)
+}
+
+/// Whether a service is not what it was in this respect.
+fn differ<T: PartialEq>((old, new): &Turn<Service>, of: impl Fn(&Service) -> T) -> bool {
+    old.as_deref().map(&of) != new.as_deref().map(&of)
+}
+
+/// Whether those whom it holds for are told all services that they may call.
+fn lists(sidecar: &Sidecar) -> bool {
+    let mut listeners = sidecar.egress.iter();
+    listeners.any(|one| one.capture_mode == CaptureMode::None)
+}
+
+/// The host of the service that a provider is.
+fn host_of(provider: &Provider) -> Option<&voile_model::Hostname> {
+    match provider {
+        Provider::HttpAls(als) | Provider::TcpAls(als) => Some(&als.service.host),
+        Provider::OpenTelemetry(collector) => Some(&collector.service.host),
+        Provider::ExtAuthz(authorizer) => Some(&authorizer.service.host),
+        Provider::File(_) | Provider::Prometheus | Provider::Other => None,
+    }
 }
