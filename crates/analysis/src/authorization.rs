@@ -61,10 +61,10 @@ impl Checking<'_> {
         match &policy.target {
             PolicyTarget::References(_) => {
                 let message = format!(
-                    "AuthorizationPolicy {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, which are not there yet"
+                    "AuthorizationPolicy {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, which are not there yet, and sidecars do not obey it, as in Istio"
                 );
                 let help = "use `selector` for workloads with sidecars";
-                return self.error(codes::TARGETS_NOT_ENFORCED, &policy.source, message, help);
+                return self.warn(codes::TARGETS_NOT_ENFORCED, &policy.source, message, help);
             }
             PolicyTarget::Workloads(labels) if self.selected.is_empty() => {
                 let message = format!(

@@ -56,7 +56,7 @@ codes! {
     AUTHORIZATION_SELECTS_NOTHING = "V0322";
     /// An AuthorizationPolicy holds for a workload before which no proxy stands to enforce it.
     AUTHORIZATION_WITHOUT_SIDECAR = "V0323";
-    /// An AuthorizationPolicy aims at waypoints or gateways (`targetRefs`), which are not there yet; it is not in force.
+    /// An AuthorizationPolicy aims at waypoints or gateways (`targetRefs`), which are not there yet; sidecars do not obey it, as in Istio.
     TARGETS_NOT_ENFORCED = "V0324";
     /// A rule asks for what only HTTP has, and holds for a port that speaks something else: an ALLOW rule allows nothing there, any
     /// other is asked without it.
@@ -81,7 +81,7 @@ codes! {
     TOKENS_SELECT_NOTHING = "V0334";
     /// A RequestAuthentication holds for a workload before which no proxy stands to enforce it.
     TOKENS_WITHOUT_SIDECAR = "V0335";
-    /// A RequestAuthentication aims at waypoints or gateways (`targetRefs`), which are not there yet; it is not in force.
+    /// A RequestAuthentication aims at waypoints or gateways (`targetRefs`), which are not there yet; sidecars do not obey it, as in Istio.
     TOKEN_TARGETS_NOT_ENFORCED = "V0336";
     /// Keys of `jwks` that cannot be used, or that hold what only the issuer may have.
     BAD_KEYS = "V0337";

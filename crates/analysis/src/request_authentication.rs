@@ -48,11 +48,11 @@ fn resource(
     match &one.target {
         PolicyTarget::References(_) => {
             let message = format!(
-                "RequestAuthentication {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, which are not there yet"
+                "RequestAuthentication {name} is NOT ENFORCED: `targetRefs` aims at waypoints and gateways, which are not there yet, and sidecars do not obey it, as in Istio"
             );
             let help = "use `selector` for workloads with sidecars";
             let code = codes::TOKEN_TARGETS_NOT_ENFORCED;
-            return found.push(error(code, source, message, help));
+            return found.push(warning(code, source, message, help));
         }
         PolicyTarget::Workloads(labels) if selected().next().is_none() => {
             let message = format!(

@@ -1,12 +1,12 @@
-//! Which policies the workloads of each identity obey: nobody is told of a policy that is not for it. Workloads with the same
-//! policies, which most of a namespace are, share one set.
+//! Which policies the workloads of each identity obey, and which keys they need for that: nobody is told of one that is not
+//! for it. Workloads with the same policies, which most of a namespace are, share one set.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use voile_model::Identity;
 
-/// The names of policies, by type.
+/// The names of policies and key sets, by type.
 pub(crate) type Names = BTreeMap<&'static str, BTreeSet<Arc<str>>>;
 
 /// See the module.

@@ -332,7 +332,7 @@ impl<S: Source> Reload<S> {
             .and_then(|(before, changes)| update(mesh, before, changes, keys));
         let mut snapshot = updated.unwrap_or_else(|| translate_with(mesh, &self.texts, before));
         snapshot.staff = self.staff(mesh, changes);
-        snapshot.revoke(self.revocations.resource());
+        snapshot.revoke(self.revocations.resource(), self.revocations.held());
         snapshot.envoys = self.status.envoys.clone();
         let present = self.part(&mut snapshot);
         if let Some(before) = before {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use sha2::{Digest, Sha256};
+use tonic::Status;
+use voile_identity::Revocations;
 use voile_model::mesh::Visibility;
 use voile_model::{Identity, Namespace, Ranges};
 use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
-use voile_xds::server::{Resolution, Resource, Snapshot};
+use voile_xds::server::{DEPARTED, Resolution, Resource, Snapshot};
 use voile_xds::wire::CLUSTER;
 
 use crate::departed::Departed;
@@ -26,6 +28,13 @@ mod touched;
 
 /// Hex digits of a version: 64 bits of the content's hash tell versions of one resource apart.
 const VERSION_BYTES: usize = 8;
+
+/// What a caller is told whose proof is one no longer.
+const REVOKED: &str =
+    "the certificate that opened this stream was revoked: come again with another proof";
+
+/// How all callers are called whose proof can be taken back.
+const BY_CERTIFICATE: &str = "by certificate";
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,6 +148,8 @@ pub struct MeshSnapshot {
     pub(crate) obeyed: Arc<Obeyed>,
     /// Certificates that are taken back, where there are lists of them.
     pub(crate) revocations: Option<Arc<Resource>>,
+    /// The same, as they are asked here.
+    pub(crate) revoked: Arc<Revocations>,
     pub(crate) names: Arc<Names>,
     /// Services that not everybody sees.
     pub(crate) kept_close: Shards<Visibility>,
@@ -197,9 +208,16 @@ impl MeshSnapshot {
     }
 
     /// Puts the certificates that are taken back in the place of those before.
-    pub(crate) fn revoke(&mut self, lists: Option<&Arc<Resource>>) {
+    pub(crate) fn revoke(&mut self, lists: Option<&Arc<Resource>>, revoked: &Arc<Revocations>) {
         self.revocations = lists.cloned();
+        self.revoked = Arc::clone(revoked);
         self.seal();
+    }
+
+    /// Whether what a caller proved itself by was taken back since.
+    fn is_revoked(&self, caller: &voile_identity::Caller) -> bool {
+        let mut proof = caller.certificates.iter();
+        proof.any(|certificate| self.revoked.includes(*certificate))
     }
 
     /// Whoever left finishes with what it obeyed before.
@@ -367,8 +385,8 @@ impl MeshSnapshot {
         Resolution::Found(all)
     }
 
-    /// One of the policies that the caller's workloads obey. Of others it is told nothing: what a policy says is for whoever
-    /// enforces it, and whether there is one is nobody else's business either.
+    /// One of the policies that the caller's workloads obey, or the keys of one. Of others it is told nothing: what a policy
+    /// says is for whoever enforces it, and whether there is one is nobody else's business either.
     fn private(
         &self,
         caller: &Caller,
@@ -428,17 +446,15 @@ impl Snapshot<Caller> for MeshSnapshot {
                 }
                 _ => Resolution::Unknown,
             },
-            type_url::SERVICE_POLICY | type_url::REQUEST_AUTHENTICATION | type_url::KEY_SET
-                if *caller == Caller::Anonymous =>
-            {
+            type_url::SERVICE_POLICY if *caller == Caller::Anonymous => {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())
             }
             type_url::SERVICE_POLICY => found(&self.policies, name),
             type_url::AUTHORIZATION_POLICY => {
                 self.private(caller, type_url, name, &self.authorization)
             }
-            type_url::REQUEST_AUTHENTICATION => found(&self.tokens, name),
-            type_url::KEY_SET => found(&self.key_sets, name),
+            type_url::REQUEST_AUTHENTICATION => self.private(caller, type_url, name, &self.tokens),
+            type_url::KEY_SET => self.private(caller, type_url, name, &self.key_sets),
             type_url::PROXY_CONFIGURATION => self.configuration(caller, name),
             // Lists are public: whom they name, everybody may know.
             type_url::REVOCATION_LISTS if name == type_url::REVOCATIONS => {
@@ -509,15 +525,33 @@ impl Snapshot<Caller> for MeshSnapshot {
 
     fn known_as(&self, caller: &Caller) -> Vec<Arc<str>> {
         match caller {
-            Caller::Known(caller) | Caller::Envoy(caller, _) => vec![Departed::called(caller)],
+            Caller::Known(caller) | Caller::Envoy(caller, _) => {
+                let by_certificate = !caller.certificates.is_empty();
+                let both = by_certificate.then(|| BY_CERTIFICATE.into());
+                both.into_iter().chain([Departed::called(caller)]).collect()
+            }
             Caller::Anonymous => Vec::new(),
         }
     }
 
     fn farewell(&self, caller: &Caller) -> Option<Instant> {
         match caller {
+            Caller::Known(caller) | Caller::Envoy(caller, _) if self.is_revoked(caller) => {
+                Some(Instant::now())
+            }
             Caller::Known(caller) | Caller::Envoy(caller, _) => self.departed.farewell(caller),
             Caller::Anonymous => None,
+        }
+    }
+
+    fn parting(&self, caller: &Caller) -> Status {
+        match caller {
+            Caller::Known(caller) | Caller::Envoy(caller, _) if self.is_revoked(caller) => {
+                Status::unauthenticated(REVOKED)
+            }
+            Caller::Known(_) | Caller::Envoy(..) | Caller::Anonymous => {
+                Status::permission_denied(DEPARTED)
+            }
         }
     }
 }

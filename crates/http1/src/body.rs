@@ -31,6 +31,13 @@ impl Body {
         }
     }
 
+    /// Refuses trailers of these names, too. To be called before the body is looked at.
+    pub fn forbid_trailers<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>) {
+        if let Self::Chunked(scanner) = self {
+            scanner.forbid_trailers(names);
+        }
+    }
+
     /// Whether nothing more is to come. [`Body::UntilClose`] is over only with its connection.
     pub fn is_done(&self) -> bool {
         match self {

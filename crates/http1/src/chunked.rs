@@ -59,14 +59,41 @@ const FORBIDDEN_TRAILERS: [&[u8]; 16] = [
 
 /// Whether a field may not be a trailer; `name` in lower case.
 pub fn is_forbidden_trailer(name: &str) -> bool {
-    let as_read = |byte: u8| if byte == b'_' { b'-' } else { byte };
-    FORBIDDEN_TRAILERS
-        .iter()
-        .any(|forbidden| forbidden.iter().copied().eq(name.bytes().map(as_read)))
+    FORBIDDEN.contains(&name_hash(name.as_bytes()))
 }
 
-/// Longest forbidden name, so that a name can be compared in a fixed space.
-const NAME_ROOM: usize = 24;
+/// Names are compared by their hashes, so that one of any length is known in a fixed space. Who finds another name with such
+/// a hash is refused for it, and harms nobody else.
+const FORBIDDEN: [u64; FORBIDDEN_TRAILERS.len()] = {
+    let mut hashes = [0; FORBIDDEN_TRAILERS.len()];
+    let mut at = 0;
+    while at < hashes.len() {
+        hashes[at] = name_hash(FORBIDDEN_TRAILERS[at]);
+        at += 1;
+    }
+    hashes
+};
+
+/// The hash of no byte (FNV-1a).
+const NO_NAME: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// The hash with one byte more, as a careless receiver reads it: case ignored, `_` taken for `-`.
+const fn with_byte(hash: u64, byte: u8) -> u64 {
+    let byte = match byte {
+        b'_' => b'-',
+        byte => byte.to_ascii_lowercase(),
+    };
+    (hash ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3)
+}
+
+const fn name_hash(name: &[u8]) -> u64 {
+    let (mut hash, mut at) = (NO_NAME, 0);
+    while at < name.len() {
+        hash = with_byte(hash, name[at]);
+        at += 1;
+    }
+    hash
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
@@ -114,14 +141,22 @@ pub struct ChunkScanner {
     remaining: u64,
     extension: u32,
     trailer: u32,
-    name: [u8; NAME_ROOM],
-    name_len: usize,
+    /// The hash of the trailer's name, so far.
+    name: u64,
+    /// Names that are no trailers of this body either.
+    besides: Option<Box<[u64]>>,
 }
 
 impl ChunkScanner {
     /// Whether the body is over.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// Refuses trailers of these names, too: what somebody else says of the request, its sender may not say behind it. Names
+    /// that came already are not looked at again.
+    pub fn forbid_trailers<'n>(&mut self, names: impl Iterator<Item = &'n [u8]>) {
+        self.besides = Some(names.map(name_hash).collect());
     }
 
     /// Checks bytes and says how many belong to the body; fewer than given only when the body is over.
@@ -254,8 +289,7 @@ impl ChunkScanner {
         self.state = match (self.state, byte) {
             (State::TrailerStart, b'\r') => State::EndLf,
             (State::TrailerStart, _) if TOKEN.has(byte) => {
-                self.name_len = 0;
-                self.name_byte(byte);
+                self.name = with_byte(NO_NAME, byte);
                 State::TrailerName
             }
             (State::TrailerName, b':') => {
@@ -263,7 +297,7 @@ impl ChunkScanner {
                 State::TrailerValue
             }
             (State::TrailerName, _) if TOKEN.has(byte) => {
-                self.name_byte(byte);
+                self.name = with_byte(self.name, byte);
                 State::TrailerName
             }
             (State::TrailerValue, b'\r') => State::TrailerLf,
@@ -274,22 +308,11 @@ impl ChunkScanner {
         Ok(())
     }
 
-    fn name_byte(&mut self, byte: u8) {
-        if let Some(room) = self.name.get_mut(self.name_len) {
-            // As a careless receiver reads it.
-            *room = if byte == b'_' {
-                b'-'
-            } else {
-                byte.to_ascii_lowercase()
-            };
-        }
-        self.name_len += 1;
-    }
-
     fn check_name(&self) -> Result<(), BodyError> {
-        match self.name.get(..self.name_len) {
-            Some(name) if FORBIDDEN_TRAILERS.contains(&name) => Err(BodyError::ForbiddenTrailer),
-            _ => Ok(()),
+        let besides = self.besides.as_deref().unwrap_or_default();
+        match FORBIDDEN.contains(&self.name) || besides.contains(&self.name) {
+            true => Err(BodyError::ForbiddenTrailer),
+            false => Ok(()),
         }
     }
 }

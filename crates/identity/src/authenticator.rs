@@ -11,6 +11,7 @@ use voile_model::Identity;
 
 use crate::chain::verify_client_chain;
 use crate::join::JOIN_TOKEN_PREFIX;
+use crate::revocation::{CertificateKey, keys_of};
 use crate::store::TrustStore;
 use crate::token::{TOKEN_AUDIENCE, TokenKey};
 
@@ -36,6 +37,8 @@ pub struct Caller {
     pub proof: Proof,
     /// Until when that proof is believed.
     pub until: SystemTime,
+    /// The certificates that are its proof; none where it is a token.
+    pub certificates: Box<[CertificateKey]>,
 }
 
 /// The certificates a client presented on its connection, leaf first. A server that does its own TLS puts this into
@@ -130,6 +133,7 @@ impl Authenticator for MeshAuthenticator {
                     pod: subject.pod,
                     proof: Proof::Token,
                     until,
+                    certificates: Box::default(),
                 })
             }
             None if peer.is_empty() => Err(Status::unauthenticated(
@@ -150,6 +154,7 @@ impl Authenticator for MeshAuthenticator {
                     pod: None,
                     proof: Proof::Certificate,
                     until: until.unwrap_or(now),
+                    certificates: keys_of(peer),
                 })
             }
         }

@@ -82,6 +82,7 @@ impl<A: Authenticator> CertificateService<A> {
                     pod: None,
                     proof: Proof::JoinToken,
                     until: now, // It is good for this call only.
+                    certificates: Box::default(),
                 };
                 Ok((caller, Some(token)))
             }

@@ -45,9 +45,13 @@ pub struct Surroundings<'a> {
 }
 
 /// The control plane.
-pub fn control(around: &Surroundings<'_>, xds: SocketAddr, monitoring: SocketAddr) -> Recipe {
+pub fn control(
+    around: &Surroundings<'_>,
+    (xds, monitoring): (SocketAddr, SocketAddr),
+    further: &[(&'static str, String)],
+) -> Recipe {
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let args = [
+    let mut args = vec![
         ("--config", text(around.folder)),
         ("--config", text(&around.run.config())),
         ("--state", text(around.state)),
@@ -55,6 +59,7 @@ pub fn control(around: &Surroundings<'_>, xds: SocketAddr, monitoring: SocketAdd
         ("--plaintext", "off".to_owned()),
         ("--monitoring", monitoring.to_string()),
     ];
+    args.extend_from_slice(further);
     ours(around, "control".to_owned(), "control", &args)
 }
 

@@ -65,6 +65,8 @@ pub struct Options {
     pub voile: PathBuf,
     /// How long the sidecars' tokens are good for; they are written anew after half of it.
     pub token_ttl: Duration,
+    /// Further words for the control plane.
+    pub control: Vec<(&'static str, String)>,
     /// Whether pods in namespaces reach the host's network.
     pub egress: bool,
 }
@@ -224,7 +226,8 @@ impl Runner {
             show: options.logs,
             egress: options.egress,
         };
-        let control = Process::new(control(&around, ground.xds(), ground.monitoring()));
+        let places = (ground.xds(), ground.monitoring());
+        let control = Process::new(control(&around, places, &options.control));
         let observer = Observer::start(ground.monitoring());
         let reach = reach::Reach::new(RelayThread::start()?);
         if let Some(network) = ground.network().filter(|_| options.egress) {

@@ -25,7 +25,7 @@ mod rules;
 pub use algorithm::Algorithm;
 pub use cache::Cache;
 pub use claims::Token;
-pub use edits::{Edits, without_cookies, without_params};
+pub use edits::{Edits, masked_params, without_cookies, without_params};
 pub use keys::{KeyFault, KeySet, KeySetError};
 pub use limits::{
     CACHE_BYTES, CLOCK_SKEW_SECONDS, MAX_CLAIM_VALUES, MAX_DEPTH, MAX_KEY_SET_BYTES, MAX_KEYS,

@@ -104,9 +104,9 @@ impl Authorization {
         self.0.provider.as_ref()
     }
 
-    /// What the policies say.
-    pub(crate) fn decide(&self, facts: &Facts<'_>) -> Outcome {
-        self.0.engine.decide(facts)
+    /// What the policies say; of what is no longer as it `came`, CUSTOM rules are asked in both readings.
+    pub(crate) fn decide(&self, facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
+        self.0.engine.decide_with(facts, came)
     }
 
     /// The name of a rule that decided.

@@ -82,6 +82,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
     monitoring: SocketAddr,
 
+    #[command(flatten)]
+    keys: KeyArgs,
+
+    /// off, error, warn, info, debug or trace, or `target=level,…`.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: String,
+}
+
+/// How keys of token issuers are fetched.
+#[derive(Debug, clap::Args)]
+pub(super) struct KeyArgs {
     /// How often the keys of token issuers (`jwksUri`, OpenID discovery) are fetched again, at least 100ms; sooner after
     /// failures. Keys that were good stay until better ones come.
     #[arg(long, value_name = "DURATION", default_value = "20m", value_parser = jwks_refresh)]
@@ -95,10 +106,21 @@ pub(crate) struct Args {
     /// multicast and unspecified addresses never are.
     #[arg(long, value_name = "RANGE", value_parser = voile_model::mesh::authorization::values::address_range)]
     jwks_block: Vec<AddressRange>,
+}
 
-    /// off, error, warn, info, debug or trace, or `target=level,…`.
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: String,
+impl KeyArgs {
+    /// The same as words for a control plane that another process is.
+    pub(super) fn words(&self) -> std::io::Result<Vec<(&'static str, String)>> {
+        let refresh = format!("{}ms", self.jwks_refresh.as_millis());
+        let mut words = vec![("--jwks-refresh", refresh)];
+        if let Some(file) = &self.jwks_ca {
+            let file = std::path::absolute(file)?;
+            words.push(("--jwks-ca", file.to_string_lossy().into_owned()));
+        }
+        let blocked = self.jwks_block.iter();
+        words.extend(blocked.map(|range| ("--jwks-block", range.to_string())));
+        Ok(words)
+    }
 }
 
 fn connection_age(text: &str) -> Result<Duration, String> {
@@ -147,9 +169,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
         farewell: voile_control::FAREWELL,
         monitoring: args.monitoring,
         keys: KeyOptions {
-            refresh: args.jwks_refresh,
-            authorities: args.jwks_ca,
-            blocked: args.jwks_block,
+            refresh: args.keys.jwks_refresh,
+            authorities: args.keys.jwks_ca,
+            blocked: args.keys.jwks_block,
         },
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

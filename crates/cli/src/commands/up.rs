@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// How long the sidecars' tokens are good for, at least 10s and at most 24h; they are written anew after half of it.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_ttl)]
     token_ttl: Duration,
+
+    #[command(flatten)]
+    keys: super::control::KeyArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -97,6 +100,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         once_ready: args.once_ready,
         voile: std::env::current_exe()?,
         token_ttl: args.token_ttl,
+        control: args.keys.words()?,
         egress: args.egress == Egress::Host,
     };
     let wanted = match args.isolation {

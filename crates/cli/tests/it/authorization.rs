@@ -323,11 +323,10 @@ fn a_broken_policy_is_refused_by_name_and_shuts_what_it_was_for() {
         &policy("broken", "rules: [{to: [{operation: {path: [\"/a\"]}}]}]"),
     );
     in_force("it is held shut", || status(&mesh, "GET /a") == 403);
-    assert!(
-        mesh.control.log().contains("V0101"),
-        "{}",
-        mesh.control.log()
-    );
+    // What is found is told when the folder rests.
+    wait_until("the mistake is told", || {
+        mesh.control.log().contains("V0101")
+    });
     set(
         &mesh,
         &policy("broken", "rules: [{to: [{operation: {paths: [\"/a\"]}}]}]"),

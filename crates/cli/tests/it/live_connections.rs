@@ -3,6 +3,8 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::authorization::{echo_application, in_force, policy, set, status};
@@ -21,13 +23,19 @@ const WEBSOCKET: &str = "GET /socket HTTP/1.1\r\nHost: server\r\nConnection: Upg
 const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
 
-/// Says hello and then no more, until it is cut; `/quick` is answered whole, as often as it is asked.
-fn greet(mesh: &Mesh) {
-    application::serve(mesh.http_app(), |stream| {
+/// Says hello and then no more, until it is cut; `/quick` is answered whole, as often as it is asked, and `/waits` not at all.
+/// Gives how many wait.
+fn greet(mesh: &Mesh) -> Arc<AtomicUsize> {
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&waiting);
+    application::serve(mesh.http_app(), move |stream| {
         let mut reader = BufReader::new(stream);
         while let Some((head, _)) = application::read_request(&mut reader) {
             let lower = head.to_ascii_lowercase();
-            let (begin, whole) = if lower.contains("upgrade: websocket") {
+            let (begin, whole) = if lower.contains(" /waits ") {
+                counted.fetch_add(1, Ordering::SeqCst);
+                ("", false)
+            } else if lower.contains("upgrade: websocket") {
                 let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello\n";
                 (switch, false)
             } else if lower.contains(" /quick ") {
@@ -43,6 +51,7 @@ fn greet(mesh: &Mesh) {
             }
         }
     });
+    waiting
 }
 
 fn connect(to: SocketAddr, first: &[u8]) -> TcpStream {
@@ -241,14 +250,23 @@ fn a_revoked_client_is_cut_and_comes_back_with_another_certificate() {
 #[test]
 fn a_revoked_server_is_called_no_more_until_it_has_another_certificate() {
     let mesh = Mesh::start("STRICT");
-    greet(&mesh);
+    let waiting = greet(&mesh);
     echo_application(&mesh);
     let under_way = UnderWay::begin(&mesh);
     let count = under_way.count;
+    // Nothing of an answer came yet, over either version: no fault of the client's, and nothing that it may not do.
+    let waits = b"GET /waits HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n";
+    let old = connect(mesh.http(), waits);
+    let new = connect(mesh.http(), &http2_request("/waits"));
+    wait_until("both wait", || waiting.load(Ordering::SeqCst) == 2);
     let before = serial(mesh.server_admin());
     revoke(&mesh, &["--serial", &before]);
+    let answer = read_answer(&mut BufReader::new(old)).expect("an answer");
+    assert_eq!(answer.status, 503, "{}", answer.head);
+    assert!(answer.body.starts_with(b"upstream_certificate_revoked"));
+    until(new, b"upstream_certificate_revoked");
     under_way.end();
-    longest_cut(&mesh.client_metrics(), count);
+    longest_cut(&mesh.client_metrics(), count + 2.0);
     wait_until("the server has another certificate", || {
         serial(mesh.server_admin()) != before
     });

@@ -15,10 +15,10 @@ use crate::mesh::{
     Answer, Client, HTTP_PORT, Mesh, application, exchange, get, series, wait_until,
 };
 
-const ISSUER: &str = "https://issuer.example";
+pub(crate) const ISSUER: &str = "https://issuer.example";
 
 /// A RequestAuthentication for the server, with rules in flow style.
-fn believes(rules: &str) -> String {
+pub(crate) fn believes(rules: &str) -> String {
     format!(
         "---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: tokens, namespace: shop}}\n\
          spec: {{selector: {{matchLabels: {{app: server}}}}, jwtRules: [{rules}]}}\n"
@@ -34,12 +34,12 @@ fn policy(name: &str, spec: &str) -> String {
 }
 
 /// A rule that brings its keys, with further fields.
-fn rule(issuer: &Issuer, more: &str) -> String {
+pub(crate) fn rule(issuer: &Issuer, more: &str) -> String {
     let keys = Value::from(issuer.keys());
     format!("{{issuer: \"{}\", jwks: {keys}{more}}}", issuer.name)
 }
 
-fn set(mesh: &Mesh, text: &str) {
+pub(crate) fn set(mesh: &Mesh, text: &str) {
     let file = mesh.config().join("tokens.yaml");
     let new = mesh.config().join(".tokens.new");
     std::fs::write(&new, text).expect("policies");
@@ -62,12 +62,12 @@ fn bearer(mesh: &Mesh, token: &str) -> Answer {
     ask(mesh, "/", &format!("Authorization: Bearer {token}\r\n"))
 }
 
-fn text(answer: &Answer) -> String {
+pub(crate) fn text(answer: &Answer) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 
 /// Waits until tokens are looked at.
-fn looked_at(mesh: &Mesh) {
+pub(crate) fn looked_at(mesh: &Mesh) {
     in_force("tokens are looked at", || {
         bearer(mesh, "no.token.x").status == 401
     });

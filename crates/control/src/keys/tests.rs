@@ -123,6 +123,89 @@ async fn bad_servers_end_in_a_reason() {
     }
 }
 
+/// A key server over TLS whose certificate, for `name`, an authority of its own signed; and that authority.
+fn over_tls(name: &str) -> (SocketAddr, String) {
+    let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).expect("no names");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let authority = params.self_signed(&key).expect("an authority").pem();
+    let issuer = rcgen::Issuer::new(params, key);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let names = vec![name.to_owned()];
+    let params = rcgen::CertificateParams::new(names).expect("a name");
+    let leaf = params.signed_by(&key, &issuer).expect("a certificate");
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.der().clone()], key.into())
+        .expect("a configuration");
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut tls = rustls::ServerConnection::new(config.clone()).expect("a session");
+            let mut stream = rustls::Stream::new(&mut tls, &mut stream);
+            let (mut head, mut byte) = (Vec::new(), [0]);
+            while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+                head.push(byte[0]);
+            }
+            // Who does not believe it has hung up.
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{KEYS}",
+                KEYS.len()
+            );
+        }
+    });
+    (address, authority)
+}
+
+#[tokio::test]
+async fn over_tls_a_server_is_believed_by_an_authority_of_ours_and_by_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (at, authority) = over_tls("localhost");
+    let (_, another) = over_tls("localhost");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        Some(path)
+    };
+    let both = format!("{another}{authority}");
+    for (authorities, host, wanted) in [
+        (file("own.pem", &authority), "localhost", Ok(())),
+        (file("both.pem", &both), "localhost", Ok(())),
+        (file("other.pem", &another), "localhost", Err("TLS: ")),
+        (None, "localhost", Err("")),
+        // Its certificate is for another name.
+        (file("own.pem", &authority), "127.0.0.1", Err("TLS: ")),
+        (file("none.pem", "nothing"), "localhost", Err("")),
+        (
+            Some(folder.path().join("absent.pem")),
+            "localhost",
+            Err("absent.pem"),
+        ),
+    ] {
+        let outside = Outside {
+            authorities: authorities.clone(),
+            ..Outside::default()
+        };
+        let origin = Origin::Uri(format!("https://{host}:{}/keys", at.port()).into());
+        let got = fetch(&outside, &origin, PATIENT).await;
+        match (wanted, got) {
+            (Ok(()), Ok(keys)) => assert!(keys.contains("11qYAYKx"), "{keys}"),
+            (Err(part), Err(why)) => assert!(why.contains(part), "{authorities:?}: {why}"),
+            (wanted, got) => panic!("{authorities:?} {host}: {got:?}, not {wanted:?}"),
+        }
+    }
+    // Plaintext is no TLS.
+    let origin = uri(at, "/keys");
+    assert!(fetched(&origin, PATIENT).await.is_err());
+}
+
 #[tokio::test]
 async fn slow_servers_are_left_in_time() {
     let (stop, stopped) = mpsc::channel::<()>();

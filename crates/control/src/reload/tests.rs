@@ -289,6 +289,7 @@ fn callers() -> Vec<Caller> {
     let known = |namespace: &str| {
         let identity = format!("spiffe://cluster.local/ns/{namespace}/sa/a");
         Caller::Known(voile_identity::Caller {
+            certificates: Box::default(),
             identity: identity.parse().expect("an identity"),
             pod: None,
             proof: voile_identity::Proof::Token,

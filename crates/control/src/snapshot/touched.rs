@@ -6,7 +6,7 @@ use voile_proto::type_url;
 use voile_xds::server::{CALLER, Resource, Touched};
 use voile_xds::wire::CLUSTER;
 
-use super::MeshSnapshot;
+use super::{BY_CERTIFICATE, MeshSnapshot};
 use crate::obeyed::Names as Obeys;
 use crate::shards::Shards;
 use crate::strangers::envoy::TYPES;
@@ -37,6 +37,7 @@ impl MeshSnapshot {
         }
         if self.revocations != old.revocations {
             touched.touch(type_url::REVOCATION_LISTS, type_url::REVOCATIONS.into());
+            touched.touch(CALLER, BY_CERTIFICATE.into());
         }
         let same = |one: &super::Private, other: &super::Private| one == other;
         for name in self.configurations.differences(&old.configurations, same) {

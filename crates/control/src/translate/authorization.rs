@@ -10,8 +10,10 @@ use voile_model::mesh::{
     Workload,
 };
 use voile_proto::{proxy as wire, type_url};
+use voile_xds::server::Resource;
 
 use crate::obeyed::Names;
+use crate::shards::Shards;
 use crate::snapshot::MeshSnapshot;
 
 /// The policies of a workload.
@@ -107,17 +109,36 @@ fn over_http(http: &HttpAuthorizer) -> wire::AuthorizerHttp {
     }
 }
 
-/// The policies that a configuration names, as whoever gets it may ask for them.
+/// The policies and keys that a configuration names, as whoever gets it may ask for them.
 pub(super) fn names(configuration: &wire::ProxyConfiguration, snapshot: &MeshSnapshot) -> Names {
-    let references = configuration.authorization_policies.iter();
-    let kept = |reference: &wire::PolicyReference| {
-        let kept = snapshot.authorization.get(&reference.name);
-        kept.map(|kept| Arc::clone(&kept.name))
-    };
-    Names::from([(
-        type_url::AUTHORIZATION_POLICY,
-        references.filter_map(kept).collect(),
-    )])
+    let policies = configuration.authorization_policies.iter();
+    let tokens = configuration.request_authentications.iter();
+    let name = |reference: &wire::PolicyReference| reference.name.clone();
+    let key_sets = configuration.key_sets.iter().cloned();
+    [
+        kept(
+            type_url::AUTHORIZATION_POLICY,
+            &snapshot.authorization,
+            policies.map(name),
+        ),
+        kept(
+            type_url::REQUEST_AUTHENTICATION,
+            &snapshot.tokens,
+            tokens.map(name),
+        ),
+        kept(type_url::KEY_SET, &snapshot.key_sets, key_sets),
+    ]
+    .into()
+}
+
+/// Names of one type, each as the snapshot holds it already.
+fn kept(
+    kind: &'static str,
+    all: &Shards<Arc<Resource>>,
+    names: impl Iterator<Item = String>,
+) -> (&'static str, BTreeSet<Arc<str>>) {
+    let known = names.filter_map(|name| Some(Arc::clone(&all.get(&name)?.name)));
+    (kind, known.collect())
 }
 
 /// The wire's word for a way of writing paths.

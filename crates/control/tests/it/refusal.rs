@@ -2,7 +2,10 @@
 
 use voile_control::{Control, Options};
 use voile_proto::discovery::Node;
-use voile_proto::type_url::{ADDRESS, AUTHORIZATION_POLICY, PROXY_CONFIGURATION, SERVICE_POLICY};
+use voile_proto::type_url::{
+    ADDRESS, AUTHORIZATION_POLICY, KEY_SET, PROXY_CONFIGURATION, REQUEST_AUTHENTICATION,
+    SERVICE_POLICY,
+};
 use voile_xds::client::{ClientConfig, Credential};
 
 use crate::harness::{Client, Mesh, SHOP};
@@ -83,6 +86,43 @@ async fn a_policy_is_given_to_those_who_obey_it_only() {
     ] {
         let mut client = mesh.client(mesh.token(account, pod));
         client.ask(AUTHORIZATION_POLICY, &[name]);
+        let told = client.until(|told| told.updates == 1).await;
+        assert_eq!(told.held.len(), usize::from(given), "{account} {name}");
+        assert_eq!(told.removed.len(), usize::from(!given), "{account} {name}");
+    }
+}
+
+/// A RequestAuthentication for one workload, and the name of its keys.
+const TOKENS: &str = r#"
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: for-echo, namespace: shop}
+spec:
+  selector: {matchLabels: {app: echo}}
+  jwtRules:
+  - issuer: https://a.example
+    jwks: '{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}'
+"#;
+
+#[tokio::test]
+async fn rules_about_tokens_and_their_keys_are_given_to_those_who_obey_them_only() {
+    let mesh = Mesh::start(&format!("{SHOP}\n---\n{TOKENS}")).await;
+    let mut owner = mesh.client(mesh.token("echo", None));
+    owner.ask(REQUEST_AUTHENTICATION, &["shop/for-echo"]);
+    let told = owner.until(|told| told.updates == 1).await;
+    let rules = told.body(REQUEST_AUTHENTICATION, "shop/for-echo").unwrap();
+    let rules = voile_xds::wire::decode_tokens("shop/for-echo", rules).unwrap();
+    let keys = rules.key_sets[0].clone().unwrap();
+    for (account, kind, name, given) in [
+        ("echo", REQUEST_AUTHENTICATION, "shop/for-echo", true),
+        ("client", REQUEST_AUTHENTICATION, "shop/for-echo", false),
+        ("stranger", REQUEST_AUTHENTICATION, "shop/for-echo", false),
+        ("echo", KEY_SET, &*keys, true),
+        ("client", KEY_SET, &*keys, false),
+        ("stranger", KEY_SET, &*keys, false),
+    ] {
+        let mut client = mesh.client(mesh.token(account, None));
+        client.ask(kind, &[name]);
         let told = client.until(|told| told.updates == 1).await;
         assert_eq!(told.held.len(), usize::from(given), "{account} {name}");
         assert_eq!(told.removed.len(), usize::from(!given), "{account} {name}");

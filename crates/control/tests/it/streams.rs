@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use voile_identity::client::Credential::Bearer;
+use voile_identity::revocation::local;
 use voile_identity::{
-    Keys, StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject, control_endpoint, request_certificate,
+    Keys, StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject, WorkloadCertificate, control_endpoint,
+    request_certificate,
 };
-use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION};
+use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, REVOCATION_LISTS, REVOCATIONS};
 use voile_xds::client::{ClientState, Credential, CredentialSource};
 
 use crate::harness::{Client, Mesh, SECOND_ECHO, SHOP};
@@ -162,4 +164,56 @@ async fn the_authority_certifies_nobody_who_left_and_everybody_who_is_back() {
     mesh.edit("more.yaml", SECOND_ECHO);
     watching.until(|told| told.held.len() == 3).await;
     assert_eq!(certified(&mesh, left(&mesh)).await, Ok(()));
+}
+
+/// A certificate from the authority, for an account: its chain, its key and its serial number.
+async fn certificate(mesh: &Mesh, account: &str) -> (String, String, Vec<u8>) {
+    let Credential::Token(token) = mesh.token(account, None) else {
+        panic!("a token");
+    };
+    let config = mesh.client_config();
+    let root = std::fs::read_to_string(config.root_certificate.unwrap()).unwrap();
+    let endpoint = control_endpoint(&config.address, &root, None).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let request = rcgen::CertificateParams::default().serialize_request(&key);
+    let request = request.unwrap().pem().unwrap();
+    let chain = request_certificate(channel, &Bearer(token), request, None).await;
+    let chain = chain.unwrap();
+    let whole = WorkloadCertificate::new(&key.serialize_pem(), &chain).unwrap();
+    let serial = whole.serial().split(':');
+    let serial = serial.map(|byte| u8::from_str_radix(byte, 16).unwrap());
+    let serial = serial.collect();
+    // The root is no part of what a client shows.
+    let shown = chain[..chain.len() - 1].concat();
+    (shown, key.serialize_pem(), serial)
+}
+
+#[tokio::test]
+async fn a_stream_ends_at_once_when_the_certificate_that_opened_it_is_revoked() {
+    let mesh = Mesh::start(SHOP).await;
+    let (chain_pem, key_pem, serial) = certificate(&mesh, "client").await;
+    let mut revoked = mesh.client(Credential::Certificate { chain_pem, key_pem });
+    let (chain_pem, key_pem, _) = certificate(&mesh, "client").await;
+    let mut other = mesh.client(Credential::Certificate { chain_pem, key_pem });
+    for client in [&mut revoked, &mut other] {
+        client.ask(REVOCATION_LISTS, &[REVOCATIONS]);
+        client.until(|told| told.updates == 1).await;
+    }
+    let state = mesh.folder.path().join("state");
+    local::revoke(&state, &[serial], SystemTime::now()).unwrap();
+    // It is told why it is refused, and comes back in vain; who has another certificate stays.
+    revoked.until_error("revoked").await;
+    assert!(
+        revoked
+            .told
+            .borrow()
+            .body(REVOCATION_LISTS, REVOCATIONS)
+            .is_some()
+    );
+    revoked.until_error("Unauthenticated").await;
+    other
+        .until(|told| told.body(REVOCATION_LISTS, REVOCATIONS).is_some())
+        .await;
+    assert_eq!(other.xds.state().borrow().connections, 1);
 }

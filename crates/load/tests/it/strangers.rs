@@ -69,6 +69,67 @@ fn curl_is_answered_over_http2() {
     );
 }
 
+/// A message of one field that is bytes, in another.
+fn inside(field: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(bytes.len()).expect("a short message");
+    [&[field << 3 | 2, length][..], bytes].concat()
+}
+
+#[test]
+fn an_external_authorizer_that_curl_asks_denies_what_its_query_says_and_nothing_else() {
+    let server = Served::echo(EchoOptions::default());
+    let folder = std::env::temp_dir().join(format!("voile-authorize-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (query, path, denied) in [
+        ("", "/shut", false),
+        ("?deny=/shut", "/shut", true),
+        ("?deny=/shut", "/shut/more", true),
+        ("?deny=/shut", "/open", false),
+        ("?deny=/a&deny=/b", "/b", true),
+        ("?deny=/a&deny=/b", "/c/a", false),
+    ] {
+        // attributes.request.http.path
+        let asked = [4, 2, 4, 1]
+            .into_iter()
+            .fold(path.as_bytes().to_vec(), |bytes, field| {
+                inside(field, &bytes)
+            });
+        let mut message = vec![0, 0, 0, 0, u8::try_from(asked.len()).unwrap()];
+        message.extend_from_slice(&asked);
+        let (from, to) = (folder.join("question"), folder.join("answer"));
+        std::fs::write(&from, message).unwrap();
+        let url = format!(
+            "http://{}/envoy.service.auth.v3.Authorization/Check{query}",
+            server.address
+        );
+        let (data, to_text) = (format!("@{}", from.display()), to.display().to_string());
+        let arguments = [
+            "--silent",
+            "--http2-prior-knowledge",
+            "-H",
+            "content-type: application/grpc",
+            "-H",
+            "te: trailers",
+            "--data-binary",
+            &data,
+            "-o",
+            &to_text,
+            &url,
+        ];
+        if tool("curl", &arguments).is_none() {
+            break;
+        }
+        // A status of 7 is PERMISSION_DENIED, and no message at all a yes.
+        let word: &[u8] = if denied {
+            &[0, 0, 0, 0, 4, 10, 2, 8, 7]
+        } else {
+            &[0; 5]
+        };
+        assert_eq!(std::fs::read(&to).unwrap(), word, "{query} {path}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn h2load_is_answered_on_many_streams() {
     let server = Served::echo(EchoOptions {

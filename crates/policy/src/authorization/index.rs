@@ -88,17 +88,28 @@ impl Engine {
 
     /// What the policies say of a request, or of a connection that is not HTTP.
     pub fn decide(&self, facts: &Facts<'_>) -> Outcome {
+        self.decide_with(facts, None)
+    }
+
+    /// The same of a request that is no longer as it `came`: whoever a CUSTOM rule asks is asked if the rule matches either.
+    pub fn decide_with(&self, facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
         let nodes = match facts.http {
             Some(_) => &self.http,
             None => &self.tcp,
         };
-        let prepared = Prepared::new(&self.store, facts);
-        weigh(&self.groups, |group| {
+        let find = |group: Group, prepared: &Prepared<'_>| {
             let mut best = NONE;
             self.store
-                .search(nodes[group as usize], &prepared, &mut best);
+                .search(nodes[group as usize], prepared, &mut best);
             let rule = self.store.rules.get(best as usize)?;
             Some(rule.place)
+        };
+        let prepared = Prepared::new(&self.store, facts);
+        weigh(&self.groups, |group| {
+            find(group, &prepared).or_else(|| {
+                let came = came.filter(|_| group.asks())?;
+                find(group, &Prepared::new(&self.store, came))
+            })
         })
     }
 

@@ -13,8 +13,17 @@ use super::weigh::{Group, Groups, weigh};
 
 /// What the policies say of a request.
 pub fn decide(policies: &[Policy], facts: &Facts<'_>) -> Outcome {
+    decide_with(policies, facts, None)
+}
+
+/// The same of a request that is no longer as it `came`: whoever a CUSTOM rule asks is asked if the rule matches either.
+pub fn decide_with(policies: &[Policy], facts: &Facts<'_>, came: Option<&Facts<'_>>) -> Outcome {
     let groups = Groups::of(policies.iter());
-    weigh(&groups, |group| first_match(policies, group, facts))
+    weigh(&groups, |group| {
+        let readings = [Some(facts), came.filter(|_| group.asks())];
+        let mut readings = readings.into_iter().flatten();
+        readings.find_map(|facts| first_match(policies, group, facts))
+    })
 }
 
 /// The first rule of a group of policies that matches, in their order.

@@ -32,6 +32,11 @@ impl Group {
         Self::DryAudit,
     ];
 
+    /// Whether its rules say that somebody is asked.
+    pub(super) fn asks(self) -> bool {
+        matches!(self, Self::Custom | Self::DryCustom)
+    }
+
     pub(super) fn of(policy: &Policy) -> Self {
         match (&policy.action, policy.dry_run) {
             (Action::Custom(_), false) => Self::Custom,

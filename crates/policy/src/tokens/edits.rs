@@ -70,6 +70,32 @@ pub fn without_params<'a>(path: &'a [u8], names: &[&str]) -> Cow<'a, [u8]> {
     Cow::Owned(out)
 }
 
+/// A path for people to read: the values of the parameters that `hides` names are `-`.
+pub fn masked_params(path: &[u8], hides: impl Fn(&[u8]) -> bool) -> Cow<'_, [u8]> {
+    if !params(path).any(|(name, value)| !value.is_empty() && hides(&name)) {
+        return Cow::Borrowed(path);
+    }
+    let start = path.iter().position(|byte| *byte == b'?');
+    let (bare, query) = path.split_at(start.map_or(path.len(), |at| at + 1));
+    let mut out = bare.to_vec();
+    for (at, pair) in query.split(|byte| *byte == b'&').enumerate() {
+        if at > 0 {
+            out.push(b'&');
+        }
+        // The name of one pair is found as it was found in the whole query.
+        let whole = [&b"?"[..], pair].concat();
+        let hidden = params(&whole).any(|(name, value)| !value.is_empty() && hides(&name));
+        match pair.iter().position(|byte| *byte == b'=') {
+            Some(equals) if hidden => {
+                out.extend_from_slice(&pair[..=equals]);
+                out.push(b'-');
+            }
+            _ => out.extend_from_slice(pair),
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// A line of `Cookie` that has lost some; empty when nothing is left, and the line goes.
 pub fn without_cookies<'a>(line: &'a [u8], names: &[&str]) -> Cow<'a, [u8]> {
     let goes = |name: &[u8]| names.iter().any(|one| one.as_bytes() == name);
@@ -87,7 +113,26 @@ pub fn without_cookies<'a>(line: &'a [u8], names: &[&str]) -> Cow<'a, [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{without_cookies, without_params};
+    use super::{masked_params, without_cookies, without_params};
+
+    #[test]
+    fn values_of_the_named_are_hidden() {
+        for (path, wanted) in [
+            ("/x", "/x"),
+            ("/x?", "/x?"),
+            ("/x?t", "/x?t"),
+            ("/x?t=", "/x?t="),
+            ("/x?a=1", "/x?a=1"),
+            ("/x?t=1", "/x?t=-"),
+            (
+                "/t=1?a=%20+1&t=2=3&&tt=1&%74=4&T=5",
+                "/t=1?a=%20+1&t=-&&tt=1&%74=-&T=5",
+            ),
+        ] {
+            let found = masked_params(path.as_bytes(), |name| name == b"t");
+            assert_eq!(String::from_utf8_lossy(&found), wanted, "{path}");
+        }
+    }
 
     #[test]
     fn only_the_named_go() {

@@ -117,6 +117,10 @@ impl Places {
         &self.all[usize::from(number)]
     }
 
+    pub(super) fn reads_param(&self, name: &[u8]) -> bool {
+        std::str::from_utf8(name).is_ok_and(|name| self.params.contains_key(name))
+    }
+
     /// Rules come in order.
     pub(super) fn seen_by(&mut self, place: u16, rule: u32) {
         let first = &mut self.first[usize::from(place)];

@@ -146,6 +146,11 @@ impl Rules {
         &self.owned
     }
 
+    /// Whether tokens are looked for in the query's parameter of this name, decoded.
+    pub fn reads_param(&self, name: &[u8]) -> bool {
+        self.places.reads_param(name)
+    }
+
     /// Rules that have no key at all now, by their number: their tokens are refused.
     pub fn without_keys(&self) -> impl Iterator<Item = usize> {
         let rules = self.rules.iter().enumerate();

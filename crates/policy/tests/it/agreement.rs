@@ -1,6 +1,8 @@
 //! The index says what the naive evaluator says, for any policies and any request: verdict, rule, audit and dry run.
 
-use voile_policy::authorization::{Action, Engine, Policy, PolicyName, Rule, Verdict, naive};
+use voile_policy::authorization::{
+    Action, Engine, Outcome, Policy, PolicyName, Reason, Rule, Verdict, naive,
+};
 use voile_testkit::authorization::{Random, Scope, policies, request, rule};
 
 /// Sets of policies, and requests tried on each; `VOILE_CASES` multiplies the sets.
@@ -24,6 +26,28 @@ fn agrees(seed: u64, set: &[Policy], random: &mut Random) -> [usize; 3] {
             wanted,
             "seed {seed}: {sent:#?}\n{set:#?}"
         );
+        // What a CUSTOM rule asks may be there in either reading, and only there a second one counts.
+        let other = request(random, Scope::ALL);
+        let came = match (facts.http, other.facts().http) {
+            (Some(_), Some(http)) => voile_policy::authorization::Facts {
+                http: Some(http),
+                ..facts
+            },
+            _ => facts,
+        };
+        let twice = naive::decide_with(set, &facts, Some(&came));
+        assert_eq!(
+            engine.decide_with(&facts, Some(&came)),
+            twice,
+            "seed {seed}: {sent:#?}\n{other:#?}\n{set:#?}"
+        );
+        let asks = |outcome: &Outcome| match &outcome.verdict {
+            Verdict::Ask(ask) => Some(ask.rule()),
+            Verdict::Denied(denial) if denial.reason == Reason::SeveralProviders => denial.rule,
+            Verdict::Allowed(_) | Verdict::Denied(_) => None,
+        };
+        let either = asks(&wanted).or_else(|| asks(&naive::decide(set, &came)));
+        assert_eq!(asks(&twice), either, "seed {seed}: asked if either matches");
         seen[match wanted.verdict {
             Verdict::Allowed(_) => 0,
             Verdict::Denied(_) => 1,

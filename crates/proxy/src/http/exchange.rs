@@ -18,9 +18,7 @@ use super::flight::{Client, Flight, Landing};
 use super::head::{Head, is_grpc};
 use super::io::Io;
 use super::reply::Reply;
-use super::role::{
-    ConnectFailure, DENIED, Exchange, Grpc, HttpRole, REVOKED, ResponseFlag, Route, UpstreamHttp,
-};
+use super::role::{ConnectFailure, Exchange, Grpc, HttpRole, ResponseFlag, Route, UpstreamHttp};
 use super::tunnel::Direction;
 use super::upload::Upload;
 use super::upstream::Upstream;
@@ -307,14 +305,14 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         upload: &mut Upload,
         tally: &mut Tally,
     ) -> After {
+        if let Some(local) = self.forbid_trailers(route, upload) {
+            return Box::pin(self.answer(facts, local, None, tally)).await;
+        }
         // What a tunnel goes through was used by nobody before.
         let mut stale = facts.asked.connect;
         loop {
             self.number_attempt(tally);
-            let pooled = match stale {
-                false => self.checkout(route, facts),
-                true => None,
-            };
+            let pooled = (!stale).then(|| self.checkout(route, facts)).flatten();
             tally.reused = pooled.is_some();
             let mut upstream = match pooled {
                 Some(stream) => stream,
@@ -377,6 +375,14 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             self.keep(route, landing, (upload, download), upstream, tally);
             return after;
         }
+    }
+
+    /// Refuses trailers of names that are not the client's to write; what it is told where they came already.
+    fn forbid_trailers(&self, route: &Route<R>, upload: &mut Upload) -> Option<Local<'static>> {
+        let (observer, work) = (route.observer.as_ref()?, self.work.as_ref()?);
+        let forbidden = upload.forbid_trailers(observer.keeps(), &work.input);
+        let flag = ResponseFlag::DownstreamProtocolError;
+        Some(Local::new(400, flag, forbidden.err()?.reason()))
     }
 
     /// An idle connection for the route. Before a request that could not be repeated the kernel is asked whether it still
@@ -608,8 +614,12 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 Local::new(408, ResponseFlag::StreamIdleTimeout, "stream_idle_timeout")
             }
             Landing::Revoked => Local {
-                reason: DENIED,
-                ..Local::new(403, ResponseFlag::Unauthorized, REVOKED)
+                reason: R::REVOCATION.told,
+                ..Local::new(
+                    R::REVOCATION.status,
+                    R::REVOCATION.flag,
+                    R::REVOCATION.details,
+                )
             },
             Landing::Upstream(DownloadError::Head(reject)) => {
                 Local::new(502, ResponseFlag::UpstreamProtocolError, reject.reason())
@@ -698,7 +708,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         down.give_back(&buffers);
         tally.details = "tunnel";
         if revoked {
-            (tally.flag, tally.details) = (ResponseFlag::Unauthorized, REVOKED);
+            (tally.flag, tally.details) = (R::REVOCATION.flag, R::REVOCATION.details);
         }
         (tally.request_body, tally.response_body) = (up.bytes, down.bytes);
         let work = Work {

@@ -81,6 +81,9 @@ pub trait HttpRole: Sized {
         None
     }
 
+    /// How an exchange ends from which leave was taken back.
+    const REVOCATION: Revocation = Revocation::CLIENT;
+
     /// Whether leave was taken back from an exchange that is under way: asked whenever it moves, and when
     /// [`super::Drain::judge_again`] was said. It ends then; as if it had been refused, where nothing was answered yet.
     fn is_revoked<'h>(&self, ticket: &Self::Ticket, head: impl FnOnce() -> Head<'h>) -> bool {
@@ -183,6 +186,11 @@ pub trait Observe {
     /// Complete field lines (`name: value\r\n` each) that go on in their place.
     fn adds(&self) -> &[u8];
 
+    /// Names, in lower case, that only we may write in this request, in its trailers too.
+    fn keeps(&self) -> &Names {
+        &[]
+    }
+
     /// The request goes out on this connection of ours.
     fn sends(&self, from: Option<SocketAddr>);
 
@@ -242,6 +250,36 @@ pub struct ConnectFailure {
     pub flag: ResponseFlag,
     /// For logs: [`UNREACHED`], and in braces why, if more is known.
     pub details: &'static str,
+}
+
+/// What is said of an exchange from which leave was taken back.
+#[derive(Debug, Clone, Copy)]
+pub struct Revocation {
+    /// What the client is answered, where nothing was answered yet.
+    pub status: u16,
+    /// For logs and metrics.
+    pub flag: ResponseFlag,
+    /// For logs.
+    pub details: &'static str,
+    /// The line for the client.
+    pub told: &'static str,
+}
+
+impl Revocation {
+    /// The client may not be here any more.
+    pub const CLIENT: Self = Self {
+        status: 403,
+        flag: ResponseFlag::Unauthorized,
+        details: REVOKED,
+        told: DENIED,
+    };
+    /// Whom it calls is not believed any more: no fault of the client's, which may try again.
+    pub const SERVER: Self = Self {
+        status: 503,
+        flag: ResponseFlag::UpstreamConnectionTermination,
+        details: "upstream_certificate_revoked",
+        told: "upstream_certificate_revoked",
+    };
 }
 
 /// What the client of a revoked exchange is told, and whoever is denied: Envoy's words.

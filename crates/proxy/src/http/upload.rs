@@ -8,6 +8,7 @@ use tokio::io::AsyncWrite;
 use voile_http1::{Body, BodyError, Framing};
 use voile_transport::News;
 
+use super::ask::Names;
 use super::buffers::Buffer;
 use super::io::Io;
 use super::limits::MIN_READ_BYTES;
@@ -60,6 +61,23 @@ impl Upload {
             finished: false,
             broken: false,
         })
+    }
+
+    /// Refuses trailers of these names; to be called before anything was sent.
+    pub(crate) fn forbid_trailers(
+        &mut self,
+        names: &Names,
+        input: &Buffer,
+    ) -> Result<(), BodyError> {
+        if names.is_empty() || !matches!(self.body, Body::Chunked(_)) {
+            return Ok(());
+        }
+        // What is at hand is looked at once more: it may end with them.
+        let mut body = Body::new(Framing::Chunked);
+        body.forbid_trailers(names.iter().map(|name| name.as_bytes()));
+        body.accept(&input.bytes()[self.body_at..self.checked_to])?;
+        self.body = body;
+        Ok(())
     }
 
     /// Whether the whole body was received.

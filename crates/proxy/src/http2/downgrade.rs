@@ -26,8 +26,8 @@ use super::stream::Call;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route,
-    serve_connection,
+    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Revocation,
+    Route, serve_connection,
 };
 
 /// The status of an upgrade.
@@ -63,6 +63,8 @@ impl<R: HttpRole> HttpRole for Translated<R> {
         route.to_sidecar = route.ticket.to_sidecar;
         Some(pause)
     }
+
+    const REVOCATION: Revocation = R::REVOCATION;
 
     fn is_revoked<'h>(&self, ticket: &Route<R>, _: impl FnOnce() -> Head<'h>) -> bool {
         let head = || Head::Http2(&self.parts);

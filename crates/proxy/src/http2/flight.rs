@@ -15,7 +15,7 @@ use super::stream::{Call, Tally};
 use crate::http::HttpTimeouts;
 use crate::http::ask::amend_fields;
 use crate::http::timer::Timer;
-use crate::http::{DENIED, Observe, REVOKED, ResponseFlag};
+use crate::http::{Observe, ResponseFlag, Revocation};
 
 /// How a stream ended that did not end well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,8 @@ impl<'a> Flight<'a> {
         call: &mut Call,
         tally: &mut Tally,
     ) -> Poll<Landing> {
-        match self.up.poll(cx, Some(self.replay)) {
+        let kept = self.observer.map_or(&[][..], Observe::keeps);
+        match self.up.poll(cx, Some(self.replay), kept) {
             Poll::Ready(Err(Broken::Source(cause))) => return Poll::Ready(Landing::Client(cause)),
             // The upstream takes no more; what it answers decides.
             Poll::Ready(Err(Broken::Sink(_))) => self.up.finish(),
@@ -132,7 +133,7 @@ impl<'a> Flight<'a> {
             }
         }
         if let Down::Body(pump) = &mut self.down {
-            match pump.poll(cx, None) {
+            match pump.poll(cx, None, &[]) {
                 // A tunnel's two directions end each by itself.
                 Poll::Ready(Ok(())) if call.is_tunnel && !self.up.is_done() => {}
                 Poll::Ready(Ok(())) => return Poll::Ready(Landing::Done),
@@ -232,7 +233,13 @@ impl<'a> Flight<'a> {
     }
 
     /// Turns how the flight ended into what each side is told and what is recorded.
-    pub(crate) fn land(self, landing: Landing, call: &mut Call, tally: &mut Tally) {
+    pub(crate) fn land(
+        self,
+        landing: Landing,
+        revocation: &Revocation,
+        call: &mut Call,
+        tally: &mut Tally,
+    ) {
         tally.request_body = self.up.bytes;
         tally.grpc.request_messages = count(self.up);
         let answered = !matches!(self.down, Down::Waiting { .. });
@@ -268,11 +275,10 @@ impl<'a> Flight<'a> {
                 tally.details = "upstream_remote_reset";
             }
             failure => {
-                let (status, flag, details, reason) = own_words(failure);
-                let told = if failure == Landing::Revoked {
-                    DENIED
-                } else {
-                    details
+                let (status, flag, details, reason) = own_words(failure, revocation);
+                let told = match failure {
+                    Landing::Revoked => revocation.told,
+                    _ => details,
                 };
                 self.up.sink().send_reset(reason);
                 if answered {
@@ -287,7 +293,10 @@ impl<'a> Flight<'a> {
 }
 
 /// What we say of a failure that nobody else has a word for: a status while there is no answer, a code when there is.
-fn own_words(failure: Landing) -> (u16, ResponseFlag, &'static str, Reason) {
+fn own_words(
+    failure: Landing,
+    revocation: &Revocation,
+) -> (u16, ResponseFlag, &'static str, Reason) {
     use ResponseFlag as Flag;
     match failure {
         Landing::Upstream(Cause::Violation(reason)) => {
@@ -311,7 +320,15 @@ fn own_words(failure: Landing) -> (u16, ResponseFlag, &'static str, Reason) {
             "stream_idle_timeout",
             Reason::CANCEL,
         ),
-        Landing::Revoked => (403, Flag::Unauthorized, REVOKED, Reason::CANCEL),
+        Landing::Revoked => {
+            let Revocation {
+                status,
+                flag,
+                details,
+                ..
+            } = *revocation;
+            (status, flag, details, Reason::CANCEL)
+        }
         Landing::Upstream(_) | Landing::Client(_) | Landing::Done => (
             503,
             Flag::UpstreamConnectionTermination,

@@ -6,7 +6,7 @@ use voile_http2::Fields;
 
 use super::websocket::is_plain_connect;
 use crate::http::Observe;
-use crate::http::ask::lines;
+use crate::http::ask::{Names, lines};
 
 /// Fields removed in both directions because a forged one would be believed further on.
 pub(crate) const IDENTITY_FIELDS: [&str; 3] = [
@@ -122,11 +122,17 @@ pub(crate) fn travels(name: &str, value: &[u8]) -> bool {
     }
 }
 
-/// The same for trailers, which frame and route nothing.
-pub(crate) fn clean_trailers(trailers: &mut Fields) {
+/// The same for trailers, which frame and route nothing; those that are forbidden go, too.
+pub(crate) fn clean_trailers(trailers: &mut Fields, forbidden: &Names) {
     clean(trailers);
     trailers.remove("host");
     trailers.remove("content-length");
+    if !forbidden.is_empty() {
+        trailers.retain(|name, _| {
+            let mut known = forbidden.iter();
+            !known.any(|known| loosely_equal(name.as_bytes(), known.as_bytes()))
+        });
+    }
 }
 
 /// Adds `name: value\r\n` lines; a line that is no field is left out.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use voile_http2::{Failure, Fields, Reason, RecvStream, SendStream};
 
 use super::grpc::Messages;
-use crate::http::ask::Held;
+use crate::http::ask::{Held, Names};
 
 /// Which side ended a pump before its time, and with what code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,18 +158,19 @@ impl Pump {
         self.messages = self.messages.is_some().then(Messages::default);
     }
 
-    /// Passes on what there is. Ready when the end went on too.
+    /// Passes on what there is, without trailers of these names. Ready when the end went on too.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         mut replay: Option<&mut Replay>,
+        forbidden: &Names,
     ) -> Poll<Result<(), Broken>> {
         while !self.done {
             if self.chunk.is_empty() {
                 match ready!(self.poll_chunk(cx))? {
                     Some(chunk) => self.chunk = chunk,
                     None => {
-                        ready!(self.poll_end(cx))?;
+                        ready!(self.poll_end(cx, forbidden))?;
                         self.done = true;
                     }
                 }
@@ -214,12 +215,12 @@ impl Pump {
         Ok(())
     }
 
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_end(&mut self, cx: &mut Context<'_>, forbidden: &Names) -> Poll<Result<(), Broken>> {
         let trailers = ready!(self.source.poll_trailers(cx));
         let trailers = trailers.map_err(Broken::Source)?;
         let sent = match trailers {
             Some(mut trailers) => {
-                super::headers::clean_trailers(&mut trailers);
+                super::headers::clean_trailers(&mut trailers, forbidden);
                 let mut sent = self.sink.block();
                 sent.extend_from(&trailers, |_, _| true);
                 self.trailers = Some(trailers);

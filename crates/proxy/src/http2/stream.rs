@@ -324,7 +324,7 @@ async fn forward<R: HttpRole + 'static>(
                 continue;
             }
         }
-        return flight.land(landing, call, tally);
+        return flight.land(landing, &R::REVOCATION, call, tally);
     }
 }
 

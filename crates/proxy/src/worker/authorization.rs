@@ -1,26 +1,29 @@
 //! Whether a connection or a request may go on to the application, by the policies that hold now: what they ask about is
 //! borrowed from where it lies. A yes is a [`Leave`], and forwarding asks for one; leave can be lost.
 
-use std::borrow::Cow;
-use std::cell::Cell;
+mod request;
+
+use std::cell::{Cell, OnceCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
 use voile_policy::Permit;
-use voile_policy::authorization::{Ask, Facts, Headers, Http, Outcome, Verdict};
+use voile_policy::authorization::{Facts, Http, Outcome, Verdict};
+use voile_telemetry::access_log::Marks;
 
 use super::admission::Arrival;
 use super::authorizer::{About, Allowed, Answer, Authorizer, Question};
 use super::changes::Changes;
 use super::inbound::{self, Caller};
-use super::said::{self, count_marks};
+use super::said::{Said, count_marks};
 use super::slots::InboundSlot;
-use super::tokens::{self, Presented};
 use super::{Worker, count, logged};
 use crate::authorization::Authorization;
-use crate::http::{BodyWanted, DENIED, Head, REVOKED, Shown, Told};
+use crate::http::{DENIED, Head, Told};
+use request::Came;
+pub(crate) use request::{Asking, Granted, Judged, Seen, request};
 
 /// Leave to forward, as of one moment.
 #[derive(Debug)]
@@ -29,10 +32,29 @@ pub(crate) struct Leave {
     _permit: Option<Rc<Permit>>,
     /// When it was last judged.
     judgement: Cell<u32>,
-    /// Which external service said yes; 0 is none. Its word holds as long as that one is asked.
-    word: Cell<u32>,
     /// Seconds since 1970 when it was given to a request; tokens are judged again as of then.
-    began: u64,
+    began: u32,
+    /// Behind a thin pointer: every connection keeps room for it, and few have any.
+    aside: OnceCell<Box<Aside>>,
+}
+
+/// What few requests and connections bring.
+#[derive(Debug, Default)]
+pub(crate) struct Aside {
+    /// Which external service said yes; 0 is none. Its word holds as long as that one is asked.
+    by: Cell<u32>,
+    /// What it made of the request.
+    amended: Amended,
+    /// What policies said besides, for logs.
+    said: Option<Box<Said>>,
+}
+
+/// A request as whoever was asked about it wants it to go on.
+#[derive(Debug, Default)]
+pub(crate) struct Amended {
+    changes: Changes,
+    /// None where it is as it came.
+    path: Option<Box<str>>,
 }
 
 /// Why there is none.
@@ -46,6 +68,8 @@ pub(crate) struct Denied {
     pub(crate) reason: String,
     /// The words of an external service, for clients of HTTP.
     pub(crate) told: Option<Box<Told>>,
+    /// What policies said besides, for logs.
+    pub(super) said: Option<Box<Said>>,
 }
 
 impl Denied {
@@ -55,7 +79,13 @@ impl Denied {
             details: details.into(),
             reason: reason.into(),
             told: None,
+            said: None,
         }
+    }
+
+    /// What policies said that decides nothing.
+    pub(crate) fn marks(&self) -> Marks<'_> {
+        self.said.as_deref().map(Said::marks).unwrap_or_default()
     }
 }
 
@@ -128,16 +158,35 @@ impl Leave {
         Self {
             _permit: permit,
             judgement: Cell::new(worker.judgement.get()),
-            word: Cell::new(0),
             began: 0,
+            aside: OnceCell::new(),
         }
     }
 
-    /// For a request that began then.
-    fn of_request(worker: &Worker, permit: Rc<Permit>, began: u64) -> Self {
+    /// What policies said that decides nothing.
+    pub(crate) fn marks(&self) -> Marks<'_> {
+        let said = self.aside.get().and_then(|aside| aside.said.as_deref());
+        said.map(Said::marks).unwrap_or_default()
+    }
+
+    /// Which external service said yes; 0 is none.
+    fn by(&self) -> u32 {
+        self.aside.get().map_or(0, |aside| aside.by.get())
+    }
+
+    /// Notes what there is to note.
+    fn with(self, by: u32, amended: Amended, said: Option<Box<Said>>) -> Self {
+        if by == 0 && said.is_none() {
+            return self;
+        }
+        let aside = Aside {
+            by: Cell::new(by),
+            amended,
+            said,
+        };
         Self {
-            began,
-            ..Self::new(worker, Some(permit))
+            aside: OnceCell::from(Box::new(aside)),
+            ..self
         }
     }
 
@@ -174,14 +223,17 @@ impl Leave {
         }
         let holds = match judge_connection(worker, slot, caller) {
             Err(_) => false,
-            Ok(None) => true,
-            Ok(Some(asking)) if asking.authorizer.id() == self.word.get() => {
-                asking.ask.granted().is_ok()
+            Ok(Word::Said(_)) => true,
+            Ok(Word::Asks(asking)) if asking.authorizer.id() == self.by() => {
+                match asking.outcome.verdict {
+                    Verdict::Ask(ask) => ask.granted().is_ok(),
+                    Verdict::Allowed(_) | Verdict::Denied(_) => false,
+                }
             }
             // Somebody else decides now.
-            Ok(Some(asking)) => match asking.settled(worker).await {
-                Ok(word) => {
-                    self.word.set(word);
+            Ok(Word::Asks(asking)) => match asking.settled(worker, caller).await {
+                Ok((by, _)) => {
+                    self.aside.get_or_init(Box::default).by.set(by);
                     true
                 }
                 Err(_) => false,
@@ -199,15 +251,15 @@ impl Leave {
         caller: &Caller,
         head: &Head<'_>,
     ) -> bool {
-        let holds = match said(worker, slot, caller, head, self.began) {
-            Err(_) => false,
-            Ok(Said { ask: None, .. }) => true,
-            // A request is in the middle of something and cannot wait: who was not asked has not said yes.
-            Ok(Said { ask: Some(ask), .. }) => {
-                let asked = worker.authorizer.borrow().as_ref().map(|asked| asked.id());
-                asked == Some(self.word.get()) && ask.granted().is_ok()
-            }
+        let aside = self.aside.get().filter(|aside| aside.by.get() != 0);
+        let came = match aside {
+            None => Came::Fresh,
+            Some(aside) => Came::Answered(aside.by.get(), &aside.amended),
         };
+        let seen = Seen::new(head, came);
+        // A request is in the middle of something and cannot wait: who was not asked has not said yes.
+        let judged = request::said(worker, slot, caller, &seen, self.began.into());
+        let holds = judged.is_ok_and(|said| said.asks.is_none());
         if holds {
             self.renew(worker);
         }
@@ -225,13 +277,14 @@ pub(crate) async fn connection(
 ) -> Result<Leave, Denied> {
     loop {
         let leave = Leave::new(worker, None);
-        if let Some(asking) = judge_connection(worker, slot, caller)? {
+        let (by, said) = match judge_connection(worker, slot, caller)? {
+            Word::Said(said) => (0, said),
             // Boxed: it is rare, and every connection would pay for its size.
-            leave.word.set(Box::pin(asking.settled(worker)).await?);
-        }
+            Word::Asks(asking) => Box::pin(asking.settled(worker, caller)).await?,
+        };
         // Otherwise everything changed while somebody was asked.
         if leave.stands(worker) {
-            return Ok(leave);
+            return Ok(leave.with(by, Amended::default(), said));
         }
     }
 }
@@ -247,187 +300,108 @@ pub(crate) fn rehearse(
     let allowed = policies.as_ref().is_none_or(|policies| {
         let bind = slot.plan.borrow().bind;
         let facts = facts(caller, bind, caller.client().ip(), None);
-        matches!(policies.decide(&facts).verdict, Verdict::Allowed(_))
+        matches!(policies.decide(&facts, None).verdict, Verdict::Allowed(_))
     });
     allowed.then(|| Leave::new(worker, None))
 }
 
+/// What policies say of a connection.
+enum Word {
+    /// It may go on; what logs tell besides.
+    Said(Option<Box<Said>>),
+    /// Somebody must be asked first.
+    Asks(AskingOfConnection),
+}
+
 /// A connection that an external service must be asked about.
 struct AskingOfConnection {
-    ask: Ask,
+    /// What policies said as of `judgement`, whose verdict is to ask.
+    outcome: Outcome,
+    judgement: u32,
     authorizer: Rc<Authorizer>,
     question: Question,
 }
 
 impl AskingOfConnection {
     /// Asks, and gives the number of whoever said yes.
-    async fn settled(mut self, worker: &Worker) -> Result<u32, Denied> {
+    async fn settled(
+        mut self,
+        worker: &Worker,
+        caller: &Caller,
+    ) -> Result<(u32, Option<Box<Said>>), Denied> {
         self.question.show(None);
         let answer = self.authorizer.ask(worker, self.question).await;
-        settle(worker, &self.authorizer, self.ask, answer)?;
-        Ok(self.authorizer.id())
+        let believed = believed(worker, &self.authorizer, answer);
+        let policies = worker.authorization.borrow();
+        let current = self.judgement == worker.judgement.get();
+        let said = match (believed, policies.as_ref().filter(|_| current)) {
+            (Ok(_), Some(policies)) => judged(worker, policies, caller, self.outcome)?,
+            // Everything changed meanwhile, so that it is judged again.
+            (Ok(_), None) => None,
+            (Err(denied), policies) => {
+                let said =
+                    policies.and_then(|policies| note(worker, policies, caller, &self.outcome));
+                return Err(Denied { said, ..denied });
+            }
+        };
+        Ok((self.authorizer.id(), said))
     }
 }
 
-fn judge_connection(
-    worker: &Worker,
-    slot: &InboundSlot,
-    caller: &Caller,
-) -> Result<Option<AskingOfConnection>, Denied> {
+fn judge_connection(worker: &Worker, slot: &InboundSlot, caller: &Caller) -> Result<Word, Denied> {
     let policies = worker.authorization.borrow();
     let Some(policies) = policies.as_ref() else {
-        return Ok(None);
+        return Ok(Word::Said(None));
     };
     let destination = slot.plan.borrow().bind;
     let facts = facts(caller, destination, caller.client().ip(), None);
-    let Some(ask) = judged(worker, policies, caller, policies.decide(&facts))? else {
-        return Ok(None);
-    };
+    let outcome = policies.decide(&facts, None);
+    if !matches!(outcome.verdict, Verdict::Ask(_)) {
+        return judged(worker, policies, caller, outcome).map(Word::Said);
+    }
     let about = About {
         caller,
         destination,
         request: None,
         changes: &Changes::default(),
     };
-    let (authorizer, question) = whom(worker, policies, &ask, &about)?;
-    Ok(Some(AskingOfConnection {
-        ask,
+    let (authorizer, question) = whom(worker, policies, &outcome, &about)?;
+    Ok(Word::Asks(AskingOfConnection {
+        outcome,
+        judgement: worker.judgement.get(),
         authorizer,
         question,
     }))
 }
 
-/// What policies say of a request.
-pub(crate) enum Judged {
-    /// It may go on, like this.
-    Let(Granted),
-    /// Somebody must be asked first.
-    Ask(Box<Asking>),
-}
-
-/// A request that an external service must be asked about.
-pub(crate) struct Asking {
-    permit: Rc<Permit>,
-    path: Option<Box<str>>,
-    /// What its token changed.
-    changes: Changes,
-    began: u64,
-    ask: Ask,
-    judgement: u32,
-    authorizer: Rc<Authorizer>,
-    /// Until it is asked.
-    question: Option<Question>,
-    /// Once it was.
-    answer: Option<Answer>,
-}
-
-/// A request that may go on.
-pub(crate) struct Granted {
-    pub(crate) leave: Leave,
-    pub(crate) path: Option<Box<str>>,
-    pub(crate) changes: Changes,
-}
-
-impl Asking {
-    /// How much of the body the question shows.
-    pub(crate) fn body(&self) -> Option<BodyWanted> {
-        self.authorizer.body()
-    }
-
-    /// Asks.
-    pub(crate) async fn ask(&mut self, worker: &Worker, body: Option<Shown>) {
-        if let Some(mut question) = self.question.take() {
-            question.show(body);
-            self.answer = Some(self.authorizer.ask(worker, question).await);
-        }
-    }
-
-    /// What the answer comes to, by the policies that hold now.
-    pub(crate) fn granted(
-        self,
-        worker: &Worker,
-        slot: &InboundSlot,
-        caller: &Caller,
-        head: &Head<'_>,
-    ) -> Result<Granted, Denied> {
-        let (mut ask, mut path, mut changes) = (self.ask, self.path, self.changes);
-        let leave = |permit| Leave::of_request(worker, permit, self.began);
-        if self.judgement != worker.judgement.get() {
-            let said = said(worker, slot, caller, head, self.began)?;
-            (path, changes) = (said.path, said.changes);
-            let Some(now) = said.ask else {
-                return Ok(Granted {
-                    leave: leave(self.permit),
-                    path,
-                    changes,
-                });
-            };
-            let asked = worker.authorizer.borrow().as_ref().map(|asked| asked.id());
-            if asked != Some(self.authorizer.id()) {
-                count(&worker.counters.authorization.denied);
-                return Err(Denied::new(403, REVOKED, DENIED));
-            }
-            ask = now;
-        }
-        let unasked = || Answer::Unusable("nobody was asked".into());
-        let answer = self.answer.unwrap_or_else(unasked);
-        let allowed = settle(worker, &self.authorizer, ask, answer)?;
-        let (later, path) = allowed.applied(head, path);
-        let changes = changes.then(later);
-        let leave = leave(self.permit);
-        leave.word.set(self.authorizer.id());
-        Ok(Granted {
-            leave,
-            path,
-            changes,
-        })
-    }
-}
-
 /// What an answer comes to: a no is final, a yes leaves it to the DENY and ALLOW policies, and no answer is what the provider
 /// wants it to be.
-fn settle(
-    worker: &Worker,
-    authorizer: &Authorizer,
-    ask: Ask,
-    answer: Answer,
-) -> Result<Allowed, Denied> {
+fn believed(worker: &Worker, authorizer: &Authorizer, answer: Answer) -> Result<Allowed, Denied> {
     let counters = &worker.counters.authorization;
     let denied = |denied: Denied| {
         count(&counters.denied);
         Err(denied)
     };
-    let allowed = match answer {
+    match answer {
         Answer::Allowed(allowed) => {
             count(&counters.asked_allowed);
-            *allowed
+            Ok(*allowed)
         }
         Answer::Denied { status, told } => {
             count(&counters.asked_denied);
-            return denied(Denied {
+            denied(Denied {
                 told: Some(told),
                 ..Denied::new(status, ASKED_DENIED, DENIED)
-            });
+            })
         }
         Answer::Failed(_) if authorizer.fails_open() => {
             count(&counters.asked_failed_open);
-            Allowed::default()
+            Ok(Allowed::default())
         }
         Answer::Failed(_) | Answer::Unusable(_) => {
             count(&counters.asked_failed);
             let status = authorizer.status_on_error();
-            return denied(Denied::new(status, ASKED_ERROR, DENIED));
-        }
-    };
-    match ask.granted() {
-        Ok(_) => {
-            count(&counters.allowed);
-            Ok(allowed)
-        }
-        Err(denial) => {
-            let policies = worker.authorization.borrow();
-            let details = policies.as_ref().map(|policies| policies.details(&denial));
-            denied(Denied::new(403, details.unwrap_or_default(), DENIED))
+            denied(Denied::new(status, ASKED_ERROR, DENIED))
         }
     }
 }
@@ -440,7 +414,7 @@ const ASKED_ERROR: &str = "ext_authz_error";
 fn whom(
     worker: &Worker,
     policies: &Authorization,
-    ask: &Ask,
+    outcome: &Outcome,
     about: &About<'_>,
 ) -> Result<(Rc<Authorizer>, Question), Denied> {
     let authorizer = worker.authorizer.borrow().clone();
@@ -450,84 +424,15 @@ fn whom(
     });
     asked.ok_or_else(|| {
         count(&worker.counters.authorization.denied);
-        let details = policies.details(&ask.clone().refused());
-        Denied::new(403, details, DENIED)
-    })
-}
-
-/// Judges a request on an admitted connection, its token first. Nothing is done where there are neither rules about tokens
-/// nor policies.
-pub(crate) fn request(
-    worker: &Worker,
-    slot: &InboundSlot,
-    caller: &Caller,
-    head: &Head<'_>,
-    permit: Rc<Permit>,
-) -> Result<Judged, Denied> {
-    let began = tokens::now(worker);
-    let Said { path, changes, ask } = said(worker, slot, caller, head, began)?;
-    let policies = worker.authorization.borrow();
-    let (Some(ask), Some(policies)) = (ask, policies.as_ref()) else {
-        return Ok(Judged::Let(Granted {
-            leave: Leave::of_request(worker, permit, began),
-            path,
-            changes,
-        }));
-    };
-    let about = About {
-        caller,
-        destination: slot.plan.borrow().bind,
-        request: Some((
-            head,
-            path.as_deref().unwrap_or_else(|| head.path_and_query()),
-        )),
-        changes: &changes,
-    };
-    let (authorizer, question) = whom(worker, policies, &ask, &about)?;
-    Ok(Judged::Ask(Box::new(Asking {
-        permit,
-        path,
-        changes,
-        began,
-        ask,
-        judgement: worker.judgement.get(),
-        authorizer,
-        question: Some(question),
-        answer: None,
-    })))
-}
-
-/// What a token and the policies say of a request.
-struct Said {
-    /// The path that it goes on with, if that is not the one that came.
-    path: Option<Box<str>>,
-    changes: Changes,
-    /// Whom to ask first.
-    ask: Option<Ask>,
-}
-
-/// Judges a request that began then.
-fn said(
-    worker: &Worker,
-    slot: &InboundSlot,
-    caller: &Caller,
-    head: &Head<'_>,
-    began: u64,
-) -> Result<Said, Denied> {
-    let presented = tokens::examine(worker, head, began)?;
-    let policies = worker.authorization.borrow();
-    let (path, ask) = match policies.as_ref() {
-        None => (None, None),
-        Some(policies) => {
-            let seen = (head, presented.as_ref());
-            by_policies(worker, slot, caller, seen, policies)?
+        let details = match &outcome.verdict {
+            Verdict::Ask(ask) => policies.details(&ask.clone().refused()),
+            Verdict::Allowed(_) | Verdict::Denied(_) => String::new(),
+        };
+        Denied {
+            said: note(worker, policies, about.caller, outcome),
+            ..Denied::new(403, details, DENIED)
         }
-    };
-    let (path, changes) = match presented {
-        None => (path, Changes::default()),
-        Some(presented) => presented.applied(head, path),
-    };
-    Ok(Said { path, changes, ask })
+    })
 }
 
 /// Leave was taken back from a request.
@@ -539,40 +444,6 @@ pub(crate) fn count_revoked(worker: &Worker) {
     counters
         .longest_cut
         .set(counters.longest_cut.get().max(took));
-}
-
-/// The path that a request goes on with, if that is not the one that came, and whom to ask first.
-fn by_policies(
-    worker: &Worker,
-    slot: &InboundSlot,
-    caller: &Caller,
-    (head, presented): (&Head<'_>, Option<&Presented>),
-    policies: &Authorization,
-) -> Result<(Option<Box<str>>, Option<Ask>), Denied> {
-    let bind = slot.plan.borrow().bind;
-    let path = policies.normalized(head.path_and_query());
-    let Some(path) = path else {
-        let why = "path_normalization_failed";
-        return Err(Denied::new(400, why, why));
-    };
-    let remote = policies.remote_ip(head, caller.client().ip());
-    let http = Http {
-        authority: head.authority().map(str::as_bytes),
-        method: head.method_meant().as_bytes(),
-        path: path.as_bytes(),
-        headers: &Lines {
-            head,
-            changes: presented.map(Presented::changes),
-        },
-        claims: presented.and_then(Presented::claims),
-    };
-    let facts = facts(caller, bind, remote, Some(http));
-    let ask = judged(worker, policies, caller, policies.decide(&facts))?;
-    let path = match path {
-        Cow::Borrowed(_) => None,
-        Cow::Owned(path) => Some(path.into()),
-    };
-    Ok((path, ask))
 }
 
 fn facts<'a>(
@@ -595,49 +466,44 @@ fn facts<'a>(
     }
 }
 
-/// The field lines of a head as they go on: what a token's rule takes away or writes is judged like that.
-struct Lines<'a> {
-    head: &'a Head<'a>,
-    changes: Option<&'a Changes>,
-}
-
-impl Headers for Lines<'_> {
-    fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
-        match self.changes {
-            None => {
-                for (name, value) in self.head.headers() {
-                    show(name.as_bytes(), value);
-                }
-            }
-            Some(changes) => {
-                for (name, value) in changes.seen(self.head) {
-                    show(name.as_bytes(), value);
-                }
-            }
-        }
-    }
-}
-
-/// Counts what was decided, and notes for the access log what decided nothing; gives whom to ask before anything is.
+/// Counts what was decided; gives what logs tell besides. Whoever had to be asked said yes.
 fn judged(
     worker: &Worker,
     policies: &Authorization,
     caller: &Caller,
     outcome: Outcome,
-) -> Result<Option<Ask>, Denied> {
+) -> Result<Option<Box<Said>>, Denied> {
     let counters = &worker.counters.authorization;
-    count_marks(worker, policies, caller, &outcome);
-    let told = logged::is_on(worker, Side::Server);
-    let said = told.then(|| said::Said::of(policies, &outcome)).flatten();
-    worker.said.set(said.map(Box::new));
-    let denial = match outcome.verdict {
-        Verdict::Allowed(_) => {
-            count(&counters.allowed);
-            return Ok(None);
-        }
-        Verdict::Denied(denial) => denial,
-        Verdict::Ask(ask) => return Ok(Some(ask)),
+    let said = note(worker, policies, caller, &outcome);
+    let verdict = match outcome.verdict {
+        Verdict::Allowed(permit) => Ok(permit),
+        Verdict::Denied(denial) => Err(denial),
+        Verdict::Ask(ask) => ask.granted(),
     };
-    count(&counters.denied);
-    Err(Denied::new(403, policies.details(&denial), DENIED))
+    match verdict {
+        Ok(_) => {
+            count(&counters.allowed);
+            Ok(said)
+        }
+        Err(denial) => {
+            count(&counters.denied);
+            Err(Denied {
+                said,
+                ..Denied::new(403, policies.details(&denial), DENIED)
+            })
+        }
+    }
+}
+
+/// Counts what decides nothing; gives what logs tell of it.
+fn note(
+    worker: &Worker,
+    policies: &Authorization,
+    caller: &Caller,
+    outcome: &Outcome,
+) -> Option<Box<Said>> {
+    count_marks(worker, policies, caller, outcome);
+    let told = logged::is_on(worker, Side::Server);
+    told.then(|| Said::of(policies, outcome).map(Box::new))
+        .flatten()
 }

@@ -85,6 +85,7 @@ impl Changes {
             return notes.map(|notes| notes as Rc<dyn Observe>);
         }
         let mut all = self;
+        let kept = all.leaves_out.len();
         if let Some(notes) = &notes {
             // What is written anew for traces is not anybody else's to write.
             let theirs = notes.leaves_out();
@@ -105,6 +106,7 @@ impl Changes {
         }
         Some(Rc::new(Changed {
             changes: all,
+            kept,
             notes,
         }))
     }
@@ -112,6 +114,8 @@ impl Changes {
 
 struct Changed {
     changes: Changes,
+    /// So many of the names that are left out are for whoever judged to write, and for nobody else.
+    kept: usize,
     notes: Option<Rc<Notes>>,
 }
 
@@ -122,6 +126,10 @@ impl Observe for Changed {
 
     fn adds(&self) -> &[u8] {
         &self.changes.lines
+    }
+
+    fn keeps(&self) -> &Names {
+        &self.changes.leaves_out[..self.kept]
     }
 
     fn sends(&self, from: Option<SocketAddr>) {

@@ -23,7 +23,7 @@ use voile_transport::{
 use voile_xds::wire::{MutualTls, Protocol};
 
 use super::admission::{Arrival, Verified, admit};
-use super::authorization::{self, Leave};
+use super::authorization::{self, Denied, Leave};
 use super::inbound_http::InboundRole;
 use super::late::{self, Ahead};
 use super::logged::{self, Downstream, TcpRecord};
@@ -130,24 +130,21 @@ async fn open(
         ahead,
     } = introduced(&worker, &slot, tcp, remote).await?;
     let admitted = permit(&worker, &slot, &caller.arrival, remote);
-    let admitted = admitted.map_err(|why| ("refused_by_policy".to_owned(), why));
+    let admitted = admitted.map_err(|why| Denied::new(403, "refused_by_policy", why));
     let leave = match (kind, admitted) {
         (_, Err(denied)) => Err(denied),
         // Each request asks for itself.
         (Kind::Http | Kind::Http2, Ok(_)) => Ok(None),
         (Kind::Opaque, Ok(permit)) => {
             let judged = authorization::connection(&worker, &slot, &caller, permit);
-            match unless_reset(&stream, judged).await? {
-                Ok(leave) => Ok(Some(leave)),
-                Err(denied) => Err((denied.details, denied.reason)),
-            }
+            unless_reset(&stream, judged).await?.map(Some)
         }
     };
     let leave = match leave {
         Ok(leave) => leave,
-        Err((details, why)) => {
+        Err(denied) => {
             let local = slot.plan.borrow().bind;
-            refused(&worker, &slot, (&details, &why), caller.downstream(local));
+            refused(&worker, &slot, &denied, caller.downstream(local));
             transport::refuse(stream, AlertDescription::AccessDenied).await;
             return None;
         }
@@ -197,17 +194,13 @@ pub(super) fn permit(
 }
 
 /// The line of a connection that never got as far as a request.
-fn refused(
-    worker: &Worker,
-    slot: &InboundSlot,
-    (details, why): (&str, &str),
-    downstream: Downstream<'_>,
-) {
+fn refused(worker: &Worker, slot: &InboundSlot, denied: &Denied, downstream: Downstream<'_>) {
     if logged::is_on(worker, Side::Server) {
         let record = TcpRecord {
             flags: "UAEX",
-            details,
-            termination: why,
+            details: &denied.details,
+            termination: &denied.reason,
+            marks: denied.marks(),
             cluster: &slot.cluster(),
             ..TcpRecord::new(Side::Server, downstream)
         };
@@ -546,6 +539,7 @@ async fn relay(
             flags,
             details,
             failure: &failure,
+            marks: leave.marks(),
             received,
             sent,
             upstream: Some(endpoint),

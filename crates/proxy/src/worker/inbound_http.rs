@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
 use voile_policy::{DenialReason, Permit};
+use voile_telemetry::access_log::Marks;
 use voile_telemetry::{GRPC, HTTP, SeriesId};
 use voile_traffic::Attempt;
 use voile_transport::{self as transport, Stream};
@@ -22,7 +23,6 @@ use super::inbound::{Caller, inbound_series};
 use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::peers::Known;
-use super::said::Said;
 use super::slots::InboundSlot;
 use super::{Admitted, Worker};
 use crate::http::{
@@ -64,8 +64,6 @@ impl Hash for ApplicationKey {
 pub(crate) struct InboundTicket {
     _admitted: Option<Admitted>,
     word: Word,
-    /// What policies said besides that logs tell: mostly nothing.
-    said: Option<Box<Said>>,
     notes: Option<Rc<Notes>>,
 }
 
@@ -83,7 +81,6 @@ impl InboundTicket {
     fn unadmitted(notes: Option<Rc<Notes>>) -> Self {
         Self {
             word: Word::Crowded,
-            said: None,
             _admitted: None,
             notes,
         }
@@ -147,7 +144,6 @@ impl InboundRole {
         let protocol = self.slot.plan.borrow().protocol;
         let ticket = InboundTicket {
             word: Word::Leave(leave),
-            said: self.worker.said.take(),
             _admitted: Some(admitted),
             notes,
         };
@@ -206,7 +202,6 @@ fn refusal(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<InboundRole>
     refusal.told = denied.told.take();
     refusal.ticket = Some(InboundTicket {
         word: Word::Denied(denied.into()),
-        said: None,
         _admitted: None,
         notes,
     });
@@ -225,7 +220,6 @@ impl HttpRole for InboundRole {
     fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
         let mode = self.slot.plan.borrow().mutual_tls;
         let notes = Notes::begin(&self.worker, Side::Server, head);
-        drop(self.worker.said.take());
         let judged = match self.judged(mode, head) {
             Ok(judged) => judged,
             Err(denied) => return Err(refusal(denied, notes)),
@@ -257,8 +251,6 @@ impl HttpRole for InboundRole {
     }
 
     fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
-        // Others were judged meanwhile.
-        drop(self.worker.said.take());
         let Question {
             asking,
             admitted,
@@ -343,11 +335,11 @@ impl HttpRole for InboundRole {
                     Some(Word::Denied(denied)) => Some(&denied.details),
                     _ => None,
                 },
-                marks: exchange
-                    .ticket
-                    .and_then(|ticket| ticket.said.as_deref())
-                    .map(Said::marks)
-                    .unwrap_or_default(),
+                marks: match exchange.ticket.map(|ticket| &ticket.word) {
+                    Some(Word::Leave(leave)) => leave.marks(),
+                    Some(Word::Denied(denied)) => denied.marks(),
+                    Some(Word::Crowded) | None => Marks::default(),
+                },
             };
             logged::http(&self.worker, Side::Server, &exchange, notes, &context);
         }

@@ -11,8 +11,8 @@ use voile_telemetry::Peer;
 use voile_telemetry::access_log::{Entry, Fields, Http, Marks, TlsFacts};
 use voile_telemetry::trace::{self, SpanFacts};
 
-use super::Worker;
 use super::notes::{Notes, Seen};
+use super::{Worker, tokens};
 use crate::http::{Exchange, Head, HttpRole, UNREACHED};
 
 /// Istio's name of the route that nobody configured.
@@ -71,6 +71,8 @@ pub(crate) struct TcpRecord<'a> {
     pub(crate) cluster: &'a str,
     /// SNI.
     pub(crate) server_name: &'a str,
+    /// What policies said that decide nothing.
+    pub(crate) marks: Marks<'a>,
     pub(crate) downstream: Downstream<'a>,
 }
 
@@ -92,6 +94,7 @@ impl<'a> TcpRecord<'a> {
             upstream_local: None,
             cluster: "",
             server_name: "",
+            marks: Marks::default(),
             downstream,
         }
     }
@@ -128,7 +131,7 @@ pub(crate) fn tcp(worker: &Worker, record: &TcpRecord<'_>) {
         server_name: record.server_name,
         route: "",
         tls: record.downstream.tls(&own),
-        marks: Marks::default(),
+        marks: record.marks,
     };
     logs.iter().for_each(|log| log.log(&entry));
 }
@@ -200,9 +203,10 @@ pub(crate) fn http<R: HttpRole>(
     let span_context = notes.and_then(|notes| notes.context.as_ref());
     let trace_id = span_context.map_or_else(String::new, |context| context.trace.to_string());
     let head = exchange.head.as_ref();
+    let path = tokens::told_path(worker, side, head);
     let http = Http {
         method: head.map(Head::method).unwrap_or_default(),
-        path: head.map(Head::path_and_query).unwrap_or_default(),
+        path: &path,
         authority: head.and_then(Head::authority).unwrap_or_default(),
         version: head.map_or("HTTP/1.1", |head| head.version().name()),
         code: exchange.status,

@@ -201,8 +201,6 @@ pub(crate) struct Worker {
     pub(crate) changed_at: Cell<Instant>,
     /// What was said of dry runs.
     pub(crate) rehearsals: said::Lines,
-    /// What the last judgement said besides, for whoever makes the record: taken before anybody else is judged.
-    pub(crate) said: Cell<Option<Box<said::Said>>>,
     /// Given, and replaced, at the same time: for those who wait.
     pub(crate) judged: RefCell<Stop>,
     /// Given when the worker drains: listeners close, requests in flight finish.
@@ -255,7 +253,6 @@ impl Worker {
             judgement: Cell::new(0),
             changed_at: Cell::new(Instant::now()),
             rehearsals: said::Lines::default(),
-            said: Cell::default(),
             judged: RefCell::default(),
             draining: Cell::new(false),
             stop: Stop::default(),

@@ -25,7 +25,8 @@ use super::outbound::black_hole;
 use super::slots::{OutboundSlot, ServiceState, Table};
 use super::{Admitted, Overload, Worker, count, counted};
 use crate::http::{
-    ConnectFailure, Exchange, Head, HttpRole, Observe, Refusal, ResponseFlag, Route, UpstreamHttp,
+    ConnectFailure, Exchange, Head, HttpRole, Observe, Refusal, ResponseFlag, Revocation, Route,
+    UpstreamHttp,
 };
 use crate::plan::{Otherwise, Target};
 
@@ -282,6 +283,8 @@ impl HttpRole for OutboundRole {
             }
         })
     }
+
+    const REVOCATION: Revocation = Revocation::SERVER;
 
     /// Where the workload's certificate was taken back.
     fn is_revoked<'h>(&self, ticket: &OutboundTicket, _: impl FnOnce() -> Head<'h>) -> bool {

@@ -1,5 +1,5 @@
-//! Whose a request is, by its token: asked before any policy, so that policies see what the token says and nothing that was
-//! forged. What was verified is remembered by each worker for itself.
+//! Whose a request is, by its token: asked before any policy decides, so that policies see what the token says and nothing
+//! that was forged. What was verified is remembered by each worker for itself.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -7,12 +7,14 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
-use voile_policy::authorization::Headers;
+use voile_model::mesh::TokenRule;
+use voile_model::mesh::telemetry::Side;
 use voile_policy::tokens::{
-    Cache, Outcome, Refusal, Request, Rules, Verified, without_cookies, without_params,
+    Cache, Outcome, Refusal, Request, Rules, Verified, masked_params, without_cookies,
+    without_params,
 };
 
-use super::authorization::Denied;
+use super::authorization::{Denied, Seen};
 use super::changes::Changes;
 use super::{Worker, count};
 use crate::http::{Head, Told};
@@ -109,17 +111,17 @@ impl Presented {
         &self.changes
     }
 
-    /// The path without what the token came in, and the changes; `path` is what policies made of the path.
+    /// The path without what the token came in, and the changes; `path` is what policies made of the path that `stands`.
     pub(super) fn applied(
         self,
-        head: &Head<'_>,
+        stands: &str,
         path: Option<Box<str>>,
     ) -> (Option<Box<str>>, Changes) {
         if self.params.is_empty() {
             return (path, self.changes);
         }
         let names: SmallVec<[&str; 1]> = self.params.iter().map(|name| &**name).collect();
-        let whole = path.as_deref().unwrap_or_else(|| head.path_and_query());
+        let whole = path.as_deref().unwrap_or(stands);
         let path = match without_params(whole.as_bytes(), &names) {
             Cow::Borrowed(_) => path,
             // Whole parameters of a text are gone, so it still is one.
@@ -138,48 +140,75 @@ pub(super) fn now(worker: &Worker) -> u64 {
     now.map_or(0, |now| now.as_secs())
 }
 
-/// Looks at a request's token, as of a moment. Nothing where no rule holds.
-pub(super) fn examine(
-    worker: &Worker,
-    head: &Head<'_>,
-    now: u64,
-) -> Result<Option<Presented>, Denied> {
+/// What becomes of a request that nobody has looked at: what only tokens may write is taken off.
+pub(super) fn unforged(worker: &Worker) -> Changes {
+    let held = worker.tokens.rules.borrow();
+    held.as_ref()
+        .map_or_else(Changes::default, |held| without(&held.owned))
+}
+
+/// A path as logs and spans tell it: without the tokens in its query. Also where no rule holds, since `access_token` is one by
+/// its name (RFC 6750), and a caller's sidecar does not know the rules of whom it calls.
+pub(super) fn told_path<'a>(worker: &Worker, side: Side, head: Option<&Head<'a>>) -> Cow<'a, str> {
+    let path = head.map(Head::path_and_query).unwrap_or_default();
+    if !path.contains('?') {
+        return Cow::Borrowed(path);
+    }
+    let held = worker.tokens.rules.borrow();
+    let held = held.as_ref().filter(|_| side == Side::Server);
+    let rules = held.and_then(|held| held.tokens.rules());
+    let masked = masked_params(path.as_bytes(), |name| {
+        name == TokenRule::DEFAULT_PARAM.as_bytes()
+            || rules.is_some_and(|rules| rules.reads_param(name))
+    });
+    match masked {
+        Cow::Borrowed(_) => Cow::Borrowed(path),
+        // Whole values of a text are gone, so it still is one.
+        Cow::Owned(bytes) => String::from_utf8(bytes).map_or(Cow::Borrowed("/"), Cow::Owned),
+    }
+}
+
+/// What is found of a request's token. Nothing where no rule holds.
+pub(super) type Examined = Result<Option<Presented>, Denied>;
+
+/// Looks at a request's token, as of a moment.
+pub(super) fn examine(worker: &Worker, seen: &Seen<'_>, now: u64) -> Examined {
     let held = worker.tokens.rules.borrow();
     let Some(held) = held.as_ref() else {
         return Ok(None);
     };
     let Some(rules) = held.tokens.rules() else {
-        count(&worker.counters.tokens.refused);
         return Err(unreadable());
     };
     let request = Request {
-        method: head.method().as_bytes(),
-        path: head.path_and_query().as_bytes(),
-        headers: &Lines(head),
+        method: seen.head.method().as_bytes(),
+        path: seen.path().as_bytes(),
+        headers: seen,
     };
     let outcome = {
         let mut cache = worker.tokens.cache.borrow_mut();
         let cache = cache.get_or_insert_with(|| Box::new(Cache::new(worker.random())));
         rules.examine(&request, now, cache)
     };
-    let counters = &worker.counters.tokens;
     match outcome {
-        Outcome::NoToken => {
-            count(&counters.none);
-            Ok((!held.owned.is_empty()).then(|| Presented {
-                verified: None,
-                changes: without(&held.owned),
-                params: SmallVec::new(),
-            }))
-        }
-        Outcome::Verified(verified) => {
-            count(&counters.verified);
-            Ok(Some(presented(rules, &held.owned, head, verified)))
-        }
-        Outcome::Refused(refusal) => {
-            count(&counters.refused);
-            Err(denied(refusal, head))
-        }
+        Outcome::NoToken => Ok(Some(Presented {
+            verified: None,
+            changes: without(&held.owned),
+            params: SmallVec::new(),
+        })),
+        Outcome::Verified(verified) => Ok(Some(presented(rules, &held.owned, seen, verified))),
+        Outcome::Refused(refusal) => Err(denied(refusal, seen)),
+    }
+}
+
+/// Counts it, once for each request.
+pub(super) fn tally(worker: &Worker, examined: &Examined) {
+    let counters = &worker.counters.tokens;
+    match examined {
+        Ok(None) => {}
+        Ok(Some(Presented { verified: None, .. })) => count(&counters.none),
+        Ok(Some(_)) => count(&counters.verified),
+        Err(_) => count(&counters.refused),
     }
 }
 
@@ -195,7 +224,7 @@ fn without(owned: &[Cow<'static, str>]) -> Changes {
 fn presented(
     rules: &Rules,
     owned: &[Cow<'static, str>],
-    head: &Head<'_>,
+    seen: &Seen<'_>,
     verified: Verified,
 ) -> Presented {
     let said = verified.edits(rules);
@@ -208,10 +237,9 @@ fn presented(
     }
     if !said.cookies.is_empty() {
         changes.leave_out("cookie");
-        let lines = head.headers();
-        let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case("cookie"));
+        let lines = seen.lines("cookie");
         let left: Vec<Cow<'_, [u8]>> = lines
-            .map(|(_, value)| without_cookies(value, &said.cookies))
+            .map(|value| without_cookies(value, &said.cookies))
             .filter(|left| !left.is_empty())
             .collect();
         if !left.is_empty() {
@@ -235,9 +263,9 @@ fn kept_name(name: &str) -> Cow<'static, str> {
     }
 }
 
-fn denied(refusal: Refusal, head: &Head<'_>) -> Denied {
-    let authority = head.authority().unwrap_or_default().as_bytes();
-    let path = head.path_and_query().as_bytes();
+fn denied(refusal: Refusal, seen: &Seen<'_>) -> Denied {
+    let authority = seen.head.authority().unwrap_or_default().as_bytes();
+    let path = seen.path().as_bytes();
     let (status, text) = (refusal.status(), refusal.text());
     let mut told = Told {
         lines: Vec::new(),
@@ -256,15 +284,4 @@ fn denied(refusal: Refusal, head: &Head<'_>) -> Denied {
 fn unreadable() -> Denied {
     let reason = "the rules about tokens cannot be read";
     Denied::new(403, "jwt_authn_rules_unreadable", reason)
-}
-
-/// The field lines of a head as they came.
-struct Lines<'a>(&'a Head<'a>);
-
-impl Headers for Lines<'_> {
-    fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
-        for (name, value) in self.0.headers() {
-            show(name.as_bytes(), value);
-        }
-    }
 }

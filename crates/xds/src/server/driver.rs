@@ -140,7 +140,7 @@ impl<C: Clone + Send + Sync + 'static> AdsService<C> {
         let life = request.extensions_mut().remove::<BoundedLife>();
         let farewell = self.snapshots.borrow().farewell(&caller);
         if farewell.is_some_and(|at| at <= Instant::now()) {
-            return Err(Status::permission_denied(DEPARTED));
+            return Err(self.snapshots.borrow().parting(&caller));
         }
         // One response in flight per type: the queue never holds more.
         let (responses, queue) = mpsc::channel(MAX_TYPES + 1);
@@ -220,7 +220,10 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
                 () = life => {
                     return Status::unauthenticated(self.life.map_or("", |life| life.reason));
                 }
-                () = farewell => return Status::permission_denied(DEPARTED),
+                () = farewell => {
+                    let snapshot = self.snapshots.borrow().clone();
+                    return snapshot.parting(self.stream.caller());
+                }
                 () = self.responses.closed() => return Status::ok("the caller is gone"),
             }
             if let Err(status) = self.push() {

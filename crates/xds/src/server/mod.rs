@@ -12,6 +12,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tonic::Status;
 use voile_proto::discovery::Node;
 
 pub use driver::{AdsService, BoundedLife, DEPARTED, Observer, StreamId};
@@ -76,5 +77,10 @@ pub trait Snapshot<C>: Send + Sync + 'static {
     /// When a caller that is no longer part of what there is has its last stream ended; `None` for everybody else.
     fn farewell(&self, _caller: &C) -> Option<Instant> {
         None
+    }
+
+    /// What it is told then.
+    fn parting(&self, _caller: &C) -> Status {
+        Status::permission_denied(DEPARTED)
     }
 }

@@ -3,8 +3,8 @@
 use prost::Message;
 use voile_proto::{proxy, workload};
 use voile_xds::wire::{
-    Address, MutualTls, Protocol, ProxyConfiguration, ServicePolicy, Tunnel, encode_service,
-    encode_workload,
+    Address, MutualTls, Protocol, ProxyConfiguration, ServicePolicy, Tunnel, decode_key_set,
+    decode_tokens, encode_service, encode_tokens, encode_workload,
 };
 
 const MESH: &str = r#"
@@ -218,5 +218,112 @@ fn configurations_that_make_no_sense_are_refused_by_field() {
         change(&mut message);
         let error = ProxyConfiguration::check(&message).unwrap_err().to_string();
         assert!(error.starts_with(wanted), "{error}");
+    }
+}
+
+const TOKENS: &str = r#"
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: tokens, namespace: shop}
+spec:
+  jwtRules:
+  - issuer: https://a.example
+    jwksUri: https://a.example/keys
+  - issuer: https://b.example
+    audiences: [shop, bank]
+    fromHeaders: [{name: X-Token, prefix: "Token "}, {name: x-other}]
+    fromParams: [token, access]
+    fromCookies: [session]
+    forwardOriginalToken: true
+    outputPayloadToHeader: X-Payload
+    outputClaimToHeaders: [{header: X-User, claim: sub}, {header: x-group, claim: a.b}]
+    spaceDelimitedClaims: [roles]
+"#;
+
+#[test]
+fn rules_about_tokens_travel_whole_but_for_where_keys_are_fetched() {
+    let (mesh, diagnostics) =
+        voile_model::check(&[voile_model::SourceFile::new("tokens.yaml", TOKENS)], None);
+    assert!(diagnostics.iter().all(|d| !d.is_error()), "{diagnostics:?}");
+    let policy = &mesh.request_authentications[0];
+    let key_sets = [Some("0123abcd".into()), None];
+    let message = encode_tokens(policy, &key_sets).encode_to_vec();
+    let came = decode_tokens("shop/tokens", &message).unwrap();
+    assert_eq!(came.key_sets, key_sets);
+    assert_eq!(came.policy.name, policy.name);
+    assert_eq!(came.policy.rules.len(), 2);
+    for (came, sent) in came.policy.rules.iter().zip(&policy.rules) {
+        let mut sent = sent.clone();
+        // Where they were written and where keys come from is the control plane's.
+        (sent.source, sent.keys) = (came.source.clone(), came.keys.clone());
+        sent.timeout = came.timeout;
+        assert_eq!(came, &sent);
+    }
+    assert!(decode_tokens("tokens", &message).is_err(), "no namespace");
+    let keys = proxy::KeySet {
+        jwks: r#"{"keys":[]}"#.to_owned(),
+    };
+    let came = decode_key_set(&keys.encode_to_vec()).unwrap();
+    assert_eq!(*came, *keys.jwks);
+    assert!(decode_key_set(&[]).is_err(), "no keys at all");
+    assert!(decode_key_set(b"\xff").is_err(), "no message");
+}
+
+#[test]
+fn rules_about_tokens_that_make_no_sense_are_refused_by_field() {
+    type Spoil = fn(&mut proxy::TokenRule);
+    let place = |name: &str| proxy::TokenHeader {
+        name: name.to_owned(),
+        prefix: String::new(),
+    };
+    let good = proxy::TokenRule {
+        issuer: "https://a.example".to_owned(),
+        from_headers: vec![place("x-token")],
+        output_claims: vec![proxy::ClaimHeader {
+            header: "x-user".to_owned(),
+            claim: "sub".to_owned(),
+        }],
+        ..proxy::TokenRule::default()
+    };
+    let decode = |rule: &proxy::TokenRule| {
+        let rules = vec![proxy::TokenRule::default(), rule.clone()];
+        let message = proxy::RequestAuthentication { rules }.encode_to_vec();
+        decode_tokens("shop/tokens", &message)
+    };
+    assert!(decode(&good).is_ok());
+    let spoilt: [(&str, Spoil); 9] = [
+        ("rules[1].from_headers[0].name", |rule| {
+            rule.from_headers[0].name = String::new();
+        }),
+        ("rules[1].from_headers[0].name", |rule| {
+            rule.from_headers[0].name = "X-Token".to_owned();
+        }),
+        ("rules[1].from_headers[0].name", |rule| {
+            rule.from_headers[0].name = "host".to_owned();
+        }),
+        ("rules[1].from_headers[0].name", |rule| {
+            rule.from_headers[0].name = "a b".to_owned();
+        }),
+        ("rules[1].from_params[0]", |rule| {
+            rule.from_params = vec![String::new()];
+        }),
+        ("rules[1].from_cookies[0]", |rule| {
+            rule.from_cookies = vec![String::new()];
+        }),
+        ("rules[1].output_payload_to_header", |rule| {
+            rule.output_payload_to_header = "transfer-encoding".to_owned();
+        }),
+        ("rules[1].output_claims[0].header", |rule| {
+            rule.output_claims[0].header = "x\r\ny".to_owned();
+        }),
+        ("rules[1].output_claims[0].claim", |rule| {
+            rule.output_claims[0].claim = String::new();
+        }),
+    ];
+    for (field, spoil) in spoilt {
+        let mut rule = good.clone();
+        spoil(&mut rule);
+        let error = decode(&rule).expect_err(field).to_string();
+        assert!(error.contains(field), "{field}: {error}");
     }
 }

@@ -18,14 +18,14 @@ use crate::mesh::wait_until;
 
 /// See the module. It lives as long as the test process.
 #[derive(Clone, Default)]
-pub(super) struct Authorizer {
+pub(crate) struct Authorizer {
     asked: Arc<Mutex<Vec<AttributeContext>>>,
     /// Questions that nobody waits for any more.
     given_up: Arc<Mutex<u32>>,
 }
 
 impl Authorizer {
-    pub(super) fn start(listener: TcpListener) -> Self {
+    pub(crate) fn start(listener: TcpListener) -> Self {
         let authorizer = Self::default();
         let service = AuthorizationServer::new(authorizer.clone());
         std::thread::spawn(move || {
@@ -48,19 +48,19 @@ impl Authorizer {
     }
 
     /// Questions so far.
-    pub(super) fn asked(&self) -> Vec<AttributeContext> {
+    pub(crate) fn asked(&self) -> Vec<AttributeContext> {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.clone()
     }
 
     /// The last question about a request for this path.
-    pub(super) fn about(&self, path: &str) -> AttributeContext {
+    pub(crate) fn about(&self, path: &str) -> AttributeContext {
         let asked = self.asked();
         let found = asked.iter().rev().find(|asked| http(asked).path == path);
         found.expect("asked about it").clone()
     }
 
-    pub(super) fn wait_given_up(&self) {
+    pub(crate) fn wait_given_up(&self) {
         wait_until("the question is taken back", || {
             *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) > 0
         });
@@ -68,7 +68,7 @@ impl Authorizer {
 }
 
 /// The request that a question is about.
-pub(super) fn http(asked: &AttributeContext) -> wire::HttpRequest {
+pub(crate) fn http(asked: &AttributeContext) -> wire::HttpRequest {
     let request = asked.request.clone().unwrap_or_default();
     request.http.unwrap_or_default()
 }
@@ -148,6 +148,12 @@ fn writes(key: &str, value: &str) -> CheckResponse {
 
 /// What is answered to a wish.
 fn answer(wish: &str) -> Result<CheckResponse, Status> {
+    if let Some((name, value)) = wish
+        .strip_prefix("write ")
+        .and_then(|it| it.split_once('='))
+    {
+        return Ok(writes(name, value));
+    }
     let wish = wish.split('?').next().unwrap_or_default();
     Ok(match wish {
         "deny" => no(0, Vec::new(), String::new()),

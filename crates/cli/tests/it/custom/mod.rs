@@ -1,17 +1,18 @@
 //! CUSTOM policies with real processes: a request waits for an external service's word over gRPC or HTTP, which may change
 //! it, refuse it in words of its own, be slow, be dead or lie.
 
-mod authorizer;
+pub(crate) mod authorizer;
 mod over_grpc;
 mod over_http;
 mod over_http2;
+mod with_tokens;
 
 use std::net::SocketAddr;
 
 use crate::mesh::{Answer, HTTP_PORT, Mesh, exchange, wait_until};
 
 /// MeshConfig with one provider called `ext`, whose fields are in flow style, at a service outside the mesh.
-fn provider(kind: &str, at: SocketAddr, fields: &str) -> String {
+pub(crate) fn provider(kind: &str, at: SocketAddr, fields: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |\n    \
          extensionProviders:\n    - name: ext\n      {kind}: {{service: shop/ext.test, port: {port}{fields}}}\n\
@@ -86,6 +87,6 @@ fn text(answer: &Answer) -> String {
 }
 
 /// A port of nobody's.
-fn free() -> std::net::TcpListener {
+pub(crate) fn free() -> std::net::TcpListener {
     std::net::TcpListener::bind("127.0.0.1:0").expect("a port")
 }

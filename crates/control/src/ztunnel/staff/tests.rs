@@ -65,6 +65,7 @@ fn staff(accounts: &[&str]) -> Staff {
 
 fn caller(account: &str, pod: Option<&str>, proof: Proof) -> Caller {
     Caller {
+        certificates: Box::default(),
         identity: identity(account),
         pod: pod.map(str::to_owned),
         proof,

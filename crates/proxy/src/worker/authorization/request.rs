@@ -1,0 +1,385 @@
+//! Whether a request may go on, in Istio's order: whoever must be asked sees it as it came; then its token, and the DENY and
+//! ALLOW policies, judge it as it goes on.
+//!
+//! ```text
+//! came ─► CUSTOM, with and without its token ─► question ─► yes, amended ┐
+//!              └ nobody to ask ────────────────────────────────────────► token ─► DENY, ALLOW ─► leave
+//! ```
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use voile_policy::Permit;
+use voile_policy::authorization::{Headers, Http, Outcome, Verdict};
+
+use super::super::authorizer::{About, Answer, Authorizer, Question};
+use super::super::changes::Changes;
+use super::super::inbound::Caller;
+use super::super::said;
+use super::super::slots::InboundSlot;
+use super::super::tokens::{self, Presented};
+use super::super::{Worker, count};
+use super::{Amended, Denied, Leave, believed, facts, judged, note, whom};
+use crate::authorization::Authorization;
+use crate::http::{BodyWanted, DENIED, Head, REVOKED, Shown};
+
+/// How far a request has got.
+#[derive(Clone, Copy)]
+pub(super) enum Came<'a> {
+    /// Nobody was asked about it yet.
+    Fresh,
+    /// This external service said yes, and made this of it.
+    Answered(u32, &'a Amended),
+}
+
+/// A request as it stands: as it came, or as whoever was asked about it wants it to go on.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) head: &'a Head<'a>,
+    came: Came<'a>,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn new(head: &'a Head<'a>, came: Came<'a>) -> Self {
+        Self { head, came }
+    }
+
+    fn amended(&self) -> Option<&'a Amended> {
+        match self.came {
+            Came::Fresh => None,
+            Came::Answered(_, amended) => Some(amended),
+        }
+    }
+
+    /// Path and query.
+    pub(crate) fn path(&self) -> &'a str {
+        let amended = self.amended().and_then(|amended| amended.path.as_deref());
+        amended.unwrap_or_else(|| self.head.path_and_query())
+    }
+
+    /// The lines of one field.
+    pub(crate) fn lines(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+        let (came, amended) = match self.amended() {
+            None => (Some(self.head.headers()), None),
+            Some(amended) => (None, Some(amended.changes.seen(self.head))),
+        };
+        let all = came.into_iter().flatten();
+        all.chain(amended.into_iter().flatten())
+            .filter(move |(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value)
+    }
+}
+
+impl Headers for Seen<'_> {
+    fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
+        let changes = self.amended().map(|amended| &amended.changes);
+        let head = self.head;
+        Lines { head, changes }.show(show);
+    }
+}
+
+/// The field lines of a head with changes.
+struct Lines<'a> {
+    head: &'a Head<'a>,
+    changes: Option<&'a Changes>,
+}
+
+impl<'a> Lines<'a> {
+    fn show(&self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
+        match self.changes {
+            None => {
+                for (name, value) in self.head.headers() {
+                    show(name.as_bytes(), value);
+                }
+            }
+            Some(changes) => {
+                for (name, value) in changes.seen(self.head) {
+                    show(name.as_bytes(), value);
+                }
+            }
+        }
+    }
+}
+
+impl Headers for Lines<'_> {
+    fn each<'a>(&'a self, show: &mut dyn FnMut(&'a [u8], &'a [u8])) {
+        self.show(show);
+    }
+}
+
+/// What policies say of a request.
+pub(crate) enum Judged {
+    /// It may go on, like this.
+    Let(Granted),
+    /// Somebody must be asked first.
+    Ask(Box<Asking>),
+}
+
+/// A request that may go on.
+pub(crate) struct Granted {
+    pub(crate) leave: Leave,
+    pub(crate) path: Option<Box<str>>,
+    pub(crate) changes: Changes,
+}
+
+/// A request that an external service must be asked about.
+pub(crate) struct Asking {
+    permit: Rc<Permit>,
+    began: u64,
+    /// Whom to ask, as of `judgement`.
+    asks: Asks,
+    judgement: u32,
+    authorizer: Rc<Authorizer>,
+    /// Until it is asked.
+    question: Option<Question>,
+    /// Once it was.
+    answer: Option<Answer>,
+}
+
+impl Asking {
+    /// How much of the body the question shows.
+    pub(crate) fn body(&self) -> Option<BodyWanted> {
+        self.authorizer.body()
+    }
+
+    /// Asks.
+    pub(crate) async fn ask(&mut self, worker: &Worker, body: Option<Shown>) {
+        if let Some(mut question) = self.question.take() {
+            question.show(body);
+            self.answer = Some(self.authorizer.ask(worker, question).await);
+        }
+    }
+
+    /// What the answer comes to, by the policies that hold now.
+    pub(crate) fn granted(
+        self,
+        worker: &Worker,
+        slot: &InboundSlot,
+        caller: &Caller,
+        head: &Head<'_>,
+    ) -> Result<Granted, Denied> {
+        let mut asks = self.asks;
+        if self.judgement != worker.judgement.get() {
+            let seen = Seen::new(head, Came::Fresh);
+            let said = said(worker, slot, caller, &seen, self.began)?;
+            match said.asks {
+                Some(now) => asks = now,
+                None => return Ok(said.granted(worker, self.permit, self.began)),
+            }
+        }
+        let unasked = || Answer::Unusable("nobody was asked".into());
+        let answer = self.answer.unwrap_or_else(unasked);
+        let allowed = believed(worker, &self.authorizer, answer).map_err(|denied| {
+            let policies = worker.authorization.borrow();
+            let policies = policies.as_ref();
+            let said = policies.and_then(|policies| note(worker, policies, caller, &asks.outcome));
+            Denied { said, ..denied }
+        })?;
+        let (changes, path) = allowed.applied(head, asks.path);
+        let amended = Amended { changes, path };
+        let by = self.authorizer.id();
+        let seen = Seen::new(head, Came::Answered(by, &amended));
+        let mut said = said(worker, slot, caller, &seen, self.began)?;
+        said.path = said.path.or_else(|| amended.path.clone());
+        let beside = said.beside.take();
+        let mut granted = said.granted(worker, self.permit, self.began);
+        granted.leave = granted.leave.with(by, amended, beside);
+        Ok(granted)
+    }
+}
+
+/// Judges a request on an admitted connection. Nothing is done where there are neither rules about tokens nor policies.
+pub(crate) fn request(
+    worker: &Worker,
+    slot: &InboundSlot,
+    caller: &Caller,
+    head: &Head<'_>,
+    permit: Rc<Permit>,
+) -> Result<Judged, Denied> {
+    let began = tokens::now(worker);
+    let seen = Seen::new(head, Came::Fresh);
+    let mut said = said(worker, slot, caller, &seen, began)?;
+    let policies = worker.authorization.borrow();
+    let (Some(asks), Some(policies)) = (said.asks.take(), policies.as_ref()) else {
+        return Ok(Judged::Let(said.granted(worker, permit, began)));
+    };
+    let about = About {
+        caller,
+        destination: slot.plan.borrow().bind,
+        request: Some((head, asks.path.as_deref().unwrap_or_else(|| seen.path()))),
+        changes: &tokens::unforged(worker),
+    };
+    let (authorizer, question) = whom(worker, policies, &asks.outcome, &about)?;
+    Ok(Judged::Ask(Box::new(Asking {
+        permit,
+        began,
+        asks,
+        judgement: worker.judgement.get(),
+        authorizer,
+        question: Some(question),
+        answer: None,
+    })))
+}
+
+/// Whom a request asks first.
+pub(super) struct Asks {
+    /// What policies said, whose verdict is to ask.
+    outcome: Outcome,
+    /// The path that is asked about, if that is not the one that came.
+    path: Option<Box<str>>,
+}
+
+/// What a token and the policies say of a request.
+#[derive(Default)]
+pub(super) struct Said {
+    /// The path that it goes on with, if that is not the one that it stands with.
+    path: Option<Box<str>>,
+    /// All that is changed of the head that came.
+    changes: Changes,
+    /// What logs tell besides.
+    beside: Option<Box<said::Said>>,
+    /// Nothing of the above counts before these were asked.
+    pub(super) asks: Option<Asks>,
+}
+
+impl Said {
+    fn granted(self, worker: &Worker, permit: Rc<Permit>, began: u64) -> Granted {
+        let leave = Leave {
+            began: u32::try_from(began).unwrap_or(u32::MAX),
+            ..Leave::new(worker, Some(permit))
+        };
+        Granted {
+            leave: leave.with(0, Amended::default(), self.beside),
+            path: self.path,
+            changes: self.changes,
+        }
+    }
+}
+
+/// Judges a request that began then, as it stands.
+pub(super) fn said(
+    worker: &Worker,
+    slot: &InboundSlot,
+    caller: &Caller,
+    seen: &Seen<'_>,
+    began: u64,
+) -> Result<Said, Denied> {
+    let examined = tokens::examine(worker, seen, began);
+    let policies = worker.authorization.borrow();
+    let Some(policies) = policies.as_ref() else {
+        tokens::tally(worker, &examined);
+        return Ok(passed(seen, None, examined?, None));
+    };
+    // A bad token is no reason not to ask: whoever is asked sees it, and may bring another.
+    let may_ask = policies.provider().is_some() && matches!(seen.came, Came::Fresh);
+    if !may_ask {
+        tokens::tally(worker, &examined);
+    }
+    let examined = match examined {
+        Err(denied) if !may_ask => return Err(denied),
+        examined => examined,
+    };
+    let presented = examined.as_ref().ok().and_then(Option::as_ref);
+    let (path, outcome) = look(slot, caller, seen, presented, policies)?;
+    match (&outcome.verdict, seen.came) {
+        (Verdict::Ask(_), Came::Fresh) => {
+            let asks = Some(Asks { outcome, path });
+            return Ok(Said {
+                asks,
+                ..Said::default()
+            });
+        }
+        (Verdict::Ask(_), Came::Answered(by, _)) if !asks_now(worker, by) => {
+            count(&worker.counters.authorization.denied);
+            return Err(Denied::new(403, REVOKED, DENIED));
+        }
+        _ => {}
+    }
+    if may_ask {
+        tokens::tally(worker, &examined);
+    }
+    let presented = examined?;
+    let beside = judged(worker, policies, caller, outcome)?;
+    Ok(passed(seen, path, presented, beside))
+}
+
+/// Whether it is this external service that is asked now.
+fn asks_now(worker: &Worker, by: u32) -> bool {
+    let authorizer = worker.authorizer.borrow();
+    authorizer.as_ref().is_some_and(|asked| asked.id() == by)
+}
+
+/// A request that goes on, with this path where policies read another than came.
+fn passed(
+    seen: &Seen<'_>,
+    path: Option<Box<str>>,
+    presented: Option<Presented>,
+    beside: Option<Box<said::Said>>,
+) -> Said {
+    let (path, changes) = match presented {
+        None => (path, Changes::default()),
+        Some(presented) => presented.applied(seen.path(), path),
+    };
+    let changes = match seen.amended() {
+        None => changes,
+        Some(amended) => amended.changes.clone().then(changes),
+    };
+    Said {
+        path,
+        changes,
+        beside,
+        asks: None,
+    }
+}
+
+/// What policies say of a request; the path that they read, where that is not the one that it stands with.
+fn look(
+    slot: &InboundSlot,
+    caller: &Caller,
+    seen: &Seen<'_>,
+    presented: Option<&Presented>,
+    policies: &Authorization,
+) -> Result<(Option<Box<str>>, Outcome), Denied> {
+    let bind = slot.plan.borrow().bind;
+    let Some(path) = policies.normalized(seen.path()) else {
+        let why = "path_normalization_failed";
+        return Err(Denied::new(400, why, why));
+    };
+    let remote = policies.remote_ip(seen.head, caller.client().ip());
+    let merged = presented.zip(seen.amended()).map(|(presented, amended)| {
+        let theirs = amended.changes.clone();
+        theirs.then(presented.changes().clone())
+    });
+    let goes_on = Lines {
+        head: seen.head,
+        changes: match (&merged, presented, seen.amended()) {
+            (Some(merged), _, _) => Some(merged),
+            (None, Some(presented), _) => Some(presented.changes()),
+            (None, None, Some(amended)) => Some(&amended.changes),
+            (None, None, None) => None,
+        },
+    };
+    let came = Lines {
+        head: seen.head,
+        changes: None,
+    };
+    let http = |headers, claims| {
+        let http = Http {
+            authority: seen.head.authority().map(str::as_bytes),
+            method: seen.head.method_meant().as_bytes(),
+            path: path.as_bytes(),
+            headers,
+            claims,
+        };
+        facts(caller, bind, remote, Some(http))
+    };
+    let now = http(&goes_on, presented.and_then(Presented::claims));
+    // Only whoever may be asked looks at what came, and only where that is something else.
+    let before = goes_on.changes.map(|_| http(&came, None));
+    let outcome = policies.decide(&now, before.as_ref());
+    let path = match path {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(path) => Some(path.into()),
+    };
+    Ok((path, outcome))
+}
