@@ -87,8 +87,8 @@ mod tests {
                 "envoy.Nothing",
             ),
             (
-                json!({ "@type": cluster, "respect_dns_ttl": true }),
-                "respect_dns_ttl",
+                json!({ "@type": cluster, "no_such_field": true }),
+                "no_such_field",
             ),
             (json!({ "@type": cluster, "name": 3 }), "string"),
             (

@@ -473,7 +473,6 @@ fn what_two_hosts_cannot_do_is_refused_with_what_to_do_instead() {
             &["--profile"],
             "leave out --agent, or --profile",
         ),
-        ("[::1]:1", "", &[], "start it with --listen on one"),
     ] {
         let cells = "[[cells]]\ncontestants = [\"relay\"]\nmodes = [\"both\"]\n";
         let (top, table) = match more.starts_with('[') {
