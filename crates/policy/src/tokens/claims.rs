@@ -23,7 +23,8 @@ pub struct Token {
     /// What was made of it by which keys: a rule that says otherwise has to look again.
     pub(super) profile: Fingerprint,
     pub(super) issuer: Box<str>,
-    audiences: Box<[Box<str>]>,
+    /// Where `aud` is split and so no longer says it.
+    audiences: Option<Box<[Box<str>]>>,
     not_before: u64,
     expiry: Option<u64>,
     pub(super) claims: Map<String, Value>,
@@ -40,7 +41,8 @@ impl Token {
         let mut claims = std::mem::take(&mut read.claims);
         let issuer = claims.get("iss").and_then(Value::as_str);
         let issuer = issuer.unwrap_or_default().into();
-        let audiences = audiences(&claims).map(Into::into).collect();
+        let split_too = rule.split.iter().any(|name| &**name == "aud");
+        let audiences = split_too.then(|| audiences(&claims).map(Into::into).collect());
         for name in &rule.split {
             split(&mut claims, name);
         }
@@ -94,12 +96,15 @@ impl Token {
     }
 
     pub(super) fn audience(&self, rule: &Rule) -> Result<(), Reason> {
-        rule.takes_audience(self.audiences.iter().map(AsRef::as_ref))
+        match &self.audiences {
+            Some(known) => rule.takes_audience(known.iter().map(AsRef::as_ref)),
+            None => rule.takes_audience(audiences(&self.claims)),
+        }
     }
 
     /// About how many bytes it takes.
     pub(super) fn memory(&self) -> usize {
-        let texts = self.audiences.iter().map(|text| 16 + text.len());
+        let texts = self.audiences.iter().flatten().map(|text| 16 + text.len());
         let outputs = self.outputs.iter().flatten().map(|text| 16 + text.len());
         size_of::<Self>()
             + self.text.len()
