@@ -243,7 +243,8 @@ fn one(
         explanation.token = looked.said;
         if let Some((status, otherwise)) = looked.refused {
             explanation.allowed = false;
-            explanation.decided.why = format!("the token is refused, before any policy ({status})");
+            explanation.decided.why =
+                format!("the token is refused, before any policy but CUSTOM ({status})");
             explanation.otherwise = otherwise;
             return explanation;
         }

@@ -297,7 +297,7 @@ fn generated_issuers_and_their_tokens_fit_and_explain_says_so() {
             let forged = format!("{}x", &written[0][..written[0].len() - 1]);
             let (found, said) = explain(&forged);
             assert_eq!(found, Some(1), "{said}");
-            let part = "the token is refused, before any policy (401)";
+            let part = "the token is refused, before any policy but CUSTOM (401)";
             assert!(said.contains(part), "{said}");
         }
     }

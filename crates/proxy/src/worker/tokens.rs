@@ -1,4 +1,4 @@
-//! Whose a request is, by its token: asked before any policy decides, so that policies see what the token says and nothing
+//! Whose a request is, by its token: asked before any policy but CUSTOM decides, so that policies see what the token says and nothing
 //! that was forged. What was verified is remembered by each worker for itself.
 
 use std::borrow::Cow;
