@@ -4,6 +4,8 @@
 mod authority;
 mod balance;
 mod retry;
+pub mod route;
+mod share;
 
 pub use authority::{AuthorityTable, MAX_AUTHORITY};
 pub use balance::{Candidate, pick};
@@ -11,3 +13,4 @@ pub use retry::{
     Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,
     RetryBudget, RetryPolicy,
 };
+pub use share::{Share, ShareError, Weights};

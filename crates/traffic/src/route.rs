@@ -1,0 +1,27 @@
+//! Which route a request takes, and what a route does to it. A table of matches in order of precedence becomes an index
+//! (`table`); what the matches mean is said once, plainly, in `matching`, and a property test holds the two together.
+//!
+//! The rest are the small decisions of a chosen route: precedence among Gateway API's rules, header edits, rewrites,
+//! redirects, CORS. Why it is so: docs/decisions/0026-traffic-decisions.md.
+
+mod candidates;
+mod cors;
+mod edit;
+mod matching;
+mod precedence;
+mod prefixes;
+mod redirect;
+mod regex;
+mod rewrite;
+mod syntax;
+mod table;
+mod texts;
+
+pub use cors::{Cors, CorsDecision, CorsField, Origin};
+pub use edit::{EditError, HeaderEdit, HeaderEdits};
+pub use matching::{FieldMatch, Match, PathMatch, Request, TextMatch, ValueMatch, query_parameter};
+pub use precedence::{Ranked, by_precedence};
+pub use redirect::{REDIRECT_STATUSES, Redirect, RedirectPort};
+pub use regex::{MAX_PATTERN, MAX_PROGRAM, Regex, RegexError};
+pub use rewrite::{PathRewrite, RegexRewrite};
+pub use table::{Chosen, RouteTable, naive};

@@ -1,0 +1,193 @@
+//! The routes of one host as an index: which is the first, in order of precedence, that a request is meant for. Whole paths
+//! are found by one hash, beginnings of paths by a few (`prefixes`); what is left is asked of the few routes found so
+//! (`candidates`). An expression is found by what every text it describes begins with.
+
+use std::collections::BTreeMap;
+
+use super::candidates::{Candidates, Condition, Entry};
+use super::matching::{Match, PathMatch, Request, without_slash};
+use super::prefixes::{Prefixes, Under};
+use super::texts::Texts;
+
+/// The first route in order of which some alternative matches, found by asking each: what [`RouteTable::choose`] means.
+#[must_use]
+pub fn naive<R: Request + ?Sized>(routes: &[Vec<Match>], request: &R) -> Option<usize> {
+    routes
+        .iter()
+        .position(|alternatives| alternatives.iter().any(|wanted| wanted.matches(request)))
+}
+
+/// The route that was chosen, and by what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chosen {
+    /// Its place.
+    pub route: usize,
+    /// The place of the alternative that matched, among the route's.
+    pub alternative: usize,
+    /// How many bytes of the path a prefix stands for, where one matched; a route that asks nothing of the path counts as
+    /// one with the prefix `/`, as in Istio. None: the whole path.
+    pub matched: Option<usize>,
+}
+
+/// Routes in order of precedence, indexed. A worker owns a clone: see [`super::Regex`].
+#[derive(Debug, Clone)]
+pub struct RouteTable {
+    /// Every alternative of every route, in order.
+    entries: Box<[Entry]>,
+    exact_case: Paths<false>,
+    any_case: Paths<true>,
+}
+
+/// Routes by path, where the case of letters counts or not.
+#[derive(Debug, Clone)]
+struct Paths<const FOLD: bool> {
+    whole: Texts<FOLD>,
+    under_whole: Box<[Candidates]>,
+    /// None when no route asks for a beginning.
+    beginnings: Option<Prefixes<FOLD>>,
+}
+
+/// Numbers of entries by what their path is found by.
+#[derive(Default)]
+struct Sorted {
+    whole: BTreeMap<Vec<u8>, Vec<u32>>,
+    beginnings: BTreeMap<Vec<u8>, Under<Vec<u32>>>,
+}
+
+impl RouteTable {
+    /// Indexes routes in order of precedence, each with its alternatives. A route without alternatives is never chosen.
+    #[must_use]
+    pub fn new(routes: Vec<Vec<Match>>) -> Self {
+        let mut entries = Vec::new();
+        let (mut exact_case, mut any_case) = (Sorted::default(), Sorted::default());
+        for (route, alternatives) in routes.into_iter().enumerate() {
+            for (alternative, wanted) in alternatives.into_iter().enumerate() {
+                let sorted = match wanted.ignore_case {
+                    true if !matches!(wanted.path, PathMatch::Regex(_)) => &mut any_case,
+                    _ => &mut exact_case,
+                };
+                let id = entries.len() as u32;
+                sorted.add(id, &wanted);
+                entries.push(Entry {
+                    route: route as u32,
+                    alternative: alternative as u32,
+                    matched: matched(&wanted.path),
+                    conditions: conditions(wanted),
+                });
+            }
+        }
+        let exact_case = Paths::new(exact_case, &mut entries);
+        let any_case = Paths::new(any_case, &mut entries);
+        Self {
+            entries: entries.into(),
+            exact_case,
+            any_case,
+        }
+    }
+
+    /// The first route of which some alternative matches.
+    #[must_use]
+    pub fn choose<R: Request + ?Sized>(&self, request: &R) -> Option<usize> {
+        Some(self.choose_match(request)?.route)
+    }
+
+    /// The same, with the alternative that matched, which rewriting a prefix asks for.
+    #[must_use]
+    pub fn choose_match<R: Request + ?Sized>(&self, request: &R) -> Option<Chosen> {
+        let path = request.path();
+        let mut best = u32::MAX;
+        self.exact_case
+            .look(&self.entries, request, path, &mut best);
+        self.any_case.look(&self.entries, request, path, &mut best);
+        let entry = self.entries.get(best as usize)?;
+        Some(Chosen {
+            route: entry.route as usize,
+            alternative: entry.alternative as usize,
+            matched: entry.matched.map(|matched| matched as usize),
+        })
+    }
+}
+
+impl Sorted {
+    fn add(&mut self, id: u32, wanted: &Match) {
+        let key = |text: &str| match wanted.ignore_case {
+            true => text.to_ascii_lowercase().into_bytes(),
+            false => text.as_bytes().to_vec(),
+        };
+        match &wanted.path {
+            PathMatch::Any => self.under(Vec::new()).anywhere.push(id),
+            PathMatch::Exact(path) => self.whole.entry(key(path)).or_default().push(id),
+            PathMatch::Prefix(prefix) => self.under(key(prefix)).anywhere.push(id),
+            PathMatch::Segments(prefix) => {
+                self.under(key(without_slash(prefix))).segment.push(id);
+            }
+            PathMatch::Regex(regex) => self.under(regex.beginning()).anywhere.push(id),
+        }
+    }
+
+    fn under(&mut self, key: Vec<u8>) -> &mut Under<Vec<u32>> {
+        self.beginnings.entry(key).or_default()
+    }
+}
+
+fn matched(path: &PathMatch) -> Option<u32> {
+    match path {
+        PathMatch::Any => Some(1),
+        PathMatch::Prefix(prefix) => Some(prefix.len() as u32),
+        PathMatch::Segments(prefix) => Some(without_slash(prefix).len() as u32),
+        PathMatch::Exact(_) | PathMatch::Regex(_) => None,
+    }
+}
+
+/// What a match asks besides a path that is found by its text; what costs least comes first.
+fn conditions(wanted: Match) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    conditions.extend(wanted.method.map(Condition::Method));
+    conditions.extend(wanted.scheme.map(Condition::Scheme));
+    conditions.extend(wanted.authority.map(Condition::Authority));
+    conditions.extend(wanted.headers.into_iter().map(Condition::Header));
+    conditions.extend(
+        wanted
+            .without_headers
+            .into_iter()
+            .map(Condition::WithoutHeader),
+    );
+    conditions.extend(wanted.query.into_iter().map(Condition::Query));
+    if let PathMatch::Regex(regex) = wanted.path {
+        conditions.push(Condition::Path(regex));
+    }
+    conditions.shrink_to_fit();
+    conditions
+}
+
+impl<const FOLD: bool> Paths<FOLD> {
+    fn new(sorted: Sorted, entries: &mut [Entry]) -> Self {
+        let whole = Texts::new(sorted.whole.keys().map(Vec::as_slice));
+        let under_whole = sorted.whole.into_values();
+        let under_whole = under_whole.map(|of| Candidates::new(of, entries)).collect();
+        let beginnings = (!sorted.beginnings.is_empty())
+            .then(|| Prefixes::new(sorted.beginnings, |of| Candidates::new(of, entries)));
+        Self {
+            whole,
+            under_whole,
+            beginnings,
+        }
+    }
+
+    fn look<R: Request + ?Sized>(
+        &self,
+        entries: &[Entry],
+        request: &R,
+        path: &[u8],
+        best: &mut u32,
+    ) {
+        if !self.whole.is_empty()
+            && let Some(text) = self.whole.get(path)
+        {
+            self.under_whole[text as usize].look(entries, request, best);
+        }
+        if let Some(beginnings) = &self.beginnings {
+            beginnings.look(entries, request, path, best);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Traffic decisions at their boundary: tables, properties, and what they cost in instructions.
+
+mod actions;
+mod cost;
+mod routes;
+mod sent;
