@@ -1,5 +1,91 @@
-//! Endpoint choice: of two drawn at random by weight, the one with fewer requests in flight for its weight.
-//! Istio's default (LEAST_REQUEST with two choices); constant work however many endpoints there are.
+//! Endpoint choice. What a worker balances by is its own (`vitals`); who is asked at all is decided when that changes
+//! (`tiers`); a choice is then constant work, or the logarithm of the endpoints' number: the better of two (`two`), each in
+//! turn (`rotation`), or whose the request's key is (`ring`, `key`).
+//!
+//! [`pick`] is Istio's plain default (LEAST_REQUEST with two choices): of two drawn at random by weight, the one with fewer
+//! requests in flight for its weight.
+
+mod alias;
+mod key;
+mod ring;
+mod rotation;
+mod tiers;
+mod two;
+mod vitals;
+
+pub use alias::Alias;
+pub use key::{Cookie, Key, KeySource};
+pub use ring::{MAGLEV_SIZE, MAX_RING, MIN_RING, Maglev, Placed, Ring};
+pub use rotation::Rotation;
+pub use tiers::{Group, Locality, Place, Spread, Tiers, distance, distance_by_labels};
+pub use two::{Cost, TwoChoices};
+pub use vitals::{EWMA_DECAY, EWMA_INITIAL, MAX_PENALTY, PENALTY, SlowStart, Vitals};
+
+/// How endpoints of a group are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Algorithm {
+    /// The better of two, by what the caller says each costs: by default latency and load.
+    #[default]
+    LeastCost,
+    /// Each in turn.
+    RoundRobin,
+    /// Any.
+    Random,
+    /// By the request's key, on a ring with at least so many places.
+    RingHash(u64),
+    /// By the request's key, in Maglev's table of a prime size.
+    Maglev(u32),
+}
+
+/// Endpoints of a group, ready to be chosen from. A worker's own, and made anew when the group changes.
+#[derive(Debug, Clone)]
+pub struct Balancer {
+    weights: TwoChoices,
+    way: Way,
+}
+
+#[derive(Debug, Clone)]
+enum Way {
+    LeastCost,
+    Random,
+    RoundRobin(Rotation),
+    Ring(Ring),
+    Maglev(Maglev),
+}
+
+impl Balancer {
+    /// Of endpoints by name and weight.
+    #[must_use]
+    pub fn new(algorithm: Algorithm, of: &[Placed<'_>], random: impl FnMut() -> u64) -> Self {
+        let weights: Vec<u32> = of.iter().map(|endpoint| endpoint.weight.max(1)).collect();
+        let way = match algorithm {
+            Algorithm::LeastCost => Way::LeastCost,
+            Algorithm::Random => Way::Random,
+            Algorithm::RoundRobin => Way::RoundRobin(Rotation::new(&weights, random)),
+            Algorithm::RingHash(least) => Way::Ring(Ring::new(of, least)),
+            Algorithm::Maglev(size) => Way::Maglev(Maglev::new(of, size)),
+        };
+        let weights = TwoChoices::new(&weights);
+        Self { weights, way }
+    }
+
+    /// One of those available, by its place. A request without a key goes to any where keys decide, as with Envoy.
+    pub fn choose(
+        &mut self,
+        of: &impl Cost,
+        key: Option<u64>,
+        random: impl FnMut() -> u64,
+    ) -> Option<usize> {
+        let available = |place: usize| of.is_available(place);
+        match (&mut self.way, key) {
+            (Way::LeastCost, _) => self.weights.choose(of, random),
+            (Way::RoundRobin(rotation), _) => rotation.choose(available),
+            (Way::Ring(ring), Some(key)) => ring.choose(key, available),
+            (Way::Maglev(maglev), Some(key)) => maglev.choose(key, available),
+            (Way::Random | Way::Ring(_) | Way::Maglev(_), _) => self.weights.any(of, random),
+        }
+    }
+}
 
 /// What balancing must know of an endpoint.
 pub trait Candidate {

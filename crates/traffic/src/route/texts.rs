@@ -162,6 +162,17 @@ mod tests {
     }
 
     #[test]
+    fn texts_of_one_hash_are_told_apart() {
+        // Of so many pairs two or three have a hash in common.
+        let texts: Vec<String> = (0..200_000).map(|n| format!("/{n}")).collect();
+        let (known, others) = texts.split_at(100_000);
+        let table = Texts::<false>::new(known.iter().map(String::as_bytes));
+        let found = |text: &&String| table.get(text.as_bytes()).is_some();
+        assert_eq!(others.iter().filter(found).count(), 0);
+        assert_eq!(known.iter().filter(found).count(), known.len());
+    }
+
+    #[test]
     fn beginnings_hash_as_wholes_do_from_wherever_they_are_taken_up() {
         let text = b"/api/v1/resources/0001/parts/xyz";
         for halt in 0..=text.len() {

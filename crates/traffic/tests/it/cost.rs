@@ -3,6 +3,7 @@
 //!
 //! The counts are those of the profile under test and repeat exactly. Time is the laboratory's business.
 
+mod balance;
 mod routes;
 
 use std::env;

@@ -1,6 +1,7 @@
 //! Traffic decisions at their boundary: tables, properties, and what they cost in instructions.
 
 mod actions;
+mod balance;
 mod cost;
 mod routes;
 mod sent;

@@ -271,3 +271,71 @@ fn the_index_chooses_as_asking_every_route_in_order_does() {
         "{found} {late} of {tried}"
     );
 }
+
+#[test]
+fn many_routes_of_one_path_are_told_apart_as_asking_each_does() {
+    let mut found = 0;
+    for seed in 0..sets() / 10 {
+        let mut random = Rng::with_seed(seed + 1_000_000);
+        let said = |random: &mut Rng| {
+            let mut words = one(random, &["*", "/a", "=/a"]).to_owned();
+            for _ in 0..random.usize(1..4) {
+                let value = random.u8(0..9);
+                words += &match random.u8(..6) {
+                    0 => format!(" m={}", one(random, &["GET", "POST", "PUT"])),
+                    1 => format!(" q:q={value}"),
+                    2 => format!(" h:y={value}"),
+                    3 => format!(" h:x=^{value}"),
+                    _ => format!(" h:x={value}"),
+                };
+            }
+            words
+        };
+        let said: Vec<String> = (0..random.usize(8..60))
+            .map(|_| said(&mut random))
+            .collect();
+        let routes: Vec<Vec<Match>> = said.iter().map(|words| vec![route(words)]).collect();
+        let table = RouteTable::new(routes.clone());
+        for _ in 0..REQUESTS {
+            let target = format!("/a?q={}", random.u8(0..10));
+            let mut sent = Sent::get(&target).with("y", &random.u8(0..10).to_string());
+            sent = sent.with("x", &random.u8(0..10).to_string());
+            sent.method = one(&mut random, &["GET", "POST"]).to_owned();
+            let wanted = naive(&routes, &sent);
+            assert_eq!(
+                table.choose(&sent),
+                wanted,
+                "seed {seed}: {sent:#?}\n{said:#?}"
+            );
+            found += u64::from(wanted.is_some());
+        }
+    }
+    assert!(found * 4 > sets() / 10 * REQUESTS as u64, "{found}");
+}
+
+#[test]
+fn what_a_rewrite_replaces_is_what_the_alternative_matched() {
+    let table = RouteTable::new(vec![
+        vec![
+            route("=/exact"),
+            route("^/prefix"),
+            route("/segments/"),
+            route("~/re.*"),
+        ],
+        vec![route("*")],
+    ]);
+    for (path, wanted) in [
+        ("/exact", (0, 0, None)),
+        ("/prefixed/x", (0, 1, Some(7))),
+        ("/segments/x", (0, 2, Some(9))),
+        ("/rest", (0, 3, None)),
+        ("/other", (1, 0, Some(1))),
+    ] {
+        let chosen = table.choose_match(&Sent::get(path)).expect("one");
+        assert_eq!(
+            (chosen.route, chosen.alternative, chosen.matched),
+            wanted,
+            "{path}"
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! What a request is known by when it is to come to the same endpoint as the last one like it: a header, a cookie, where it
+//! comes from, a parameter. Istio's `consistentHash`, hashed as Envoy hashes it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::hash::xxh64;
+use crate::route::{Request, query_parameter};
+
+/// Whose value decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// A header, by its name in lower case.
+    Header(String),
+    /// A cookie.
+    Cookie(Cookie),
+    /// Where the connection comes from.
+    SourceIp,
+    /// A query parameter.
+    Query(String),
+}
+
+/// A cookie by which requests keep together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cookie {
+    /// Its name.
+    pub name: String,
+    /// Where it is sent back to; `/` if nothing is said.
+    pub path: Option<String>,
+    /// How long a new one lives: 0 until the browser is closed. Without a time none is given out.
+    pub ttl: Option<Duration>,
+    /// Further attributes, as written: `Secure`, `SameSite=Lax`.
+    pub attributes: Vec<String>,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    /// Requests with this key go to one endpoint.
+    Of(u64),
+    /// Nothing: any endpoint will do.
+    None,
+    /// A new cookie is to be given out: the key that goes with it, and the value of `Set-Cookie`.
+    New(u64, String),
+}
+
+impl KeySource {
+    /// The key of a request; `random` makes a new cookie's value. Cookies of several lines are expected joined by `; `.
+    #[must_use]
+    pub fn key(
+        &self,
+        request: &(impl Request + ?Sized),
+        source: IpAddr,
+        random: impl FnOnce() -> u64,
+    ) -> Key {
+        let of = |value: &[u8]| Key::Of(xxh64(value, 0));
+        match self {
+            Self::Header(name) => request.header(name).map_or(Key::None, |value| of(&value)),
+            Self::Query(name) => {
+                query_parameter(request.query(), name.as_bytes()).map_or(Key::None, of)
+            }
+            Self::SourceIp => of(source.to_string().as_bytes()),
+            Self::Cookie(cookie) => {
+                let cookies = request.header("cookie");
+                match cookies.as_deref().and_then(|cookies| cookie.find(cookies)) {
+                    Some(value) => of(value),
+                    None => cookie.give_out(random),
+                }
+            }
+        }
+    }
+}
+
+impl Cookie {
+    fn find<'c>(&self, cookies: &'c [u8]) -> Option<&'c [u8]> {
+        let mut pairs = cookies.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        pairs.find_map(|pair| {
+            let value = pair
+                .strip_prefix(self.name.as_bytes())?
+                .strip_prefix(b"=")?;
+            let bare = value
+                .strip_prefix(b"\"")
+                .and_then(|value| value.strip_suffix(b"\""));
+            Some(bare.unwrap_or(value)).filter(|value| !value.is_empty())
+        })
+    }
+
+    fn give_out(&self, random: impl FnOnce() -> u64) -> Key {
+        let Some(ttl) = self.ttl else {
+            return Key::None;
+        };
+        let value = format!("{:016x}", random());
+        let mut line = format!("{}=\"{value}\"", self.name);
+        if ttl > Duration::ZERO {
+            line += &format!("; Max-Age={}", ttl.as_secs().max(1));
+        }
+        line += &format!("; Path={}", self.path.as_deref().unwrap_or("/"));
+        for attribute in &self.attributes {
+            line += "; ";
+            line += attribute;
+        }
+        line += "; HttpOnly";
+        Key::New(xxh64(value.as_bytes(), 0), line)
+    }
+}

@@ -1,0 +1,224 @@
+//! Which endpoints are asked at all: priorities that fail over as their health goes, localities that share a priority by
+//! weight, and panic, when so few are left that asking the sick ones, too, is better than drowning the healthy.
+//! Envoy's arithmetic (its pages "Priority levels", "Locality weighted load balancing", "Panic threshold").
+
+use crate::share::Weights;
+
+/// Where an endpoint stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// 0 is asked first.
+    pub priority: u32,
+    /// Its locality, by number.
+    pub locality: u32,
+    /// The weight of its locality within the priority; 0 everywhere: localities do not matter.
+    pub locality_weight: u32,
+    /// Whether it may be asked.
+    pub healthy: bool,
+}
+
+/// How requests are spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spread {
+    /// A level that is healthy to this part of itself, in hundredths of its parts, still carries all: 140 (Envoy's and
+    /// Istio's) means that 72 in 100 suffice.
+    pub overprovisioning_percent: u32,
+    /// Below this many healthy in 100, and if the others cannot carry it all, all of a level are asked. 0 never (Istio's).
+    pub panic_percent: u32,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self {
+            overprovisioning_percent: 140,
+            panic_percent: 0,
+        }
+    }
+}
+
+/// Endpoints among which one is chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Their places in the list that was given, ascending.
+    pub members: Box<[u32]>,
+    /// Whether sick ones are among them for want of others.
+    pub panics: bool,
+}
+
+/// Groups by their shares. Made anew when endpoints come, go, fall ill or get well.
+#[derive(Debug, Clone)]
+pub struct Tiers {
+    groups: Box<[Group]>,
+    shares: Weights,
+}
+
+/// Endpoints of one level, or of one locality of it.
+#[derive(Debug, Clone, Default)]
+struct Level {
+    members: Vec<u32>,
+    healthy: Vec<u32>,
+    weight: u32,
+}
+
+impl Level {
+    fn add(&mut self, member: usize, place: &Place) {
+        self.members.push(member as u32);
+        self.weight = self.weight.max(place.locality_weight);
+        if place.healthy {
+            self.healthy.push(member as u32);
+        }
+    }
+
+    /// How much of what it was made for it can carry, up to 100.
+    fn carries(&self, spread: &Spread) -> u64 {
+        let healthy = self.healthy.len() as u64 * u64::from(spread.overprovisioning_percent);
+        (healthy / self.members.len().max(1) as u64).min(100)
+    }
+
+    fn group(&self, panics: bool) -> Group {
+        let members = if panics { &self.members } else { &self.healthy };
+        Group {
+            members: members.as_slice().into(),
+            panics,
+        }
+    }
+}
+
+/// Parts of a share, so that localities' fractions of it are not rounded away.
+const PARTS: u64 = 1_000_000;
+
+impl Tiers {
+    /// Spreads requests over endpoints.
+    #[must_use]
+    pub fn new(places: &[Place], spread: &Spread) -> Self {
+        let mut levels = std::collections::BTreeMap::<u32, Level>::new();
+        for (member, place) in places.iter().enumerate() {
+            levels.entry(place.priority).or_default().add(member, place);
+        }
+        let levels: Vec<Level> = levels.into_values().collect();
+        let (mut groups, mut shares) = (Vec::new(), Vec::new());
+        for (level, load) in levels.iter().zip(loads(&levels, spread)) {
+            let panics = is_panic(level, &levels, spread);
+            let parts = localities(places, level, panics, spread);
+            let total: u64 = parts.iter().map(|(_, weight)| weight).sum();
+            for (group, weight) in parts.into_iter().filter(|(_, weight)| load * weight > 0) {
+                // At least one part: whoever is meant to be asked is.
+                let share = (load * PARTS / 100 * weight / total).max(1);
+                shares.push(u32::try_from(share).unwrap_or(u32::MAX));
+                groups.push(group);
+            }
+        }
+        let (groups, shares) = (groups.into(), Weights::new(&shares));
+        Self { groups, shares }
+    }
+
+    /// The groups, in order of priority.
+    #[must_use]
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The place of the group that is asked this time; `None` when nobody may be.
+    #[must_use]
+    pub fn choose(&self, random: u64) -> Option<usize> {
+        self.shares.choose(random)
+    }
+}
+
+/// The share of each level, in hundredths; all of them 0 when nobody may be asked.
+fn loads(levels: &[Level], spread: &Spread) -> Vec<u64> {
+    let carries: Vec<u64> = levels.iter().map(|level| level.carries(spread)).collect();
+    let total = carries.iter().sum::<u64>().min(100);
+    if total == 0 {
+        // Nobody is well: if they are asked all the same, each level by its size.
+        let panic = u64::from(spread.panic_percent > 0);
+        let all: usize = levels.iter().map(|level| level.members.len()).sum();
+        let size = |level: &Level| panic * 100 * level.members.len() as u64;
+        return levels
+            .iter()
+            .map(|level| size(level).div_ceil(all.max(1) as u64))
+            .collect();
+    }
+    let mut left = 100;
+    let mut loads: Vec<u64> = carries
+        .iter()
+        .map(|carries| {
+            let load = (carries * 100 / total).min(left);
+            left -= load;
+            load
+        })
+        .collect();
+    // What rounding left over goes to the first that carries anything.
+    if let Some(first) = loads.iter_mut().find(|load| **load > 0) {
+        *first += left;
+    }
+    loads
+}
+
+fn is_panic(level: &Level, levels: &[Level], spread: &Spread) -> bool {
+    let total: u64 = levels.iter().map(|level| level.carries(spread)).sum();
+    let healthy = level.healthy.len() * 100;
+    total < 100 && healthy < level.members.len() * spread.panic_percent as usize
+}
+
+/// The groups of one level, with their weights.
+fn localities(places: &[Place], level: &Level, panics: bool, spread: &Spread) -> Vec<(Group, u64)> {
+    if level.weight == 0 {
+        return vec![(level.group(panics), 1)];
+    }
+    let mut by_locality = std::collections::BTreeMap::<u32, Level>::new();
+    for member in &level.members {
+        let place = &places[*member as usize];
+        let locality = by_locality.entry(place.locality).or_default();
+        locality.add(*member as usize, place);
+    }
+    let part = |locality: Level| {
+        let carries = if panics {
+            100
+        } else {
+            locality.carries(spread)
+        };
+        (locality.group(panics), u64::from(locality.weight) * carries)
+    };
+    by_locality.into_values().map(part).collect()
+}
+
+/// A region, zone and subzone; empty where none is said.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Locality {
+    /// `eu-west`.
+    pub region: String,
+    /// `eu-west-1a`.
+    pub zone: String,
+    /// What is smaller.
+    pub subzone: String,
+}
+
+/// How far an endpoint is from who asks, as Istio ranks it: 0 the same subzone, 1 the same zone, 2 the same region, 3
+/// elsewhere; and 4 where `failover` says of that region, that another one comes first.
+#[must_use]
+pub fn distance(from: &Locality, to: &Locality, failover: &[(String, String)]) -> u32 {
+    if from.region != to.region {
+        let said = failover.iter().find(|(region, _)| *region == from.region);
+        return 3 + u32::from(said.is_some_and(|(_, next)| *next != to.region));
+    }
+    match (from.zone == to.zone, from.subzone == to.subzone) {
+        (true, true) => 0,
+        (true, false) => 1,
+        (false, _) => 2,
+    }
+}
+
+/// The same by labels: Istio's `failoverPriority`. Labels are compared in order, up to the first that differs; each is a
+/// name, or a name and the value that it has for who asks (`topology=a`).
+pub fn distance_by_labels<'l>(
+    labels: &'l [String],
+    own: impl Fn(&str) -> Option<&'l str>,
+    of: impl Fn(&str) -> Option<&'l str>,
+) -> u32 {
+    let same = |label: &&String| match label.split_once('=') {
+        Some((name, value)) => of(name) == Some(value),
+        None => of(label).unwrap_or_default() == own(label).unwrap_or_default(),
+    };
+    (labels.len() - labels.iter().take_while(same).count()) as u32
+}

@@ -1,0 +1,258 @@
+//! What a worker knows of an endpoint that it balances by: requests in flight, how long answers take, and since when it may
+//! be asked. Owned by one worker, so nothing here is shared.
+//!
+//! Latency is a peak-sensitive moving average (as in Finagle and linkerd2-proxy): a slower answer counts at once, a faster
+//! one by and by, and without answers the estimate fades, so that who was slow is tried again.
+
+use std::time::Duration;
+
+/// How fast an estimate follows: after this time without answers about a third of it is left. Linkerd's default.
+pub const EWMA_DECAY: Duration = Duration::from_secs(10);
+
+/// What is believed of an endpoint nobody has asked yet. Linkerd's default.
+pub const EWMA_INITIAL: Duration = Duration::from_millis(30);
+
+/// How long an endpoint is left alone that answers 429 or 503 and does not say for how long. Linkerd's default.
+pub const PENALTY: Duration = Duration::from_secs(5);
+
+/// No endpoint is left alone longer than this for saying so: by `Retry-After` it would take itself out for ever.
+pub const MAX_PENALTY: Duration = Duration::from_secs(300);
+
+/// How new endpoints are given their share, by and by: Istio's `warmup`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SlowStart {
+    /// How long it takes.
+    pub window: Duration,
+    /// The least share of its weight that an endpoint begins with, in percent; 10 is Istio's and Envoy's.
+    pub least_percent: u32,
+    /// 1 is a straight line; above it the share rises early, below it late.
+    pub aggression: f64,
+}
+
+impl SlowStart {
+    /// The share of its weight that an endpoint of this age has, up to 1.
+    #[must_use]
+    pub fn share(&self, age: Duration) -> f64 {
+        if age >= self.window {
+            return 1.0;
+        }
+        let passed = age.as_secs_f64() / self.window.as_secs_f64();
+        let risen = if self.aggression == 1.0 {
+            passed
+        } else {
+            passed.powf(1.0 / self.aggression.max(0.01))
+        };
+        risen.max(f64::from(self.least_percent.clamp(1, 100)) / 100.0)
+    }
+}
+
+/// See the module. Times are those since any fixed moment.
+#[derive(Debug, Clone)]
+pub struct Vitals {
+    in_flight: u32,
+    /// Nanoseconds, as of `at`.
+    estimate: f64,
+    at: Duration,
+    /// Until when it asked to be left alone.
+    shy_until: Duration,
+    /// Since when it is there.
+    since: Duration,
+}
+
+impl Vitals {
+    /// Of an endpoint that is there since now.
+    #[must_use]
+    pub fn new(now: Duration) -> Self {
+        Self {
+            in_flight: 0,
+            estimate: EWMA_INITIAL.as_nanos() as f64,
+            at: now,
+            shy_until: Duration::ZERO,
+            since: now,
+        }
+    }
+
+    /// A request goes there.
+    pub fn begin(&mut self) {
+        self.in_flight += 1;
+    }
+
+    /// A request ended there, however.
+    pub fn end(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Requests that went there and have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// An answer came after so long.
+    pub fn observe(&mut self, took: Duration, now: Duration) {
+        let took = took.as_nanos() as f64;
+        let kept = self.faded(now);
+        self.estimate = if took >= kept {
+            took
+        } else {
+            let weight = decay(now.saturating_sub(self.at));
+            // What fades towards nothing while nobody asks moves towards the answer when one comes.
+            self.estimate * weight + took * (1.0 - weight)
+        };
+        self.at = now;
+    }
+
+    /// It answered 429 or 503: it is left alone for as long as it says in `Retry-After`, or for a while.
+    pub fn shy(&mut self, retry_after: Option<Duration>, now: Duration) {
+        let until = now + retry_after.unwrap_or(PENALTY).min(MAX_PENALTY);
+        self.shy_until = self.shy_until.max(until);
+    }
+
+    /// How long an answer is expected to take, in nanoseconds.
+    #[must_use]
+    pub fn latency(&self, now: Duration) -> f64 {
+        self.faded(now)
+    }
+
+    fn faded(&self, now: Duration) -> f64 {
+        self.estimate * decay(now.saturating_sub(self.at))
+    }
+
+    /// What one more request would have to expect: the latency, plus what is left of the time for which it asked to be left
+    /// alone, for itself and each request before it, of which a heavier endpoint carries more at once.
+    #[must_use]
+    pub fn cost(&self, weight: u32, now: Duration) -> f64 {
+        let wait = self.shy_until.saturating_sub(now).as_nanos() as f64;
+        // A nanosecond, so that load still decides where latency has faded.
+        let expected = 1.0 + self.faded(now) + wait;
+        expected * (1.0 + self.queued(weight))
+    }
+
+    /// Requests in flight for its weight: what least-request compares.
+    #[must_use]
+    pub fn queued(&self, weight: u32) -> f64 {
+        f64::from(self.in_flight) / f64::from(weight.max(1))
+    }
+
+    /// The share of its weight that it has by its age.
+    #[must_use]
+    pub fn warmth(&self, slow_start: Option<&SlowStart>, now: Duration) -> f64 {
+        slow_start.map_or(1.0, |rule| rule.share(now.saturating_sub(self.since)))
+    }
+}
+
+/// What is left of an estimate after a time.
+fn decay(passed: Duration) -> f64 {
+    (-(passed.as_nanos() as f64) / EWMA_DECAY.as_nanos() as f64).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{MAX_PENALTY, PENALTY, SlowStart, Vitals};
+
+    const MS: Duration = Duration::from_millis(1);
+    const S: Duration = Duration::from_secs(1);
+
+    fn ms(vitals: &Vitals, now: Duration) -> u64 {
+        (vitals.latency(now) / 1e6).round() as u64
+    }
+
+    #[test]
+    fn a_slow_answer_counts_at_once_a_fast_one_by_and_by() {
+        let mut vitals = Vitals::new(S);
+        assert_eq!(ms(&vitals, S), 30, "what is believed at first");
+        vitals.observe(500 * MS, S);
+        assert_eq!(ms(&vitals, S), 500);
+        vitals.observe(5 * MS, S);
+        assert_eq!(ms(&vitals, S), 500, "no time has passed");
+        vitals.observe(100 * MS, 11 * S);
+        // A third of 500 and two thirds of 100, nearly.
+        assert_eq!(ms(&vitals, 11 * S), 247);
+        for second in 12..120 {
+            vitals.observe(100 * MS, second * S);
+        }
+        assert_eq!(
+            ms(&vitals, 119 * S),
+            100,
+            "in the end it is what answers take"
+        );
+        assert_eq!(ms(&vitals, 129 * S), 37, "and it fades while nobody asks");
+        vitals.observe(60 * MS, 129 * S);
+        assert_eq!(ms(&vitals, 129 * S), 60);
+    }
+
+    #[test]
+    fn who_asks_to_be_left_alone_costs_what_is_left_of_that_time() {
+        let mut vitals = Vitals::new(S);
+        let free = vitals.cost(1, S);
+        vitals.shy(Some(10 * S), S);
+        assert_eq!((vitals.cost(1, S) - free) as u64, 10_000_000_000);
+        vitals.shy(None, S);
+        assert!(
+            vitals.cost(1, S) - free > 9.9e9,
+            "a shorter time shortens nothing"
+        );
+        assert!(vitals.cost(1, 11 * S) < free);
+        let mut vitals = Vitals::new(S);
+        vitals.shy(None, S);
+        assert_eq!(
+            ((vitals.cost(1, S) - free) / 1e9).round() as u64,
+            PENALTY.as_secs()
+        );
+        vitals.shy(Some(Duration::MAX), S);
+        assert!(
+            vitals.cost(1, S + MAX_PENALTY) < free,
+            "nobody takes himself out for ever"
+        );
+    }
+
+    #[test]
+    fn load_multiplies_the_cost_by_what_is_in_flight_for_the_weight() {
+        let mut vitals = Vitals::new(S);
+        let free = vitals.cost(2, S);
+        (0..6).for_each(|_| vitals.begin());
+        assert_eq!((vitals.cost(2, S) / free).round() as u32, 4);
+        assert_eq!(
+            (vitals.cost(0, S) / free).round() as u32,
+            7,
+            "no weight counts as one"
+        );
+        (0..9).for_each(|_| vitals.end());
+        assert_eq!(vitals.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_new_endpoint_warms_up() {
+        let line = SlowStart {
+            window: 100 * S,
+            least_percent: 10,
+            aggression: 1.0,
+        };
+        let late = SlowStart {
+            aggression: 0.5,
+            ..line
+        };
+        for (rule, age, percent) in [
+            (line, 0, 10),
+            (line, 5, 10),
+            (line, 50, 50),
+            (line, 100, 100),
+            (line, 1_000, 100),
+            (late, 50, 25),
+            (late, 90, 81),
+        ] {
+            assert_eq!(
+                (rule.share(age * S) * 100.0).round() as u32,
+                percent,
+                "{age}"
+            );
+            assert_eq!(
+                (Vitals::new(S).warmth(Some(&rule), (age + 1) * S) * 100.0).round() as u32,
+                percent
+            );
+        }
+        assert_eq!(Vitals::new(S).warmth(None, S), 1.0);
+    }
+}

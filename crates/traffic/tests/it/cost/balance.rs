@@ -1,0 +1,77 @@
+//! An endpoint is chosen for about the same number of instructions among ten and among ten thousand.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use fastrand::Rng;
+use voile_traffic::balance::Algorithm;
+
+use crate::balance::Endpoints;
+
+const SUBJECT: &str = "cost::balance::subject";
+
+/// What 200 ns, the time promised for a choice, come to in instructions of this profile; optimized code needs a tenth.
+const ENOUGH: u64 = 6_000;
+
+/// Of ten, more by this many percent among ten thousand. What is sorted or queued takes a step more for each doubling.
+const GROWTH_PERCENT: u64 = 120;
+
+/// With weights that differ or not. The ring is a small one: ten thousand times two places.
+const CASES: [(Algorithm, bool); 7] = [
+    (Algorithm::LeastCost, false),
+    (Algorithm::LeastCost, true),
+    (Algorithm::RoundRobin, false),
+    (Algorithm::RoundRobin, true),
+    (Algorithm::Random, true),
+    (Algorithm::RingHash(8), false),
+    (Algorithm::Maglev(65_537), true),
+];
+
+const SIZES: [usize; 2] = [10, 10_000];
+
+#[test]
+fn an_endpoint_is_chosen_among_ten_thousand_as_cheaply_as_among_ten() {
+    let Some(counts) = super::count(SUBJECT, CASES.len() * SIZES.len()) else {
+        return;
+    };
+    let cases = SIZES
+        .iter()
+        .flat_map(|size| CASES.iter().enumerate().map(move |case| (size, case)));
+    let mut few = BTreeMap::new();
+    let mut grown = Vec::new();
+    for ((size, (number, case)), count) in cases.zip(counts) {
+        println!("{case:?} of {size}: {count} instructions");
+        let few = *few.entry(number).or_insert(count);
+        let bound = match case {
+            (Algorithm::RoundRobin, true) | (Algorithm::RingHash(_), _) => ENOUGH,
+            _ => (few * GROWTH_PERCENT / 100).min(ENOUGH),
+        };
+        if count > bound {
+            grown.push(format!("{case:?} of {size}: {count}, {bound} were enough"));
+        }
+    }
+    assert!(grown.is_empty(), "{grown:#?}");
+}
+
+/// The process that is counted.
+#[test]
+#[ignore = "the test above runs it under valgrind"]
+fn subject() {
+    if !super::is_counted() {
+        return;
+    }
+    for size in SIZES {
+        for (algorithm, weighted) in CASES {
+            let weight = |place: usize| 1 + u32::from(weighted) * (place % 7) as u32;
+            let weights: Vec<u32> = (0..size).map(weight).collect();
+            let endpoints = Endpoints::new(&weights);
+            let mut random = Rng::with_seed(3);
+            let mut balancer = endpoints.balancer(algorithm, &mut random);
+            super::counted(|| {
+                let key = Some(random.u64(..));
+                let chosen = balancer.choose(black_box(&endpoints), key, || random.u64(..));
+                assert!(chosen.is_some());
+            });
+        }
+    }
+}
