@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use voile_model::{Diagnostic, Severity};
 
 use crate::codes;
-use crate::model::{Graph, Place};
+use crate::model::{Graph, Place, Service};
 use crate::weigh::{calls, circles, growth, weigh};
 
 /// Most requests that one request may cause in all: beyond it a graph is a mistake, not a load.
@@ -65,7 +65,7 @@ pub fn check(graph: &Graph) -> Vec<Diagnostic> {
             }
         }
     }
-    problems.extend(graph.services.iter().flat_map(without_effect));
+    problems.extend(without_effect(graph));
     Diagnostic::sort(&mut problems);
     problems
 }
@@ -154,22 +154,38 @@ fn unreached(
     }
 }
 
-fn without_effect(service: &crate::Service) -> Vec<Diagnostic> {
-    let mut problems = Vec::new();
-    let mut say = |message: &str, help: &str| {
-        let place = &service.at;
-        problems.push(
-            at(
-                Severity::Warning,
-                codes::WITHOUT_EFFECT,
-                place,
-                message.to_owned(),
-            )
-            .help(help),
-        );
-    };
-    if service.cluster.is_some() {
-        say("`cluster` has no effect", "all services run in one mesh");
+/// One machine runs one mesh: clusters are told apart by the time that calls between them take, and by nothing else. Said once,
+/// since what has no effect at one service has none at any.
+fn without_effect(graph: &Graph) -> Vec<Diagnostic> {
+    let all = 0..graph.services.len();
+    let mut calls = all.flat_map(|from| {
+        let calls = graph.services[from].calls();
+        calls.map(move |call| (from, call.service))
+    });
+    if calls.any(|(from, to)| !graph.between_clusters(from, to).is_zero()) {
+        return Vec::new();
     }
-    problems
+    let say = |what: &str, service: &Service, help: &str| {
+        let message = format!("{what} of `{}` has no effect", service.name);
+        at(
+            Severity::Warning,
+            codes::WITHOUT_EFFECT,
+            &service.at,
+            message,
+        )
+        .help(help)
+    };
+    let mut services = graph.services.iter();
+    let named = services.find(|one| one.cluster.is_some()).map(|one| {
+        let help = "all services run in one mesh: `clusterLatency: 5ms`, of a service or under `defaults`, is what its calls to \
+                    services of another cluster take longer";
+        say("`cluster`", one, help)
+    });
+    let mut services = graph.services.iter();
+    let timed = services.find(|one| !one.cluster_latency.is_zero());
+    let timed = timed.map(|one| {
+        let help = "it is of calls to another cluster, and there is none: name a `cluster` at both ends of a call";
+        say("`clusterLatency`", one, help)
+    });
+    named.into_iter().chain(timed).collect()
 }

@@ -20,6 +20,9 @@ fn facts(service: &Service) -> String {
     if service.protocol == crate::Protocol::Grpc {
         facts.push("gRPC".to_owned());
     }
+    if let Some(cluster) = &service.cluster {
+        facts.push(format!("cluster {cluster}"));
+    }
     let (mut cpu, mut sleep) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
     for step in &service.script {
         match step {

@@ -21,6 +21,8 @@ pub struct Service {
     pub namespace: Option<Arc<str>>,
     /// The cluster it lives in, when one was named.
     pub cluster: Option<Arc<str>>,
+    /// What each of its calls to a service of another cluster takes longer.
+    pub cluster_latency: Duration,
     /// How it is called.
     pub protocol: Protocol,
     /// How many processes serve it.
@@ -187,6 +189,7 @@ impl Service {
             name: name.into(),
             namespace: None,
             cluster: None,
+            cluster_latency: Duration::ZERO,
             protocol: Protocol::Http,
             replicas: 1,
             entry: false,
@@ -239,6 +242,22 @@ impl Graph {
             .position(|service| &*service.name == name)
     }
 
+    /// What a call from one service to another takes longer because they are in two clusters. Who names none is in every cluster.
+    #[must_use]
+    pub fn between_clusters(&self, from: usize, to: usize) -> Duration {
+        match self.leaves_cluster(from, to) {
+            true => self.services[from].cluster_latency,
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Whether a call from one service to another goes to another cluster.
+    #[must_use]
+    pub fn leaves_cluster(&self, from: usize, to: usize) -> bool {
+        let clusters = [from, to].map(|place| self.services[place].cluster.as_deref());
+        matches!(clusters, [Some(own), Some(other)] if own != other)
+    }
+
     /// Where requests come in: the services marked so, else those that nobody calls, else the first.
     #[must_use]
     pub fn entries(&self) -> Vec<usize> {
@@ -279,6 +298,7 @@ impl Graph {
             if old != place {
                 service = Service {
                     namespace: service.namespace,
+                    cluster: service.cluster,
                     protocol: service.protocol,
                     ..Service::named(service.name)
                 };

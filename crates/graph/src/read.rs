@@ -6,6 +6,7 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use voile_model::codes as model_codes;
 use voile_model::names::{is_dns_label, is_dns_subdomain};
@@ -15,12 +16,14 @@ use voile_model::{Diagnostic, SourceFile};
 use crate::codes;
 use crate::model::{Graph, Place, Protocol, Service, Step};
 pub use values::parse_share;
-use values::{integer, memory, share, size};
+use values::{duration, integer, memory, share, size};
 
 /// Most services of one graph: the largest mesh that Istio's authors tested has 1,000.
 pub(crate) const MAX_SERVICES: usize = 5_000;
 /// Most replicas of one service: each is a process.
 pub(crate) const MAX_REPLICAS: u32 = 1_000;
+/// Most that a call to another cluster takes longer: half way round the world and back is 0.3 s.
+const MAX_CLUSTER_LATENCY: Duration = Duration::from_secs(10);
 /// Most policies of one service: what Istio's own generator makes at most, doubled and rounded.
 const MAX_POLICIES: u32 = 100_000;
 
@@ -159,6 +162,10 @@ fn shared(fields: &mut Fields<'_>, service: &mut Service, request_size: u64, nam
         && let Some(number) = integer(&policies, 0, MAX_POLICIES, "")
     {
         service.policies = number;
+    }
+    let latency = fields.get("clusterLatency");
+    if let Some(latency) = latency.and_then(|at| duration(&at, MAX_CLUSTER_LATENCY)) {
+        service.cluster_latency = latency;
     }
     if let Some(compute) = fields.get("computeUsage").and_then(|at| share(&at)) {
         service.compute = compute;

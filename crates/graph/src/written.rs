@@ -72,6 +72,10 @@ impl Defaults {
         if let Some(cluster) = &service.cluster {
             writeln!(text, "  cluster: {}", quoted(cluster))?;
         }
+        if !service.cluster_latency.is_zero() {
+            let latency = duration(service.cluster_latency);
+            writeln!(text, "  clusterLatency: {latency}")?;
+        }
         if service.protocol != self.protocol {
             writeln!(text, "  type: {}", service.protocol.as_str())?;
         }

@@ -30,6 +30,8 @@ pub(crate) struct Planned {
     extra: Vec<(std::sync::Arc<str>, std::sync::Arc<str>)>,
     size: u64,
     probability: Share,
+    /// What it takes longer because the callee is in another cluster.
+    away: Duration,
     /// Among the destinations of the metrics.
     destination: usize,
     /// Among the callees of a thread: calls by one name to one place share connections.
@@ -72,6 +74,7 @@ impl Plan {
                 extra: call.headers.clone(),
                 size: call.size,
                 probability: call.probability,
+                away: graph.between_clusters(service, call.service),
                 destination,
                 callee: shared.unwrap_or_else(|| {
                     callees += 1;
@@ -190,6 +193,10 @@ impl Script {
         let (headers, payload) = &self.ready[call as usize];
         self.metrics.called(planned.destination, planned.size);
         let began = Instant::now();
+        // The way there and back, in one: nobody sees in which half a call is.
+        if !planned.away.is_zero() {
+            work::sleep(planned.away).await;
+        }
         let outcome = self.callees[planned.callee]
             .call(payload, headers, inherited)
             .await;

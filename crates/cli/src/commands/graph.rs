@@ -126,7 +126,25 @@ fn check(args: &Check) -> Outcome {
             }
         }
     }
+    for call in away(&graph) {
+        text.push_str(&format!("to another cluster: {call}\n"));
+    }
     say(&text)
+}
+
+/// The calls that lead to another cluster, each once, and what they take longer.
+fn away(graph: &Graph) -> impl Iterator<Item = String> {
+    let all = graph.services.iter().enumerate();
+    let calls = all.flat_map(|(from, service)| service.calls().map(move |call| (from, call)));
+    let calls = calls.map(|(from, call)| (from, call.service));
+    let away: std::collections::BTreeSet<_> = calls
+        .filter(|(from, to)| graph.leaves_cluster(*from, *to))
+        .collect();
+    let name = |place: usize| graph.services[place].name.clone();
+    away.into_iter().map(move |(from, to)| {
+        let longer = graph.between_clusters(from, to);
+        format!("{} → {}, {longer:?} longer", name(from), name(to))
+    })
 }
 
 fn json(graph: &Graph) -> String {
@@ -147,8 +165,10 @@ fn json(graph: &Graph) -> String {
         service.error_rate != Share::NONE
             || service.calls().any(|call| call.probability != Share::ALL)
     };
+    let away: Vec<String> = away(graph).collect();
     let checked = serde_json::json!({
         "services": graph.services.len(),
+        "between_clusters": away,
         "entries": entries.collect::<Vec<_>>(),
         "certain": !graph.services.iter().any(chance),
     });

@@ -606,3 +606,39 @@ fn each_part(slice: &serde_json::Value, ok: u64, mesh: bool) {
         );
     }
 }
+
+/// A second is longer than anything else that happens to a request.
+#[test]
+fn a_call_to_another_cluster_takes_so_much_longer_and_is_named_by_check() {
+    let folder = Folder::new(
+        "defaults: {clusterLatency: 1s}\nservices:\n\
+         - {name: a, isEntrypoint: true, cluster: near, script: [{call: b}, {call: c}]}\n\
+         - {name: b, isEntrypoint: true, cluster: far}\n- {name: c, isEntrypoint: true, cluster: near}\n",
+    );
+    let checked = Process::output(|command| {
+        command.args(["graph", "check"]).arg(folder.graph());
+    });
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(
+        said.ends_with("to another cluster: a → b, 1s longer\n"),
+        "{said}"
+    );
+    assert!(checked.stderr.is_empty(), "nothing to complain about");
+    let (_run, entries) = run_graph(&folder);
+    assert_eq!(get(entries["a"], "/").expect("an answer").status, 200);
+    let page = page(entries["a"]);
+    let took = |callee: &str| {
+        let name = format!(
+            "service_outgoing_request_duration_seconds_sum{{destination_service=\"{callee}:8080\"}} "
+        );
+        let line = page.lines().find_map(|line| line.strip_prefix(&name));
+        let took = line.and_then(|took| took.parse::<f64>().ok());
+        took.unwrap_or_else(|| panic!("{name}: {page}"))
+    };
+    assert!(
+        took("b") >= 1.0 && took("c") < 1.0,
+        "{} {}",
+        took("b"),
+        took("c")
+    );
+}

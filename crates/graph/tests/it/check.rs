@@ -105,9 +105,73 @@ fn what_nothing_reaches_and_what_has_no_effect_is_said() {
         read("services: [{name: a, isEntrypoint: true, cluster: x}, {name: b}]");
     assert!(graph.is_some());
     let said = said(&problems);
-    for expected in ["V0705]: nothing leads to `b`", "`cluster` has no effect"] {
+    for expected in [
+        "V0705]: nothing leads to `b`",
+        "V0707]: `cluster` of `a` has no effect",
+    ] {
         assert!(said.contains(expected), "{said}");
     }
+}
+
+#[test]
+fn clusters_are_told_apart_by_the_time_of_calls_between_them_or_said_to_be_without_effect() {
+    let services = |defaults: &str, [a, b, c]: [&str; 3]| {
+        format!(
+            "defaults: {{{defaults}}}\nservices:\n- {{name: a, isEntrypoint: true{a}, script: [{{call: b}}, {{call: c}}]}}\n\
+             - {{name: b{b}}}\n- {{name: c{c}}}\n"
+        )
+    };
+    let (near, far) = (", cluster: near", ", cluster: far");
+    let latency = "clusterLatency: 5ms";
+    for (defaults, clusters, between, unheeded) in [
+        (latency, [near, far, near], [5, 0], &[][..]),
+        (latency, [near, far, ""], [5, 0], &[]),
+        (
+            "",
+            [", cluster: near, clusterLatency: 7ms", far, far],
+            [7, 7],
+            &[],
+        ),
+        (
+            "",
+            [near, ", cluster: far, clusterLatency: 7ms", ""],
+            [0, 0],
+            &["`cluster` of `a`", "`clusterLatency` of `b`"],
+        ),
+        ("", [near, far, ""], [0, 0], &["`cluster` of `a`"]),
+        (
+            latency,
+            ["", far, ""],
+            [0, 0],
+            &["`cluster` of `b`", "`clusterLatency` of `a`"],
+        ),
+        (latency, ["", "", ""], [0, 0], &["`clusterLatency` of `a`"]),
+        ("", ["", "", ""], [0, 0], &[]),
+    ] {
+        let text = services(defaults, clusters);
+        let (graph, problems) = read(&text);
+        let graph = graph.expect("a graph");
+        let of = |to| graph.between_clusters(0, to).as_millis();
+        assert_eq!([of(1), of(2)], between, "{text}");
+        let said = said(&problems);
+        for what in unheeded {
+            assert!(
+                said.contains(&format!("V0707]: {what} has no effect")),
+                "{what}: {said}"
+            );
+        }
+        assert_eq!(problems.len(), unheeded.len(), "{text}: {said}");
+        // Each service is given its piece of the graph, and must know as much.
+        let (again, _) = read(&voile_graph::to_yaml(&graph.excerpt(0)));
+        let again = again.expect("its piece");
+        assert_eq!(
+            [1, 2].map(|to| again.between_clusters(0, to).as_millis()),
+            between,
+            "{text}"
+        );
+    }
+    let (graph, problems) = read("services: [{name: a, clusterLatency: 11s}]");
+    assert!(graph.is_none() && said(&problems).contains("longer than the 10s allowed"));
 }
 
 #[test]
