@@ -6,10 +6,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use voile_host::child::Supervised;
-use voile_host::ready::http_get;
+use voile_host::ready::{http_get, http_post};
 use voile_load::samples::Samples;
 use voile_report::events::{Event as Happened, Interval};
 
+use crate::agent::Asked;
 use crate::contestants::{Contestant, Route};
 use crate::definition::{Action, Event};
 use crate::generator::{Broken, Generated, wait_until};
@@ -50,6 +51,8 @@ pub(crate) enum Sign {
     },
     /// A process says that it is ready.
     Ready(SocketAddr, String),
+    /// One at an agent's does, which is asked there.
+    ReadyThere(Asked),
     /// It takes connections.
     Listens(SocketAddr),
     /// Proxies hold other certificates than before.
@@ -60,7 +63,7 @@ pub(crate) enum Sign {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Renewal {
     /// Where it tells of itself.
-    pub(crate) page: SocketAddr,
+    pub(crate) page: Page,
     /// What it told before.
     pub(crate) serial: String,
     /// Where it shows its certificate to clients, and which it showed before (DER); who takes no calls shows none.
@@ -69,24 +72,24 @@ pub(crate) struct Renewal {
 
 impl Renewal {
     /// What a proxy tells and shows now.
-    pub(crate) fn now(page: SocketAddr, listener: Option<SocketAddr>) -> Result<Self, String> {
+    pub(crate) fn now(page: Page, listener: Option<SocketAddr>) -> Result<Self, String> {
         let shown = |address| {
             let leaf = voile_load::shown_certificate(address, &SIDECARS_ALPN, LOOK_BOUND)?;
             Ok::<_, String>((address, leaf))
         };
         Ok(Self {
+            serial: page.serial()?,
             page,
-            serial: serial(page)?,
             shown: listener.map(shown).transpose()?,
         })
     }
 
     /// Its own word costs it nothing, so it is asked first; a handshake then shows whether it is true.
     fn done(&self) -> bool {
-        if serial(self.page).is_ok_and(|serial| serial == self.serial) {
+        if self.page.serial().is_ok_and(|serial| serial == self.serial) {
             return false;
         }
-        Self::now(self.page, self.shown.as_ref().map(|(at, _)| *at)).is_ok_and(|now| {
+        Self::now(self.page.clone(), self.shown.as_ref().map(|(at, _)| *at)).is_ok_and(|now| {
             let other = match (&self.shown, &now.shown) {
                 (Some((_, before)), Some((_, now))) => before != now,
                 (None, _) => true,
@@ -97,7 +100,36 @@ impl Renewal {
     }
 }
 
-/// The serial number that a proxy's page of certificates names.
+/// Where a proxy tells of its certificate: a page here, or at an agent's, which is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Page {
+    Here(SocketAddr),
+    There(Asked),
+}
+
+impl Page {
+    /// The serial number that it names.
+    pub(crate) fn serial(&self) -> Result<String, String> {
+        match self {
+            Self::Here(page) => serial(*page),
+            Self::There(proxy) => proxy.serial(),
+        }
+    }
+
+    /// Has its proxy fetch another certificate for another key.
+    pub(crate) fn renew(&self) -> Result<(), String> {
+        let page = match self {
+            Self::Here(page) => *page,
+            Self::There(proxy) => return proxy.renew(),
+        };
+        match http_post(page, "/certs/renew") {
+            Ok((202, _)) => Ok(()),
+            Ok((status, _)) => Err(format!("http://{page} answers its order with {status}")),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+}
+
 fn serial(page: SocketAddr) -> Result<String, String> {
     let (status, body) = http_get(page, "/certs").map_err(|e| e.to_string())?;
     let told: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -134,6 +166,9 @@ impl Sign {
                 format!("a connection to the new process, tried every {every} ms")
             }
             Self::Ready(..) => format!("the new process's readiness, asked every {every} ms"),
+            Self::ReadyThere(_) => {
+                format!("the new process's readiness, asked every {every} ms by way of the agent")
+            }
             Self::Renewed(_) => format!(
                 "each sidecar's page of certificates, asked every {every} ms until it names another, and then a handshake with the \
                  server's sidecar that shows another"
@@ -141,22 +176,7 @@ impl Sign {
         }
     }
 
-    /// Looked for from where the load is.
     fn seen(&self, route: &Route) -> bool {
-        match route
-            .from
-            .as_ref()
-            .filter(|_| matches!(self, Self::From(_) | Self::Verdicts { .. }))
-        {
-            Some(place) => place
-                .network()
-                .run(|| self.seen_here(route))
-                .unwrap_or(false),
-            None => self.seen_here(route),
-        }
-    }
-
-    fn seen_here(&self, route: &Route) -> bool {
         match self {
             Self::AtOnce(_) => true,
             Self::Plaintext(address, open) => {
@@ -164,28 +184,36 @@ impl Sign {
                 let head = head(*address, host, "/?size=0");
                 head.is_some_and(|head| head.starts_with("HTTP/1.1 200")) == *open
             }
-            Self::From(name) => {
-                head(route.entry, route.host.as_deref(), "/?size=0").is_some_and(|head| {
-                    let head = head.to_ascii_lowercase();
-                    let server = head
-                        .lines()
-                        .find_map(|line| line.strip_prefix("x-voile-echo: "));
-                    head.starts_with("http/1.1 200") && server == name.as_deref()
-                })
-            }
+            Self::From(name) => by_the_load(route, "/?size=0").is_some_and(|head| {
+                let head = head.to_ascii_lowercase();
+                let server = head
+                    .lines()
+                    .find_map(|line| line.strip_prefix("x-voile-echo: "));
+                head.starts_with("http/1.1 200") && server == name.as_deref()
+            }),
             Self::Verdicts { allowed, denied } => {
                 let answered = |path: &str| {
-                    let head = head(route.entry, route.host.as_deref(), path);
+                    let head = by_the_load(route, path);
                     head.is_some_and(|head| head.starts_with("HTTP/1.1 200"))
                 };
                 answered(allowed) && !answered(denied)
             }
             Self::Listens(address) => TcpStream::connect_timeout(address, LOOK_BOUND).is_ok(),
             Self::Renewed(renewals) => renewals.iter().all(Renewal::done),
+            Self::ReadyThere(process) => process.answers(),
             Self::Ready(address, path) => {
                 http_get(*address, path).is_ok_and(|(status, _)| status == 200)
             }
         }
+    }
+}
+
+/// The head of an answer to a request that goes the load's way, from where the load is.
+fn by_the_load(route: &Route, path: &str) -> Option<String> {
+    let ask = || head(route.entry, route.host.as_deref(), path);
+    match &route.from {
+        Some(place) => place.network().run(ask).ok().flatten(),
+        None => ask(),
     }
 }
 

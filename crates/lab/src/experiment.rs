@@ -13,7 +13,7 @@ use crate::agent::{AgentAddress, Far};
 use crate::bounds;
 use crate::calibration::calibrate;
 use crate::court::{Clock, Court, Turn};
-use crate::definition::{Definition, Isolation};
+use crate::definition::{Action, Definition, Event, Isolation};
 use crate::environment::{environment, now, warnings};
 use crate::find::Found;
 use crate::folder::{default_folder, placeless};
@@ -280,21 +280,16 @@ fn go_on(record: &mut Record, fresh: &Record) -> Result<(), String> {
 /// Whether the experiment can be had with its ends on two machines.
 fn apart(settings: &Settings) -> Result<(), String> {
     let definition = &settings.definition;
-    if settings.profile {
-        return Err(
-            "--profile looks at processes of this machine only: leave out --agent, or --profile and look at the record's figures of each host"
-                .to_owned(),
-        );
-    }
     if definition.isolation == Isolation::Netns {
         return Err(
             "isolation \"netns\" puts client and server into networks of one machine, and with --agent they are on two: take isolation \"loopback\" (sidecars are called by address), or leave out --agent"
                 .to_owned(),
         );
     }
-    if !definition.events.is_empty() {
+    let upgrades = |event: &Event| event.action == Action::UpgradeProxy;
+    if definition.events.iter().any(upgrades) {
         return Err(
-            "[[events]] are done on one machine only: leave out --agent, and put client and server apart by isolation \"netns\""
+            "event upgrade-proxy has one process take over from another by a socket in a folder of both, and an agent takes no word of folders: take restart-proxy, or leave out --agent and put client and server apart by isolation \"netns\""
                 .to_owned(),
         );
     }

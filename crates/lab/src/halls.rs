@@ -168,7 +168,11 @@ fn serve(
     }
     if let Some(far) = lab.far {
         let sink = tcp_serves == TCP_SINK;
-        let (process, addresses) = far.start(&lab, What::Echo { sink })?;
+        let server = What::Echo {
+            sink,
+            second: false,
+        };
+        let (process, addresses) = far.start(&lab, server)?;
         let [http, tcp] = addresses[..] else {
             return Err("the agent's server listens nowhere".to_owned());
         };

@@ -70,10 +70,21 @@ impl Process {
         }
     }
 
-    /// Ends it; at the agent's it ends when it is dropped.
+    /// Ends it.
     pub(crate) fn stop(&mut self, grace: Duration) {
-        if let Self::Here(process) = self {
-            process.stop(grace);
+        match self {
+            Self::There(process) => process.stop(),
+            Self::Here(process) => {
+                process.stop(grace);
+            }
+        }
+    }
+
+    /// The one at the agent's.
+    pub(crate) fn there(&self) -> Option<&FarProcess> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(process) => Some(process),
         }
     }
 

@@ -153,12 +153,16 @@ impl Flame {
     /// cut so that a record stays small: what is cut from a stack's inner end is charged to the function that remains.
     #[must_use]
     pub fn of(role: &str, stacks: impl IntoIterator<Item = Vec<String>>) -> Self {
+        Self::counted(role, stacks.into_iter().map(|stack| (stack, 1)))
+    }
+
+    fn counted(role: &str, stacks: impl IntoIterator<Item = (Vec<String>, u64)>) -> Self {
         let mut names: BTreeMap<String, u32> = BTreeMap::new();
         let mut counts: BTreeMap<Vec<u32>, u64> = BTreeMap::new();
         let mut frames = Vec::new();
         let mut samples = 0;
-        for stack in stacks {
-            samples += 1;
+        for (stack, seen) in stacks {
+            samples += seen;
             let places = stack.into_iter().take(MAX_DEPTH).map(|name| {
                 let name: String = name.chars().take(MAX_NAME).collect();
                 *names.entry(name).or_insert_with_key(|name| {
@@ -166,7 +170,7 @@ impl Flame {
                     frames.len() as u32 - 1
                 })
             });
-            *counts.entry(places.collect()).or_default() += 1;
+            *counts.entry(places.collect()).or_default() += seen;
         }
         Self {
             role: role.to_owned(),
@@ -176,6 +180,32 @@ impl Flame {
                 .into_iter()
                 .map(|(functions, samples)| Stack { functions, samples })
                 .collect(),
+        }
+    }
+
+    /// It without its rarest stacks, so that it is written in about so many bytes.
+    #[must_use]
+    pub fn within(mut self, bytes: usize) -> Self {
+        self.stacks
+            .sort_by_key(|stack| std::cmp::Reverse(stack.samples));
+        let mut named = vec![false; self.frames.len()];
+        let mut written = 0;
+        let kept = self.stacks.iter().take_while(|stack| {
+            written += String::from((*stack).clone()).len() + PUNCTUATION_BYTES;
+            for place in stack.functions.iter().map(|place| *place as usize) {
+                if !std::mem::replace(&mut named[place], true) {
+                    written += self.frames[place].len() + PUNCTUATION_BYTES;
+                }
+            }
+            written <= bytes
+        });
+        let kept = kept.count();
+        let stacks = std::mem::take(&mut self.stacks).into_iter().take(kept);
+        let name = |place: &u32| self.frames[*place as usize].clone();
+        let all = stacks.map(|stack| (stack.functions.iter().map(name).collect(), stack.samples));
+        Self {
+            samples: self.samples,
+            ..Self::counted(&self.role, all.collect::<Vec<_>>())
         }
     }
 
@@ -204,6 +234,8 @@ pub fn svg(flame: &Flame) -> String {
 
 /// Functions of a stack that are kept.
 const MAX_DEPTH: usize = 96;
+/// Bytes around a word, where it is written.
+const PUNCTUATION_BYTES: usize = 4;
 /// Letters of a name that are kept.
 const MAX_NAME: usize = 160;
 
@@ -217,6 +249,26 @@ mod tests {
             p50_us: p50,
             ..HopSeen::default()
         }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_the_rarest_and_no_name_of_it_is_kept() {
+        let stack = |names: &str| names.split(';').map(str::to_owned).collect::<Vec<_>>();
+        let often = (0..30).map(|_| stack("main;serve"));
+        let seldom = (0..5).map(|number| stack(&format!("main;{number}{}", "x".repeat(90))));
+        let flame = Flame::of("server", often.chain(seldom));
+        assert_eq!(flame.clone().within(10_000).folded().lines().count(), 6);
+        let small = flame.within(200);
+        assert_eq!(small.samples, 35, "what was seen is told");
+        assert!(
+            small.folded().starts_with("main;serve 30\n"),
+            "{}",
+            small.folded()
+        );
+        let lines = small.folded().lines().count();
+        assert!((2..6).contains(&lines), "{lines}");
+        assert_eq!(small.frames.len(), lines + 1);
+        assert!(small.folded().len() < 400);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::Value;
 use voile_host::netns::Namespace;
 use voile_host::netns::link::{Bridge, Prefixed};
 
+use crate::bench::changed;
 use crate::mesh::{Process, wait_until};
 
 /// Two hosts, as far as their networks go.
@@ -202,6 +203,118 @@ fn runs_with_its_ends_on_two_hosts(far: IpAddr) {
     ] {
         assert!(proven(words), "not proven: {words}");
     }
+    wait_until("nothing is left at the agent's", || agent.is_alone());
+}
+
+/// One slice of Voile, with its server's sidecar at an agent's and something done to it all along.
+fn eventful() -> String {
+    let mut text = changed(&[
+        ("rounds = 3", "rounds = 1"),
+        ("slice = \"150ms\"", "slice = \"9s\""),
+        ("\"baseline\", \"relay\"", "\"voile\""),
+        ("\"baseline\", \"both\"", "\"both\""),
+        ("response_sizes = [64, 4096]", "tls = true"),
+    ]);
+    for (at, action) in [
+        ("500ms", "push-policy"),
+        ("1500ms", "change-policies\"\ncount = 40#"),
+        ("2500ms", "rotate-certificates"),
+        ("4s", "move-endpoints"),
+        ("5500ms", "restart-proxy"),
+        ("8s", "kill-control-plane"),
+    ] {
+        text += &format!("[[events]]\nat = \"{at}\"\naction = \"{action}\"\n");
+    }
+    text
+}
+
+#[test]
+fn what_is_done_to_contestants_is_done_at_the_agents_too_and_its_effect_seen() {
+    let agent = Agent::start("127.0.0.1:0");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("eventful.toml");
+    std::fs::write(&file, eventful()).expect("written");
+    let try_once = |number: usize| {
+        let out = folder.path().join(number.to_string());
+        let ran = Process::output(|voile| {
+            voile
+                .args(["bench", "run", "--smoke", "--rounds", "1"])
+                .arg(&file);
+            voile.arg(agent.option()).arg("--out").arg(&out);
+        });
+        assert!(ran.status.success(), "{}", said(&ran));
+        let record = record(&out);
+        let run = record["runs"].as_array().expect("runs")[0].clone();
+        (said(&ran), run)
+    };
+    let (mut log, mut run) = try_once(0);
+    for number in 1..3 {
+        // On a busy machine an effect may be seen only after the slice.
+        let mut events = run["events"].as_array().into_iter().flatten();
+        if events.all(|event| event["effect_seconds"].is_number()) {
+            break;
+        }
+        (log, run) = try_once(number);
+    }
+    let events = run["events"].as_array().expect("events");
+    assert_eq!(events.len(), 6, "{log}");
+    for event in events {
+        assert!(event["failure"].is_null(), "{event}");
+        let seen = event["effect_seconds"].as_f64();
+        assert!(seen.is_some_and(|seconds| seconds < 3.0), "{event}: {log}");
+    }
+    let restarted = &events[4];
+    let observed = restarted["observed"].as_str().expect("words");
+    assert!(observed.contains("by way of the agent"), "{restarted}");
+    // The old process's clock went with it; who was not replaced is charged as ever.
+    let roles: Vec<&str> = run["processes"]
+        .as_array()
+        .expect("processes")
+        .iter()
+        .filter_map(|process| process["role"].as_str())
+        .collect();
+    assert!(
+        roles.contains(&"server") && !roles.contains(&"server-sidecar"),
+        "{roles:?}"
+    );
+    wait_until("nothing is left at the agent's", || agent.is_alone());
+}
+
+#[test]
+fn a_closer_look_has_the_stacks_of_both_hosts_and_says_what_it_has_not() {
+    let agent = Agent::start("127.0.0.1:0");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, out) = (folder.path().join("it.toml"), folder.path().join("out"));
+    let text = changed(&[
+        ("rounds = 3", "rounds = 1"),
+        ("slice = \"150ms\"", "slice = \"2s\""),
+        ("\"baseline\", \"relay\"", "\"relay\""),
+        ("\"baseline\", \"both\"", "\"both\""),
+        ("response_sizes = [64, 4096]", ""),
+    ]);
+    std::fs::write(&file, text).expect("written");
+    let ran = Process::output(|voile| {
+        voile.args(["bench", "run", "--profile"]).arg(&file);
+        voile.arg(agent.option()).arg("--out").arg(&out);
+    });
+    assert!(out.join("record.json").exists(), "{}", said(&ran));
+    let profile = &record(&out)["profiles"][0];
+    let missing = profile["missing"].to_string();
+    assert!(missing.contains("hops are timed"), "{missing}");
+    if missing.contains("no flame graphs") || missing.contains("perf is not found") {
+        eprintln!("no stacks here: {missing}");
+        return;
+    }
+    let flames = profile["flames"].as_array().expect("flames");
+    let roles: Vec<&str> = flames
+        .iter()
+        .filter_map(|one| one["role"].as_str())
+        .collect();
+    for role in ["load", "client-sidecar", "server-sidecar", "server"] {
+        assert!(roles.contains(&role), "{role}: {roles:?} {missing}");
+    }
+    let syscalls = profile["syscalls"].as_object().expect("system calls");
+    assert!(!syscalls.contains_key("server"), "{syscalls:?}");
     wait_until("nothing is left at the agent's", || agent.is_alone());
 }
 
@@ -454,24 +567,16 @@ fn what_two_hosts_cannot_do_is_refused_with_what_to_do_instead() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("apart.toml");
     let token = "x".repeat(40);
-    for (agent, more, words, instead) in [
+    for (agent, more, instead) in [
         (
             "127.0.0.1:1",
             "isolation = \"netns\"",
-            &[][..],
             "take isolation \"loopback\"",
         ),
         (
             "127.0.0.1:1",
-            "[[events]]\nat = \"500ms\"\naction = \"restart-proxy\"",
-            &[],
-            "put client and server apart by isolation \"netns\"",
-        ),
-        (
-            "127.0.0.1:1",
-            "",
-            &["--profile"],
-            "leave out --agent, or --profile",
+            "[[events]]\nat = \"500ms\"\naction = \"upgrade-proxy\"",
+            "take restart-proxy, or leave out --agent and put client and server apart by isolation \"netns\"",
         ),
     ] {
         let cells = "[[cells]]\ncontestants = [\"relay\"]\nmodes = [\"both\"]\n";
@@ -485,7 +590,7 @@ fn what_two_hosts_cannot_do_is_refused_with_what_to_do_instead() {
         );
         std::fs::write(&file, text).expect("written");
         let ran = Process::output(|voile| {
-            voile.args(["bench", "run"]).arg(&file).args(words);
+            voile.args(["bench", "run"]).arg(&file);
             voile.arg(format!("--agent={agent}={token}"));
             voile.arg("--out").arg(folder.path().join("out"));
         });

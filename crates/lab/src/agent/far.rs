@@ -9,6 +9,7 @@ use std::time::Duration;
 use voile_host::cgroup::Throttling;
 use voile_host::machine::CoreTime;
 use voile_host::sampler::{Holdings, Usage};
+use voile_report::profile::Flame;
 use voile_report::record::{Calibration, Environment};
 
 use super::link::{Link, Timed};
@@ -25,6 +26,8 @@ use crate::wire::Seen;
 const CONNECT: Duration = Duration::from_secs(5);
 /// An answer takes no longer than a process may take to become ready, and a little.
 const ANSWER: Duration = Duration::from_secs(40);
+/// But perf reads the programs' symbols.
+const SAMPLED: Duration = Duration::from_secs(180);
 
 /// Where an agent is and what it must know.
 #[derive(Debug, Clone)]
@@ -169,11 +172,15 @@ impl Far {
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, String> {
+        self.ask_within(request, ANSWER)
+    }
+
+    fn ask_within(&self, request: &Request, bound: Duration) -> Result<Answer, String> {
         if let Some(why) = self.lost() {
             return Err(why);
         }
         let mut link = self.0.link.borrow_mut();
-        link.within(Some(ANSWER));
+        link.within(Some(bound));
         let answer = link.send(request).and_then(|()| link.receive::<Answer>());
         let why = match answer {
             Ok(Some(Answer::Failed(why))) => return Err(why),
@@ -282,6 +289,22 @@ impl Far {
         self.ask(&Request::Watch(hops, marker.to_owned())).map(drop)
     }
 
+    /// Has the agent sample where the CPU time of those goes that are there.
+    pub(crate) fn sample(&self, instances: &[Instance], seconds: f64) -> Result<(), String> {
+        let there = instances.iter().filter(|instance| !instance.far.is_empty());
+        let there = there.map(|instance| (instance.role.to_owned(), instance.far.clone()));
+        let request = Request::Sample(there.collect(), seconds);
+        self.ask(&request).map(drop)
+    }
+
+    /// What it sampled, by role.
+    pub(crate) fn sampled(&self) -> Result<Vec<Flame>, String> {
+        match self.ask_within(&Request::Sampled, SAMPLED)? {
+            Answer::Sampled(flames) => Ok(flames),
+            _ => Err(self.strange()),
+        }
+    }
+
     /// What was seen on each, and packets that were lost to the capture.
     pub(crate) fn seen(&self) -> Result<(Vec<Seen>, u64), String> {
         match self.ask(&Request::Seen)? {
@@ -307,6 +330,20 @@ impl FarProcess {
 
     pub(crate) fn command_line(&self) -> &str {
         &self.command
+    }
+
+    /// It, to be asked by who does not own it.
+    pub(crate) fn asked(&self) -> Asked {
+        Asked {
+            far: self.far.clone(),
+            number: self.number,
+        }
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(&self) {
+        // Where the agent is gone, so is its process.
+        let _ = self.far.ask(&Request::Stop(vec![self.number]));
     }
 
     /// It as what is charged for its work.
@@ -353,8 +390,43 @@ impl FarProcess {
 
 impl Drop for FarProcess {
     fn drop(&mut self) {
-        // Where the agent is gone, so is its process.
-        let _ = self.far.ask(&Request::Stop(vec![self.number]));
+        self.stop();
+    }
+}
+
+/// A process at an agent's that somebody else owns.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    far: Far,
+    number: u32,
+}
+
+impl PartialEq for Asked {
+    fn eq(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.far.0, &other.far.0) && self.number == other.number
+    }
+}
+
+impl Eq for Asked {}
+
+impl Asked {
+    /// Whether it would answer now.
+    pub(crate) fn answers(&self) -> bool {
+        let answer = self.far.ask(&Request::Answers(self.number));
+        matches!(answer, Ok(Answer::Answers(true)))
+    }
+
+    /// The serial number of its certificate.
+    pub(crate) fn serial(&self) -> Result<String, String> {
+        match self.far.ask(&Request::Serial(self.number))? {
+            Answer::Serial(serial) => Ok(serial),
+            _ => Err(self.far.strange()),
+        }
+    }
+
+    /// Has it fetch another certificate.
+    pub(crate) fn renew(&self) -> Result<(), String> {
+        self.far.ask(&Request::Renew(self.number)).map(drop)
     }
 }
 

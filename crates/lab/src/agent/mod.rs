@@ -18,7 +18,7 @@ mod token;
 mod words;
 
 pub use far::AgentAddress;
-pub(crate) use far::{Far, FarLook, FarProcess};
+pub(crate) use far::{Asked, Far, FarLook, FarProcess};
 pub use frames::any_frame;
 pub use serve::{AgentSettings, serve_agent};
 pub use token::Token;

@@ -10,14 +10,17 @@ use voile_host::child::{Supervised, stop_all};
 use voile_host::machine::{CoreTime, cores_here};
 use voile_host::ports::{forget, free_port};
 use voile_host::sampler::{Holdings, Usage};
+use voile_report::profile::Flame;
 
 use super::link::{Link, hung_up};
 use super::serve::{AgentSettings, SILENCE};
-use super::words::{Answer, Look, Request, Start, Started, What};
+use super::words::{Answer, Bound, FRAME_BYTES, Look, Request, Start, Started, What};
 use crate::bounds::Bounds;
 use crate::calibration::calibrate;
 use crate::contestants::Instance;
 use crate::contestants::served::{self, Served};
+use crate::events::Page;
+use crate::profile::perf::{self, Sampling};
 use crate::proof::listener_owner;
 use crate::target::{Echo, Lab, STOP_GRACE};
 use crate::wire::Capture;
@@ -34,6 +37,9 @@ const MAX_INSTANCES: usize = 256;
 /// Hops of a path, and letters of the word that marks its requests.
 const MAX_HOPS: usize = 8;
 const MAX_MARKER: usize = 64;
+
+/// No slice is looked at for longer.
+const MAX_SAMPLED_SECONDS: f64 = 600.0;
 
 /// A process, and what it needs to be spoken of.
 struct Running {
@@ -52,6 +58,7 @@ pub(super) struct Session<'a> {
     /// Where its servers listen.
     echos: Vec<Echo>,
     capture: Option<Capture>,
+    sampling: Option<Sampling>,
     started: u32,
     /// Removed last.
     folder: TempDir,
@@ -63,6 +70,7 @@ impl Drop for Session<'_> {
         if let Some(capture) = self.capture.take() {
             let _ = capture.finish();
         }
+        self.sampling = None;
         // What a session used is free for the next.
         forget(self.at);
     }
@@ -85,6 +93,7 @@ impl<'a> Session<'a> {
             processes: BTreeMap::new(),
             echos: Vec::new(),
             capture: None,
+            sampling: None,
             started: 0,
             folder,
         })
@@ -117,6 +126,15 @@ impl<'a> Session<'a> {
                 })?;
                 Answer::Done
             }
+            Request::Answers(number) => {
+                let probe = &self.running(number)?.served.probe;
+                Answer::Answers(voile_host::ready::ask(probe).is_ok())
+            }
+            Request::Serial(number) => Answer::Serial(self.page(number)?.serial()?),
+            Request::Renew(number) => {
+                self.page(number)?.renew()?;
+                Answer::Done
+            }
             Request::Alive(number) => {
                 self.with(number, socket, |running, lab| {
                     alive(&mut running.served.process, lab)
@@ -145,6 +163,11 @@ impl<'a> Session<'a> {
                 let (seen, lost) = capture.finish()?;
                 Answer::Seen(seen, lost)
             }
+            Request::Sample(instances, seconds) => {
+                self.sample(&instances, seconds)?;
+                Answer::Done
+            }
+            Request::Sampled => Answer::Sampled(self.sampled(socket)?),
             Request::Stop(numbers) => {
                 self.end(|number| numbers.contains(number));
                 Answer::Done
@@ -166,10 +189,22 @@ impl<'a> Session<'a> {
         running.ok_or_else(|| format!("the agent has no process {number}"))
     }
 
+    /// Where a process tells of its certificate.
+    fn page(&self, number: u32) -> Result<Page, String> {
+        let page = self.running(number)?.served.certificates;
+        let page = page.map(Page::Here);
+        page.ok_or_else(|| format!("process {number} has no page of certificates"))
+    }
+
+    /// Who was ended has none: an event replaced it while it was measured.
     fn pids(&self, numbers: &[u32]) -> Result<Vec<u32>, String> {
         let mut pids = Vec::new();
         for number in numbers {
-            pids.extend(self.running(*number)?.served.process.group_pids());
+            match self.processes.get(number) {
+                Some(running) => pids.extend(running.served.process.group_pids()),
+                None if (1..=self.started).contains(number) => {}
+                None => return Err(format!("the agent has no process {number}")),
+            }
         }
         Ok(pids)
     }
@@ -234,7 +269,7 @@ impl<'a> Session<'a> {
             &stopped,
         );
         let (mut served, addresses) = match &start.what {
-            What::Echo { sink } => served::echo(&lab, self.at, *sink)?,
+            What::Echo { sink, second } => served::echo(&lab, self.at, *sink, *second)?,
             What::Relay { tcp } => served::relay(&lab, self.at, *tcp)?,
             What::Peer(order) => (
                 served::peer(&lab, self.at, order, &self.settings.found)?,
@@ -347,6 +382,51 @@ impl<'a> Session<'a> {
         let capture = Capture::on_devices(hops, marker).map_err(|e| e.to_string())?;
         self.capture = Some(capture);
         Ok(())
+    }
+
+    /// Begins to sample the stacks of these instances.
+    fn sample(&mut self, instances: &[(String, Vec<u32>)], seconds: f64) -> Result<(), String> {
+        if !(0.0..=MAX_SAMPLED_SECONDS).contains(&seconds) {
+            return Err(format!(
+                "stacks are sampled for at most {MAX_SAMPLED_SECONDS} s"
+            ));
+        }
+        if instances.iter().any(|(role, _)| role.len() > MAX_MARKER) {
+            return Err("a role has a word for a name".to_owned());
+        }
+        if !perf::is_here() {
+            return Err("perf is not found on the agent's machine (Debian: linux-perf)".to_owned());
+        }
+        let numbers: Vec<Vec<u32>> = instances
+            .iter()
+            .map(|(_, numbers)| numbers.clone())
+            .collect();
+        let pids = self.instances(&numbers)?.into_iter().zip(instances);
+        let roles =
+            pids.flat_map(|(pids, (role, _))| pids.into_iter().map(move |pid| (pid, role.clone())));
+        let never = || false;
+        let lab = self.own_lab(&never);
+        self.sampling = Some(Sampling::begin(&lab, roles.collect(), seconds)?);
+        Ok(())
+    }
+
+    /// What was sampled, as much of it as a frame holds.
+    fn sampled(&mut self, socket: &TcpStream) -> Result<Vec<Flame>, String> {
+        let mut sampling = self.sampling.take().ok_or("nothing is sampled")?;
+        let stopped = || hung_up(socket);
+        let lab = self.own_lab(&stopped);
+        let broken = |_| "the near end hung up".to_owned();
+        sampling.wait(&lab).map_err(broken)??;
+        let flames = sampling.tell(&lab).map_err(broken)??;
+        let each = FRAME_BYTES / 2 / flames.len().max(1);
+        Ok(flames.into_iter().map(|flame| flame.within(each)).collect())
+    }
+
+    /// Where the session's own tools write.
+    fn own_lab<'b>(&'b self, stopped: &'b dyn Fn() -> bool) -> Lab<'b> {
+        let bounds = Bounds::told(&Bound::default());
+        let voile = &self.settings.voile;
+        lab(voile, self.folder.path(), Echo::NOWHERE, 1, bounds, stopped)
     }
 
     /// Ends these, all of them told before any is waited for.

@@ -166,6 +166,10 @@ fn order() -> VoileOrder {
     }
 }
 
+fn sample(role: &str, seconds: f64) -> Request {
+    Request::Sample(vec![(role.to_owned(), vec![1])], seconds)
+}
+
 /// Requests that are beyond a bound, or speak of what is not the session's, and what is said of them.
 fn beyond(at: SocketAddr) -> Vec<(Request, &'static str)> {
     let elsewhere: SocketAddr = ([192, 0, 2, 1], 80).into();
@@ -195,6 +199,12 @@ fn beyond(at: SocketAddr) -> Vec<(Request, &'static str)> {
             "hops are watched",
         ),
         (Request::Seen, "nothing is watched"),
+        (Request::Answers(1), "no process 1"),
+        (Request::Renew(1), "no process 1"),
+        (Request::Sampled, "nothing is sampled"),
+        (sample("server", 1e9), "sampled for at most"),
+        (sample("server", f64::NAN), "sampled for at most"),
+        (sample(&"r".repeat(1000), 1.0), "a word for a name"),
         (relay(100_000, None), "workers"),
         (relay(1, Some(stranger)), "no server of the agent's"),
     ]

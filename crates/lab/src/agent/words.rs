@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use voile_report::profile::Flame;
 use voile_report::record::{Calibration, Environment};
 
 use crate::target::Echo;
 use crate::wire::Seen;
 
 /// Raised whenever the words below change.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// Bytes of a frame before the other end has proven itself, and after.
 pub(super) const GREETING_BYTES: usize = 4 << 10;
 pub(super) const FRAME_BYTES: usize = 1 << 20;
@@ -81,9 +82,10 @@ pub(crate) struct VoileOrder {
 /// What an agent starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum What {
-    /// The server; its TCP port is a sink, or sends back what it gets.
+    /// The server; its TCP port is a sink, or sends back what it gets. The second of two names itself in its answers.
     Echo {
         sink: bool,
+        second: bool,
     },
     /// A bare relay before the server's HTTP or TCP port.
     Relay {
@@ -113,8 +115,14 @@ pub(super) enum Request {
     Start(Box<Start>),
     /// Waits until it answers.
     Ready(u32),
+    /// Whether it would answer now.
+    Answers(u32),
     /// Whether it still runs.
     Alive(u32),
+    /// The serial number of its certificate, by its own word.
+    Serial(u32),
+    /// It is to fetch another certificate for another key.
+    Renew(u32),
     /// Requests (connections over TCP) that it has carried by its own word.
     Count(u32, String),
     /// Negotiated TLS by its own word.
@@ -131,6 +139,10 @@ pub(super) enum Request {
     Watch(Vec<(SocketAddr, bool)>, String),
     /// Ends that, and tells.
     Seen,
+    /// Begins to sample where the CPU time of these instances goes, each under its role, for so many seconds.
+    Sample(Vec<(String, Vec<u32>)>, f64),
+    /// Waits for the end of that, and tells.
+    Sampled,
     Stop(Vec<u32>),
 }
 
@@ -166,6 +178,8 @@ pub(super) enum Answer {
     Calibrated(Box<Calibration>),
     Ports(Vec<u16>),
     Started(Started),
+    Answers(bool),
+    Serial(String),
     Count(Option<u64>),
     Tls(Option<String>),
     Pids(Vec<u32>),
@@ -174,4 +188,5 @@ pub(super) enum Answer {
     Held(Vec<[u64; 5]>),
     Owner(Option<u32>),
     Seen(Vec<Seen>, u64),
+    Sampled(Vec<Flame>),
 }

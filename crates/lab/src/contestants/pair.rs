@@ -293,8 +293,19 @@ impl<P: Peer> Contestant for Pair<P> {
             let retired = running.retired.iter_mut();
             let all = retired.chain([&mut running.sidecars[1].process]);
             stop_all(all.filter_map(Process::here), STOP_GRACE);
+            if let Some(process) = running.sidecars[1].process.there() {
+                process.stop();
+            }
             running.retired.clear();
             running.epoch = 0;
+        }
+        if let Some(far) = lab.far {
+            let process = send(far, lab, self.peer.name(), &running.listeners)?;
+            let sign = process
+                .there()
+                .map(|process| Sign::ReadyThere(process.asked()));
+            running.sidecars[1].process = process;
+            return sign.ok_or_else(not);
         }
         let values = &running.values[1];
         let placed = running.listeners.lab(lab);
@@ -494,6 +505,7 @@ pub(super) fn serve<P: Peer + 'static>(
         probe,
         count: Box::new(move |protocol| asked.0.count(&asked.1, protocol)),
         tls: Box::new(move || P::tls(&other.1)),
+        certificates: None,
         tidy: Box::new(move || P::tidy(&values)),
     })
 }

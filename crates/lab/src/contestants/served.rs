@@ -31,6 +31,8 @@ pub(crate) struct Served {
     pub(crate) count: Count,
     /// TLS by its own word.
     pub(crate) tls: Box<dyn Fn() -> Option<String>>,
+    /// Where it tells of its certificate and takes the order to fetch another, where it does.
+    pub(crate) certificates: Option<SocketAddr>,
     /// Removes what it leaves outside its folder.
     pub(crate) tidy: Box<dyn Fn()>,
 }
@@ -43,10 +45,14 @@ impl Served {
             probe,
             count: Box::new(|_| Ok(None)),
             tls: Box::new(|| None),
+            certificates: None,
             tidy: Box::new(|| {}),
         }
     }
 }
+
+/// The name that the second server's answers carry.
+pub(crate) const SECOND: &str = "second";
 
 fn port(at: IpAddr) -> Result<SocketAddr, String> {
     free_port(at).map_err(|e| format!("a port on the agent's machine: {e}"))
@@ -57,6 +63,7 @@ pub(crate) fn echo(
     lab: &Lab<'_>,
     at: IpAddr,
     sink: bool,
+    second: bool,
 ) -> Result<(Served, Vec<SocketAddr>), String> {
     let (http, tcp) = (port(at)?, port(at)?);
     let serves = if sink { TCP_SINK } else { TCP };
@@ -67,6 +74,7 @@ pub(crate) fn echo(
         serves,
         &tcp.to_string(),
     ]);
+    let spec = spec.args(second.then_some(["--name", SECOND]).into_iter().flatten());
     let process = spec.start().map_err(|e| e.to_string())?;
     let probe = Probe::Http(http, "/?size=1".to_owned());
     Ok((Served::silent(process, probe), vec![http, tcp]))

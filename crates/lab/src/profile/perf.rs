@@ -58,7 +58,7 @@ const RARE: f64 = 0.005;
 /// Where the kernel tells of its tracepoints.
 const TRACEPOINTS: &str = "/sys/kernel/tracing/events/syscalls";
 
-pub(super) fn is_here() -> bool {
+pub(crate) fn is_here() -> bool {
     there("perf")
 }
 
@@ -69,9 +69,12 @@ fn seconds_until(until: Instant) -> Option<f64> {
     Some(left.as_secs_f64())
 }
 
-fn pids(instances: &[Instance]) -> String {
-    let pids = instances.iter().flat_map(|instance| &instance.pids);
-    let pids: Vec<String> = pids.map(ToString::to_string).collect();
+fn pids(instance: &Instance) -> String {
+    let pids: Vec<String> = instance
+        .pids_here()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     pids.join(",")
 }
 
@@ -127,12 +130,11 @@ pub(super) fn syscalls(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), B
         };
         looked = seconds;
         let mut children = Vec::new();
-        for (number, instance) in scene.all(load).iter().enumerate() {
+        let all = scene.all(load);
+        let here = all.iter().filter(|one| !one.pids_here().is_empty());
+        for (number, instance) in here.enumerate() {
             let out = lab.folder.join(format!("perf-stat-{number}.csv"));
-            let (file, its) = (
-                out.display().to_string(),
-                pids(std::slice::from_ref(instance)),
-            );
+            let (file, its) = (out.display().to_string(), pids(instance));
             let words = ["stat", "-x", ";", "-o", &file, "-e", &events, "-p", &its];
             match start(lab, &format!("perf-stat-{number}"), &words, seconds) {
                 Ok(child) => children.push(child),
@@ -188,23 +190,70 @@ fn parse_stat(text: &str, requests: f64) -> Syscalls {
     calls
 }
 
-/// Samples the stacks of every process on the path.
+/// Samples the stacks of every process on the path; of those at an agent's the agent does.
 pub(super) fn flames(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Broken> {
     let lab = scene.lab;
-    let data = lab.folder.join("perf.data");
-    let mut roles: BTreeMap<u32, &'static str> = BTreeMap::new();
-    let mut failure = None;
+    let (mut here, mut there) = (None, None);
     scene.under_load(&mut |load: &mut Supervised, until: Instant| {
         let Some(seconds) = seconds_until(until) else {
-            failure = Some("the slice is too short".to_owned());
+            here = Some(Err("the slice is too short".to_owned()));
             return Ok(());
         };
         let all = scene.all(load);
-        for instance in &all {
-            roles.extend(instance.pids.iter().map(|pid| (*pid, instance.role)));
+        there = lab.far.map(|far| far.sample(&all, seconds));
+        let roles = all.iter().flat_map(|instance| {
+            let pids = instance.pids_here().iter();
+            pids.map(|pid| (*pid, instance.role.to_owned()))
+        });
+        here = Some(match Sampling::begin(lab, roles.collect(), seconds) {
+            Ok(mut sampling) => sampling.wait(lab)?.map(|()| sampling),
+            Err(why) => Err(why),
+        });
+        Ok(())
+    })?;
+    let mut told = Vec::new();
+    match here {
+        Some(Ok(sampling)) => told.push(("", sampling.tell(lab)?)),
+        Some(Err(why)) => told.push(("", Err(why))),
+        None => {}
+    }
+    if let (Some(begun), Some(far)) = (there, lab.far) {
+        told.push((
+            " of what runs at the agent's",
+            begun.and_then(|()| far.sampled()),
+        ));
+    }
+    for (whose, told) in told {
+        match told {
+            Ok(flames) => profile.flames.extend(flames),
+            Err(why) => profile.missing.push(format!(
+                "no flame graphs{whose} (perf needs root, or kernel.perf_event_paranoid of -1): {why}"
+            )),
         }
+    }
+    Ok(())
+}
+
+/// A perf that samples processes of this machine.
+pub(crate) struct Sampling {
+    child: Supervised,
+    data: PathBuf,
+    roles: BTreeMap<u32, String>,
+    bound: Duration,
+}
+
+impl Sampling {
+    /// Begins to sample these processes for so long.
+    pub(crate) fn begin(
+        lab: &Lab<'_>,
+        roles: BTreeMap<u32, String>,
+        seconds: f64,
+    ) -> Result<Self, String> {
+        let data = lab.folder.join("perf.data");
         let (frequency, file) = (FREQUENCY_HZ.to_string(), data.display().to_string());
-        let (graph, its) = (format!("dwarf,{STACK_BYTES}"), pids(&all));
+        let graph = format!("dwarf,{STACK_BYTES}");
+        let its: Vec<String> = roles.keys().map(ToString::to_string).collect();
+        let its = its.join(",");
         let words = [
             "record",
             "-q",
@@ -219,65 +268,56 @@ pub(super) fn flames(scene: &Scene<'_>, profile: &mut Profile) -> Result<(), Bro
             "-p",
             &its,
         ];
-        match start(lab, "perf-record", &words, seconds) {
-            Ok(mut child) => {
-                let bound = Duration::from_secs_f64(seconds) + END_BOUND;
-                failure = finish(lab, &mut child, bound)?.err();
-            }
-            Err(why) => failure = Some(why),
-        }
-        Ok(())
-    })?;
-    let failure = match failure {
-        None => script(lab, &data, &roles, profile)?,
-        failure => failure,
-    };
-    if let Some(why) = failure {
-        let words = format!(
-            "no flame graphs (perf needs root, or kernel.perf_event_paranoid of -1): {why}"
-        );
-        profile.missing.push(words);
+        Ok(Self {
+            child: start(lab, "perf-record", &words, seconds)?,
+            data,
+            roles,
+            bound: Duration::from_secs_f64(seconds) + END_BOUND,
+        })
     }
-    let _ = std::fs::remove_file(&data);
-    Ok(())
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self, lab: &Lab<'_>) -> Result<Result<(), String>, Broken> {
+        finish(lab, &mut self.child, self.bound)
+    }
+
+    /// Lets perf tell what it sampled, and sorts it by role; says why where it cannot.
+    pub(crate) fn tell(&self, lab: &Lab<'_>) -> Result<Result<Vec<Flame>, String>, Broken> {
+        let out = lab.folder.join("perf.txt");
+        let spec = lab
+            .free_process("perf-script", "perf".as_ref())
+            .args(["script", "--no-inline", "-F", "pid,ip,sym,dso", "-i"])
+            .arg(&self.data)
+            .stdout(Output::File(out.clone()));
+        let mut child = match spec.start() {
+            Ok(child) => child,
+            Err(why) => return Ok(Err(why.to_string())),
+        };
+        if let Err(why) = finish(lab, &mut child, SCRIPT_BOUND)? {
+            return Ok(Err(why));
+        }
+        let text = std::fs::read(&out).unwrap_or_default();
+        let _ = std::fs::remove_file(&out);
+        let mut stacks: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
+        for (pid, stack) in parse_script(&String::from_utf8_lossy(&text)) {
+            if let Some(role) = self.roles.get(&pid) {
+                stacks.entry(role).or_default().push(stack);
+            }
+        }
+        if stacks.is_empty() {
+            return Ok(Err("perf saw nobody run".to_owned()));
+        }
+        let flames = stacks
+            .into_iter()
+            .map(|(role, stacks)| Flame::of(role, stacks));
+        Ok(Ok(flames.collect()))
+    }
 }
 
-/// Lets perf tell what it sampled, and sorts it by role; says why where it cannot.
-fn script(
-    lab: &Lab<'_>,
-    data: &Path,
-    roles: &BTreeMap<u32, &'static str>,
-    profile: &mut Profile,
-) -> Result<Option<String>, Broken> {
-    let out = lab.folder.join("perf.txt");
-    let spec = lab
-        .free_process("perf-script", "perf".as_ref())
-        .args(["script", "--no-inline", "-F", "pid,ip,sym,dso", "-i"])
-        .arg(data)
-        .stdout(Output::File(out.clone()));
-    let mut child = match spec.start() {
-        Ok(child) => child,
-        Err(why) => return Ok(Some(why.to_string())),
-    };
-    if let Err(why) = finish(lab, &mut child, SCRIPT_BOUND)? {
-        return Ok(Some(why));
+impl Drop for Sampling {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.data);
     }
-    let text = std::fs::read(&out).unwrap_or_default();
-    let _ = std::fs::remove_file(&out);
-    let mut stacks: BTreeMap<&'static str, Vec<Vec<String>>> = BTreeMap::new();
-    for (pid, stack) in parse_script(&String::from_utf8_lossy(&text)) {
-        if let Some(role) = roles.get(&pid) {
-            stacks.entry(role).or_default().push(stack);
-        }
-    }
-    if stacks.is_empty() {
-        return Ok(Some("perf saw nobody run".to_owned()));
-    }
-    let flames = stacks
-        .into_iter()
-        .map(|(role, stacks)| Flame::of(role, stacks));
-    profile.flames = flames.collect();
-    Ok(None)
 }
 
 /// Samples as perf writes them: a line with the process, then the stack from its inner end, a line each, then an empty one.

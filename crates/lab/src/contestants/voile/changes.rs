@@ -1,21 +1,20 @@
 //! What an experiment's events do to Voile, by the means that its users have: files of the mesh, signals, new processes.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
-use voile_host::child::Supervised;
-use voile_host::ready::{Probe, http_post};
+use voile_host::ready::Probe;
 
-use super::{CLIENT, Running, SERVER, Voile};
+use super::{CLIENT, Running, SERVER, Sidecar, Voile};
+use crate::agent::What;
+use crate::contestants::served::SECOND;
 use crate::definition::Action;
-use crate::events::{Renewal, Sign};
+use crate::events::{Page, Renewal, Sign};
 use crate::plan::Way;
 use crate::process::Process;
 use crate::target::{Echo, HTTP, Lab, STOP_GRACE, TCP, start_echo_bound};
 
-/// The name that the second server's answers carry.
-const SECOND: &str = "second";
 /// Where a sidecar says that it is ready.
 const READY: &str = "/healthz/ready";
 
@@ -58,13 +57,45 @@ fn policies(count: u32, generation: u32) -> String {
     text
 }
 
+/// A second pair of servers, where the first one is.
+fn second(lab: &Lab<'_>, folder: &Path) -> Result<(Echo, Vec<Process>), String> {
+    if let Some(far) = lab.far {
+        let what = What::Echo {
+            sink: false,
+            second: true,
+        };
+        let (process, addresses) = far.start(lab, what)?;
+        let [http, tcp] = addresses[..] else {
+            return Err("the agent's second server listens nowhere".to_owned());
+        };
+        return Ok((Echo { http, tcp }, vec![Process::There(process)]));
+    }
+    let start = |serves, arguments: &[&str]| {
+        start_echo_bound(
+            &lab.voile,
+            folder,
+            serves,
+            arguments,
+            &lab.bounds,
+            lab.stopped,
+        )
+    };
+    let (http, http_at) = start(HTTP, &["--name", SECOND])?;
+    let (tcp, tcp_at) = start(TCP, &[])?;
+    let echo = Echo {
+        http: http_at,
+        tcp: tcp_at,
+    };
+    Ok((echo, vec![http.into(), tcp.into()]))
+}
+
 /// What was changed since it was started.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Whether the server's mutual port takes plaintext, too.
     permissive: bool,
     /// The second pair of servers, once there is one, and whether the service leads there.
-    second: Option<(Echo, [Supervised; 2])>,
+    second: Option<(Echo, Vec<Process>)>,
     moved: bool,
     /// How often all authorization policies were changed.
     generation: u32,
@@ -108,6 +139,9 @@ impl Voile {
             }
             Action::PushPolicy => self.push_policy(lab),
             Action::ChangePolicies(count) => self.change_policies(lab, *count),
+            Action::UpgradeProxy if lab.far.is_some() => {
+                Err("the old process and the new would take over in one folder, and an agent gives each its own".to_owned())
+            }
             // Inside, the server is in the sidecar's own pod, as in Kubernetes: there is no other to lead to.
             Action::MoveEndpoints if lab.network.is_some() => {
                 Err("the sidecar's server is moved in isolation \"loopback\" only".to_owned())
@@ -154,35 +188,27 @@ impl Voile {
             !(way.mode == "clientonly" && sidecar.role == SERVER
                 || way.mode == "serveronly" && sidecar.role == CLIENT)
         });
-        let sidecars: Vec<_> = on_path.map(|one| (one.admin, one.role)).collect();
+        let page = |sidecar: &Sidecar| match &sidecar.process {
+            Process::Here(_) => Page::Here(sidecar.admin),
+            Process::There(process) => Page::There(process.asked()),
+        };
+        let sidecars: Vec<_> = on_path.map(|one| (page(one), one.role)).collect();
         let mut renewals = Vec::new();
-        for (admin, role) in &sidecars {
-            renewals.push(Renewal::now(*admin, (*role == SERVER).then_some(shows))?);
+        for (page, role) in &sidecars {
+            let shows = (*role == SERVER).then_some(shows);
+            renewals.push(Renewal::now(page.clone(), shows)?);
         }
-        for (admin, role) in sidecars {
-            let told = http_post(admin, "/certs/renew").map_err(|e| format!("the {role}: {e}"))?;
-            if told.0 != 202 {
-                return Err(format!("the {role} answers its order with {}", told.0));
-            }
+        for (page, role) in sidecars {
+            page.renew().map_err(|why| format!("the {role}: {why}"))?;
         }
         Ok(Sign::Renewed(renewals))
     }
 
     fn move_endpoints(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
-        let bounds = lab.bounds.clone();
         let folder = lab.folder.join(&self.variant.name);
         let running = self.running()?;
         if running.changes.second.is_none() {
-            let start = |serves, arguments: &[&str]| {
-                start_echo_bound(&lab.voile, &folder, serves, arguments, &bounds, lab.stopped)
-            };
-            let (http, http_at) = start(HTTP, &["--name", SECOND])?;
-            let (tcp, tcp_at) = start(TCP, &[])?;
-            let echo = Echo {
-                http: http_at,
-                tcp: tcp_at,
-            };
-            running.changes.second = Some((echo, [http, tcp]));
+            running.changes.second = Some(second(lab, &folder)?);
         }
         running.changes.moved = !running.changes.moved;
         let moved = running.changes.moved;
@@ -206,6 +232,14 @@ impl Voile {
         crate::folder::write(&self.config(lab, "mesh.yaml"), &text)
     }
 
+    /// By what a sidecar that was just started is seen to be ready.
+    fn sign(new: &Sidecar) -> Sign {
+        match &new.process {
+            Process::Here(_) => Sign::Ready(new.readiness, READY.to_owned()),
+            Process::There(process) => Sign::ReadyThere(process.asked()),
+        }
+    }
+
     fn restart(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
         let at = self.server_sidecar()?;
         let ports = {
@@ -215,9 +249,9 @@ impl Voile {
         };
         let state = lab.folder.join(&self.variant.name).join("state");
         let new = self.start_sidecar(lab, &state, &ports, "server", SERVER)?;
-        let readiness = new.readiness;
+        let sign = Self::sign(&new);
         self.running()?.sidecars[at] = new;
-        Ok(Sign::Ready(readiness, READY.to_owned()))
+        Ok(sign)
     }
 
     fn upgrade(&mut self, lab: &Lab<'_>) -> Result<Sign, String> {
@@ -225,11 +259,11 @@ impl Voile {
         let ports = self.running()?.ports.clone();
         let state = lab.folder.join(&self.variant.name).join("state");
         let new = self.start_sidecar(lab, &state, &ports, "server", SERVER)?;
-        let readiness = new.readiness;
+        let sign = Self::sign(&new);
         let running = self.running()?;
         let old = std::mem::replace(&mut running.sidecars[at], new);
         running.changes.retired.push(old.process);
-        Ok(Sign::Ready(readiness, READY.to_owned()))
+        Ok(sign)
     }
 
     fn kill_control(&mut self) -> Result<Sign, String> {

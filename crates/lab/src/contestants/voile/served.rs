@@ -227,12 +227,13 @@ pub(in crate::contestants) fn serve(
     };
     let name = format!("{}-server", order.contestant);
     let spec = tell(lab.process(SERVER, &name, program)?, &told);
-    let [_, metrics, readiness] = pages;
+    let [admin, metrics, readiness] = pages;
     Ok(Served {
         process: spec.start().map_err(|e| e.to_string())?,
         probe: Probe::Http(readiness, "/healthz/ready".to_owned()),
         count: Box::new(move |protocol| metric(&name, metrics, protocol, None).map(Some)),
         tls: Box::new(|| None),
+        certificates: Some(admin),
         tidy: Box::new(|| {}),
     })
 }
