@@ -16,11 +16,11 @@ use crate::gate;
 use crate::generator::{Broken, Order};
 use crate::halls::Halls;
 use crate::hooks::{self, When};
-use crate::idle::measure_idle;
-use crate::plan::{Cell, Outfit, Plan, Planned, Way};
+use crate::idle::{anew, watch};
+use crate::plan::{Cell, Outfit, Plan, Planned, Way, is_started_anew};
 use crate::profile;
 use crate::proof::{failures, prove};
-use crate::slice::measure;
+use crate::slice::{CLOCK_SET, measure};
 use crate::target::Lab;
 
 /// How long the marked requests of a proof are sent, how many a second, and over how many connections.
@@ -197,7 +197,10 @@ impl<'a> Court<'a> {
             intervals: !self.definition.events.is_empty(),
             arrival: cell.arrival.clone(),
             duration,
-            warmup: self.definition.warmup,
+            warmup: match cell.shape.is_cold() {
+                true => Duration::ZERO,
+                false => self.definition.warmup,
+            },
             seed,
             marker: None,
             sink: false,
@@ -223,13 +226,13 @@ impl<'a> Court<'a> {
         self.end_those_started_anew();
     }
 
-    /// Who is only measured idle is started for each slice; the one that proved its path would share memory with it.
+    /// Who is only measured idle or cold is started for each slice; the one that proved its path would share memory with it.
     fn end_those_started_anew(&mut self) {
         let cells = &self.definition.cells;
         let stays = |name: &str| {
             cells
                 .iter()
-                .any(|cell| cell.contestant == name && cell.kind != Kind::Idle)
+                .any(|cell| cell.contestant == name && !is_started_anew(cell))
         };
         self.running.retain_mut(|(_, contestant)| {
             let stays = stays(contestant.name());
@@ -352,6 +355,7 @@ impl<'a> Court<'a> {
                 spoiled.push(planned);
             }
             note_undone(record, &taken.run);
+            note_clock(record, &taken.run);
             record.runs.push(taken.run);
             histograms.push(taken.histogram);
             let next = plan.slices.get(done + 1);
@@ -414,10 +418,10 @@ impl<'a> Court<'a> {
         }
         let sequence = record.runs.len() as u32 + 1;
         let taken = self.hook(planned, When::Before).and_then(|()| {
-            if planned.cell.kind == Kind::Idle {
-                self.idle(planned)
+            if is_started_anew(&planned.cell) {
+                self.started_anew(planned, sequence, record)
             } else {
-                self.measured(planned, sequence, record)
+                self.running_all_the_time(planned, sequence, record)
             }
         });
         let after = self.hook(planned, When::After);
@@ -460,8 +464,13 @@ impl<'a> Court<'a> {
         hooks::around(&lab, self.definition, planned, when, &instances)
     }
 
-    /// A slice in which nothing happens, with processes of its own.
-    fn idle(&self, planned: &Planned) -> Result<Taken, Broken> {
+    /// A slice with processes of its own: nothing happens in it, or they are measured from their first request on.
+    fn started_anew(
+        &self,
+        planned: &Planned,
+        sequence: u32,
+        record: &Record,
+    ) -> Result<Taken, Broken> {
         let cell = &planned.cell;
         let way = Way::of(cell);
         if let Some(reasons) = self.broken.get(&way) {
@@ -469,7 +478,7 @@ impl<'a> Court<'a> {
         }
         let (lab, _) = self.halls.lab(&way.outfit).map_err(Broken::Failed)?;
         let folder = tempfile::Builder::new()
-            .prefix("idle-")
+            .prefix("anew-")
             .tempdir_in(lab.folder)
             .map_err(|e| Broken::Failed(format!("a temporary folder: {e}")))?;
         let lab = Lab {
@@ -480,36 +489,56 @@ impl<'a> Court<'a> {
         let variants = &self.definition.variants;
         let mut contestant =
             named(&cell.contestant, &way.outfit, variants, self.found).map_err(Broken::Failed)?;
-        let run = measure_idle(&lab, contestant.as_mut(), cell, self.definition.slice)?;
-        Ok(Taken {
-            run,
-            histogram: String::new(),
-            spoiled: false,
+        anew(&lab, contestant.as_mut(), |contestant| {
+            if cell.kind != Kind::Idle {
+                return self.measured(&lab, contestant, planned, sequence, record);
+            }
+            Ok(Taken {
+                run: watch(&lab, contestant, cell, self.definition.slice)?,
+                histogram: String::new(),
+                spoiled: false,
+            })
         })
     }
 
-    fn measured(
+    fn running_all_the_time(
         &mut self,
         planned: &Planned,
         sequence: u32,
         record: &Record,
     ) -> Result<Taken, Broken> {
         let cell = &planned.cell;
+        let outfit = Outfit::of(cell);
+        let (lab, _) = self.halls.lab(&outfit).map_err(Broken::Failed)?;
+        let mut running = std::mem::take(&mut self.running);
+        let mut all = running.iter_mut();
+        let found =
+            all.find(|(its, contestant)| *its == outfit && contestant.name() == cell.contestant);
+        let taken = match found {
+            Some((_, its)) => self.measured(&lab, its.as_mut(), planned, sequence, record),
+            None => Err(Broken::Failed("it does not run".to_owned())),
+        };
+        self.running = running;
+        taken
+    }
+
+    /// One slice under load.
+    fn measured(
+        &self,
+        lab: &Lab<'_>,
+        contestant: &mut dyn Contestant,
+        planned: &Planned,
+        sequence: u32,
+        record: &Record,
+    ) -> Result<Taken, Broken> {
+        let cell = &planned.cell;
         let way = Way::of(cell);
-        let order = self.order(
-            cell,
-            self.definition.slice,
-            self.definition.seed ^ u64::from(sequence),
-        );
-        let (lab, server) = self.halls.lab(&way.outfit).map_err(Broken::Failed)?;
-        let mut running = self.running.iter_mut();
-        let found = running.find(|(outfit, contestant)| {
-            *outfit == way.outfit && contestant.name() == cell.contestant
-        });
-        let (_, contestant) = found.ok_or_else(|| Broken::Failed("it does not run".to_owned()))?;
-        contestant.alive(&lab).map_err(Broken::Failed)?;
+        let seed = self.definition.seed ^ u64::from(sequence);
+        let order = self.order(cell, self.definition.slice, seed);
+        let (_, server) = self.halls.lab(&way.outfit).map_err(Broken::Failed)?;
+        contestant.alive(lab).map_err(Broken::Failed)?;
         let route = contestant
-            .route(&lab, &way)
+            .route(lab, &way)
             .ok_or_else(|| Broken::Failed(format!("it cannot carry {way}")))?;
         let mut shared = contestant.instances(&way);
         shared.push(contestant.server(&way).unwrap_or_else(|| server.clone()));
@@ -521,18 +550,11 @@ impl<'a> Court<'a> {
             &self.definition.events
         };
         let mut meanwhile = |load: &mut Supervised, part| {
-            events::happen(
-                &lab,
-                load,
-                contestant.as_mut(),
-                (&way, &route),
-                events,
-                part,
-            )
+            events::happen(lab, load, contestant, (&way, &route), events, part)
         };
-        let measured = measure(&lab, cell, &route, &order, &shared, host, &mut meanwhile);
+        let measured = measure(lab, cell, &route, &order, &shared, host, &mut meanwhile);
         if !events.is_empty() {
-            contestant.settle(&lab).map_err(Broken::Failed)?;
+            contestant.settle(lab).map_err(Broken::Failed)?;
         }
         let (mut run, generated) = measured?;
         if events.iter().any(|event| event.action.replaces_proxies()) {
@@ -549,15 +571,17 @@ impl<'a> Court<'a> {
         } else {
             (generated.ok, "good answers")
         };
-        let mut contestant = if events.is_empty() {
+        let mut its_own = if events.is_empty() {
             uncounted(&route, before, after, (carried, what))
         } else {
             Vec::new()
         };
-        contestant.extend(self.broken.get(&way).into_iter().flatten().cloned());
-        let spoiled = !machine.is_empty() && contestant.is_empty() && run.errors == 0;
+        its_own.extend(self.broken.get(&way).into_iter().flatten().cloned());
+        // What is there already is the clock's, or that of a window that lies elsewhere.
+        let machine: Vec<String> = run.invalid_reasons.drain(..).chain(machine).collect();
+        let spoiled = !machine.is_empty() && its_own.is_empty() && run.errors == 0;
         run.invalid_reasons.extend(machine);
-        run.invalid_reasons.extend(contestant);
+        run.invalid_reasons.extend(its_own);
         run.valid = run.invalid_reasons.is_empty();
         Ok(Taken {
             run,
@@ -570,7 +594,7 @@ impl<'a> Court<'a> {
     pub(crate) fn profile_all(&mut self, record: &mut Record) {
         record.profiles.clear();
         let mut cells: Vec<&Cell> = self.definition.cells.iter().collect();
-        cells.retain(|cell| cell.kind != Kind::Idle && !self.broken.contains_key(&Way::of(cell)));
+        cells.retain(|cell| !is_started_anew(cell) && !self.broken.contains_key(&Way::of(cell)));
         if cells.len() > profile::MAX_CELLS {
             let left = cells.split_off(profile::MAX_CELLS).len();
             let most = profile::MAX_CELLS;
@@ -648,6 +672,17 @@ fn note_undone(record: &mut Record, run: &Run) {
         if !record.notes.contains(&note) {
             record.notes.push(note);
         }
+    }
+}
+
+/// Whoever reads the record must know that somebody set the clock, and what that did and did not spoil.
+fn note_clock(record: &mut Record, run: &Run) {
+    let set = run.invalid_reasons.iter();
+    for why in set.filter(|why| why.starts_with(CLOCK_SET)) {
+        record.notes.push(format!(
+            "In round {} {why}. The slice of {} does not count; latencies are taken by a clock that nobody can set.",
+            run.round, run.contestant
+        ));
     }
 }
 

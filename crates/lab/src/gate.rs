@@ -41,7 +41,8 @@ pub(crate) fn in_words(validity: &Validity) -> Vec<String> {
             percent(validity.max_machine_busy)
         ),
         "the generator calls the run valid itself, its lateness apart".to_owned(),
-        "the samplers' window lies inside the generator's measured part".to_owned(),
+        "the samplers' window lies inside the generator's measured part, and nobody set the clock"
+            .to_owned(),
         "every proxy on the path counted at least the requests sent".to_owned(),
         "no proof of the cell's path failed".to_owned(),
     ]

@@ -45,22 +45,20 @@ pub(crate) fn possible(connections: u32) -> u32 {
 }
 
 /// Measures one slice with a contestant that is started for it and ended after it.
-pub(crate) fn measure_idle(
+pub(crate) fn anew<T>(
     lab: &Lab<'_>,
     contestant: &mut dyn Contestant,
-    cell: &Cell,
-    slice: Duration,
-) -> Result<Run, Broken> {
+    slice: impl FnOnce(&mut dyn Contestant) -> Result<T, Broken>,
+) -> Result<T, Broken> {
     contestant.start(lab).map_err(Broken::Failed)?;
-    let run = contestant
-        .ready(lab)
-        .map_err(Broken::Failed)
-        .and_then(|()| watch(lab, contestant, cell, slice));
+    let ready = contestant.ready(lab).map_err(Broken::Failed);
+    let taken = ready.and_then(|()| slice(contestant));
     contestant.stop();
-    run
+    taken
 }
 
-fn watch(
+/// One slice in which nothing happens.
+pub(crate) fn watch(
     lab: &Lab<'_>,
     contestant: &mut dyn Contestant,
     cell: &Cell,

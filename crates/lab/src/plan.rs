@@ -13,8 +13,9 @@ use crate::idle::{SETTLE, possible};
 
 /// What a slice costs beside its load: starting the generator, reading samplers. Measured, rounded up.
 const SLICE_OVERHEAD: Duration = Duration::from_millis(120);
-/// What an idle slice costs beside its time: starting and ending processes, and opening a connection. Measured, rounded up.
-const IDLE_OVERHEAD: Duration = Duration::from_secs(1);
+/// What a slice with processes of its own costs beside its time: starting and ending them; and opening a connection that then
+/// says nothing. Measured, rounded up.
+const ANEW_OVERHEAD: Duration = Duration::from_secs(1);
 const IDLE_CONNECTION: Duration = Duration::from_micros(700);
 /// What a slice of a closer look costs beside its load: tools start, and tell what they saw. Measured, rounded up.
 const LOOK_OVERHEAD: Duration = Duration::from_millis(700);
@@ -219,7 +220,7 @@ impl Plan {
     #[must_use]
     pub fn looking(definition: &Definition) -> Duration {
         let cells = definition.cells.iter();
-        let looked_at = cells.filter(|cell| cell.kind != Kind::Idle).count();
+        let looked_at = cells.filter(|cell| !is_started_anew(cell)).count();
         let looked_at = looked_at.min(crate::profile::MAX_CELLS) as u32;
         (definition.warmup + definition.slice + LOOK_OVERHEAD) * 3 * looked_at
     }
@@ -286,10 +287,19 @@ pub(crate) fn fresh_tokens(rate: u32, load: Duration) -> usize {
     }
 }
 
+/// Whether its processes are started for each of its slices, and ended after it.
+pub(crate) fn is_started_anew(cell: &Cell) -> bool {
+    cell.kind == Kind::Idle || cell.shape.is_cold()
+}
+
 /// How long a slice of that cell takes, about.
 fn slice_takes(definition: &Definition, cell: &Cell) -> Duration {
     if cell.kind != Kind::Idle {
-        let load = definition.warmup + definition.slice;
+        let before = match cell.shape.is_cold() {
+            true => ANEW_OVERHEAD,
+            false => definition.warmup,
+        };
+        let load = before + definition.slice;
         let signed = match cell.shape.token == FRESH {
             true => fresh_tokens(cell.rate, load),
             false => 0,
@@ -298,7 +308,7 @@ fn slice_takes(definition: &Definition, cell: &Cell) -> Duration {
     }
     let opening = IDLE_CONNECTION * possible(cell.connections);
     let settling = if cell.connections == 0 { 1 } else { 3 };
-    definition.slice + IDLE_OVERHEAD + SETTLE * settling + opening
+    definition.slice + ANEW_OVERHEAD + SETTLE * settling + opening
 }
 
 #[cfg(test)]

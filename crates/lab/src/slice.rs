@@ -6,7 +6,8 @@
 //! ```
 //!
 //! CPU is read at both ends of a window that lies inside the measured part, and divided by the requests of that window
-//! (achieved rate × its length), so that neither process start nor connection setup is charged to requests.
+//! (achieved rate × its length), so that neither process start nor connection setup is charged to requests. Of a cold start
+//! they are what is asked for: nothing is warmed up, and clocks are read before there is a generator.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,6 +31,8 @@ const LEAD: Duration = Duration::from_millis(80);
 const TRAIL: Duration = Duration::from_millis(20);
 /// A clock that is kept right by slewing moves a slice of a second by less than a millisecond.
 const CLOCK_STEP: Duration = Duration::from_millis(10);
+/// How it is said of a slice that somebody set the clock.
+pub(crate) const CLOCK_SET: &str = "the machine's clock was set during the slice";
 /// How long the generator may take beyond its own plan (it waits for outstanding answers, 3 s at most).
 const OVERTIME: Duration = Duration::from_secs(8);
 
@@ -101,14 +104,24 @@ pub(crate) fn measure(
     meanwhile: &mut Meanwhile<'_>,
 ) -> Result<(Run, Generated), Broken> {
     let (spec, out) = prepare_load(lab, route, order).map_err(Broken::Failed)?;
-    let began = Instant::now();
-    let mut load = spec.start().map_err(|e| Broken::Failed(e.to_string()))?;
+    let cold = cell.shape.is_cold();
     let mut instances = shared.to_vec();
+    instances.push(Instance::here("load".to_owned(), "load", Vec::new()));
+    let untouched = cold.then(|| Reading::take(&instances, lab, Edge::Begin));
+    let untouched = untouched.transpose()?;
+    let (began, began_wall) = (Instant::now(), SystemTime::now());
+    let mut load = spec.start().map_err(|e| Broken::Failed(e.to_string()))?;
+    instances.pop();
     instances.push(Instance::here("load".to_owned(), "load", vec![load.pid()]));
     let window_starts = began + order.warmup + LEAD.min(order.duration / 4);
     let window_ends = began + order.warmup + order.duration - TRAIL.min(order.duration / 8);
-    wait_until(&mut load, window_starts, lab)?;
-    let before = Reading::take(&instances, lab, Edge::Begin)?;
+    let before = match untouched {
+        Some(untouched) => untouched,
+        None => {
+            wait_until(&mut load, window_starts, lab)?;
+            Reading::take(&instances, lab, Edge::Begin)?
+        }
+    };
     let begins = began + order.warmup;
     let happened = meanwhile(&mut load, (begins, begins + order.duration))?;
     wait_until(&mut load, window_ends, lab)?;
@@ -128,30 +141,40 @@ pub(crate) fn measure(
         service_us: generated.service_us.into(),
         ..Run::of(cell)
     };
-    if let Some(reason) =
-        clock_stepped(&before, &after).or_else(|| window_misplaced(&before, &after, &generated))
-    {
+    let stepped = clock_stepped((began, began_wall), (after.at, after.wall));
+    if let Some(reason) = stepped.or_else(|| window_misplaced(&before, &after, &generated, cold)) {
         run.invalid_reasons.push(reason);
     }
-    charge(&mut run, lab, &instances, (&before, &after), host)?;
+    let ahead = if cold {
+        ahead(&before, &generated)
+    } else {
+        Duration::ZERO
+    };
+    charge(&mut run, lab, &instances, (&before, &after, ahead), host)?;
     for process in &mut run.processes {
         process.cores = lab.bounds.cores(&process.role);
     }
     Ok((run, generated))
 }
 
+/// How long clocks ran before the first request was due.
+fn ahead(before: &Reading, generated: &Generated) -> Duration {
+    let due = UNIX_EPOCH + Duration::from_nanos(generated.start_unix_ns);
+    due.duration_since(before.wall).unwrap_or_default()
+}
+
 /// Divides what was used in the window by the requests of the window; at the agent's by its own clock, so that the two need
-/// not agree on the time.
+/// not agree on the time. For so long at its beginning no request was due yet.
 fn charge(
     run: &mut Run,
     lab: &Lab<'_>,
     instances: &[Instance],
-    (before, after): (&Reading, &Reading),
+    (before, after, ahead): (&Reading, &Reading, Duration),
     host: &str,
 ) -> Result<(), Broken> {
     let here = after.at.duration_since(before.at);
     let rate = run.achieved_rps;
-    let requests = |window: Duration| (rate * window.as_secs_f64()).max(1.0);
+    let requests = |window: Duration| (rate * window.saturating_sub(ahead).as_secs_f64()).max(1.0);
     let far = before.far.as_ref().zip(after.far.as_ref()).zip(lab.far);
     if let (Some(before), Some(after)) = (before.machine, after.machine) {
         run.machines
@@ -248,27 +271,35 @@ fn all_machines(run: &mut Run) {
     }
 }
 
-/// Whether somebody set the clock meanwhile: then times of two processes cannot be laid beside each other.
-fn clock_stepped(before: &Reading, after: &Reading) -> Option<String> {
-    let went = after.at.duration_since(before.at).as_secs_f64();
-    let showed = match after.wall.duration_since(before.wall) {
+/// Whether somebody set the clock meanwhile: then times of two processes cannot be laid beside each other. Looked for from
+/// before the generator was started, which says by its own clock when it began.
+fn clock_stepped(
+    (began, began_wall): (Instant, SystemTime),
+    (ended, ended_wall): (Instant, SystemTime),
+) -> Option<String> {
+    let went = ended.duration_since(began).as_secs_f64();
+    let showed = match ended_wall.duration_since(began_wall) {
         Ok(forward) => forward.as_secs_f64(),
         Err(backward) => -backward.duration().as_secs_f64(),
     };
     let step = showed - went;
-    (step.abs() > CLOCK_STEP.as_secs_f64()).then(|| {
-        format!("the machine's clock was set during the slice: it stepped by {step:+.3} s")
-    })
+    (step.abs() > CLOCK_STEP.as_secs_f64())
+        .then(|| format!("{CLOCK_SET}: it stepped by {step:+.3} s"))
 }
 
-fn window_misplaced(before: &Reading, after: &Reading, generated: &Generated) -> Option<String> {
+fn window_misplaced(
+    before: &Reading,
+    after: &Reading,
+    generated: &Generated,
+    cold: bool,
+) -> Option<String> {
     let unix = |time: SystemTime| {
         time.duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_nanos())
     };
     let starts = u128::from(generated.start_unix_ns);
     let ends = starts + (generated.duration_s * 1e9) as u128;
-    let inside = unix(before.wall) >= starts && unix(after.wall) <= ends;
+    let inside = (cold || unix(before.wall) >= starts) && unix(after.wall) <= ends;
     (!inside).then(|| "samplers' window outside the measured part: the generator took long to start, or ended early".to_owned())
 }
 
@@ -312,27 +343,23 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_during_a_slice_is_named() {
         let (at, wall) = (Instant::now(), SystemTime::now());
-        let reading = |after: Duration, step: i64| Reading {
-            at: at + after,
-            wall: if step < 0 {
-                wall + after - Duration::from_millis(step.unsigned_abs())
-            } else {
-                wall + after + Duration::from_millis(step.unsigned_abs())
-            },
-            machine: None,
-            split: None,
-            usage: Vec::new(),
-            throttling: Vec::new(),
-            far: None,
-        };
         let second = Duration::from_secs(1);
+        let a_second_later = |step: i64| {
+            let by = Duration::from_millis(step.unsigned_abs());
+            let showed = if step < 0 {
+                wall + second - by
+            } else {
+                wall + second + by
+            };
+            (at + second, showed)
+        };
         for (step, told) in [
             (0, None),
             (5, None),
             (3_600_000, Some("+3600.000 s")),
             (-2_000, Some("-2.000 s")),
         ] {
-            let reason = clock_stepped(&reading(Duration::ZERO, 0), &reading(second, step));
+            let reason = clock_stepped((at, wall), a_second_later(step));
             match told {
                 None => assert_eq!(reason, None, "{step}"),
                 Some(told) => assert!(

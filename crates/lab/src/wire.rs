@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use voile_host::device::device_of;
@@ -30,6 +30,8 @@ const PACKET_BYTES: usize = 65_536 + 64;
 const LOOK_EVERY_MS: i64 = 50;
 /// Bytes kept of a stream until its hello is found.
 const HELLO_BYTES: usize = 4096;
+/// What was queued when a capture was told to end is read by then.
+const QUEUED: Duration = Duration::from_secs(5);
 
 /// What was seen on one hop.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -316,13 +318,18 @@ fn received_at(socket: &OwnedFd) -> Option<u64> {
 /// `copies`: the device shows each packet twice, going out and coming in.
 fn receive(socket: &OwnedFd, mut watch: Watch, copies: bool, stop: &AtomicU64) -> (Vec<Seen>, u64) {
     let mut buffer = vec![0u8; PACKET_BYTES];
+    let mut told_at = None;
     loop {
         let got = receive_one(socket, &mut buffer);
         // What was queued when we were told to end is still counted. Others may use the device without a pause, so that a
-        // silence to end in may never come.
+        // silence to end in may never come; nor may a later packet, where somebody set the clock back.
         let told = stop.load(Ordering::Acquire);
-        if told > 0 && (got.is_err() || received_at(socket).is_none_or(|at| at > told)) {
-            return (watch.seen, lost(socket));
+        if told > 0 {
+            let told_at: &mut Instant = told_at.get_or_insert_with(Instant::now);
+            let later = got.is_err() || received_at(socket).is_none_or(|at| at > told);
+            if later || told_at.elapsed() > QUEUED {
+                return (watch.seen, lost(socket));
+            }
         }
         match got {
             Ok((_, true)) if copies => {}

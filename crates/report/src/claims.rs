@@ -73,6 +73,10 @@ pub struct Where {
     /// What token requests carry, as in [`crate::shape::Shape`]; where it is not said, none, or as there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
+    /// Whether processes are started anew for each slice (`cold`), as in [`crate::shape::Shape`]; where it is not said, they
+    /// run all the time, or as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<String>,
 }
 
 impl Where {
@@ -89,6 +93,7 @@ impl Where {
             && self.generated.clone().unwrap_or_default() == cell.shape.generated
             && self.verdict.clone().unwrap_or_default() == cell.shape.verdict
             && self.token.clone().unwrap_or_default() == cell.shape.token
+            && self.start.clone().unwrap_or_default() == cell.shape.start
     }
 
     /// The cell that differs from this one in what is said.
@@ -108,6 +113,7 @@ impl Where {
                     .unwrap_or_else(|| cell.shape.generated.clone()),
                 verdict: or(&self.verdict, &cell.shape.verdict),
                 token: or(&self.token, &cell.shape.token),
+                start: or(&self.start, &cell.shape.start),
                 ..cell.shape.clone()
             },
             ..cell.clone()
@@ -141,6 +147,10 @@ impl fmt::Display for Where {
             self.token.as_ref().map(|word| match word.as_str() {
                 "" => "no token".to_owned(),
                 word => format!("token {word}"),
+            }),
+            self.start.as_ref().map(|word| match word.as_str() {
+                "" => "running all the time".to_owned(),
+                word => format!("{word} start"),
             }),
         ];
         let words: Vec<String> = words.into_iter().flatten().collect();
@@ -557,6 +567,48 @@ mod tests {
         };
         assert_eq!(verdicts(record(2.0, 2.0), steady.clone()), [Verdict::Holds]);
         assert_eq!(verdicts(record(2.0, 9.0), steady), [Verdict::More]);
+    }
+
+    /// A cold start is beside what runs all the time only where that is said.
+    #[test]
+    fn a_cold_start_is_judged_beside_what_runs_all_the_time() {
+        let mut both = record(2.0, 2.0);
+        let cold = both.runs.clone().into_iter().map(|mut run| {
+            run.shape.start = "cold".to_owned();
+            run.latency_us.p50 = run.latency_us.p50.map(|p50| p50 * 1.3);
+            run
+        });
+        both.runs.extend(cold.collect::<Vec<_>>());
+        let at = |start: Option<&str>| Where {
+            connections: Some(2),
+            start: start.map(str::to_owned),
+            ..Where::default()
+        };
+        let beside = |start: &str| Where {
+            start: Some(start.to_owned()),
+            ..Where::default()
+        };
+        let claim = |cell, ratio_to, low, high| Claim {
+            cell,
+            ratio_to,
+            low: Some(low),
+            high: Some(high),
+            ..Claim::default()
+        };
+        for (cell, ratio_to, low, high) in [
+            (at(Some("cold")), Some(beside("")), 1.29, 1.31),
+            (at(None), Some(beside("cold")), 0.76, 0.78),
+            (at(None), None, 100.0, 110.0),
+            (at(Some("cold")), None, 130.0, 140.0),
+        ] {
+            let claim = claim(cell, ratio_to, low, high);
+            assert_eq!(verdicts(both.clone(), claim), [Verdict::Holds]);
+        }
+        let words = |start: &str| beside(start).to_string();
+        assert_eq!(
+            (words("cold"), words("")),
+            ("cold start".to_owned(), "running all the time".to_owned())
+        );
     }
 
     #[test]

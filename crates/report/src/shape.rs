@@ -1,4 +1,4 @@
-//! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set, policies, tokens. A cell that says
+//! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set, policies, tokens, a cold start. A cell that says
 //! nothing of these is as the whole experiment, so that records of before there were several mean the same.
 
 use std::collections::BTreeMap;
@@ -35,13 +35,26 @@ pub struct Shape {
     /// What token requests carry: `same` (one for all), `fresh` (each another), `forged`. Empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub token: String,
+    /// `cold`: processes are started anew for each slice, and measured from their first request on. Empty: they run all the
+    /// time, and each slice is warmed up.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub start: String,
 }
+
+/// What a cell says that is measured from its processes' first request on.
+pub const COLD: &str = "cold";
 
 impl Shape {
     /// Whether it says nothing.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether processes are started anew for each slice.
+    #[must_use]
+    pub fn is_cold(&self) -> bool {
+        self.start == COLD
     }
 
     /// The same load on generator and server, whatever the proxies are.
@@ -73,7 +86,8 @@ impl fmt::Display for Shape {
             one => Some(format!("{one} token")),
         };
         let words = words.into_iter().flatten().chain(mesh).chain(verdict);
-        let words = words.chain(token);
+        let cold = self.is_cold().then(|| "cold start".to_owned());
+        let words = words.chain(token).chain(cold);
         let words: Vec<String> = words.collect();
         f.write_str(&words.join(", "))
     }
@@ -103,8 +117,9 @@ mod tests {
             generated: BTreeMap::from([("paths".to_owned(), 1000)]),
             verdict: "deny-last".to_owned(),
             token: "same".to_owned(),
+            start: COLD.to_owned(),
         };
-        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 paths, deny-last, same token";
+        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 paths, deny-last, same token, cold start";
         assert_eq!(shape.to_string(), words);
         assert_eq!(Shape::default().to_string(), "");
         assert_eq!(

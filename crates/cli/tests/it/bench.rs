@@ -529,6 +529,65 @@ fn spoiled_slices_are_taken_again_in_their_round_and_stay_listed() {
     );
 }
 
+#[test]
+fn a_cold_start_has_processes_of_its_own_in_each_slice_and_is_measured_from_its_first_request() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, out) = (folder.path().join("it.toml"), folder.path().join("out"));
+    let text = IMPOSSIBLE.replace("rounds = 5", "rounds = 2");
+    let text = text.replace(
+        "slice = \"100ms\"\nwarmup = \"0s\"",
+        "slice = \"500ms\"\nwarmup = \"200ms\"",
+    );
+    let text = text.replace("max_lateness = \"1us\"", "max_lateness = \"1s\"");
+    std::fs::write(&file, format!("{text}starts = [\"warm\", \"cold\"]\n")).expect("written");
+    let ran = Process::output(|voile| {
+        voile
+            .args(["bench", "run"])
+            .arg(&file)
+            .arg("--out")
+            .arg(&out);
+    });
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let record = record(&out);
+    let runs = record["runs"].as_array().expect("runs");
+    let of = |start: &str| {
+        let of_relay = runs.iter().filter(|run| run["contestant"] == "relay");
+        let started = of_relay.filter(|run| run["shape"]["start"].as_str().unwrap_or("") == start);
+        started.collect::<Vec<_>>()
+    };
+    let pids = |start: &str| {
+        let processes = of(start)
+            .into_iter()
+            .filter_map(|run| run["processes"].as_array())
+            .flatten();
+        let sidecars = processes.filter(|one| one["role"] == "client-sidecar");
+        let pids = sidecars.map(|one| one["pids"].to_string());
+        pids.collect::<std::collections::BTreeSet<String>>()
+    };
+    let (warm, cold) = (pids("").len(), of("cold").len());
+    assert!(warm == 1 && cold >= 2, "{warm} {cold}: {said}");
+    assert_eq!(pids("cold").len(), cold, "each has its own");
+    assert!(pids("cold").is_disjoint(&pids("")));
+    for run in of("cold") {
+        assert!(run["requests"].as_u64() > Some(100), "{run:#}");
+        assert_eq!(run["errors"], 0, "{run:#}");
+        let reasons = run["invalid_reasons"].to_string();
+        assert!(
+            !reasons.contains("samplers' window"),
+            "no window is too early: {reasons}"
+        );
+        let cpu = |role: &str| {
+            let mut processes = run["processes"].as_array().into_iter().flatten();
+            let found = processes.find(|one| one["role"] == role);
+            found.and_then(|one| one["cpu_us_per_request"].as_f64())
+        };
+        assert!(
+            cpu("client-sidecar") > Some(0.0) && cpu("load") > Some(0.0),
+            "{run:#}"
+        );
+    }
+}
+
 /// What was committed of an earlier day.
 fn committed(name: &str) -> std::path::PathBuf {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/records");

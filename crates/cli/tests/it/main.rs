@@ -7,6 +7,7 @@ mod bench;
 mod bench_agent;
 mod bench_netns;
 mod captured;
+mod clock;
 mod credentials;
 mod custom;
 mod destination_rules;

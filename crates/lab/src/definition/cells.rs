@@ -1,11 +1,12 @@
 //! The cells of a definition: each group is a cross product of contestants, feature sets, modes, TLS, protocols, arrivals,
-//! rates, connections, sizes, workers, CPU sets and hooks. A combination that cannot be (the baseline behind a proxy) is left
+//! rates, connections, sizes, workers, CPU sets, hooks and starts. A combination that cannot be (the baseline behind a proxy) is left
 //! out of a group that has others of that contestant, and a mistake in one that has none.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use voile_report::record::{CellKey, Kind};
+use voile_report::shape::COLD;
 
 use super::features::{self, FEATURES};
 use super::generated::{
@@ -19,6 +20,9 @@ use super::{
     ARRIVALS, CONTESTANTS, DefinitionError, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES, MAX_WORKERS,
     MODES, MODES_MISSING, PROTOCOLS, Variant,
 };
+
+/// In a definition: processes run all the time, which a cell need not say.
+const WARM: &str = "warm";
 
 /// What the groups ask for.
 pub(super) struct Asked {
@@ -254,6 +258,14 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     if cell.kind == Kind::Bulk && cell.protocol != "tcp" {
         return Some("kind \"bulk\" needs protocol \"tcp\"".to_owned());
     }
+    if cell.shape.is_cold() && name == "baseline" {
+        return Some("start \"cold\" needs a proxy to start: not baseline".to_owned());
+    }
+    if cell.shape.is_cold() && ![Kind::Latency, Kind::Saturation].contains(&cell.kind) {
+        return Some(
+            "start \"cold\" needs requests: kind \"latency\" or \"saturation\"".to_owned(),
+        );
+    }
     if cell.kind == Kind::Idle && name == "baseline" {
         return Some("kind \"idle\" needs a proxy: not baseline".to_owned());
     }
@@ -327,7 +339,17 @@ fn loads(
     let cells = cross(&cells, &responses, |cell, size| {
         cell.shape.response_bytes = *size;
     });
-    let cells = cross(&cells, &workers(place, group)?, |cell, n| {
+    on_processes(place, written, group, &cells)
+}
+
+/// Each of these loads on every kind of processes that the group names.
+fn on_processes(
+    place: &Place<'_>,
+    written: &Written,
+    group: &WrittenCells,
+    loads: &[CellKey],
+) -> Result<Vec<CellKey>, DefinitionError> {
+    let cells = cross(loads, &workers(place, group)?, |cell, n| {
         cell.shape.workers = *n;
     });
     let sets: Vec<&Spanned<String>> = written.cpus.keys().collect();
@@ -343,9 +365,24 @@ fn loads(
     });
     let hooks: Vec<&Spanned<String>> = written.hooks.keys().collect();
     let hooks = tables(place, "hook", NONE, ("hooks", &hooks), group.hooks.as_ref())?;
-    Ok(cross(&cells, &hooks, |cell, hook| {
+    let cells = cross(&cells, &hooks, |cell, hook| {
         cell.shape.hook.clone_from(hook);
+    });
+    Ok(cross(&cells, &starts(place, group)?, |cell, start| {
+        cell.shape.start.clone_from(start);
     }))
+}
+
+/// Whether processes run all the time, are started anew for each slice, or one after the other.
+fn starts(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, DefinitionError> {
+    let Some(starts) = &group.starts else {
+        return Ok(vec![String::new()]);
+    };
+    let one = |start| {
+        let word = place.word("start", start, &[WARM, COLD])?;
+        Ok(if word == WARM { String::new() } else { word })
+    };
+    starts.iter().map(one).collect()
 }
 
 /// Those of the meshes whose configuration this contestant can be given: Envoy's is translated from policies and issuers, other

@@ -150,6 +150,7 @@ pub(super) struct WrittenCells {
     pub(super) routes: Option<Vec<Spanned<u32>>>,
     pub(super) verdicts: Option<Vec<Spanned<String>>>,
     pub(super) tokens: Option<Vec<Spanned<String>>>,
+    pub(super) starts: Option<Vec<Spanned<String>>>,
 }
 
 impl WrittenCells {
@@ -268,6 +269,7 @@ pub(super) struct WrittenWhere {
     generated: Option<BTreeMap<String, u32>>,
     verdict: Option<String>,
     token: Option<String>,
+    start: Option<String>,
 }
 
 impl From<WrittenWhere> for Where {
@@ -282,6 +284,7 @@ impl From<WrittenWhere> for Where {
             generated: written.generated,
             verdict: written.verdict,
             token: written.token,
+            start: written.start,
         }
     }
 }

@@ -422,6 +422,47 @@ fn the_committed_definitions_are_good_and_short() {
     assert!(seen > 8, "{seen} definitions");
 }
 
+#[test]
+fn a_cold_start_is_an_axis_and_takes_the_time_of_starting_instead_of_warming_up() {
+    let with = |more: &str| {
+        let text = GOOD.replace("arrivals = [\"poisson\"]", more);
+        Definition::parse("mine.toml", &text)
+    };
+    let both = with("starts = [\"warm\", \"cold\"]").expect("good");
+    let starts: Vec<&str> = both.cells.iter().map(|c| &*c.shape.start).collect();
+    assert_eq!(starts, ["", "", "cold"]);
+    let takes = |starts: &str| {
+        let definition = with(starts).expect("good");
+        Plan::new(&definition, &|_| true).duration()
+    };
+    let warm = with("starts = [\"warm\", \"warm\"]").expect_err("twice the same");
+    assert!(warm.to_string().contains("is there twice"), "{warm}");
+    let one = takes("starts = [\"warm\"]");
+    let cold = takes("starts = [\"cold\"]");
+    assert_eq!(
+        cold - one,
+        Duration::from_millis(8 * (1000 - 100)),
+        "eight rounds"
+    );
+    for (wrong, words) in [
+        (
+            "starts = [\"hot\"]",
+            "start \"hot\" is unknown; known: warm, cold",
+        ),
+        (
+            "starts = [\"cold\"]\nkind = \"idle\"",
+            "start \"cold\" needs requests",
+        ),
+        (
+            "starts = [\"cold\"]\n[[cells]]\ncontestants = [\"baseline\"]\nmodes = [\"baseline\"]\nstarts = [\"cold\"]",
+            "start \"cold\" needs a proxy to start",
+        ),
+    ] {
+        let error = with(wrong).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
 /// A group is the product of all its axes; what cannot be is left out of it where the rest can.
 #[test]
 fn a_matrix_is_the_product_of_its_axes() {
