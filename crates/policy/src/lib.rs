@@ -5,6 +5,7 @@
 
 pub mod authorization;
 mod callers;
+pub mod claims;
 mod effective;
 mod inbound;
 pub mod tokens;

@@ -14,7 +14,6 @@ mod claims;
 mod edits;
 mod examine;
 mod headers;
-mod json;
 mod keys;
 mod limits;
 mod outcome;

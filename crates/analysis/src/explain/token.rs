@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use voile_model::Source;
 use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, token_rules};
+use voile_policy::claims::Claims;
 use voile_policy::tokens::{
     Cache, Edits, Given, Outcome, Reason, Request, Rules, Verified, without_cookies,
 };
@@ -42,7 +43,7 @@ pub(super) struct Looked {
     pub(super) said: Option<TokenSaid>,
     /// Whether the request ends here, and what would have to be otherwise.
     pub(super) refused: Option<(u16, Vec<String>)>,
-    pub(super) claims: Option<Map<String, Value>>,
+    pub(super) claims: Option<Claims>,
     /// As the rules let them go on.
     pub(super) headers: Vec<(String, Vec<u8>)>,
 }

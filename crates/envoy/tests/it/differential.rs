@@ -7,10 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::thread;
 
 use base64::Engine as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use voile_policy::authorization::{
     DryRunVerdict, Engine, Facts, Outcome, PathNormalization, Policy, Reason, RuleRef, Verdict,
 };
+use voile_policy::claims::Claims;
 use voile_testkit::authorization::{Random, Scope, Sent, SentHttp, policies, request};
 
 use crate::echo::Echo;
@@ -38,21 +39,23 @@ fn keys() -> String {
     json!({ "keys": [{ "kty": "oct", "alg": "HS256", "k": key }] }).to_string()
 }
 
-fn token(claims: &Map<String, Value>) -> String {
+fn token(claims: &Claims) -> String {
     let header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::HS256);
     let key = jsonwebtoken::EncodingKey::from_secret(SECRET);
-    jsonwebtoken::encode(&header, claims, &key).expect("a token")
+    jsonwebtoken::encode(&header, &claims.to_map(), &key).expect("a token")
 }
 
 /// Envoy refuses tokens whose `aud` is anything but a text or texts, before any policy is asked.
-fn mend_audience(claims: &mut Map<String, Value>) {
-    let good = match claims.get("aud") {
+fn mend_audience(claims: &mut Claims) {
+    let mut all = claims.to_map();
+    let good = match all.get("aud") {
         Some(Value::Array(list)) => list.iter().all(Value::is_string),
         Some(value) => value.is_string(),
         None => true,
     };
     if !good {
-        claims.remove("aud");
+        all.remove("aud");
+        *claims = Claims::of(&all).expect("fewer than before");
     }
 }
 

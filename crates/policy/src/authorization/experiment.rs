@@ -3,7 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use serde_json::{Map, Value, json};
+use crate::claims::Claims;
+use serde_json::json;
 use voile_model::Identity;
 
 use super::attribute::Attribute;
@@ -281,7 +282,7 @@ pub struct Request {
     method: String,
     path: String,
     headers: Vec<(String, String)>,
-    claims: Map<String, Value>,
+    claims: Claims,
 }
 
 impl Request {
@@ -327,7 +328,8 @@ impl Request {
                 header("x-tenant", &format!("t{n}")),
                 header(&format!("X-H{n}"), "yes"),
             ],
-            claims: claims.into_iter().collect(),
+            claims: Claims::of(&claims.into_iter().collect())
+                .expect("invariant: five claims are within the limits"),
         }
     }
 

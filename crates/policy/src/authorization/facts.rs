@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::{Map, Value};
 use voile_model::Identity;
+
+use crate::claims::Claims;
 
 /// What is known of one connection, and of one request on it.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +35,7 @@ pub struct Http<'a> {
     /// The headers, without the three above.
     pub headers: &'a dyn Headers,
     /// The claims of the verified token, those delimited by spaces already split into lists; none without a valid token.
-    pub claims: Option<&'a Map<String, Value>>,
+    pub claims: Option<&'a Claims>,
 }
 
 impl std::fmt::Debug for Http<'_> {

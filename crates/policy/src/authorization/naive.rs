@@ -1,8 +1,9 @@
 //! The obvious evaluator: every rule in turn, word for word what Istio's documents and the filters it generates say. It is
 //! what `index` must agree with, what explanations are made of, and too slow for anything else.
 
-use serde_json::Value;
 use voile_model::Identity;
+
+use crate::claims::Claim;
 
 use super::attribute::Attribute;
 use super::facts::{Facts, Http, without_query};
@@ -177,10 +178,7 @@ fn header(name: &str, text: &Text, http: &Http<'_>) -> bool {
 }
 
 fn request_principal(principal: &RequestPrincipal, http: &Http<'_>) -> bool {
-    let text_of = |name: &str| match http.claims?.get(name)? {
-        Value::String(text) => Some(text.as_bytes()),
-        _ => None,
-    };
+    let text_of = |name: &str| Some(http.claims?.get(name)?.as_str()?.as_bytes());
     text_of("iss").is_some_and(|issuer| principal.issuer.matches(issuer))
         && text_of("sub").is_some_and(|subject| principal.subject.matches(subject))
 }
@@ -194,9 +192,13 @@ fn claim(path: &[&str], text: &Text, http: &Http<'_>) -> bool {
     let found = inner
         .iter()
         .try_fold(start, |value, name| Some(value?.get(name)));
-    let is = |value: &Value| matches!(value, Value::String(one) if text.matches(one.as_bytes()));
+    let is = |value: Claim<'_>| {
+        value
+            .as_str()
+            .is_some_and(|one| text.matches(one.as_bytes()))
+    };
     match found.flatten() {
-        Some(Value::Array(list)) => list.iter().any(is),
+        Some(Claim::List(list)) => list.iter().any(is),
         Some(value) => is(value),
         None => false,
     }

@@ -1,10 +1,7 @@
 //! A token whose signature held: what authorization asks of it, what the application is told, and how long it is good.
 
-use std::slice;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value};
 use voile_model::mesh::ClaimOutput;
 
 use super::keys::Fingerprint;
@@ -12,6 +9,7 @@ use super::limits::{CLOCK_SKEW_SECONDS, MAX_OUTPUT_BYTES};
 use super::outcome::Reason;
 use super::read::Unverified;
 use super::rules::Rule;
+use crate::claims::{Claim, Claims, List, Span};
 
 /// A token whose signature held.
 #[derive(Debug)]
@@ -22,12 +20,12 @@ pub struct Token {
     payload: usize,
     /// What was made of it by which keys: a rule that says otherwise has to look again.
     pub(super) profile: Fingerprint,
-    pub(super) issuer: Box<str>,
+    issuer: Option<Span>,
     /// Where `aud` is split and so no longer says it.
     audiences: Option<Box<[Box<str>]>>,
     not_before: u64,
     expiry: Option<u64>,
-    pub(super) claims: Map<String, Value>,
+    pub(super) claims: Claims,
     /// Headers' values in the order of the rule's outputs; none where the token has no such claim.
     pub(super) outputs: Box<[Option<Box<str>>]>,
 }
@@ -39,12 +37,11 @@ impl Token {
         let outputs = outputs.map(|output| written(output, &read.claims));
         let outputs = outputs.collect::<Result<_, _>>()?;
         let mut claims = std::mem::take(&mut read.claims);
-        let issuer = claims.get("iss").and_then(Value::as_str);
-        let issuer = issuer.unwrap_or_default().into();
+        let issuer = claims.span("iss");
         let split_too = rule.split.iter().any(|name| &**name == "aud");
         let audiences = split_too.then(|| audiences(&claims).map(Into::into).collect());
         for name in &rule.split {
-            split(&mut claims, name);
+            claims.split(name);
         }
         Ok(Self {
             text: read.text.into(),
@@ -61,23 +58,23 @@ impl Token {
     }
 
     /// Its claims, those delimited by blanks split into lists.
-    pub fn claims(&self) -> &Map<String, Value> {
+    pub fn claims(&self) -> &Claims {
         &self.claims
     }
 
     /// `iss`.
     pub fn issuer(&self) -> &str {
-        &self.issuer
+        self.issuer.map_or("", |span| self.claims.text(span))
     }
 
     /// `sub`, if there is one.
     pub fn subject(&self) -> Option<&str> {
-        self.claims.get("sub").and_then(Value::as_str)
+        self.claims.get("sub").and_then(Claim::as_str)
     }
 
     /// Issuer and subject as policies name them (`requestPrincipals`); none when one is missing.
     pub fn principal(&self) -> Option<String> {
-        let issuer = self.claims.get("iss").and_then(Value::as_str)?;
+        let issuer = self.claims.get("iss").and_then(Claim::as_str)?;
         Some(format!("{issuer}/{}", self.subject()?))
     }
 
@@ -108,35 +105,9 @@ impl Token {
         let outputs = self.outputs.iter().flatten().map(|text| 16 + text.len());
         size_of::<Self>()
             + self.text.len()
-            + self.issuer.len()
             + texts.sum::<usize>()
             + outputs.sum::<usize>()
-            + object(&self.claims)
-    }
-}
-
-/// About how many bytes of heap an object takes. Nodes of its tree hold up to eleven entries and are on average two thirds full.
-fn object(object: &Map<String, Value>) -> usize {
-    const ENTRY: usize = (size_of::<String>() + size_of::<Value>()) * 3 / 2;
-    const NODE: usize = 11 * (size_of::<String>() + size_of::<Value>()) + 16;
-    let entries = object
-        .iter()
-        .map(|(name, value)| ENTRY + name.len() + heap(value));
-    match object.is_empty() {
-        true => 0,
-        false => NODE + entries.sum::<usize>(),
-    }
-}
-
-fn heap(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        Value::String(text) => text.len() + 8,
-        Value::Array(list) => list
-            .iter()
-            .map(|value| size_of::<Value>() * 2 + heap(value))
-            .sum(),
-        Value::Object(inner) => object(inner),
+            + self.claims.memory()
     }
 }
 
@@ -152,13 +123,13 @@ pub(super) fn in_time(not_before: u64, expiry: Option<u64>, now: u64) -> Result<
 }
 
 /// `aud`, each as it is compared.
-pub(super) fn audiences(claims: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    let all = match claims.get("aud") {
-        Some(Value::Array(list)) => &list[..],
-        Some(value) => slice::from_ref(value),
-        None => &[],
+pub(super) fn audiences(claims: &Claims) -> impl Iterator<Item = &str> {
+    let (one, list) = match claims.get("aud") {
+        Some(Claim::List(list)) => (None, Some(list)),
+        value => (value, None),
     };
-    all.iter().filter_map(Value::as_str).map(bare_audience)
+    let all = one.into_iter().chain(list.into_iter().flat_map(List::iter));
+    all.filter_map(Claim::as_str).map(bare_audience)
 }
 
 /// Audiences are compared without the scheme of HTTP and one final slash, as Envoy does.
@@ -170,36 +141,21 @@ pub(super) fn bare_audience(text: &str) -> &str {
     rest.strip_suffix('/').unwrap_or(rest)
 }
 
-/// Makes a list of a text delimited by blanks. One of nothing but blanks stays a text.
-fn split(claims: &mut Map<String, Value>, name: &str) {
-    if let Some(value) = claims.get_mut(name)
-        && let Some(text) = value.as_str()
-    {
-        let words = text.split(' ').filter(|word| !word.is_empty());
-        let list: Vec<Value> = words.map(|word| Value::String(word.to_owned())).collect();
-        if !list.is_empty() {
-            *value = Value::Array(list);
-        }
-    }
-}
-
 /// A claim as a header's value: texts, numbers and booleans as they are, lists and objects as JSON in base64. Dots lead into objects.
-fn written(output: &ClaimOutput, claims: &Map<String, Value>) -> Result<Option<Box<str>>, Reason> {
+fn written(output: &ClaimOutput, claims: &Claims) -> Result<Option<Box<str>>, Reason> {
     let mut names = output.claim.split('.');
     let first = names.next().and_then(|name| claims.get(name));
     let Some(value) = names.fold(first, |value, name| value?.get(name)) else {
         return Ok(None);
     };
     let text = match value {
-        Value::Null => return Ok(None),
-        Value::Bool(value) => value.to_string(),
-        Value::String(text) => text.clone(),
-        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-            (Some(whole), _) => whole.to_string(),
-            (None, Some(number)) => decimal(number),
-            (None, None) => return Ok(None),
-        },
-        Value::Array(_) | Value::Object(_) => STANDARD.encode(value.to_string()),
+        Claim::Null => return Ok(None),
+        Claim::Bool(value) => value.to_string(),
+        Claim::Text(text) => text.to_owned(),
+        Claim::Whole(number) => number.to_string(),
+        Claim::Negative(number) => decimal(number as f64),
+        Claim::Fraction(number) => decimal(number),
+        Claim::List(_) | Claim::Object(_) => STANDARD.encode(value.to_value().to_string()),
     };
     // A value with a line break would be two headers.
     let unwritable = |byte: u8| byte.is_ascii_control() && byte != b'\t';

@@ -36,7 +36,7 @@ struct Looked<'a> {
 impl Looked<'_> {
     fn issuer(&self) -> Result<&str, Reason> {
         match &self.known {
-            Known::Good(token) => Ok(&token.issuer),
+            Known::Good(token) => Ok(token.issuer()),
             Known::New(read) => Ok(read.issuer()),
             Known::Bad(reason) => Err(*reason),
         }

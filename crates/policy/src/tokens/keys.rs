@@ -12,8 +12,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
 use super::algorithm::{self, Algorithm, Kind, RSA_ALGORITHMS};
-use super::json;
 use super::limits::{MAX_KEY_SET_BYTES, MAX_KEYS};
+use crate::claims::Claims;
 
 /// What tells key sets apart: SHA-256 of what was read.
 pub(super) type Fingerprint = [u8; 32];
@@ -124,7 +124,9 @@ impl KeySet {
         if text.len() > MAX_KEY_SET_BYTES {
             return Err(KeySetError::TooLarge);
         }
-        let object = json::object(text.as_bytes()).ok_or(KeySetError::NotJson)?;
+        let object = Claims::read(text.as_bytes())
+            .ok_or(KeySetError::NotJson)?
+            .to_map();
         let Some(Value::Array(list)) = object.get("keys") else {
             return Err(KeySetError::NoKeys);
         };

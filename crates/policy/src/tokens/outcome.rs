@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
 use smallvec::SmallVec;
 
 use super::claims::Token;
+use crate::claims::Claims;
 
 /// What is known of a request's token.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub struct Verified {
 
 impl Verified {
     /// Its claims, those delimited by blanks split into lists: what authorization asks.
-    pub fn claims(&self) -> &Map<String, Value> {
+    pub fn claims(&self) -> &Claims {
         &self.token.claims
     }
 

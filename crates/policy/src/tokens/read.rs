@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::{Map, Value};
 use smallvec::SmallVec;
 
 use super::algorithm::Algorithm;
 use super::headers::{Header, Headers};
-use super::json;
 use super::limits::MAX_TOKEN_BYTES;
 use super::outcome::Reason;
+use crate::claims::{Claim, Claims};
 
 /// Bytes of a signature that are held in place: an RSA key of 2,048 bits makes 256, and what decodes them asks for a few more.
 const SIGNATURE_BYTES: usize = 264;
@@ -25,7 +24,7 @@ pub(super) struct Unverified<'a> {
     /// Where the payload begins; it ends where what is signed ends.
     pub(super) payload: usize,
     pub(super) signature: SmallVec<[u8; SIGNATURE_BYTES]>,
-    pub(super) claims: Map<String, Value>,
+    pub(super) claims: Claims,
     pub(super) not_before: u64,
     pub(super) expiry: Option<u64>,
 }
@@ -40,7 +39,7 @@ impl<'a> Unverified<'a> {
             None => read_header(&decode(first).ok_or(Reason::HeaderEncoding)?)?,
         };
         let decoded = decode(payload).ok_or(Reason::PayloadEncoding)?;
-        let claims = json::object(&decoded).ok_or(Reason::PayloadJson)?;
+        let claims = Claims::read(&decoded).ok_or(Reason::PayloadJson)?;
         let (not_before, expiry) = Registered::of(&claims).times()?;
         let signature = decode_signature(signature).ok_or(Reason::SignatureEncoding)?;
         Ok(Self {
@@ -64,7 +63,7 @@ impl<'a> Unverified<'a> {
     pub(super) fn issuer(&self) -> &str {
         self.claims
             .get("iss")
-            .and_then(Value::as_str)
+            .and_then(Claim::as_str)
             .unwrap_or_default()
     }
 }
@@ -95,16 +94,16 @@ fn decode_signature(part: &str) -> Option<SmallVec<[u8; SIGNATURE_BYTES]>> {
 }
 
 fn read_header(bytes: &[u8]) -> Result<Header, Reason> {
-    let mut header = json::object(bytes).ok_or(Reason::HeaderJson)?;
-    let algorithm = header.get("alg").and_then(Value::as_str);
+    let header = Claims::read(bytes).ok_or(Reason::HeaderJson)?;
+    let algorithm = header.get("alg").and_then(Claim::as_str);
     let algorithm = algorithm.ok_or(Reason::NoAlgorithm)?;
     let algorithm = Algorithm::of_name(algorithm).ok_or(Reason::Algorithm)?;
-    let key_id = match header.remove("kid") {
+    let key_id = match header.get("kid") {
         None => None,
-        Some(Value::String(id)) => Some(id.into()).filter(|id: &Arc<str>| !id.is_empty()),
+        Some(Claim::Text(id)) => Some(id.into()).filter(|id: &Arc<str>| !id.is_empty()),
         Some(_) => return Err(Reason::KeyId),
     };
-    if header.contains_key("crit") || header.contains_key("b64") {
+    if header.get("crit").is_some() || header.get("b64").is_some() {
         return Err(Reason::Critical);
     }
     Ok(Header { algorithm, key_id })
@@ -113,20 +112,20 @@ fn read_header(bytes: &[u8]) -> Result<Header, Reason> {
 /// The claims of RFC 7519 that a token has, found in one pass.
 #[derive(Default)]
 struct Registered<'c> {
-    issuer: Option<&'c Value>,
-    subject: Option<&'c Value>,
-    audience: Option<&'c Value>,
-    issued: Option<&'c Value>,
-    not_before: Option<&'c Value>,
-    expiry: Option<&'c Value>,
-    id: Option<&'c Value>,
+    issuer: Option<Claim<'c>>,
+    subject: Option<Claim<'c>>,
+    audience: Option<Claim<'c>>,
+    issued: Option<Claim<'c>>,
+    not_before: Option<Claim<'c>>,
+    expiry: Option<Claim<'c>>,
+    id: Option<Claim<'c>>,
 }
 
 impl<'c> Registered<'c> {
-    fn of(claims: &'c Map<String, Value>) -> Self {
+    fn of(claims: &'c Claims) -> Self {
         let mut found = Self::default();
-        for (name, value) in claims {
-            let place = match name.as_str() {
+        for (name, value) in claims.iter() {
+            let place = match name {
                 "iss" => &mut found.issuer,
                 "sub" => &mut found.subject,
                 "aud" => &mut found.audience,
@@ -151,41 +150,37 @@ impl<'c> Registered<'c> {
         let expiry = time(self.expiry, Reason::ExpiryType, Reason::ExpiryRange)?;
         text(self.id, Reason::IdType)?;
         match self.audience {
-            None | Some(Value::String(_)) => {}
-            Some(Value::Array(list)) if list.iter().all(Value::is_string) => {}
+            None | Some(Claim::Text(_)) => {}
+            Some(Claim::List(list)) if list.iter().all(|one| one.as_str().is_some()) => {}
             Some(_) => return Err(Reason::AudienceType),
         }
         Ok((not_before, expiry))
     }
 }
 
-fn text(claim: Option<&Value>, reason: Reason) -> Result<(), Reason> {
+fn text(claim: Option<Claim<'_>>, reason: Reason) -> Result<(), Reason> {
     match claim {
-        None | Some(Value::String(_)) => Ok(()),
+        None | Some(Claim::Text(_)) => Ok(()),
         Some(_) => Err(reason),
     }
 }
 
 /// Seconds since 1970, fractions cut off.
 fn time(
-    claim: Option<&Value>,
+    claim: Option<Claim<'_>>,
     not_a_number: Reason,
     out_of_range: Reason,
 ) -> Result<Option<u64>, Reason> {
     const LIMIT: f64 = 18_446_744_073_709_551_616.0; // 2^64
     match claim {
         None => Ok(None),
-        Some(Value::Number(number)) => {
-            if let Some(whole) = number.as_u64() {
-                return Ok(Some(whole));
-            }
-            let number = number.as_f64().ok_or(not_a_number)?;
-            match (0.0..LIMIT).contains(&number) {
-                // In range, so that nothing but the fraction is lost.
-                true => Ok(Some(number as u64)),
-                false => Err(out_of_range),
-            }
-        }
+        Some(Claim::Whole(number)) => Ok(Some(number)),
+        Some(Claim::Negative(_)) => Err(out_of_range),
+        Some(Claim::Fraction(number)) => match (0.0..LIMIT).contains(&number) {
+            // In range, so that nothing but the fraction is lost.
+            true => Ok(Some(number as u64)),
+            false => Err(out_of_range),
+        },
         Some(_) => Err(not_a_number),
     }
 }

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::time::SystemTime;
 
-use serde_json::{Map, Value};
 use smallvec::SmallVec;
 use voile_model::mesh::TokenRule;
 use voile_model::mesh::telemetry::Side;
+use voile_policy::claims::Claims;
 use voile_policy::tokens::{
     Cache, Outcome, Refusal, Request, Rules, Verified, masked_params, without_cookies,
     without_params,
@@ -102,7 +102,7 @@ pub(super) struct Presented {
 
 impl Presented {
     /// The claims of a good token.
-    pub(super) fn claims(&self) -> Option<&Map<String, Value>> {
+    pub(super) fn claims(&self) -> Option<&Claims> {
         self.verified.as_ref().map(Verified::claims)
     }
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::{Map, Value, json};
 use voile_model::Identity;
 use voile_policy::authorization::{Facts, Http};
+use voile_policy::claims::Claims;
 
 use super::words::{
     CLAIM_VALUES, HEADER_VALUES, HEADERS, ISSUERS, METHODS, PORTS, SERVER_NAMES, SUBJECTS, V4, V6,
@@ -41,7 +42,7 @@ pub struct SentHttp {
     /// Other headers, some of them twice.
     pub headers: Vec<(String, String)>,
     /// The claims of its token.
-    pub claims: Option<Map<String, Value>>,
+    pub claims: Option<Claims>,
 }
 
 impl Sent {
@@ -133,7 +134,7 @@ fn claim(random: &mut Random) -> Value {
     }
 }
 
-fn claims(random: &mut Random) -> Map<String, Value> {
+fn claims(random: &mut Random) -> Claims {
     let mut claims = Map::new();
     let mut put = |name: &str, value| {
         claims.insert(name.to_owned(), value);
@@ -153,5 +154,5 @@ fn claims(random: &mut Random) -> Map<String, Value> {
         let inner = json!({ "b": claim(random), "c": { "d": claim(random) } });
         put("a", inner);
     }
-    claims
+    Claims::of(&claims).expect("a handful of claims")
 }

@@ -125,7 +125,7 @@ pub(super) fn ours(rules: &Rules, sent: &Carrying, now: u64, cache: &mut Cache) 
             };
         }
         Outcome::NoToken => (Edits::default(), Value::Null),
-        Outcome::Verified(good) => (good.edits(rules), good.claims().clone().into()),
+        Outcome::Verified(good) => (good.edits(rules), good.claims().to_map().into()),
     };
     let goes = |name: &str| {
         let owned = rules.owned_headers().iter().any(|owned| **owned == *name);

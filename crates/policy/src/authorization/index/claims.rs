@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
 use super::hash::TextHasher;
+use crate::claims::{Claim, Object};
 
 /// Paths of claims below one name.
 #[derive(Debug, Default)]
@@ -30,31 +29,27 @@ impl ClaimNames {
     }
 
     /// The claims of a token that some rule asks for.
-    pub(super) fn each<'a>(
-        &self,
-        claims: &'a Map<String, Value>,
-        found: &mut impl FnMut(u16, &'a Value),
-    ) {
+    pub(super) fn each<'a>(&self, claims: Object<'a>, found: &mut impl FnMut(u16, Claim<'a>)) {
         if self.below.len() <= claims.len() {
             for (name, names) in &self.below {
-                if let Some(value) = claims.get(&**name) {
+                if let Some(value) = claims.get(name) {
                     names.value(value, found);
                 }
             }
         } else {
-            for (name, value) in claims {
-                if let Some(names) = self.below.get(name.as_str()) {
+            for (name, value) in claims.iter() {
+                if let Some(names) = self.below.get(name) {
                     names.value(value, found);
                 }
             }
         }
     }
 
-    fn value<'a>(&self, value: &'a Value, found: &mut impl FnMut(u16, &'a Value)) {
+    fn value<'a>(&self, value: Claim<'a>, found: &mut impl FnMut(u16, Claim<'a>)) {
         if let Some(number) = self.number {
             found(number, value);
         }
-        if let (false, Value::Object(inner)) = (self.below.is_empty(), value) {
+        if let (false, Claim::Object(inner)) = (self.below.is_empty(), value) {
             self.each(inner, found);
         }
     }

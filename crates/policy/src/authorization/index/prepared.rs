@@ -3,13 +3,13 @@
 
 use std::net::IpAddr;
 
-use serde_json::Value;
 use smallvec::SmallVec;
 use voile_model::Identity;
 
 use super::rules::{Dim, DimKind};
 use super::store::Store;
 use crate::authorization::facts::{Facts, Http, without_query};
+use crate::claims::Claim;
 
 /// Room for texts that are written together, in bytes: identities and hosts are shorter as a rule; longer ones allocate.
 const ROOM: usize = 128;
@@ -47,7 +47,7 @@ pub(super) struct Prepared<'a> {
     path: Option<&'a [u8]>,
     /// Each line by itself.
     headers: SmallVec<[(u16, &'a [u8]); NAMED]>,
-    claims: SmallVec<[(u16, &'a Value); NAMED]>,
+    claims: SmallVec<[(u16, Claim<'a>); NAMED]>,
     pub(super) issuer: Option<&'a [u8]>,
     pub(super) subject: Option<&'a [u8]>,
     /// Issuer, zero, subject.
@@ -127,15 +127,12 @@ impl<'a> Prepared<'a> {
             self.headers(store, http);
         }
         if let (false, Some(claims)) = (store.claims.is_empty(), http.claims) {
-            store.claims.each(claims, &mut |number, value| {
+            store.claims.each(claims.object(), &mut |number, value| {
                 self.claims.push((number, value));
             });
         }
         if let (true, Some(claims)) = (uses.token, http.claims) {
-            let text = |name| match claims.get(name)? {
-                Value::String(text) => Some(text.as_bytes()),
-                _ => None,
-            };
+            let text = |name| Some(claims.get(name)?.as_str()?.as_bytes());
             self.issuer = text("iss");
             self.subject = text("sub");
             if let (Some(issuer), Some(subject)) = (self.issuer, self.subject) {
@@ -234,13 +231,10 @@ impl<'a> Prepared<'a> {
         let mut claims = self.claims.iter();
         let value = claims.find(|known| known.0 == number).map(|known| known.1);
         match value {
-            Some(Value::String(text)) => found(text.as_bytes()),
-            Some(Value::Array(list)) => {
-                for value in list {
-                    if let Value::String(text) = value {
-                        found(text.as_bytes());
-                    }
-                }
+            Some(Claim::Text(text)) => found(text.as_bytes()),
+            Some(Claim::List(list)) => {
+                let texts = list.iter().filter_map(Claim::as_str);
+                texts.for_each(|text| found(text.as_bytes()));
             }
             _ => {}
         }
