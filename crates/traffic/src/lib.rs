@@ -1,16 +1,22 @@
-//! Decisions about where a request goes: which service an authority means, which endpoint takes the call, whether it may
-//! be made again. Pure: randomness and time are arguments, nothing here knows a socket.
+//! Decisions about where a request goes: which service an authority means, which route it takes, which endpoint takes the
+//! call, whether it may be made again or at all. Pure: randomness and time are arguments, nothing here knows a socket.
 
 mod authority;
 pub mod balance;
+mod breaker;
 mod hash;
+mod limit;
+mod outlier;
 mod retry;
 pub mod route;
 mod share;
 
 pub use authority::{AuthorityTable, MAX_AUTHORITY};
 pub use balance::{Candidate, pick};
+pub use breaker::{Breaker, Held, Limits, Resource};
 pub use hash::xxh64;
+pub use limit::{Bucket, KeyedBuckets, LimitKey, Rate, RateError, Verdict};
+pub use outlier::{Outcome, OutlierPolicy, Outliers, SuccessRate, unsuccessful};
 pub use retry::{
     Attempt, BACKOFF_BASE, BACKOFF_CAP, BUDGET_MIN, BUDGET_PERCENT, Conditions, DEFAULT_RETRIES,
     RetryBudget, RetryPolicy,

@@ -3,5 +3,6 @@
 mod actions;
 mod balance;
 mod cost;
+mod limits;
 mod routes;
 mod sent;

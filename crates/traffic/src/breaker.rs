@@ -1,0 +1,92 @@
+//! Circuit breakers: how much of each thing may be under way to a destination at once, in the whole proxy. What is over is
+//! refused at once; nothing waits here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// What is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// Connections: Istio's `tcp.maxConnections`.
+    Connections,
+    /// Requests that wait for a connection: `http1MaxPendingRequests`.
+    Pending,
+    /// Requests under way: `http2MaxRequests`.
+    Requests,
+    /// Retries under way: `maxRetries`.
+    Retries,
+}
+
+/// Limits by resource; none where nothing is said, as with Istio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// See [`Resource::Connections`].
+    pub connections: Option<u32>,
+    /// See [`Resource::Pending`].
+    pub pending: Option<u32>,
+    /// See [`Resource::Requests`].
+    pub requests: Option<u32>,
+    /// See [`Resource::Retries`].
+    pub retries: Option<u32>,
+}
+
+impl Limits {
+    fn of(&self, resource: Resource) -> Option<u32> {
+        match resource {
+            Resource::Connections => self.connections,
+            Resource::Pending => self.pending,
+            Resource::Requests => self.requests,
+            Resource::Retries => self.retries,
+        }
+    }
+}
+
+/// A destination's breaker, shared by workers. What has no limit is not counted, so that it costs nothing.
+#[derive(Debug, Default)]
+pub struct Breaker {
+    limits: Limits,
+    used: [AtomicU32; 4],
+}
+
+/// Something under way; dropping it makes room again.
+#[derive(Debug)]
+pub struct Held {
+    /// None where there is no limit.
+    of: Option<(Arc<Breaker>, Resource)>,
+}
+
+impl Breaker {
+    /// With these limits. Who changes limits makes a new one; what is under way then counts for the old one.
+    #[must_use]
+    pub fn new(limits: Limits) -> Arc<Self> {
+        let used = Default::default();
+        Arc::new(Self { limits, used })
+    }
+
+    /// Takes room for one; `None` when there is no more.
+    #[must_use]
+    pub fn take(self: &Arc<Self>, resource: Resource) -> Option<Held> {
+        let Some(limit) = self.limits.of(resource) else {
+            return Some(Held { of: None });
+        };
+        let one_more = |used: u32| (used < limit).then_some(used + 1);
+        let used = &self.used[resource as usize];
+        used.fetch_update(Relaxed, Relaxed, one_more).ok()?;
+        let of = Some((Arc::clone(self), resource));
+        Some(Held { of })
+    }
+
+    /// How many are under way; 0 where there is no limit.
+    #[must_use]
+    pub fn used(&self, resource: Resource) -> u32 {
+        self.used[resource as usize].load(Relaxed)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some((breaker, resource)) = self.of.take() {
+            breaker.used[resource as usize].fetch_sub(1, Relaxed);
+        }
+    }
+}

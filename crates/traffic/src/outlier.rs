@@ -1,0 +1,306 @@
+//! Outlier detection: endpoints whose answers are bad are not asked for a while, by what one proxy sees of them. Shared by
+//! its workers through atomics, without a lock and without a clock that ticks: who was put out is back when its time is over.
+//! Envoy's rules (its page "Outlier detection") with Istio's defaults.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// When an endpoint is put out, and for how long. A number of 0 turns a rule off.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutlierPolicy {
+    /// Answers of 5xx in a row, or failures without an answer, unless those are counted apart.
+    pub consecutive_5xx: u32,
+    /// Answers of 502, 503, 504 in a row, or failures without an answer.
+    pub consecutive_gateway: u32,
+    /// Failures without an answer in a row: counted apart, and then not by the other two.
+    pub consecutive_local: Option<u32>,
+    /// Endpoints that succeed far less often than the others.
+    pub success_rate: Option<SuccessRate>,
+    /// How often success rates are compared, and how long a return must last to shorten the next time out by a step.
+    pub interval: Duration,
+    /// How long it is out the first time; each further time that much longer.
+    pub base_ejection: Duration,
+    /// How long it is out at most.
+    pub max_ejection: Duration,
+    /// How many in 100 may be out at once; of two or more, one always may, unless this is 0.
+    pub max_ejection_percent: u32,
+    /// How many in 100 must stay in.
+    pub min_health_percent: u32,
+}
+
+impl Default for OutlierPolicy {
+    fn default() -> Self {
+        Self {
+            consecutive_5xx: 5,
+            consecutive_gateway: 0,
+            consecutive_local: None,
+            success_rate: None,
+            interval: Duration::from_secs(10),
+            base_ejection: Duration::from_secs(30),
+            max_ejection: Duration::from_secs(300),
+            max_ejection_percent: 10,
+            min_health_percent: 0,
+        }
+    }
+}
+
+/// Who succeeds less often than the mean by more than so many deviations is put out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuccessRate {
+    /// Endpoints with enough requests that there must be to compare. Envoy: 5.
+    pub minimum_hosts: u32,
+    /// Requests in an interval that are enough. Envoy: 100.
+    pub request_volume: u32,
+    /// Deviations, in thousandths. Envoy: 1900.
+    pub deviations_thousandths: u32,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this status; a gRPC failure counts as the status that it stands for.
+    Answered(u16),
+    /// Without one: no connection, no answer in time, closed.
+    Failed,
+}
+
+/// What is known of one endpoint. Moments are nanoseconds since a fixed one.
+#[derive(Debug, Default)]
+struct Record {
+    five: AtomicU32,
+    gateway: AtomicU32,
+    local: AtomicU32,
+    successes: AtomicU32,
+    requests: AtomicU32,
+    /// Until when it is out; 0: it is in.
+    until: AtomicU64,
+    /// When it was to be back, the last time.
+    back: AtomicU64,
+    /// Times that it was put out, less one for each interval in which it was not.
+    times: AtomicU32,
+}
+
+/// The endpoints of a destination, as all workers of a proxy see them.
+#[derive(Debug)]
+pub struct Outliers {
+    policy: OutlierPolicy,
+    records: Box<[Record]>,
+    /// Never less than the number of those that are out.
+    out: AtomicU32,
+    /// When success rates are compared next.
+    compare_at: AtomicU64,
+}
+
+fn nanos(of: Duration) -> u64 {
+    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Outliers {
+    /// Of so many endpoints, about whom nothing is known.
+    #[must_use]
+    pub fn new(policy: OutlierPolicy, endpoints: usize) -> Self {
+        let compare_at = AtomicU64::new(nanos(policy.interval));
+        Self {
+            policy,
+            records: (0..endpoints).map(|_| Record::default()).collect(),
+            out: AtomicU32::new(0),
+            compare_at,
+        }
+    }
+
+    /// Of other endpoints, some of which are `old` ones: `was` has the old place of each. Who is out stays out as long as
+    /// as many may be.
+    #[must_use]
+    pub fn follow(policy: OutlierPolicy, was: &[Option<usize>], old: &Self) -> Self {
+        let new = Self::new(policy, was.len());
+        new.compare_at.store(old.compare_at.load(Relaxed), Relaxed);
+        for (record, was) in new.records.iter().zip(was) {
+            let Some(known) = was.and_then(|was| old.records.get(was)) else {
+                continue;
+            };
+            let copy = |to: &AtomicU32, from: &AtomicU32| to.store(from.load(Relaxed), Relaxed);
+            copy(&record.five, &known.five);
+            copy(&record.gateway, &known.gateway);
+            copy(&record.local, &known.local);
+            copy(&record.times, &known.times);
+            record.back.store(known.back.load(Relaxed), Relaxed);
+            let until = known.until.load(Relaxed);
+            if until > 0 && new.reserve() {
+                record.until.store(until, Relaxed);
+            }
+        }
+        new
+    }
+
+    /// How many may be out at once.
+    #[must_use]
+    pub fn most_out(&self) -> u32 {
+        let all = self.records.len() as u64;
+        let percent = u64::from(self.policy.max_ejection_percent.min(100));
+        let one = u64::from(percent > 0 && all > 1);
+        let must_stay = (all * u64::from(self.policy.min_health_percent.min(100))).div_ceil(100);
+        let most = (all * percent / 100).max(one).min(all - must_stay);
+        u32::try_from(most).unwrap_or(u32::MAX)
+    }
+
+    /// Whether an endpoint is out.
+    pub fn is_out(&self, place: usize, now: Duration) -> bool {
+        let record = &self.records[place];
+        let until = record.until.load(Relaxed);
+        // The one that finds it back counts it in.
+        if until > 0
+            && until <= nanos(now)
+            && record
+                .until
+                .compare_exchange(until, 0, Relaxed, Relaxed)
+                .is_ok()
+        {
+            self.out.fetch_sub(1, Relaxed);
+            return false;
+        }
+        until > nanos(now)
+    }
+
+    /// How many are out.
+    pub fn out(&self, now: Duration) -> usize {
+        let places = 0..self.records.len();
+        places.filter(|place| self.is_out(*place, now)).count()
+    }
+
+    /// Takes note of how a request ended. `true` says that somebody was put out, so that choices are to be made anew.
+    pub fn report(&self, place: usize, outcome: Outcome, now: Duration) -> bool {
+        let bad = self.count(&self.records[place], outcome) && self.put_out(place, now);
+        self.compare(now) || bad
+    }
+
+    /// Counts, and says whether that is enough.
+    fn count(&self, record: &Record, outcome: Outcome) -> bool {
+        let clear = |counter: &AtomicU32| {
+            // Whoever is well writes nothing that others read.
+            if counter.load(Relaxed) > 0 {
+                counter.store(0, Relaxed);
+            }
+        };
+        let more =
+            |counter: &AtomicU32, most: u32| most > 0 && counter.fetch_add(1, Relaxed) + 1 >= most;
+        let policy = &self.policy;
+        if policy.success_rate.is_some() {
+            record.requests.fetch_add(1, Relaxed);
+            let good = !matches!(outcome, Outcome::Failed | Outcome::Answered(500..));
+            record.successes.fetch_add(u32::from(good), Relaxed);
+        }
+        match (outcome, policy.consecutive_local) {
+            (Outcome::Failed, Some(most)) => more(&record.local, most),
+            (Outcome::Answered(502..=504), _) | (Outcome::Failed, None) => {
+                clear_if_answered(outcome, record, clear);
+                let gateway = more(&record.gateway, policy.consecutive_gateway);
+                more(&record.five, policy.consecutive_5xx) || gateway
+            }
+            (Outcome::Answered(500..), _) => {
+                clear(&record.local);
+                clear(&record.gateway);
+                more(&record.five, policy.consecutive_5xx)
+            }
+            (Outcome::Answered(_), _) => {
+                clear(&record.local);
+                clear(&record.gateway);
+                clear(&record.five);
+                false
+            }
+        }
+    }
+
+    /// Takes one of the places of those who may be out.
+    fn reserve(&self) -> bool {
+        let most = self.most_out();
+        let one_more = |out: u32| (out < most).then_some(out + 1);
+        self.out.fetch_update(Relaxed, Relaxed, one_more).is_ok()
+    }
+
+    fn put_out(&self, place: usize, now: Duration) -> bool {
+        // Some may be back without anybody having asked.
+        if self.is_out(place, now)
+            || !(self.reserve() || (self.out(now) < self.most_out() as usize && self.reserve()))
+        {
+            return false;
+        }
+        let record = &self.records[place];
+        let since = Duration::from_nanos(nanos(now).saturating_sub(record.back.load(Relaxed)));
+        let steps = since.as_nanos() / self.policy.interval.as_nanos().max(1);
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        let times = record
+            .times
+            .load(Relaxed)
+            .saturating_sub(steps)
+            .saturating_add(1);
+        let most = self.policy.max_ejection.max(self.policy.base_ejection);
+        let long = self.policy.base_ejection.saturating_mul(times).min(most);
+        let until = nanos(now.saturating_add(long)).max(1);
+        if record
+            .until
+            .compare_exchange(0, until, Relaxed, Relaxed)
+            .is_err()
+        {
+            self.out.fetch_sub(1, Relaxed);
+            return false;
+        }
+        record.times.store(times, Relaxed);
+        record.back.store(until, Relaxed);
+        for counter in [&record.five, &record.gateway, &record.local] {
+            counter.store(0, Relaxed);
+        }
+        true
+    }
+
+    /// Compares success rates when it is time to; one worker does.
+    fn compare(&self, now: Duration) -> bool {
+        let Some(rule) = self.policy.success_rate else {
+            return false;
+        };
+        let (due, now_nanos) = (self.compare_at.load(Relaxed), nanos(now));
+        let next = now_nanos.saturating_add(nanos(self.policy.interval));
+        if now_nanos < due
+            || self
+                .compare_at
+                .compare_exchange(due, next, Relaxed, Relaxed)
+                .is_err()
+        {
+            return false;
+        }
+        let take = |record: &Record| {
+            let requests = record.requests.swap(0, Relaxed);
+            (record.successes.swap(0, Relaxed), requests)
+        };
+        let seen: Vec<(u32, u32)> = self.records.iter().map(take).collect();
+        let out = unsuccessful(&seen, &rule);
+        let put = out.into_iter().filter(|place| self.put_out(*place, now));
+        put.count() > 0
+    }
+}
+
+/// An answer, however bad, came over a connection that works.
+fn clear_if_answered(outcome: Outcome, record: &Record, clear: impl Fn(&AtomicU32)) {
+    if outcome != Outcome::Failed {
+        clear(&record.local);
+    }
+}
+
+/// Who succeeds far less often than the others, of successes and requests by place.
+#[must_use]
+pub fn unsuccessful(seen: &[(u32, u32)], rule: &SuccessRate) -> Vec<usize> {
+    let volume = rule.request_volume.max(1);
+    let enough = |(_, (_, requests)): &(usize, &(u32, u32))| *requests >= volume;
+    let rate = |(place, (successes, requests)): (usize, &(u32, u32))| {
+        (place, f64::from(*successes) / f64::from(*requests))
+    };
+    let rates: Vec<(usize, f64)> = seen.iter().enumerate().filter(enough).map(rate).collect();
+    if rates.len() < rule.minimum_hosts.max(1) as usize {
+        return Vec::new();
+    }
+    let mean = rates.iter().map(|(_, rate)| rate).sum::<f64>() / rates.len() as f64;
+    let squares: f64 = rates.iter().map(|(_, rate)| (rate - mean).powi(2)).sum();
+    let deviation = (squares / rates.len() as f64).sqrt();
+    let least = mean - deviation * f64::from(rule.deviations_thousandths) / 1_000.0;
+    let bad = rates.into_iter().filter(|(_, rate)| *rate < least);
+    bad.map(|(place, _)| place).collect()
+}
