@@ -1,22 +1,34 @@
 //! The line protocol of whoever changes the configuration: `changed MARK NANOSECONDS NAME` (no answer), `report`, `clear`,
-//! `synced NANOSECONDS` (a line of JSON each). Times are `CLOCK_MONOTONIC`'s. The crowd ends with the connection.
+//! `synced NANOSECONDS`, `hold NUMBER`, `certify CONNECTIONS MILLISECONDS`, `rotate MILLISECONDS` (a line of JSON each). Times are
+//! `CLOCK_MONOTONIC`'s. The crowd ends with the connection.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
+use crate::certificates::{Askers, certify, hold, rotate};
 use crate::{Shared, lock};
 
 /// Serves the socket until the other end is gone.
-pub(crate) async fn serve(socket: &Path, ledger: &Shared) -> Result<(), String> {
+pub(crate) async fn serve(
+    socket: &Path,
+    ledger: &Shared,
+    askers: &Arc<Askers>,
+) -> Result<(), String> {
     let stream = UnixStream::connect(socket)
         .await
         .map_err(|e| format!("{}: {e}", socket.display()))?;
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let Some(answer) = obey(&line, ledger) else {
+        let answer = match ask(&line, askers).await {
+            Some(answer) => Some(answer),
+            None => obey(&line, ledger),
+        };
+        let Some(answer) = answer else {
             continue;
         };
         if write.write_all((answer + "\n").as_bytes()).await.is_err() {
@@ -24,6 +36,23 @@ pub(crate) async fn serve(socket: &Path, ledger: &Shared) -> Result<(), String> 
         }
     }
     Ok(())
+}
+
+/// Commands that ask for certificates; none for the others.
+async fn ask(line: &str, askers: &Arc<Askers>) -> Option<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let time = |text: &str| text.parse().map(Duration::from_millis).ok();
+    let done = match words[..] {
+        ["hold", number] => hold(askers, number.parse().ok()?).await,
+        ["certify", connections, of] => certify(askers, connections.parse().ok()?, time(of)?).await,
+        ["rotate", of] => rotate(askers, time(of)?).await,
+        _ => return None,
+    };
+    Some(serde_json::to_string(&done).unwrap_or_default())
+}
+
+fn error(why: &str) -> String {
+    serde_json::json!({ "error": why }).to_string()
 }
 
 fn obey(line: &str, ledger: &Shared) -> Option<String> {
@@ -42,7 +71,7 @@ fn obey(line: &str, ledger: &Shared) -> Option<String> {
             Ok("{}".to_owned())
         }
         "synced" => serde_json::to_string(&ledger.synced(words.next()?.parse().ok()?)),
-        word => Ok(format!("{{\"error\": {:?}}}", format!("no command {word}"))),
+        word => Ok(error(&format!("no command {word}"))),
     };
     Some(answer.unwrap_or_default())
 }

@@ -5,8 +5,10 @@
 //! ```text
 //! folder of YAML ─▶ who there is and what each asks for ─▶ proxies ─▶ arrivals ─▶ ledger ─▶ report
 //!                                            commands (a socket) ─ changed, report, synced ─▲
+//!                                                                 └ certify, rotate ─▶ certificates, asked for as proxies ask
 //! ```
 
+mod certificates;
 mod commands;
 mod ledger;
 mod plan;
@@ -21,6 +23,7 @@ use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
 use voile_proto::type_url::AUTHORIZATION_POLICY;
 use voile_xds::client::Credential;
 
+use certificates::Askers;
 pub use ledger::{Ledger, Report, Synced, now_ns};
 pub use plan::{Part, plan};
 
@@ -72,7 +75,7 @@ pub async fn run(
     let ledger: Shared = Arc::new(Mutex::new(Ledger::new(parts.len())));
     let (wish, mut wishes) = mpsc::unbounded_channel();
     let began = now_ns();
-    let mut proxies = Vec::new();
+    let (mut proxies, mut tokens) = (Vec::new(), Vec::new());
     for (number, part) in parts.into_iter().enumerate() {
         let subject = TokenSubject {
             namespace: part.namespace.clone(),
@@ -80,7 +83,9 @@ pub async fn run(
             pod: Some(part.pod.clone()),
         };
         let token = key.mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), TOKEN_TTL);
-        let credential = Credential::Token(token.map_err(|e| e.to_string())?);
+        let token = token.map_err(|e| e.to_string())?;
+        tokens.push(token.clone());
+        let credential = Credential::Token(token);
         proxies.push(proxy::start(
             &settings,
             part,
@@ -97,9 +102,16 @@ pub async fn run(
             proxies[proxy].unsubscribe(AUTHORIZATION_POLICY, less);
         }
     };
+    let root = settings.state.join("root-cert.pem");
+    let askers = Arc::new(Askers {
+        control: settings.control.clone(),
+        root_pem: std::fs::read_to_string(&root).map_err(|e| format!("{}: {e}", root.display()))?,
+        tokens,
+        held: Mutex::default(),
+    });
     let commanded = async {
         match &settings.commands {
-            Some(socket) => commands::serve(socket, &ledger).await,
+            Some(socket) => commands::serve(socket, &ledger, &askers).await,
             None => {
                 ledger_in_sync(&ledger, began, &say).await;
                 std::future::pending().await

@@ -178,6 +178,85 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     own_descriptor_limit()
 }
 
+/// Makes room for that many descriptors in us and in each process that we start: as far as the limit may go, and beyond it where
+/// the user may raise that, too (root). The limit that holds, when it is less.
+///
+/// # Errors
+/// The limit.
+pub fn make_room_for_descriptors(needed: u64) -> Result<(), u64> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
+    if enough(raise_descriptor_limit()) {
+        return Ok(());
+    }
+    let wanted = Rlimit {
+        current: Some(needed),
+        maximum: Some(needed),
+    };
+    let limit = own_descriptor_limit();
+    match setrlimit(Resource::Nofile, wanted) {
+        Ok(()) => Ok(()),
+        Err(_) => Err(limit.unwrap_or(0)),
+    }
+}
+
+/// How many more processes and threads this machine takes, of which the nearest limit says so, and that limit's name.
+#[must_use]
+pub fn room_for_threads() -> (u64, &'static str) {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    // The load average's fourth field is `running/all`: threads of the whole machine.
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let all = load
+        .split(' ')
+        .nth(3)
+        .and_then(|field| field.split_once('/'));
+    let there: u64 = all.and_then(|(_, all)| all.parse().ok()).unwrap_or(0);
+    let own = rustix::process::getrlimit(rustix::process::Resource::Nproc).current;
+    // Whoever may do everything is not held to the limit of a user's processes.
+    let own = own.filter(|_| !rustix::process::geteuid().is_root());
+    [
+        (number("/proc/sys/kernel/pid_max"), "kernel.pid_max"),
+        (number("/proc/sys/kernel/threads-max"), "kernel.threads-max"),
+        (
+            number("/sys/fs/cgroup/pids.max"),
+            "the control group's pids.max",
+        ),
+        (
+            number("/sys/fs/cgroup/pids/pids.max"),
+            "the control group's pids.max",
+        ),
+        (own, "ulimit -u"),
+    ]
+    .into_iter()
+    .filter_map(|(limit, name)| Some((limit?.saturating_sub(there), name)))
+    .min()
+    .unwrap_or((u64::MAX, "nothing"))
+}
+
+/// Memory that the kernel holds for itself and cannot give back at once: slabs, stacks of threads, page tables, and what each core
+/// has of its own. Of the whole machine: only the difference of two readings says something.
+///
+/// # Errors
+/// When `/proc/meminfo` cannot be read.
+pub fn kernel_memory_bytes() -> io::Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    let fields = ["SUnreclaim:", "KernelStack:", "PageTables:", "Percpu:"];
+    let kib: u64 = fields
+        .iter()
+        .filter_map(|field| meminfo_kib(&meminfo, field))
+        .sum();
+    Ok(kib * 1024)
+}
+
+/// Memory that is left for whoever asks.
+///
+/// # Errors
+/// When `/proc/meminfo` cannot be read.
+pub fn available_memory_bytes() -> io::Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    Ok(meminfo_kib(&meminfo, "MemAvailable:").unwrap_or(0) * 1024)
+}
+
 /// The cores that we, and what we start, may run on.
 #[must_use]
 pub fn cores_here() -> Vec<usize> {
@@ -224,16 +303,12 @@ fn cpu_model(cpuinfo: &str) -> String {
 }
 
 fn memory_bytes(meminfo: &str) -> u64 {
-    let kib = || {
-        meminfo
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"))?
-            .split_ascii_whitespace()
-            .next()?
-            .parse()
-            .ok()
-    };
-    kib().unwrap_or(0u64) * 1024
+    meminfo_kib(meminfo, "MemTotal:").unwrap_or(0) * 1024
+}
+
+fn meminfo_kib(meminfo: &str, field: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(field))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -166,6 +166,23 @@ pub async fn request_certificate(
         .cert_chain)
 }
 
+/// A certificate for a new key, asked for on `channel`. Whether anybody would accept it is not looked at.
+///
+/// # Errors
+/// The authority refused, or its answer does not belong to the key.
+pub async fn new_certificate(
+    channel: Channel,
+    credential: &Credential,
+    ttl: Option<Duration>,
+) -> Result<WorkloadCertificate, ClientError> {
+    let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
+    let keys = Keys::generate().map_err(|error| unusable(&error))?;
+    let csr = keys.request(None).map_err(|error| unusable(&error))?;
+    let chain = request_certificate(channel, credential, csr, ttl).await;
+    let chain = chain.map_err(|status| ClientError::Refused(Box::new(status)))?;
+    keys.certify(&chain).map_err(|error| unusable(&error))
+}
+
 /// Keeps a [`CertificateStore`] supplied.
 #[derive(Debug)]
 pub struct CertificateClient {
@@ -300,11 +317,7 @@ impl CertificateClient {
                 reason: describe(&error),
             })?;
         let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
-        let keys = Keys::generate().map_err(|error| unusable(&error))?;
-        let csr = keys.request(None).map_err(|error| unusable(&error))?;
-        let chain = request_certificate(channel, credential, csr, self.settings.ttl).await;
-        let chain = chain.map_err(|status| ClientError::Refused(Box::new(status)))?;
-        let certificate = keys.certify(&chain).map_err(|error| unusable(&error))?;
+        let certificate = new_certificate(channel, credential, self.settings.ttl).await?;
         check_usable(&certificate, SystemTime::now())?;
         if let Some(before) = self
             .store
@@ -358,7 +371,7 @@ fn read_limited(path: &Path, limit: usize) -> Result<String, ClientError> {
 }
 
 /// An error with its causes: tonic's own text says only "transport error".
-fn describe(error: &dyn std::error::Error) -> String {
+pub fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -33,7 +33,9 @@ pub use authority::{
     ServerCertificate,
 };
 pub use chain::{ChainError, verify_client_chain, verify_server_chain};
-pub use client::{CertificateClient, ClientSettings, control_endpoint, request_certificate};
+pub use client::{
+    CertificateClient, ClientSettings, control_endpoint, new_certificate, request_certificate,
+};
 pub use csr::{CsrError, MAX_CSR_BYTES};
 pub use join::{JoinError, JoinTokens};
 pub use keys::{KeyError, Keys, WorkloadCertificate};

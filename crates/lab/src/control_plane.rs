@@ -7,16 +7,29 @@
 
 mod crowd;
 mod folder;
+mod phases;
+mod progress;
 mod steps;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use voile_report::control_plane::ControlPlaneRecord;
+use voile_report::control_plane::{ControlPlaneRecord, Size};
 
 use crate::environment::{environment, head, warnings};
 use crate::folder::write;
 use steps::Measuring;
+
+pub(crate) use crowd::INTERRUPTED;
+pub(crate) use progress::Progress;
+pub(crate) use steps::generate;
+
+/// What a control plane and a crowd are likely to read of a folder in a second, and how many proxies are likely to connect: only to
+/// say about how long it will take.
+const READ_A_SECOND: f64 = 5_000.0;
+const CONNECT_A_SECOND: f64 = 500.0;
+/// Descriptors that control plane and crowd need beside those of their connections.
+const OTHER_DESCRIPTORS: u64 = 500;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -25,36 +38,106 @@ pub struct ControlPlaneSettings {
     pub voile: PathBuf,
     /// The program whose control plane is measured.
     pub control: PathBuf,
-    /// Services of the mesh.
-    pub services: u32,
-    /// Workloads.
-    pub workloads: u32,
-    /// Simulated proxies.
-    pub proxies: u32,
-    /// Services that each of them uses.
+    /// The mesh that the record is of.
+    pub size: MeshSize,
+    /// Others, measured after it in the same way, for growth.
+    pub others: Vec<MeshSize>,
+    /// Services that each proxy uses.
     pub used: u32,
     /// Single changes, one after the other.
     pub changes: u32,
     /// Changes of a policy that holds for all.
     pub policy_changes: u32,
-    /// Changes a second while the folder churns.
-    pub churn: f64,
     /// For how long it churns.
     pub churn_for: Duration,
+    /// For how long certificates are asked for; zero: not at all.
+    pub certify_for: Duration,
+    /// Within what time every proxy renews its certificate; zero: not at all.
+    pub rotate_for: Duration,
     /// How the user called us, for the record.
     pub command: String,
 }
 
-/// Runs it. `say` receives lines for people; `stopped` is asked often.
+/// Meshes beside the record's own churn for a part of its time.
+const OTHERS_CHURN: u32 = 3;
+
+impl ControlPlaneSettings {
+    fn churn_time(&self, own: bool) -> Duration {
+        match own {
+            true => self.churn_for,
+            false => self.churn_for / OTHERS_CHURN,
+        }
+    }
+}
+
+/// A mesh.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeshSize {
+    /// Services.
+    pub services: u32,
+    /// Workloads.
+    pub workloads: u32,
+    /// Simulated proxies, at most as many as workloads.
+    pub proxies: u32,
+    /// Changes a second while the folder churns.
+    pub churn: f64,
+}
+
+impl MeshSize {
+    /// Bounds are asked of a mesh of a thousand services and two thousand workloads and proxies; of a larger one figures are shown.
+    pub(crate) fn asked(&self, bound: f64) -> Option<f64> {
+        let within = self.services <= 1_000
+            && self.workloads <= 2_000
+            && self.proxies <= 2_000
+            && self.churn <= 100.0;
+        within.then_some(bound)
+    }
+
+    /// What each step is likely to take; `own` has all of them.
+    fn expected(&self, settings: &ControlPlaneSettings, own: bool) -> Vec<Duration> {
+        let (proxies, changes) = (f64::from(self.proxies), f64::from(settings.changes));
+        let objects = f64::from(self.services) + f64::from(self.workloads);
+        let read = 1.0 + objects / READ_A_SECOND;
+        let connect = 1.0 + (proxies + objects) / READ_A_SECOND + proxies / CONNECT_A_SECOND;
+        let churn = settings.churn_time(own).as_secs_f64() + 1.0;
+        let mut steps = vec![
+            1.0 + objects / READ_A_SECOND / 4.0,
+            read,
+            connect,
+            changes * (0.4 + proxies / 20_000.0),
+            f64::from(settings.policy_changes) * (0.5 + proxies / 8_000.0),
+            churn,
+        ];
+        if own {
+            let first = match settings.rotate_for.is_zero() {
+                true => 0.0,
+                false => proxies / CONNECT_A_SECOND,
+            };
+            let asking = settings.certify_for + settings.rotate_for;
+            steps.extend([churn, asking.as_secs_f64() + first]);
+        }
+        steps.push(read + proxies / CONNECT_A_SECOND);
+        steps.into_iter().map(Duration::from_secs_f64).collect()
+    }
+}
+
+/// Runs it. `say` receives lines for people; `stopped` is asked often. What was measured before it failed or was ended is in the record,
+/// and the record says so; the words beside it are why.
 ///
 /// # Errors
-/// When something does not start or never comes into sync, or the user ends it.
+/// When nothing could be measured at all.
 pub fn measure_control_plane(
     settings: &ControlPlaneSettings,
     say: &dyn Fn(&str),
     stopped: &dyn Fn() -> bool,
-) -> Result<ControlPlaneRecord, String> {
+) -> Result<(ControlPlaneRecord, Option<String>), String> {
     let began = Instant::now();
+    let most = settings.others.iter().map(|size| size.proxies);
+    let proxies = most.fold(settings.size.proxies, u32::max);
+    make_room(
+        u64::from(proxies) + OTHER_DESCRIPTORS,
+        &format!("{proxies} proxies"),
+    )?;
     let environment = environment(&settings.control);
     let mut notes = warnings(&environment);
     notes.push(
@@ -62,31 +145,115 @@ pub fn measure_control_plane(
     );
     let mut record = ControlPlaneRecord {
         head: head(&settings.command, notes, environment),
-        services: settings.services,
-        workloads: settings.workloads,
-        proxies: settings.proxies,
+        services: settings.size.services,
+        workloads: settings.size.workloads,
+        proxies: settings.size.proxies,
+        churn: settings.size.churn,
         used: settings.used,
-        figures: Vec::new(),
+        ..ControlPlaneRecord::default()
     };
+    let mut expected = settings.size.expected(settings, true);
+    for other in &settings.others {
+        expected.extend(other.expected(settings, false));
+    }
+    let progress = Progress::new(say, expected);
+    let measured = all_sizes(settings, &mut record, &progress, stopped);
+    progress.end();
+    record.head.took_seconds = began.elapsed().as_secs_f64();
+    conclude(record, measured)
+}
+
+/// A record that was measured to its end, or that says it was not and why; none where nothing was measured at all.
+pub(crate) fn conclude(
+    mut record: ControlPlaneRecord,
+    measured: Result<(), String>,
+) -> Result<(ControlPlaneRecord, Option<String>), String> {
+    let Err(why) = measured else {
+        return Ok((record, None));
+    };
+    if record.figures.is_empty() {
+        return Err(why);
+    }
+    let note = format!("Not measured to its end: {why}. What is missing was not reached.");
+    record.head.notes.push(note);
+    Ok((record, Some(why)))
+}
+
+fn all_sizes<'a>(
+    settings: &'a ControlPlaneSettings,
+    record: &mut ControlPlaneRecord,
+    progress: &'a Progress<'a>,
+    stopped: &'a dyn Fn() -> bool,
+) -> Result<(), String> {
+    one_size(settings, settings.size, record, progress, stopped)?;
+    for other in &settings.others {
+        progress.next();
+        let mut found = ControlPlaneRecord::default();
+        let measured = one_size(settings, *other, &mut found, progress, stopped);
+        record.sizes.push(Size {
+            services: other.services,
+            workloads: other.workloads,
+            proxies: other.proxies,
+            churn: other.churn,
+            figures: found.figures,
+        });
+        measured?;
+    }
+    Ok(())
+}
+
+fn one_size<'a>(
+    settings: &'a ControlPlaneSettings,
+    size: MeshSize,
+    record: &mut ControlPlaneRecord,
+    progress: &'a Progress<'a>,
+    stopped: &'a dyn Fn() -> bool,
+) -> Result<(), String> {
     let scratch = tempfile::Builder::new()
         .prefix("voile-lab-")
         .tempdir()
         .map_err(|e| format!("a temporary folder: {e}"))?;
-    let mut measuring = Measuring::new(settings, scratch.path(), say, stopped)?;
-    let measured = measuring.all(&mut record);
-    say("\r");
+    let mut measuring = Measuring::new(settings, size, scratch.path(), progress, stopped)?;
+    let measured = measuring.all(record);
     measuring.end();
-    measured?;
-    record.head.took_seconds = began.elapsed().as_secs_f64();
-    Ok(record)
+    measured
 }
 
-/// Writes the record folder: `control-plane.json`, `report.md`.
+/// Raises the limit of open descriptors as far as it takes.
+pub(crate) fn make_room(descriptors: u64, what: &str) -> Result<(), String> {
+    voile_host::machine::make_room_for_descriptors(descriptors).map_err(|limit| {
+        format!(
+            "{what} take {descriptors} descriptors in one process, and it may open {limit} here: raise the hard limit \
+             (ulimit -Hn, LimitNOFILE), or ask for fewer"
+        )
+    })
+}
+
+/// Writes the record folder: `control-plane.json`, `report.html`, `report.md`.
 ///
 /// # Errors
 /// When it cannot be written.
 pub fn write_control_plane(record: &ControlPlaneRecord, folder: &Path) -> Result<(), String> {
+    write_figures(record, folder, CONTROL_PLANE)
+}
+
+/// The file that such a record is drawn from; of real sidecars, its own.
+pub(crate) const CONTROL_PLANE: &str = "control-plane.json";
+pub(crate) const SIDECARS: &str = "sidecars.json";
+
+/// Writes the record and what is drawn from it.
+pub(crate) fn write_figures(
+    record: &ControlPlaneRecord,
+    folder: &Path,
+    name: &str,
+) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    write(&folder.join("control-plane.json"), &record.to_json())?;
+    write(&folder.join(name), &record.to_json())?;
+    draw_figures(record, folder)
+}
+
+/// Draws what is drawn from it.
+pub(crate) fn draw_figures(record: &ControlPlaneRecord, folder: &Path) -> Result<(), String> {
+    write(&folder.join("report.html"), &record.to_html())?;
     write(&folder.join("report.md"), &record.to_markdown())
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use voile_report::agreement::Agreement;
+use voile_report::control_plane::ControlPlaneRecord;
 use voile_report::decisions::Decisions;
 use voile_report::generators::Generators;
 use voile_report::graph::GraphRecord;
@@ -17,6 +18,7 @@ use voile_report::plots::Section;
 use voile_report::record::{CellKey, Merged, Record, Run};
 use voile_report::summarise::summarise;
 
+use crate::control_plane::{CONTROL_PLANE, SIDECARS, draw_figures};
 use crate::experiment::Outcome;
 use crate::places;
 
@@ -183,7 +185,7 @@ pub fn write_plots(
 pub enum Redrawn {
     /// An experiment: `report.html`, `results.csv`.
     Experiment(Box<Record>),
-    /// A comparison of generators, decisions by policies, or a graph's record: `report.html` and `report.md`, what it says first, and its plots.
+    /// A comparison of generators, decisions by policies, a graph's record, a control plane's or many sidecars': `report.html` and `report.md`, what it says first, and its plots.
     Comparison(String, Vec<Section>),
 }
 
@@ -208,6 +210,12 @@ pub fn redraw(folder: &Path) -> Result<Redrawn, String> {
     if let Some(record) = other::<GraphRecord>(folder, "graph.json")? {
         crate::graph::draw_graph(&record, folder)?;
         return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
+    }
+    for name in [CONTROL_PLANE, SIDECARS] {
+        if let Some(record) = other::<ControlPlaneRecord>(folder, name)? {
+            draw_figures(&record, folder)?;
+            return Ok(Redrawn::Comparison(record.in_words(), record.sections()));
+        }
     }
     if let Some(mut record) = other::<Agreement>(folder, "agreement.json")? {
         record.conclude();

@@ -35,13 +35,16 @@ mod preset;
 mod process;
 mod profile;
 mod proof;
+mod sidecars;
 mod slice;
 mod target;
 mod wire;
 
 pub use agent::{AgentAddress, AgentSettings, Token, any_frame, serve_agent};
 pub use agreement::{AgreementSettings, agree, write_agreement};
-pub use control_plane::{ControlPlaneSettings, measure_control_plane, write_control_plane};
+pub use control_plane::{
+    ControlPlaneSettings, MeshSize, measure_control_plane, write_control_plane,
+};
 pub use decisions::{DecisionSettings, decisions_json, measure_decisions, write_decisions};
 pub use definition::{
     Action, CpuSet, Definition, DefinitionError, Event, Generated, Hook, Isolation, Limits, Only,
@@ -56,3 +59,4 @@ pub use ledger::Keeping;
 pub use places::without as without_places;
 pub use plan::{Cell, Plan};
 pub use preset::{preset, presets};
+pub use sidecars::{SidecarSettings, measure_sidecars, write_sidecars};

@@ -1,4 +1,8 @@
-//! What a control plane costs and how soon its proxies are told: a record of figures, each beside the bound that was asked for.
+//! What a control plane costs and how soon its proxies are told: a record of figures, each beside the bound that was asked for, of one
+//! mesh or of several sizes beside each other. What real sidecars hold together is a record of the same kind.
+
+mod growth;
+mod page;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +25,36 @@ pub struct ControlPlaneRecord {
     pub proxies: u32,
     /// Services that each of them uses.
     pub used: u32,
+    /// Real sidecars, where those were measured.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sidecars: u32,
+    /// Changes a second while it churned.
+    #[serde(default)]
+    pub churn: f64,
     /// What was seen, in the order in which it was measured.
+    pub figures: Vec<Figure>,
+    /// The same of meshes of other sizes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<Size>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// A mesh of another size, measured in the same way.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Size {
+    /// As in the record.
+    pub services: u32,
+    /// As in the record.
+    pub workloads: u32,
+    /// As in the record.
+    pub proxies: u32,
+    /// As in the record.
+    pub churn: f64,
+    /// As in the record.
     pub figures: Vec<Figure>,
 }
 
@@ -32,12 +65,18 @@ pub struct Figure {
     pub what: String,
     /// What was measured of it, such as `p99`.
     pub measure: String,
+    /// Under which the same figure of another mesh is found; empty where nobody looks.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub key: String,
     /// What was seen, in `unit`.
     pub seen: f64,
     /// `ms`, `s`, `µs`, `cores`, `MB`, or empty for a number.
     pub unit: String,
     /// At most this is asked for; none: it is only shown.
     pub asked: Option<f64>,
+    /// `asked` is the least, not the most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_least: bool,
     /// What else was counted.
     #[serde(default)]
     pub beside: BTreeMap<String, f64>,
@@ -47,7 +86,22 @@ impl Figure {
     /// Whether it is as asked; none when nothing was.
     #[must_use]
     pub fn holds(&self) -> Option<bool> {
-        self.asked.map(|asked| self.seen <= asked)
+        self.asked.map(|asked| match self.at_least {
+            true => self.seen >= asked,
+            false => self.seen <= asked,
+        })
+    }
+
+    /// Lets the same figure of another mesh be found by this word.
+    pub fn key(&mut self, key: &str) -> &mut Self {
+        key.clone_into(&mut self.key);
+        self
+    }
+
+    /// What is asked is the least.
+    pub fn at_least(&mut self) -> &mut Self {
+        self.at_least = true;
+        self
     }
 }
 
@@ -59,15 +113,17 @@ impl ControlPlaneRecord {
         measure: &str,
         (seen, unit): (f64, &str),
         asked: Option<f64>,
-    ) {
+    ) -> &mut Figure {
+        let at = self.figures.len();
         self.figures.push(Figure {
             what: what.to_owned(),
             measure: measure.to_owned(),
             seen,
             unit: unit.to_owned(),
             asked,
-            beside: BTreeMap::new(),
+            ..Figure::default()
         });
+        &mut self.figures[at]
     }
 
     /// Whether every bound holds.
@@ -87,10 +143,7 @@ impl ControlPlaneRecord {
     /// The table, for people.
     #[must_use]
     pub fn in_words(&self) -> String {
-        let mut text = format!(
-            "{} services, {} workloads, {} simulated proxies that use {} services each\n\n",
-            self.services, self.workloads, self.proxies, self.used
-        );
+        let mut text = self.mesh() + "\n\n";
         let rows: Vec<[String; 4]> = self.figures.iter().map(row).collect();
         let heading = ["figure", "asked", "seen", ""].map(str::to_owned);
         let width = |column: usize| {
@@ -115,7 +168,26 @@ impl ControlPlaneRecord {
                 row[3]
             );
         }
+        let grown = self.growth_in_words();
+        if !grown.is_empty() {
+            text = text + "\n" + &grown;
+        }
         text
+    }
+
+    /// The mesh, in words.
+    fn mesh(&self) -> String {
+        let each = format!("that use {} services each", self.used);
+        match self.sidecars {
+            0 => format!(
+                "{} services, {} workloads, {} simulated proxies {each}",
+                self.services, self.workloads, self.proxies
+            ),
+            sidecars => format!(
+                "{} services, {sidecars} real sidecars {each}",
+                self.services
+            ),
+        }
     }
 
     /// The table in Markdown.
@@ -126,7 +198,12 @@ impl ControlPlaneRecord {
             // Writing into a String cannot fail.
             let _ = writeln!(found, "| {what} | {asked} | {seen} | {verdict} |");
         }
-        self.head.to_markdown("What a control plane costs", &found)
+        let mut text = self.head.to_markdown(self.title(), "");
+        let _ = writeln!(text, "{}.\n\n{found}", self.mesh());
+        for line in self.growth_in_words().lines() {
+            let _ = writeln!(text, "- {line}");
+        }
+        text
     }
 }
 
@@ -139,7 +216,8 @@ fn row(figure: &Figure) -> [String; 4] {
     [
         format!("{}: {}", figure.what, figure.measure),
         figure.asked.map_or_else(String::new, |asked| {
-            format!("≤ {}", shown(asked, &figure.unit))
+            let sign = if figure.at_least { "≥" } else { "≤" };
+            format!("{sign} {}", shown(asked, &figure.unit))
         }),
         shown(figure.seen, &figure.unit),
         verdict.to_owned(),
@@ -170,6 +248,8 @@ mod tests {
         record.add("start", "until ready", (0.5, "s"), Some(1.0));
         record.add("churn", "CPU", (0.3, "cores"), Some(0.2));
         record.add("memory", "RSS", (88.25, "MB"), None);
+        let least = record.add("certificates", "signed", (1900.0, ""), Some(2000.0));
+        least.at_least();
         let text = record.in_words();
         let rows: Vec<Vec<&str>> = text
             .lines()
@@ -187,6 +267,7 @@ mod tests {
                 vec!["start: until ready", "≤ 1.00 s", "0.500 s", "reached"],
                 vec!["churn: CPU", "≤ 0.200 cores", "0.300 cores", "NOT REACHED"],
                 vec!["memory: RSS", "88.2 MB"],
+                vec!["certificates: signed", "≥ 2000", "1900", "NOT REACHED"],
             ]
         );
         assert!(!record.holds());

@@ -6,6 +6,7 @@ mod authorization;
 mod bench;
 mod bench_agent;
 mod bench_netns;
+mod bench_scale;
 mod captured;
 mod clock;
 mod credentials;

@@ -15,6 +15,8 @@ pub(crate) mod served;
 mod voile;
 mod ztunnel;
 
+pub(crate) use voile::{counted, output};
+
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::net::{IpAddr, SocketAddr};

@@ -27,8 +27,8 @@ use crate::plan::{Outfit, Way};
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
 use changes::Changes;
-pub(super) use served::serve;
-pub(super) use served::{CONNECTIONS, counted};
+pub(crate) use served::counted;
+pub(super) use served::{CONNECTIONS, serve};
 use served::{Told, asked, far_port, metric, tell};
 
 const TEMPLATE: &str = include_str!("../../../../benchmarks/voile/mesh.yaml");
@@ -257,7 +257,7 @@ impl Ports {
 
 /// Runs a short command and returns what it prints. By way of a file: on a busy machine a process may have ended before
 /// the lines that it wrote into a pipe are read.
-pub(super) fn output(lab: &Lab<'_>, spec: Spec, bound: Duration) -> Result<String, String> {
+pub(crate) fn output(lab: &Lab<'_>, spec: Spec, bound: Duration) -> Result<String, String> {
     let failed = |e: std::io::Error| format!("a file for what a command prints: {e}");
     let printed = tempfile::NamedTempFile::new_in(lab.folder).map_err(failed)?;
     let spec = spec.stdout(Output::File(printed.path().to_owned()));

@@ -1,6 +1,6 @@
 //! The simulated proxies as a process, and the line protocol with it.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,10 +8,17 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use voile_host::child::{Output, Spec, Supervised};
 
-/// How long the crowd may take to come up and to answer.
+use super::CONNECT_A_SECOND;
+
+/// How long the crowd may take to come up, beside what its folder's size takes, and to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// How often we look whether it has come.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How often we look whether the user asked to end, while it works.
+const LOOK_FOR_END_EVERY: Duration = Duration::from_millis(200);
+/// What is said when the user ends it.
+pub(crate) const INTERRUPTED: &str = "interrupted";
 
 /// How far changes have come, as the crowd says it.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -22,7 +29,6 @@ pub(super) struct Report {
     pub(super) p99_ms: f64,
     pub(super) max_ms: f64,
     pub(super) updates: u64,
-    pub(super) lost: u64,
 }
 
 /// Who is in sync.
@@ -34,15 +40,41 @@ pub(super) struct Synced {
     pub(super) p50_ms: f64,
 }
 
-pub(super) struct Crowd {
+/// What came of asking for certificates.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub(super) struct Certified {
+    pub(super) asked: u64,
+    pub(super) certified: u64,
+    pub(super) failures: Vec<String>,
+    pub(super) seconds: f64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+    pub(super) max_ms: f64,
+}
+
+/// An answer, or why there is none.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer<T> {
+    Refused { error: String },
+    Given(T),
+}
+
+pub(super) struct Crowd<'a> {
     pub(super) child: Supervised,
+    stopped: &'a dyn Fn() -> bool,
     write: UnixStream,
     read: BufReader<UnixStream>,
 }
 
-impl Crowd {
-    /// Starts it; `spec` lacks only the socket.
-    pub(super) fn start(spec: Spec, folder: &Path) -> Result<Self, String> {
+impl<'a> Crowd<'a> {
+    /// Starts it; `spec` lacks only the socket. `more` is what reading a large folder takes.
+    pub(super) fn start(
+        spec: Spec,
+        folder: &Path,
+        more: Duration,
+        stopped: &'a dyn Fn() -> bool,
+    ) -> Result<Self, String> {
         let failed = |e: std::io::Error| format!("the crowd's socket: {e}");
         let socket = folder.join("crowd.sock");
         let listener = UnixListener::bind(&socket).map_err(failed)?;
@@ -53,28 +85,33 @@ impl Crowd {
             .stderr(Output::File(folder.join("crowd.log")))
             .start()
             .map_err(|e| e.to_string())?;
-        let deadline = Instant::now() + ANSWER_WITHIN;
+        let bound = ANSWER_WITHIN + more;
+        let deadline = Instant::now() + bound;
         let stream = loop {
             match listener.accept() {
                 Ok((stream, _)) => break stream,
-                Err(e) if e.kind() != std::io::ErrorKind::WouldBlock => return Err(failed(e)),
+                Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(failed(e)),
                 Err(_) => {}
             }
             if let Some(exit) = child.wait(LOOK_EVERY) {
                 let said = std::fs::read_to_string(folder.join("crowd.log")).unwrap_or_default();
                 return Err(format!("the crowd {exit}: {}", said.trim_end()));
             }
+            if stopped() {
+                return Err(INTERRUPTED.to_owned());
+            }
             if Instant::now() > deadline {
-                return Err(format!("the crowd is not there after {ANSWER_WITHIN:?}"));
+                return Err(format!("the crowd is not there after {bound:?}"));
             }
         };
         stream.set_nonblocking(false).map_err(failed)?;
         stream
-            .set_read_timeout(Some(ANSWER_WITHIN))
+            .set_read_timeout(Some(LOOK_FOR_END_EVERY))
             .map_err(failed)?;
         let read = BufReader::new(stream.try_clone().map_err(failed)?);
         Ok(Self {
             child,
+            stopped,
             write: stream,
             read,
         })
@@ -97,18 +134,59 @@ impl Crowd {
         self.ask(&format!("synced {since}\n"))
     }
 
+    /// So many proxies get their first certificates, who have none yet.
+    pub(super) fn hold(&mut self, number: u32) -> Result<Certified, String> {
+        let more = Duration::from_secs_f64(f64::from(number) / CONNECT_A_SECOND);
+        self.ask_within(&format!("hold {number}\n"), ANSWER_WITHIN + more * 10)
+    }
+
+    /// So many connections ask for certificates for so long.
+    pub(super) fn certify(
+        &mut self,
+        connections: u32,
+        time: Duration,
+    ) -> Result<Certified, String> {
+        let line = format!("certify {connections} {}\n", time.as_millis());
+        self.ask_within(&line, ANSWER_WITHIN + time)
+    }
+
+    /// Every proxy that holds a certificate renews it once within that time.
+    pub(super) fn rotate(&mut self, time: Duration) -> Result<Certified, String> {
+        let line = format!("rotate {}\n", time.as_millis());
+        self.ask_within(&line, ANSWER_WITHIN + time)
+    }
+
     fn say(&mut self, line: &str) -> Result<(), String> {
         let written = self.write.write_all(line.as_bytes());
         written.map_err(|e| format!("the crowd is gone: {e}"))
     }
 
-    fn ask<T: for<'a> Deserialize<'a>>(&mut self, line: &str) -> Result<T, String> {
+    fn ask<T: for<'b> Deserialize<'b>>(&mut self, line: &str) -> Result<T, String> {
+        self.ask_within(line, ANSWER_WITHIN)
+    }
+
+    fn ask_within<T: for<'b> Deserialize<'b>>(
+        &mut self,
+        line: &str,
+        bound: Duration,
+    ) -> Result<T, String> {
         self.say(line)?;
+        let deadline = Instant::now() + bound;
         let mut answer = String::new();
-        self.read
-            .read_line(&mut answer)
-            .map_err(|e| format!("the crowd does not answer: {e}"))?;
-        serde_json::from_str(&answer)
-            .map_err(|e| format!("the crowd answers something else ({e}): {answer}"))
+        // What came of a line before the time was over stays in `answer`.
+        while let Err(error) = self.read.read_line(&mut answer) {
+            let waits = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            if !waits || Instant::now() > deadline {
+                return Err(format!("the crowd does not answer: {error}"));
+            }
+            if (self.stopped)() {
+                return Err(INTERRUPTED.to_owned());
+            }
+        }
+        match serde_json::from_str(&answer) {
+            Ok(Answer::Given(given)) => Ok(given),
+            Ok(Answer::Refused { error }) => Err(error),
+            Err(e) => Err(format!("the crowd answers something else ({e}): {answer}")),
+        }
     }
 }

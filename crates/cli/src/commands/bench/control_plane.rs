@@ -1,13 +1,16 @@
 //! `voile bench control-plane`: how soon the proxies of a large mesh are told of a change, and what that costs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use voile_lab::MeshSize;
+use voile_report::control_plane::ControlPlaneRecord;
 
 use super::{Done, command, failed, interrupted, program, say};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A tenth of everything: 100 services, 200 workloads, 200 proxies, ten seconds of churn each. Half a minute.
+    /// A tenth of everything: 100 services, 200 workloads, 200 proxies, ten seconds of churn each. A minute.
     #[arg(long)]
     quick: bool,
     /// Services of the mesh [default: 1000].
@@ -31,6 +34,20 @@ pub(super) struct Args {
     /// For how long it churns, each time [default: 60s, quick 10s].
     #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
     churn_for: Option<Duration>,
+    /// For how long 32 connections ask for certificates one after the other; 0: not at all [default: 10s, quick 3s].
+    #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
+    certify_for: Option<Duration>,
+    /// Within what time every proxy renews its certificate once; 0: not at all [default: 60s, quick 10s].
+    #[arg(long, value_parser = voile_load::parse_duration, value_name = "DURATION")]
+    rotate_for: Option<Duration>,
+    /// Other meshes to measure after it in the same way (a third of the churn, no certificates): SERVICES/WORKLOADS/PROXIES, or with
+    /// /CHANGES a second. The record says how each figure grows.
+    #[arg(long, value_delimiter = ',', value_parser = size, value_name = "S/W/P[/C]")]
+    beside: Vec<Size>,
+    /// Also those meshes that differ from it in one measure only: services, workloads, proxies, changes a second. The report draws
+    /// a curve along each. About a minute for each of nine.
+    #[arg(long)]
+    curves: bool,
     /// Print the record as JSON instead of the table.
     #[arg(long)]
     json: bool,
@@ -45,51 +62,201 @@ pub(super) struct Args {
     control: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Done {
-    let size = |given: Option<u32>, whole: u32| match (given, args.quick) {
-        (Some(given), _) => given,
-        (None, true) => whole / 10,
-        (None, false) => whole,
+/// A mesh; without changes a second they are the record's.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    services: u32,
+    workloads: u32,
+    proxies: u32,
+    churn: Option<f64>,
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    let refused = || {
+        format!(
+            "`{text}`: expected SERVICES/WORKLOADS/PROXIES or SERVICES/WORKLOADS/PROXIES/CHANGES, as in 1000/2000/2000"
+        )
     };
-    let churn_for = args.churn_for.unwrap_or(match args.quick {
-        true => Duration::from_secs(10),
-        false => Duration::from_secs(60),
+    let words: Vec<&str> = text.split('/').collect();
+    let number = |word: &str| word.parse::<u32>().ok().filter(|number| *number > 0);
+    let (mesh, churn) = match words[..] {
+        [services, workloads, proxies] => ([services, workloads, proxies], None),
+        [services, workloads, proxies, churn] => {
+            let churn = churn.parse::<f64>().ok().filter(|rate| *rate > 0.0);
+            (
+                [services, workloads, proxies],
+                Some(churn.ok_or_else(refused)?),
+            )
+        }
+        _ => return Err(refused()),
+    };
+    let [Some(services), Some(workloads), Some(proxies)] = mesh.map(number) else {
+        return Err(refused());
+    };
+    if proxies > workloads {
+        return Err(format!(
+            "`{text}`: {proxies} proxies are more than {workloads} workloads"
+        ));
+    }
+    Ok(Size {
+        services,
+        workloads,
+        proxies,
+        churn,
+    })
+}
+
+/// Meshes that differ from this one in one measure: half and twice or more of each, as far as the others allow.
+fn curves(own: MeshSize) -> Vec<MeshSize> {
+    let times = |number: u32, factor: f64| ((f64::from(number) * factor) as u32).max(1);
+    let services = [0.5, 2.0, 4.0].map(|factor| MeshSize {
+        services: times(own.services, factor),
+        ..own
     });
-    let voile = program(args.voile.as_deref())?;
-    let settings = voile_lab::ControlPlaneSettings {
-        control: args.control.clone().unwrap_or_else(|| voile.clone()),
-        voile,
-        services: size(args.services, 1000),
-        workloads: size(args.workloads, 2000),
-        proxies: size(args.proxies, 2000),
-        used: args.used,
-        changes: args.changes,
-        policy_changes: args.changes.div_ceil(4),
-        churn: args.churn,
-        churn_for,
-        command: command(),
-    };
-    // The crowd's and the control plane's descriptors come from our limit.
-    voile_transport::raise_descriptor_limit();
+    let workloads = [2.0, 4.0].map(|factor| MeshSize {
+        workloads: times(own.workloads, factor),
+        ..own
+    });
+    let proxies = [0.25, 0.5].map(|factor| MeshSize {
+        proxies: times(own.proxies, factor),
+        ..own
+    });
+    let churn = [0.1, 0.5].map(|factor| MeshSize {
+        churn: own.churn * factor,
+        ..own
+    });
+    [&services[..], &workloads[..], &proxies[..], &churn[..]].concat()
+}
+
+impl Args {
+    fn settings(&self) -> Result<voile_lab::ControlPlaneSettings, (u8, String)> {
+        let part = |given: Option<u32>, whole: u32| match (given, self.quick) {
+            (Some(given), _) => given,
+            (None, true) => whole / 10,
+            (None, false) => whole,
+        };
+        let time = |given: Option<Duration>, whole: u64, quick: u64| {
+            given.unwrap_or(Duration::from_secs(if self.quick { quick } else { whole }))
+        };
+        let voile = program(self.voile.as_deref())?;
+        let size = MeshSize {
+            services: part(self.services, 1000),
+            workloads: part(self.workloads, 2000),
+            proxies: part(self.proxies, 2000),
+            churn: self.churn,
+        };
+        let mut others: Vec<MeshSize> = self
+            .beside
+            .iter()
+            .map(|other| MeshSize {
+                services: other.services,
+                workloads: other.workloads,
+                proxies: other.proxies,
+                churn: other.churn.unwrap_or(self.churn),
+            })
+            .collect();
+        if self.curves {
+            others.extend(curves(size));
+        }
+        Ok(voile_lab::ControlPlaneSettings {
+            control: self.control.clone().unwrap_or_else(|| voile.clone()),
+            voile,
+            size,
+            others,
+            used: self.used,
+            changes: self.changes,
+            policy_changes: self.changes.div_ceil(4),
+            churn_for: time(self.churn_for, 60, 10),
+            certify_for: time(self.certify_for, 10, 3),
+            rotate_for: time(self.rotate_for, 60, 10),
+            command: command(),
+        })
+    }
+}
+
+pub(super) fn run(args: &Args) -> Done {
+    let settings = args.settings()?;
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
     let asked = &voile_host::interrupt::asked;
-    let record = match voile_lab::measure_control_plane(&settings, &say, asked) {
-        Err(_) if asked() => return Err(interrupted("interrupted".to_owned())),
-        measured => measured.map_err(failed)?,
-    };
-    let folder = match &args.out {
-        Some(folder) => folder.clone(),
-        None => voile_lab::default_folder("control-plane", &record.head.started_at),
-    };
+    let measured = voile_lab::measure_control_plane(&settings, &say, asked);
+    let (record, broken) = measured.map_err(if asked() { interrupted } else { failed })?;
+    let folder = folder(args.out.as_deref(), "control-plane", &record);
     voile_lab::write_control_plane(&record, &folder).map_err(failed)?;
-    if args.json {
+    tell(&record, &folder, args.json, broken)
+}
+
+/// Where the record goes.
+pub(super) fn folder(out: Option<&Path>, name: &str, record: &ControlPlaneRecord) -> PathBuf {
+    match out {
+        Some(folder) => folder.to_owned(),
+        None => voile_lab::default_folder(name, &record.head.started_at),
+    }
+}
+
+/// Prints the record; what broke it off is told last.
+pub(super) fn tell(
+    record: &ControlPlaneRecord,
+    folder: &Path,
+    json: bool,
+    broken: Option<String>,
+) -> Done {
+    if json {
         print!("{}", record.to_json());
-        return Ok(());
+    } else {
+        for note in &record.head.notes {
+            println!("{note}");
+        }
+        print!("\n{}", record.in_words());
+        println!("\n{}", folder.join("report.html").display());
     }
-    for note in &record.head.notes {
-        println!("{note}");
+    match broken {
+        None => Ok(()),
+        Some(why) => {
+            let why = format!("{why}; what was measured is in {}", folder.display());
+            let asked = voile_host::interrupt::asked();
+            Err(if asked { interrupted(why) } else { failed(why) })
+        }
     }
-    print!("\n{}", record.in_words());
-    println!("\n{}", folder.join("report.md").display());
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_or_refused_in_words() {
+        let read = size("10000/50000/10000").expect("a size");
+        assert_eq!(
+            (read.services, read.workloads, read.proxies, read.churn),
+            (10_000, 50_000, 10_000, None)
+        );
+        assert_eq!(size("1/2/2/0.5").expect("a size").churn, Some(0.5));
+        for wrong in ["", "1/2", "1/2/0", "a/2/1", "1/2/1/-1", "1/2/1/1/1"] {
+            assert!(
+                size(wrong).is_err_and(|why| why.contains("SERVICES")),
+                "{wrong}"
+            );
+        }
+        assert!(size("9/2/3").is_err_and(|why| why.contains("more than 2 workloads")));
+    }
+
+    #[test]
+    fn each_curve_differs_in_one_measure_and_never_has_more_proxies_than_workloads() {
+        let own = MeshSize {
+            services: 1000,
+            workloads: 2000,
+            proxies: 2000,
+            churn: 100.0,
+        };
+        for other in curves(own) {
+            let same = [
+                other.services == own.services,
+                other.workloads == own.workloads,
+                other.proxies == own.proxies,
+                (other.churn - own.churn).abs() < f64::EPSILON,
+            ];
+            assert_eq!(same.iter().filter(|same| !**same).count(), 1, "{other:?}");
+            assert!(other.proxies <= other.workloads, "{other:?}");
+        }
+    }
 }

@@ -286,7 +286,7 @@ fn labels(protocol: &str, refused: Option<Refusal>) -> String {
 
 /// All series of a counter with these labels, added up: of requests those that were answered well (or those that were
 /// refused), so that nobody takes what was refused for what was served.
-pub(in crate::contestants) fn counted(exposition: &str, counter: &str, labels: &str) -> u64 {
+pub(crate) fn counted(exposition: &str, counter: &str, labels: &str) -> u64 {
     exposition
         .lines()
         .filter(|line| {
