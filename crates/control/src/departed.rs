@@ -4,9 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use voile_model::{Identity, Namespace};
 
 use crate::snapshot::MeshSnapshot;
+use crate::state_file::StateFile;
 
 /// Most that are remembered of each kind; the first to leave is forgotten first.
 const MAX_DEPARTED: usize = 10_000;
@@ -139,25 +138,25 @@ struct Written {
 /// What is remembered from one run of the control plane to the next.
 #[derive(Debug)]
 pub(crate) struct Register {
-    path: PathBuf,
+    file: StateFile,
 }
 
 impl Register {
     pub(crate) fn new(state: &Path) -> Self {
         Self {
-            path: state.join(FILE),
+            file: StateFile::new(state, FILE),
         }
     }
 
     /// Who was there and who had left when it was last written; nobody when that cannot be read, which is said.
     pub(crate) fn load(&self) -> (Present, Departed) {
-        let written = match std::fs::read(&self.path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Written::default()),
+        let written = match self.file.read() {
+            Ok(Some(text)) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+            Ok(None) => Ok(Written::default()),
             Err(error) => Err(error.to_string()),
         };
         let written = written.unwrap_or_else(|error| {
-            tracing::warn!(path = %self.path.display(), error, "who left the mesh before cannot be read; workloads that left may renew certificates that they still hold");
+            tracing::warn!(path = %self.file.path().display(), error, "who left the mesh before cannot be read; workloads that left may renew certificates that they still hold");
             Written::default()
         });
         let clock = (Instant::now(), SystemTime::now());
@@ -176,11 +175,12 @@ impl Register {
         (present, departed)
     }
 
-    /// Writes them down. Failing is no reason to stop: it is said.
+    /// Writes them down, beside those that another control plane on the same directory saw leave. Failing is no reason to stop:
+    /// it is said.
     pub(crate) fn keep(&self, present: &Present, departed: &Departed) {
         let clock = (Instant::now(), SystemTime::now());
         let pod = |(namespace, pod): &Pod| format!("{namespace}/{pod}");
-        let written = Written {
+        let mut written = Written {
             pods: write(&present.pods, &departed.pods, pod, clock),
             identities: write(
                 &present.identities,
@@ -189,23 +189,32 @@ impl Register {
                 clock,
             ),
         };
-        if let Err(error) = self.write(&written) {
-            tracing::warn!(path = %self.path.display(), %error, "who left the mesh cannot be kept for the next start");
+        let kept = self.file.update(|there| {
+            let there: Written = there
+                .and_then(|text| serde_json::from_slice(&text).ok())
+                .unwrap_or_default();
+            adopt(&mut written.pods, there.pods);
+            adopt(&mut written.identities, there.identities);
+            // Names and numbers: there is nothing in them that could not be written.
+            serde_json::to_vec(&written).unwrap_or_default()
+        });
+        if let Err(error) = kept {
+            tracing::warn!(path = %self.file.path().display(), %error, "who left the mesh cannot be kept for the next start");
         }
     }
+}
 
-    fn write(&self, written: &Written) -> std::io::Result<()> {
-        let draft = self.path.with_extension("draft");
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&draft)?;
-        file.write_all(&serde_json::to_vec(written)?)?;
-        file.sync_all()?;
-        std::fs::rename(draft, &self.path)
-    }
+/// Takes over who left as somebody else knows it, as far as there is room. Who is there now, or left by what we know, is as we say.
+fn adopt(ours: &mut BTreeMap<String, Option<u64>>, theirs: BTreeMap<String, Option<u64>>) {
+    let left = ours.values().filter(|end| end.is_some()).count();
+    let mut theirs: Vec<(String, u64)> = theirs
+        .into_iter()
+        .filter_map(|(name, end)| Some((name, end?)))
+        .filter(|(name, _)| !ours.contains_key(name))
+        .collect();
+    theirs.sort_by_key(|(_, end)| std::cmp::Reverse(*end));
+    theirs.truncate(MAX_DEPARTED.saturating_sub(left));
+    ours.extend(theirs.into_iter().map(|(name, end)| (name, Some(end))));
 }
 
 /// One moment by both clocks.
@@ -308,6 +317,25 @@ mod tests {
         assert_eq!(left(&now), ["a", "c"]);
         let back = now.follow(&present(&["b"]), &present(&["a", "b"]), end);
         assert_eq!(left(&back), ["c"]);
+    }
+
+    #[test]
+    fn who_left_before_the_eyes_of_another_control_plane_is_not_forgotten() {
+        let state = tempfile::tempdir().expect("a folder");
+        let (ours, theirs) = (Register::new(state.path()), Register::new(state.path()));
+        let end = Instant::now() + Duration::from_secs(100);
+        let (with, without) = (present(&["a", "b", "c"]), present(&["b", "c"]));
+        theirs.keep(&without, &Departed::default().follow(&with, &without, end));
+        // We never saw `a`, and `c` left before ours.
+        let now = present(&["b"]);
+        ours.keep(&now, &Departed::default().follow(&without, &now, end));
+        let (known, departed) = Register::new(state.path()).load();
+        assert_eq!(known, now);
+        assert_eq!(left(&departed), ["a", "c"]);
+        // They have not read that `c` is gone, and `a` is back: what each sees is what counts.
+        theirs.keep(&with, &Departed::default());
+        let (known, departed) = Register::new(state.path()).load();
+        assert_eq!((known, left(&departed)), (with, Vec::new()));
     }
 
     #[test]

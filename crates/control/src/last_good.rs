@@ -1,12 +1,12 @@
 //! The last configuration without errors, kept in the state directory: a control plane that is started again beside a
 //! broken folder holds what was good before, like one that kept running.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use voile_model::{Mesh, SourceFile};
+
+use crate::state_file::StateFile;
 
 /// Name in the state directory. Secrets are left out of it; it is for its owner all the same.
 const FILE: &str = "last-good.json";
@@ -14,27 +14,27 @@ const FILE: &str = "last-good.json";
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct LastGood {
-    path: PathBuf,
+    file: StateFile,
 }
 
 impl LastGood {
     pub(crate) fn new(state: &Path) -> Self {
         Self {
-            path: state.join(FILE),
+            file: StateFile::new(state, FILE),
         }
     }
 
     /// The mesh that was kept; nothing when there is none or it cannot be read, which is said.
     pub(crate) fn load(&self) -> Option<Mesh> {
-        let text = match std::fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+        let path = self.file.path().display();
+        let text = match self.file.read() {
+            Ok(text) => text?,
             Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "the last good configuration cannot be read");
+                tracing::warn!(%path, %error, "the last good configuration cannot be read");
                 return None;
             }
         };
-        match serde_json::from_str::<Vec<(String, String)>>(&text) {
+        match serde_json::from_slice::<Vec<(String, String)>>(&text) {
             Ok(files) => {
                 let files: Vec<SourceFile> = files
                     .into_iter()
@@ -43,7 +43,7 @@ impl LastGood {
                 Some(voile_model::check(&files, None).0)
             }
             Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "the last good configuration is damaged");
+                tracing::warn!(%path, %error, "the last good configuration is damaged");
                 None
             }
         }
@@ -52,7 +52,8 @@ impl LastGood {
     /// Keeps these files. Failing is no reason to stop: it is said, and what is in force stays.
     pub(crate) fn keep(&self, files: &[Arc<SourceFile>], mesh: &Mesh) {
         if let Err(error) = self.write(files, mesh) {
-            tracing::warn!(path = %self.path.display(), %error, "the last good configuration cannot be kept");
+            let path = self.file.path().display();
+            tracing::warn!(%path, %error, "the last good configuration cannot be kept");
         }
     }
 
@@ -71,20 +72,7 @@ impl LastGood {
                 Some((&*file.name, without_documents(text, &secrets(file))))
             })
             .collect();
-        let draft = self.path.with_extension("draft");
-        // One that a crash left behind would keep its mode.
-        match std::fs::remove_file(&draft) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&draft)?;
-        file.write_all(&serde_json::to_vec(&texts)?)?;
-        file.sync_all()?;
-        std::fs::rename(draft, &self.path)
+        self.file.replace(serde_json::to_vec(&texts)?)
     }
 }
 

@@ -19,6 +19,7 @@ mod server;
 mod shards;
 mod snapshot;
 pub mod source;
+mod state_file;
 mod status;
 mod strangers;
 pub mod translate;

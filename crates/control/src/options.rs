@@ -25,6 +25,8 @@ pub struct Options {
     pub state: PathBuf,
     /// Discovery and certificates over TLS.
     pub listen: SocketAddr,
+    /// DNS names and addresses that proxies know it by, besides those that every control plane is certified for.
+    pub names: Vec<String>,
     /// Discovery in plaintext; `None` is off.
     pub plaintext: Option<SocketAddr>,
     /// Whether plaintext may be offered beyond this machine.
@@ -51,6 +53,7 @@ impl Options {
             config,
             state,
             listen: local(15012),
+            names: Vec::new(),
             plaintext: Some(local(15010)),
             plaintext_beyond_loopback: false,
             certificate_ttl: voile_identity::DEFAULT_TTL,

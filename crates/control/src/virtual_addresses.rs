@@ -5,16 +5,16 @@
 //! remembered in the state directory, since clients hold addresses longer than an edit takes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use voile_model::check::Turn;
 use voile_model::mesh::{Resolution, Service, ServiceOrigin};
 use voile_model::{Mesh, ServiceKey};
+
+use crate::state_file::StateFile;
 
 /// Name in the state directory.
 const FILE: &str = "virtual-addresses.json";
@@ -30,7 +30,7 @@ const MAX_REMEMBERED: usize = 32_768;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct VirtualAddresses {
-    path: PathBuf,
+    file: StateFile,
     /// Address by `namespace/hostname`.
     given: BTreeMap<String, Ipv4Addr>,
 }
@@ -38,17 +38,17 @@ pub(crate) struct VirtualAddresses {
 impl VirtualAddresses {
     /// What an earlier run gave; nothing when that cannot be read, which is said.
     pub(crate) fn load(state: &Path) -> Self {
-        let path = state.join(FILE);
-        let given = match std::fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        let file = StateFile::new(state, FILE);
+        let given = match file.read() {
+            Ok(Some(text)) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+            Ok(None) => Ok(BTreeMap::new()),
             Err(error) => Err(error.to_string()),
         };
         let given = given.unwrap_or_else(|error| {
-            tracing::warn!(path = %path.display(), error, "virtual addresses given before cannot be read; names that share a hash may change theirs");
+            tracing::warn!(path = %file.path().display(), error, "virtual addresses given before cannot be read; names that share a hash may change theirs");
             BTreeMap::new()
         });
-        Self { path, given }
+        Self { file, given }
     }
 
     /// Every service that needs an address, with one.
@@ -76,23 +76,13 @@ impl VirtualAddresses {
         // What somebody wrote into a resource is theirs.
         self.given.retain(|_, address| !fixed.contains(address));
         self.forget(&needing);
-        let mut taken: HashSet<Ipv4Addr> = self.given.values().copied().collect();
-        let mut changed = self.given.len() != before;
-        for service in needing {
-            let name = service.key.to_string();
-            let v4 = match self.given.get(&name) {
-                Some(v4) => Some(*v4),
-                None => {
-                    let free = |v4: &Ipv4Addr| !fixed.contains(v4) && !taken.contains(v4);
-                    let drawn = (0..MAX_DRAWS).map(|draw| v4(&name, draw)).find(free);
-                    if let Some(drawn) = drawn {
-                        taken.insert(drawn);
-                        self.given.insert(name.clone(), drawn);
-                        changed = true;
-                    }
-                    drawn
-                }
-            };
+        let names: Vec<String> = needing.iter().map(|one| one.key.to_string()).collect();
+        let is_new = |name: &String| !self.given.contains_key(name);
+        if self.given.len() != before || names.iter().any(is_new) {
+            self.draw(&names, &fixed);
+        }
+        for (name, service) in names.into_iter().zip(needing) {
+            let v4 = self.given.get(&name).copied();
             if v4.is_none() {
                 tracing::error!(service = name, "no virtual IPv4 address is left for it");
             }
@@ -101,10 +91,39 @@ impl VirtualAddresses {
             service.addresses.push(IpAddr::V6(v6(&name)));
             given.0.insert(service.key.clone(), Arc::new(service));
         }
-        if changed && let Err(error) = self.keep() {
-            tracing::warn!(path = %self.path.display(), %error, "virtual addresses cannot be kept");
-        }
         given
+    }
+
+    /// Gives each of these names an address that has none, and remembers it. Another control plane on the same directory may have
+    /// come first: what it gave is taken over, and it waits for us meanwhile.
+    fn draw(&mut self, names: &[String], fixed: &HashSet<Ipv4Addr>) {
+        let given = &mut self.given;
+        let kept = self.file.update(|there| {
+            let there: BTreeMap<String, Ipv4Addr> = there
+                .and_then(|text| serde_json::from_slice(&text).ok())
+                .unwrap_or_default();
+            let mut taken: HashSet<Ipv4Addr> = given.values().copied().collect();
+            for (name, address) in there {
+                let is_free = !fixed.contains(&address) && !taken.contains(&address);
+                if is_free && given.len() < MAX_REMEMBERED && !given.contains_key(&name) {
+                    taken.insert(address);
+                    given.insert(name, address);
+                }
+            }
+            give(given, names, |address| {
+                !fixed.contains(&address) && taken.insert(address)
+            });
+            // Names and addresses: there is nothing in them that could not be written.
+            serde_json::to_vec(given).unwrap_or_default()
+        });
+        if let Err(error) = kept {
+            tracing::warn!(path = %self.file.path().display(), %error, "virtual addresses cannot be kept");
+            // Not even the lock could be had, perhaps: they are given all the same.
+            let mut taken: HashSet<Ipv4Addr> = given.values().copied().collect();
+            give(given, names, |address| {
+                !fixed.contains(&address) && taken.insert(address)
+            });
+        }
     }
 
     /// Lets the names of services that are gone go once there are too many.
@@ -115,18 +134,22 @@ impl VirtualAddresses {
         let alive: BTreeSet<String> = needing.iter().map(|s| s.key.to_string()).collect();
         self.given.retain(|name, _| alive.contains(name));
     }
+}
 
-    fn keep(&self) -> std::io::Result<()> {
-        let draft = self.path.with_extension("draft");
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&draft)?;
-        file.write_all(&serde_json::to_vec(&self.given)?)?;
-        file.sync_all()?;
-        std::fs::rename(draft, &self.path)
+/// Gives each name that has none the first of its draws that can be taken.
+fn give(
+    given: &mut BTreeMap<String, Ipv4Addr>,
+    names: &[String],
+    mut take: impl FnMut(Ipv4Addr) -> bool,
+) {
+    for name in names {
+        if given.contains_key(name) {
+            continue;
+        }
+        let drawn = (0..MAX_DRAWS)
+            .map(|draw| v4(name, draw))
+            .find(|v4| take(*v4));
+        given.extend(drawn.map(|drawn| (name.clone(), drawn)));
     }
 }
 
@@ -260,6 +283,19 @@ mod tests {
         // A service that was away gets its address back.
         later.give(&mesh((1500..3000).map(host), ""));
         assert_eq!(all(&mut later, &mesh((0..1500).map(host), "")), first);
+    }
+
+    #[test]
+    fn two_control_planes_on_one_directory_give_the_same_whoever_hears_first_of_what() {
+        let state = tempfile::tempdir().unwrap();
+        let two = || VirtualAddresses::load(state.path());
+        let (mut ours, mut theirs) = (two(), two());
+        // Each reads other names first, so that each would be the first to draw what others' hashes meet.
+        let early = |number: usize| host(3000 - number);
+        all(&mut ours, &mesh((1500..3000).map(early), ""));
+        all(&mut theirs, &mesh((0..1500).map(early), ""));
+        let whole = mesh((0..3000).map(early), "");
+        assert_eq!(all(&mut ours, &whole), all(&mut theirs, &whole));
     }
 
     #[test]

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 16;
 /// Who may ask.
 #[derive(Debug)]
 pub(crate) struct Askers {
-    /// `https://address:port` of the control plane.
+    /// `https://address:port` of the control plane that certifies: the first that was named.
     pub(crate) control: String,
     /// Its root, as PEM.
     pub(crate) root_pem: String,

@@ -33,8 +33,8 @@ const TOKEN_TTL: Duration = Duration::from_secs(12 * 3600);
 /// Whom to be, and to whom.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// `https://address:port` of the control plane.
-    pub control: String,
+    /// `https://address:port` of each control plane.
+    pub control: Vec<String>,
     /// Its state directory: the root to believe and the key of tokens.
     pub state: PathBuf,
     /// The folder of YAML that it reads, too.
@@ -104,7 +104,7 @@ pub async fn run(
     };
     let root = settings.state.join("root-cert.pem");
     let askers = Arc::new(Askers {
-        control: settings.control.clone(),
+        control: settings.control.first().cloned().unwrap_or_default(),
         root_pem: std::fs::read_to_string(&root).map_err(|e| format!("{}: {e}", root.display()))?,
         tokens,
         held: Mutex::default(),

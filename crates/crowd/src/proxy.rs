@@ -50,7 +50,7 @@ pub(crate) fn start(
     wishes: mpsc::UnboundedSender<Wish>,
 ) -> Result<XdsClient, String> {
     let config = ClientConfig {
-        address: settings.control.clone(),
+        addresses: settings.control.clone(),
         root_certificate: Some(settings.state.join("root-cert.pem")),
         node: Node {
             id: format!("sidecar~simulated~{}.{}", part.pod, part.namespace),

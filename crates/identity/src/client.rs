@@ -48,6 +48,9 @@ pub enum ClientError {
         "no token file is given and no valid certificate is held: make a token by `voile token`"
     )]
     NoCredential,
+    /// There is nobody to ask.
+    #[error("no control plane is named")]
+    NoControl,
     /// The address of the control plane is wrong, or it cannot be reached.
     #[error("cannot reach the control plane at {control}: {reason}")]
     Connect {
@@ -86,8 +89,8 @@ impl fmt::Debug for Credential {
 /// Where and how to get certificates.
 #[derive(Debug, Clone)]
 pub struct ClientSettings {
-    /// The control plane, `https://HOST:PORT`.
-    pub control: String,
+    /// The control planes, `https://HOST:PORT` each. Any will do: one is asked, by chance, and another when it is away.
+    pub control: Vec<String>,
     /// The root that its certificate must lead to.
     pub root_cert: PathBuf,
     /// A service-account token; read anew for each request, since others rewrite it.
@@ -298,11 +301,31 @@ impl CertificateClient {
         found
     }
 
+    /// Asks one control plane after another, until one is there to answer.
     async fn obtain_by(
         &self,
         credential: &Credential,
     ) -> Result<Arc<WorkloadCertificate>, ClientError> {
-        let control = &self.settings.control;
+        let all = &self.settings.control;
+        let mut last = ClientError::NoControl;
+        let first = fastrand::usize(..all.len().max(1));
+        for at in 0..all.len() {
+            match self
+                .obtain_at(&all[(first + at) % all.len()], credential)
+                .await
+            {
+                Err(error) if is_away(&error) => last = error,
+                done => return done,
+            }
+        }
+        Err(last)
+    }
+
+    async fn obtain_at(
+        &self,
+        control: &str,
+        credential: &Credential,
+    ) -> Result<Arc<WorkloadCertificate>, ClientError> {
         let root_pem = read_limited(&self.settings.root_cert, MAX_ROOT_BYTES)?;
         let held = match credential {
             Credential::Certificate => self.store.current(),
@@ -313,7 +336,7 @@ impl CertificateClient {
             .connect()
             .await
             .map_err(|error| ClientError::Connect {
-                control: control.clone(),
+                control: control.to_owned(),
                 reason: describe(&error),
             })?;
         let unusable = |error: &dyn fmt::Display| ClientError::Answer(error.to_string());
@@ -333,6 +356,18 @@ impl CertificateClient {
         tracing::info!(identity = %certificate.identity(), serial = certificate.serial(), "new certificate");
         self.published.send_replace(Some(Arc::clone(&certificate)));
         Ok(certificate)
+    }
+}
+
+/// Whether another control plane may do what this one did not: what one refuses they all do.
+fn is_away(error: &ClientError) -> bool {
+    match error {
+        ClientError::Connect { .. } => true,
+        ClientError::Refused(status) => matches!(
+            status.code(),
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown
+        ),
+        _ => false,
     }
 }
 

@@ -1,7 +1,6 @@
 //! The command lines of a mesh: what is started for a container, a sidecar and the control plane.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 use voile_model::Mesh;
 use voile_model::mesh::{Container, EnvValue, Probes, Question, Restart};
 
+use crate::block::ControlPlace;
 use crate::expand::PodPlan;
 use crate::pod_network::outside_resolver;
 use crate::process::Recipe;
@@ -44,10 +44,11 @@ pub struct Surroundings<'a> {
     pub egress: bool,
 }
 
-/// The control plane.
+/// A control plane, the first being number 0. They share the state: see docs/decisions/0025.
 pub fn control(
     around: &Surroundings<'_>,
-    (xds, monitoring): (SocketAddr, SocketAddr),
+    number: usize,
+    place: ControlPlace,
     further: &[(&'static str, String)],
 ) -> Recipe {
     let text = |path: &Path| path.to_string_lossy().into_owned();
@@ -55,26 +56,34 @@ pub fn control(
         ("--config", text(around.folder)),
         ("--config", text(&around.run.config())),
         ("--state", text(around.state)),
-        ("--listen", xds.to_string()),
+        ("--listen", place.xds.to_string()),
         ("--plaintext", "off".to_owned()),
-        ("--monitoring", monitoring.to_string()),
+        ("--monitoring", place.monitoring.to_string()),
     ];
     args.extend_from_slice(further);
-    ours(around, "control".to_owned(), "control", &args)
+    let id = match number {
+        0 => "control".to_owned(),
+        _ => format!("control-{}", number + 1),
+    };
+    ours(around, id, "control", &args)
 }
 
 /// The sidecar of a pod.
 pub fn sidecar(
     around: &Surroundings<'_>,
     pod: &PodPlan,
-    xds: SocketAddr,
+    control: &[ControlPlace],
     captured: bool,
 ) -> Recipe {
     let id = process_name(pod, "sidecar");
+    let urls: Vec<String> = control
+        .iter()
+        .map(|place| format!("https://{}", place.xds))
+        .collect();
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let mut args = vec![
         ("--workload", pod.name.to_string()),
-        ("--control", format!("https://{xds}")),
+        ("--control", urls.join(",")),
         ("--root-cert", text(around.state.join("root-cert.pem"))),
         ("--token-file", text(around.run.token(&pod_id(pod)))),
     ];

@@ -11,6 +11,10 @@ use std::os::unix::net::UnixListener;
 const OCTETS: std::ops::RangeInclusive<u8> = 1..=254;
 /// The control plane's ports are 127.0.0.1:(BASE + 10 × S + last digit of Istio's port); below Linux's ephemeral ports.
 const CONTROL_PORT_BASE: u16 = 21_000;
+/// Of each control plane the last digits of its ports: discovery, monitoring. The first has Istio's.
+const CONTROL_PORTS: [(u16, u16); MAX_CONTROL_PLANES] = [(2, 4), (5, 6), (7, 8)];
+/// Control planes of one mesh: as many as ten ports allow, and more than one machine has use for.
+pub const MAX_CONTROL_PLANES: usize = 3;
 
 /// All blocks are taken, or nothing could be claimed at all.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +22,15 @@ const CONTROL_PORT_BASE: u16 = 21_000;
     "no loopback block is free: all of 127.1.0.0/16 to 127.254.0.0/16 are taken by other meshes"
 )]
 pub struct NoBlock;
+
+/// Where one control plane listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlPlace {
+    /// It serves proxies.
+    pub xds: SocketAddr,
+    /// It serves its metrics and readiness.
+    pub monitoring: SocketAddr,
+}
 
 /// A claimed block; dropping it lets go.
 #[derive(Debug)]
@@ -42,9 +55,9 @@ impl Block {
             _claim: UnixListener::bind_addr(&name).ok()?,
         };
         // A foreigner may hold one of the ports. It may also take one later; then control says so and does not start.
-        let free = [block.xds(), block.monitoring()]
-            .into_iter()
-            .all(|address| TcpListener::bind(address).is_ok());
+        let mut places = block.control_planes().into_iter();
+        let is_free = |address| TcpListener::bind(address).is_ok();
+        let free = places.all(|place| is_free(place.xds) && is_free(place.monitoring));
         free.then_some(block)
     }
 
@@ -53,14 +66,12 @@ impl Block {
         self.octet
     }
 
-    /// Where the control plane serves proxies. On 127.0.0.1, because its certificate names that address.
-    pub fn xds(&self) -> SocketAddr {
-        self.control(2)
-    }
-
-    /// Where the control plane serves its metrics and readiness.
-    pub fn monitoring(&self) -> SocketAddr {
-        self.control(4)
+    /// Where control planes listen, as many as there may be. On 127.0.0.1, because their certificates name that address.
+    pub fn control_planes(&self) -> [ControlPlace; MAX_CONTROL_PLANES] {
+        CONTROL_PORTS.map(|(xds, monitoring)| ControlPlace {
+            xds: self.control(xds),
+            monitoring: self.control(monitoring),
+        })
     }
 
     fn control(&self, last: u16) -> SocketAddr {
@@ -81,7 +92,7 @@ mod tests {
         let first = Block::claim().expect("a block is free");
         let second = Block::claim().expect("another block is free");
         assert_ne!(first.octet(), second.octet());
-        assert_ne!(first.xds(), second.xds());
+        assert_ne!(first.control_planes(), second.control_planes());
         assert!(Block::try_claim(first.octet()).is_none(), "claimed twice");
         let octet = second.octet();
         drop(second);

@@ -9,7 +9,7 @@ use voile_model::Mesh;
 use voile_model::mesh::{Location, WorkloadKind};
 
 use crate::addresses::Layout;
-use crate::block::Block;
+use crate::block::{Block, ControlPlace};
 use crate::pod_network::{MeshNetwork, check};
 use crate::run_folder::RunFolder;
 use crate::runner::{Options, UpError, Words, run};
@@ -47,18 +47,13 @@ impl Ground {
         }
     }
 
-    pub(crate) fn xds(&self) -> std::net::SocketAddr {
-        match self {
-            Self::Loopback(block) => block.xds(),
-            Self::Namespaces(network) => network.xds(),
-        }
-    }
-
-    pub(crate) fn monitoring(&self) -> std::net::SocketAddr {
-        match self {
-            Self::Loopback(block) => block.monitoring(),
-            Self::Namespaces(network) => network.monitoring(),
-        }
+    /// Where the first so many control planes listen.
+    pub(crate) fn control_planes(&self, count: usize) -> Vec<ControlPlace> {
+        let all = match self {
+            Self::Loopback(block) => block.control_planes(),
+            Self::Namespaces(network) => network.control_planes(),
+        };
+        all.into_iter().take(count.max(1)).collect()
     }
 
     pub(crate) fn network(&self) -> Option<&MeshNetwork> {

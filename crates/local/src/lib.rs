@@ -32,5 +32,6 @@ pub mod variables;
 pub mod view;
 pub mod watch;
 
+pub use block::MAX_CONTROL_PLANES;
 pub use isolation::{Wanted, start};
 pub use runner::{Options, TOKEN_TTL, UpError, Words};

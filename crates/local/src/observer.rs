@@ -67,8 +67,9 @@ impl Observation {
 #[derive(Debug, Default)]
 struct Shared {
     targets: BTreeMap<ResourceName, Target>,
-    control: Option<SocketAddr>,
-    control_ready: bool,
+    /// Where control planes say whether they are ready.
+    controls: Vec<SocketAddr>,
+    controls_ready: usize,
     seen: BTreeMap<ResourceName, Observation>,
 }
 
@@ -81,10 +82,10 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Starts it; it asks `control` (its monitoring address) too.
-    pub fn start(control: SocketAddr) -> Self {
+    /// Starts it; it asks `controls` (their monitoring addresses) too.
+    pub fn start(controls: Vec<SocketAddr>) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
-            control: Some(control),
+            controls,
             ..Shared::default()
         }));
         let (stop, stopped) = mpsc::channel();
@@ -109,10 +110,10 @@ impl Observer {
         shared.targets = targets;
     }
 
-    /// What all answered, and whether the control plane is ready.
-    pub fn look(&self) -> (BTreeMap<ResourceName, Observation>, bool) {
+    /// What all answered, and how many control planes are ready.
+    pub fn look(&self) -> (BTreeMap<ResourceName, Observation>, usize) {
         let shared = lock(&self.shared);
-        (shared.seen.clone(), shared.control_ready)
+        (shared.seen.clone(), shared.controls_ready)
     }
 }
 
@@ -133,14 +134,15 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 
 /// Asks everybody once, without holding the lock while asking; says whether all are ready.
 fn round(shared: &Mutex<Shared>) -> bool {
-    let (targets, control) = {
+    let (targets, controls) = {
         let shared = lock(shared);
-        (shared.targets.clone(), shared.control)
+        (shared.targets.clone(), shared.controls.clone())
     };
-    let control_ready =
-        control.is_some_and(|address| ask(&Probe::Http(address, "/ready".to_owned())).is_ok());
-    lock(shared).control_ready = control_ready;
-    let mut all = control_ready;
+    let is_ready =
+        |address: &&SocketAddr| ask(&Probe::Http(**address, "/ready".to_owned())).is_ok();
+    let ready = controls.iter().filter(is_ready).count();
+    lock(shared).controls_ready = ready;
+    let mut all = ready == controls.len();
     for (name, target) in targets {
         let before = lock(shared).seen.get(&name).cloned().unwrap_or_default();
         let now = match &target.namespace {

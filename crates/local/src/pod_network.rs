@@ -16,6 +16,7 @@ use voile_model::{Mesh, Port, ResourceName};
 
 use crate::addresses::{GATEWAY, NAME_SERVER, PREFIX_V4, PREFIX_V6, beside};
 use crate::application::DNS_PORT;
+use crate::block::{ControlPlace, MAX_CONTROL_PLANES};
 use crate::egress::{self, Gate};
 use crate::expand::{Plan, PodPlan, endpoints_of};
 
@@ -120,14 +121,12 @@ impl MeshNetwork {
         &self.inside
     }
 
-    /// Where the control plane serves proxies.
-    pub fn xds(&self) -> SocketAddr {
-        (GATEWAY, XDS_PORT).into()
-    }
-
-    /// Where it serves its metrics and readiness.
-    pub fn monitoring(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, MONITORING_PORT).into()
+    /// Where control planes listen, as many as there may be: the first on Istio's ports, the others ten further each.
+    pub fn control_planes(&self) -> [ControlPlace; MAX_CONTROL_PLANES] {
+        [0, 10, 20].map(|further| ControlPlace {
+            xds: (GATEWAY, XDS_PORT + further).into(),
+            monitoring: (Ipv4Addr::LOCALHOST, MONITORING_PORT + further).into(),
+        })
     }
 
     /// Lets pods reach the host's network: by TCP, and by questions to its name server.
@@ -170,7 +169,7 @@ impl MeshNetwork {
         if network.captured {
             let rules = Rules {
                 capture: Some(Capture {
-                    control: Some(self.xds()),
+                    control: self.control_planes().map(|place| place.xds).to_vec(),
                     dns: Some(DNS_PORT),
                     ..capture(&plan.template.capture)
                 }),

@@ -65,6 +65,8 @@ pub struct Options {
     pub voile: PathBuf,
     /// How long the sidecars' tokens are good for; they are written anew after half of it.
     pub token_ttl: Duration,
+    /// How many control planes there are, 1 to [`crate::MAX_CONTROL_PLANES`].
+    pub control_planes: usize,
     /// Further words for the control plane.
     pub control: Vec<(&'static str, String)>,
     /// Whether pods in namespaces reach the host's network.
@@ -151,11 +153,13 @@ struct Runner {
     plan: Plan,
     tokens: Option<TokenKey>,
     tokens_written: Instant,
-    control: Process,
+    /// Equals: any sidecar may be with any of them.
+    controls: Vec<Process>,
     control_was_ready: bool,
     observer: Observer,
     seen: BTreeMap<ResourceName, Observation>,
-    control_ready: bool,
+    /// How many of them are ready.
+    controls_ready: usize,
     pods: BTreeMap<ResourceName, PodRun>,
     leaving: Vec<Leaving>,
     /// Which replicas there are, old and new.
@@ -226,9 +230,12 @@ impl Runner {
             show: options.logs,
             egress: options.egress,
         };
-        let places = (ground.xds(), ground.monitoring());
-        let control = Process::new(control(&around, places, &options.control));
-        let observer = Observer::start(ground.monitoring());
+        let places = ground.control_planes(options.control_planes);
+        let controls = places.iter().enumerate();
+        let controls = controls
+            .map(|(number, place)| Process::new(control(&around, number, *place, &options.control)))
+            .collect();
+        let observer = Observer::start(places.iter().map(|place| place.monitoring).collect());
         let reach = reach::Reach::new(RelayThread::start()?);
         if let Some(network) = ground.network().filter(|_| options.egress) {
             network.lead_out(reach.runtime())?;
@@ -243,11 +250,11 @@ impl Runner {
             plan,
             tokens: None,
             tokens_written: now,
-            control,
+            controls,
             control_was_ready: false,
             observer,
             seen: BTreeMap::new(),
-            control_ready: false,
+            controls_ready: 0,
             pods: BTreeMap::new(),
             leaving: Vec::new(),
             roster,
@@ -299,9 +306,10 @@ impl Runner {
     /// One turn of the loop: everybody is looked after.
     fn step(&mut self) -> Result<(), UpError> {
         let now = Instant::now();
-        (self.seen, self.control_ready) = self.observer.look();
-        let mut said: Vec<String> = self.control.tick(now).into_iter().collect();
-        if self.control_ready && !self.control_was_ready {
+        (self.seen, self.controls_ready) = self.observer.look();
+        let controls = self.controls.iter_mut();
+        let mut said: Vec<String> = controls.filter_map(|control| control.tick(now)).collect();
+        if self.controls_ready == self.controls.len() && !self.control_was_ready {
             self.control_was_ready = true;
             self.open_tokens()?;
         }
@@ -509,7 +517,8 @@ impl Runner {
             None => None,
         };
         let proxy = plan.sidecar.as_ref().map(|_| {
-            let recipe = sidecar(&around, &plan, self.ground.xds(), network.is_some());
+            let control = self.ground.control_planes(self.options.control_planes);
+            let recipe = sidecar(&around, &plan, &control, network.is_some());
             Process::new(recipe.at(network.as_ref().map(PodNetwork::sidecar_place)))
         });
         let mut apps = Vec::new();

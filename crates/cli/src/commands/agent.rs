@@ -55,9 +55,15 @@ pub(crate) struct Args {
     /// The workload that the program is. Its service account must be the token's.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = workload)]
     workload: Workload,
-    /// The control plane.
-    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:15012")]
-    control: String,
+    /// The control plane. Of several (commas between them, or the option again) one is asked by chance, and another when it is
+    /// away; gRPC's bootstrap lists all, each workload's in an order of its own.
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        default_value = "https://127.0.0.1:15012"
+    )]
+    control: Vec<String>,
     /// PEM file of the mesh's root, by which the control plane is verified the first time.
     #[arg(long, value_name = "FILE")]
     root_cert: PathBuf,
@@ -237,7 +243,7 @@ struct Files {
     folder: StateDir,
     bootstrap: Option<PathBuf>,
     workload: Workload,
-    control: String,
+    control: Vec<String>,
     address: IpAddr,
 }
 

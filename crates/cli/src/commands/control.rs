@@ -47,13 +47,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     config: Vec<PathBuf>,
 
-    /// Where the root key, the token key and join tokens are kept; made with mode 0700 if missing.
+    /// Where the root key, the token key and join tokens are kept; made with mode 0700 if missing. Several control planes on the
+    /// same folders and the same directory are one to their proxies: any may end.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
 
     /// Discovery and certificates over TLS.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15012")]
     listen: SocketAddr,
+
+    /// A DNS name or address that proxies know it by; may be given several times. Its certificate always names localhost,
+    /// 127.0.0.1, ::1, istiod.istio-system.svc and the address of `--listen`.
+    #[arg(long, value_name = "NAME")]
+    server_name: Vec<String>,
 
     /// Discovery without TLS, for tools on this machine (`off` for none). Callers without a token see workloads and
     /// services only.
@@ -158,6 +164,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         config: [args.directories, args.config].concat(),
         state: args.state,
         listen: args.listen,
+        names: args.server_name,
         plaintext: match args.plaintext {
             Plaintext::Off => None,
             Plaintext::On(address) => Some(address),

@@ -18,9 +18,14 @@ pub(crate) struct Args {
     /// The control plane's state directory: the root to believe, and the key of the proxies' tokens.
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// The control plane.
-    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:15012")]
-    control: String,
+    /// The control plane; of several (commas between them, or the option again) each proxy asks one by chance.
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        default_value = "https://127.0.0.1:15012"
+    )]
+    control: Vec<String>,
     /// Proxies.
     #[arg(long, default_value_t = 100, value_name = "N")]
     proxies: usize,

@@ -17,9 +17,15 @@ pub(crate) struct Args {
     /// The workload this proxy stands for.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     workload: String,
-    /// The control plane.
-    #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:15012")]
-    control: String,
+    /// The control plane. Of several (commas between them, or the option again), and of several addresses of one name, one is
+    /// asked by chance, and another as soon as it fails.
+    #[arg(
+        long,
+        value_name = "URL",
+        value_delimiter = ',',
+        default_value = "https://127.0.0.1:15012"
+    )]
+    control: Vec<String>,
     /// PEM file of the mesh's root, by which the control plane is verified.
     #[arg(long, value_name = "FILE")]
     root_cert: PathBuf,

@@ -58,8 +58,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = token_ttl)]
     token_ttl: Duration,
 
+    /// How many control planes there are, at most 3. They are equals on the same folder and state: each sidecar is with one of
+    /// them, and with another when that ends.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = control_planes)]
+    control_planes: usize,
+
     #[command(flatten)]
     keys: super::control::KeyArgs,
+}
+
+fn control_planes(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok();
+    count
+        .filter(|count| (1..=voile_local::MAX_CONTROL_PLANES).contains(count))
+        .ok_or_else(|| {
+            format!(
+                "`{text}`: expected 1 to {}",
+                voile_local::MAX_CONTROL_PLANES
+            )
+        })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -100,6 +117,7 @@ fn start(args: Args) -> Result<u8, Box<dyn std::error::Error>> {
         once_ready: args.once_ready,
         voile: std::env::current_exe()?,
         token_ttl: args.token_ttl,
+        control_planes: args.control_planes,
         control: args.keys.words()?,
         egress: args.egress == Egress::Host,
     };

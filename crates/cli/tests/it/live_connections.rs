@@ -207,7 +207,7 @@ fn a_policy_cuts_all_kinds_of_live_connections_within_a_second() {
 }
 
 /// The serial number of the certificate that a sidecar shows.
-fn serial(admin: SocketAddr) -> String {
+pub(crate) fn serial(admin: SocketAddr) -> String {
     let page = get(admin, "/certs").expect("its certificates");
     let text = String::from_utf8_lossy(&page.body).into_owned();
     let (_, rest) = text.split_once("\"serial\"").expect("a serial number");

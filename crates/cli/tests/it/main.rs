@@ -44,6 +44,7 @@ mod policies_held;
 mod policy;
 mod probes;
 mod profile;
+mod replicas;
 mod rollout;
 mod targets;
 mod telemetry;

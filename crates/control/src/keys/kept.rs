@@ -2,8 +2,7 @@
 //! believed before.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::Origin;
 use super::read::key_set;
+use crate::state_file::StateFile;
 
 /// How long keys that nobody wants any more are kept: whoever takes a policy away by mistake has them again.
 const UNWANTED: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -58,25 +58,12 @@ impl Kept {
     }
 
     fn write(&self, origin: &Origin, keys: &str, at: SystemTime) -> io::Result<()> {
-        let mut folder = std::fs::DirBuilder::new();
-        folder.recursive(true).mode(0o700).create(&self.0)?;
         let written = Written {
             origin: origin.to_string(),
             fetched_at: seconds(at),
             keys: keys.to_owned(),
         };
-        let path = self.path(origin);
-        let draft = path.with_extension("draft");
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&draft)?;
-        file.write_all(&serde_json::to_vec(&written)?)?;
-        file.sync_all()?;
-        std::fs::rename(draft, path)
+        StateFile::new(&self.0, &name(origin)).replace(serde_json::to_vec(&written)?)
     }
 
     /// Removes what nobody has wanted for long.

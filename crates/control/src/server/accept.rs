@@ -40,27 +40,34 @@ pub(super) type Accepted<S> = std::io::Result<Guarded<S>>;
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
 struct OwnCertificate {
     authority: Arc<Authority>,
-    /// The address that was asked for, when it is none of [`SERVER_NAMES`].
-    address: Option<String>,
+    /// Names besides [`SERVER_NAMES`]: those that were asked for, and the address that we listen on.
+    further: Vec<String>,
     config: Arc<ServerConfig>,
     made: Instant,
 }
 
 impl OwnCertificate {
-    fn new(authority: Arc<Authority>, listen: IpAddr) -> Result<Self, ControlError> {
-        let named = listen.is_unspecified() || SERVER_NAMES.contains(&&*listen.to_string());
-        let address = (!named).then(|| listen.to_string());
+    fn new(
+        authority: Arc<Authority>,
+        names: &[String],
+        listen: IpAddr,
+    ) -> Result<Self, ControlError> {
+        let address = (!listen.is_unspecified()).then(|| listen.to_string());
+        let further = names.iter().cloned().chain(address);
+        let further: Vec<String> = further
+            .filter(|name| !SERVER_NAMES.contains(&&**name))
+            .collect();
         Ok(Self {
-            config: issue(&authority, address.as_deref())?,
+            config: issue(&authority, &further)?,
             authority,
-            address,
+            further,
             made: Instant::now(),
         })
     }
 
     fn acceptor(&mut self) -> TlsAcceptor {
         if self.made.elapsed() > SERVER_TTL / 2 {
-            match issue(&self.authority, self.address.as_deref()) {
+            match issue(&self.authority, &self.further) {
                 Ok(config) => {
                     self.config = config;
                     self.made = Instant::now();
@@ -72,8 +79,9 @@ impl OwnCertificate {
     }
 }
 
-fn issue(authority: &Authority, address: Option<&str>) -> Result<Arc<ServerConfig>, ControlError> {
-    let names: Vec<&str> = SERVER_NAMES.into_iter().chain(address).collect();
+fn issue(authority: &Authority, further: &[String]) -> Result<Arc<ServerConfig>, ControlError> {
+    let further = further.iter().map(String::as_str);
+    let names: Vec<&str> = SERVER_NAMES.into_iter().chain(further).collect();
     let failed = |error: &dyn std::fmt::Display| ControlError::Setup(format!("TLS: {error}"));
     let certificate = authority
         .issue_server(&names, SystemTime::now())
@@ -85,7 +93,7 @@ fn issue(authority: &Authority, address: Option<&str>) -> Result<Arc<ServerConfi
 /// Accepts until `ended`; what comes out has finished its handshake.
 pub(super) fn tls(
     listener: TcpListener,
-    authority: Arc<Authority>,
+    (authority, names): (Arc<Authority>, &[String]),
     status: Arc<Status>,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
@@ -93,7 +101,7 @@ pub(super) fn tls(
     let listen = listener
         .local_addr()
         .map_err(|error| ControlError::Setup(format!("TLS: {error}")))?;
-    let mut own = OwnCertificate::new(authority, listen.ip())?;
+    let mut own = OwnCertificate::new(authority, names, listen.ip())?;
     let (accepted, incoming) = mpsc::channel(1);
     let mut newcomers = Newcomers::new();
     tasks.spawn(async move {

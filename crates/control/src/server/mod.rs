@@ -141,7 +141,7 @@ impl Control {
         let mut tasks = JoinSet::new();
         let incoming = accept::tls(
             tls,
-            keys.authority.clone(),
+            (keys.authority.clone(), &options.names),
             status.clone(),
             ended.clone(),
             &mut tasks,

@@ -16,6 +16,8 @@ use voile_proto::discovery::Node;
 use voile_xds::client::{ClientConfig, Credential, CredentialSource, Rejection, Update, XdsClient};
 
 const DEADLINE: Duration = Duration::from_secs(20);
+/// Between two looks at what nobody tells of.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Two workloads with sidecars, one service.
 pub(crate) const SHOP: &str = r#"
@@ -60,7 +62,7 @@ status: {podIP: 127.1.0.5}
 "#;
 
 pub(crate) struct Mesh {
-    pub(crate) folder: TempDir,
+    pub(crate) folder: Arc<TempDir>,
     control: Option<Control>,
     pub(crate) addresses: Addresses,
     reports: watch::Receiver<Vec<Seen>>,
@@ -80,9 +82,18 @@ impl Mesh {
 
     /// With other options than usual.
     pub(crate) async fn start_with(text: &str, choose: impl FnOnce(&mut Options)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Arc::new(tempfile::tempdir().unwrap());
         std::fs::create_dir(folder.path().join("config")).unwrap();
         std::fs::write(folder.path().join("config/mesh.yaml"), text).unwrap();
+        Self::of(folder, choose).await
+    }
+
+    /// Another control plane on the same folder and the same state.
+    pub(crate) async fn beside(&self, choose: impl FnOnce(&mut Options)) -> Self {
+        Self::of(self.folder.clone(), choose).await
+    }
+
+    async fn of(folder: Arc<TempDir>, choose: impl FnOnce(&mut Options)) -> Self {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let (control, reports) = run(&folder, any, choose).await;
         Self {
@@ -144,6 +155,16 @@ impl Mesh {
         seen.iter().rfind(|seen| fits(seen)).unwrap().clone()
     }
 
+    /// Waits for what nobody tells of.
+    pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
+        let begun = std::time::Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < DEADLINE, "not in time: {what}");
+            tokio::task::yield_now().await;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     pub(crate) fn client(&self, credential: Credential) -> Client {
         self.client_that_rejects(credential, |_| None)
     }
@@ -159,7 +180,7 @@ impl Mesh {
 
     pub(crate) fn client_config(&self) -> ClientConfig {
         ClientConfig {
-            address: format!("https://{}", self.addresses.tls),
+            addresses: vec![format!("https://{}", self.addresses.tls)],
             root_certificate: Some(self.folder.path().join("state/root-cert.pem")),
             node: Node {
                 id: "sidecar~test".to_owned(),
@@ -246,6 +267,35 @@ impl Client {
         reject: impl Fn(&str) -> Option<String> + Send + 'static,
     ) -> Self {
         Self::start_from(config, Arc::new(Fixed(credential)), reject)
+    }
+
+    /// That takes all it is given.
+    pub(crate) fn start_with(config: ClientConfig, credential: Credential) -> Self {
+        Self::start(config, credential, |_| None)
+    }
+
+    /// The control plane that it asks, or asked last.
+    pub(crate) fn address(&self) -> String {
+        self.xds
+            .state()
+            .borrow()
+            .address
+            .clone()
+            .unwrap_or_default()
+    }
+
+    /// Waits until it is answered there.
+    pub(crate) async fn until_connected_to(&self, part: &str) {
+        let mut state = self.xds.state();
+        let fits = |s: &voile_xds::client::ClientState| {
+            s.connected && s.address.as_ref().is_some_and(|at| at.contains(part))
+        };
+        let waited = tokio::time::timeout(DEADLINE, state.wait_for(fits)).await;
+        assert!(
+            waited.is_ok(),
+            "not with {part}: {:?}",
+            *self.xds.state().borrow()
+        );
     }
 
     /// Asks for its credential anew each time.

@@ -10,6 +10,7 @@ mod grpc;
 mod harness;
 mod push;
 mod refusal;
+mod replicas;
 mod revocation;
 mod strangers;
 mod streams;

@@ -31,7 +31,7 @@ async fn a_control_plane_of_another_mesh_is_not_trusted() {
     let mesh = Mesh::start(SHOP).await;
     let other = Mesh::start(SHOP).await;
     let config = ClientConfig {
-        address: format!("https://{}", mesh.addresses.tls),
+        addresses: vec![format!("https://{}", mesh.addresses.tls)],
         root_certificate: Some(other.folder.path().join("state/root-cert.pem")),
         node: Node::default(),
     };
@@ -133,7 +133,7 @@ async fn rules_about_tokens_and_their_keys_are_given_to_those_who_obey_them_only
 async fn the_plaintext_port_gives_addresses_and_nothing_else() {
     let mesh = Mesh::start(SHOP).await;
     let config = ClientConfig {
-        address: format!("http://{}", mesh.addresses.plaintext.unwrap()),
+        addresses: vec![format!("http://{}", mesh.addresses.plaintext.unwrap())],
         root_certificate: None,
         node: Node::default(),
     };

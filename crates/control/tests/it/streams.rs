@@ -127,7 +127,7 @@ async fn certified(mesh: &Mesh, token: Credential) -> Result<(), tonic::Code> {
     };
     let config = mesh.client_config();
     let root = std::fs::read_to_string(config.root_certificate.unwrap()).unwrap();
-    let endpoint = control_endpoint(&config.address, &root, None).unwrap();
+    let endpoint = control_endpoint(&config.addresses[0], &root, None).unwrap();
     let channel = endpoint.connect().await.unwrap();
     let request = Keys::generate().unwrap().request(None).unwrap();
     let answer = request_certificate(channel, &Bearer(token), request, None).await;
@@ -173,7 +173,7 @@ async fn certificate(mesh: &Mesh, account: &str) -> (String, String, Vec<u8>) {
     };
     let config = mesh.client_config();
     let root = std::fs::read_to_string(config.root_certificate.unwrap()).unwrap();
-    let endpoint = control_endpoint(&config.address, &root, None).unwrap();
+    let endpoint = control_endpoint(&config.addresses[0], &root, None).unwrap();
     let channel = endpoint.connect().await.unwrap();
     let key = rcgen::KeyPair::generate().unwrap();
     let request = rcgen::CertificateParams::default().serialize_request(&key);

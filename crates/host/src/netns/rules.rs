@@ -72,8 +72,8 @@ pub struct Capture {
     pub outbound: u16,
     /// Where inbound connections go.
     pub inbound: u16,
-    /// The control plane: the sidecar's own calls there are not its application's, and are left alone.
-    pub control: Option<SocketAddr>,
+    /// The control planes: the sidecar's own calls there are not its application's, and are left alone.
+    pub control: Vec<SocketAddr>,
     /// Where questions to name servers go.
     pub dns: Option<u16>,
     /// Inbound ports.
@@ -94,7 +94,7 @@ impl Default for Capture {
         Self {
             outbound: 15001,
             inbound: 15006,
-            control: None,
+            control: Vec::new(),
             dns: None,
             inbound_ports: Scope::default(),
             outbound_ranges: Scope::default(),
@@ -257,7 +257,8 @@ fn captured_output(capture: &Capture, family: Family, list: &mut Vec<Rule>) {
         rule([If::Mark(MARK_OUTWARD)], Then::Leave),
         rule([If::To(loopback)], Then::Leave),
     ]);
-    if let Some(control) = capture.control.filter(|to| Family::of(&to.ip()) == family) {
+    let of_family = |to: &&SocketAddr| Family::of(&to.ip()) == family;
+    for control in capture.control.iter().filter(of_family) {
         let conditions = [
             If::To(Range::one(control.ip())),
             If::TcpPort(control.port()),

@@ -36,7 +36,7 @@ fn captured(capture: Capture) -> Rules {
 fn everything_is_captured_but_what_is_marked_local_or_the_sidecars_own() {
     let rules = captured(Capture {
         dns: Some(15053),
-        control: Some("10.244.0.1:15012".parse().expect("an address")),
+        control: vec!["10.244.0.1:15012".parse().expect("an address")],
         ..Capture::default()
     });
     let expected = "table ip voile\ndelete table ip voile\ntable ip voile {\n\

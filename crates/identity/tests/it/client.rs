@@ -17,7 +17,7 @@ type News = watch::Receiver<Option<Arc<WorkloadCertificate>>>;
 
 fn settings(control: &Control) -> ClientSettings {
     ClientSettings {
-        control: control.uri(),
+        control: vec![control.uri()],
         root_cert: control.mesh.state().join("root-cert.pem"),
         token_file: None,
         join_token_file: None,
@@ -145,7 +145,7 @@ async fn what_is_missing_is_named() {
     assert!(obtain(missing).await.contains("/nowhere/token"));
     let token_file = Some(file(&control, "token", &control.token("cart")));
     let plain = ClientSettings {
-        control: format!("http://{}", control.address),
+        control: vec![format!("http://{}", control.address)],
         token_file: token_file.clone(),
         ..nothing.clone()
     };

@@ -51,11 +51,11 @@ impl Redirection {
 
     /// The rules of the client's pod and of the server's.
     fn rules(self) -> [Rules; 2] {
-        let captured = |control, ports, outbound_ranges| Rules {
+        let captured = |control: Option<SocketAddr>, ports, outbound_ranges| Rules {
             capture: Some(Capture {
                 outbound: OUTBOUND,
                 inbound: INBOUND,
-                control,
+                control: control.into_iter().collect(),
                 inbound_ports: Scope::Only(ports),
                 outbound_ranges,
                 ..Capture::default()

@@ -170,7 +170,7 @@ impl<'a> Mesh<'a> {
         let tls = port(GATEWAY.into())?;
         let captured = |inbound: Vec<u16>| Rules {
             capture: Some(Capture {
-                control: Some(tls),
+                control: vec![tls],
                 inbound_ports: Scope::Only(inbound),
                 ..Capture::default()
             }),

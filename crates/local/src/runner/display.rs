@@ -110,15 +110,15 @@ impl Runner {
                 *span = (*span).max(time);
             }
         }
-        let control = if self.control_ready {
-            "running"
-        } else {
-            "not ready (the last configuration stays in force)"
+        let control = match (self.controls_ready, self.controls.len()) {
+            (0, _) => "not ready (the last configuration stays in force)".to_owned(),
+            (ready, all) if ready == all => "running".to_owned(),
+            (ready, all) => format!("running ({ready} of {all})"),
         };
         View {
             folder: self.options.folder.display().to_string(),
             uptime: self.started.elapsed(),
-            control: control.to_owned(),
+            control,
             services: self.mesh.services.len(),
             reach: self.reach.published(),
             rows: rows

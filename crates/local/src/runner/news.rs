@@ -11,6 +11,7 @@ use voile_model::ResourceName;
 use super::Runner;
 use crate::addresses::Layout;
 use crate::application::ADMIN_PORT;
+use crate::block::ControlPlace;
 use crate::expand::stands_behind;
 
 impl Runner {
@@ -44,7 +45,9 @@ impl Runner {
     /// A sidecar that captures asks when it is called: who asked early must have heard the news, who asks later asks a
     /// control plane that has.
     fn uninformed_on_demand(&self) -> Option<String> {
-        if unready_workloads(self.ground.monitoring()) != Some(0) {
+        let controls = self.ground.control_planes(self.options.control_planes);
+        let knows = |place: &ControlPlace| unready_workloads(place.monitoring) == Some(0);
+        if !controls.iter().all(knows) {
             return Some("control to learn that all pods are ready".to_owned());
         }
         let ready: BTreeSet<_> = self.ready().iter().map(ToString::to_string).collect();

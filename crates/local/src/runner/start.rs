@@ -44,7 +44,7 @@ impl Runner {
         };
         let sidecars = self.pods.values().filter_map(|pod| pod.sidecar.as_ref());
         let given_up = |process: &&Process| process.restarts >= START_RESTARTS;
-        if let Some(process) = sidecars.chain([&self.control]).find(given_up) {
+        if let Some(process) = sidecars.chain(&self.controls).find(given_up) {
             return Err(UpError::Ends(process.name().to_owned()));
         }
         let what = match missing.len() {
@@ -102,11 +102,10 @@ impl Runner {
         }
         let nothing = Observation::default();
         let mut shown: Vec<(String, Vec<String>)> = Vec::new();
-        if !self.control_ready {
-            shown.push((
-                self.control.name().to_owned(),
-                self.control.last_lines(LOG_LINES),
-            ));
+        if self.controls_ready < self.controls.len() {
+            let controls = self.controls.iter_mut();
+            let lines = |one: &mut Process| (one.name().to_owned(), one.last_lines(LOG_LINES));
+            shown.extend(controls.map(lines));
         }
         for (name, pod) in &mut self.pods {
             if !pod.is_ready(self.seen.get(name).unwrap_or(&nothing)) {

@@ -1,4 +1,4 @@
-//! The orderly end: nobody new comes in, applications stop, sidecars drain, the control plane goes last.
+//! The orderly end: nobody new comes in, applications stop, sidecars drain, the control planes go last.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -10,7 +10,7 @@ use crate::process::Process;
 
 /// How long all sidecars together may drain.
 const SIDECARS_GRACE: Duration = Duration::from_secs(7);
-/// How long the control plane may take.
+/// How long the control planes may take.
 const CONTROL_GRACE: Duration = Duration::from_secs(5);
 
 impl Runner {
@@ -29,12 +29,7 @@ impl Runner {
         }
         end(&mut apps, grace, &mut hurry, stop);
         end(&mut sidecars, SIDECARS_GRACE, &mut hurry, stop);
-        end(
-            std::slice::from_mut(&mut self.control),
-            CONTROL_GRACE,
-            &mut hurry,
-            stop,
-        );
+        end(&mut self.controls, CONTROL_GRACE, &mut hurry, stop);
         let _ = writeln!(io::stderr(), "voile up: stopped");
     }
 }

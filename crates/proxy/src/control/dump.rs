@@ -116,6 +116,7 @@ fn control_plane(control: &Control) -> Value {
         .collect();
     json!({
         "connected": state.connected,
+        "address": state.address,
         "connections": state.connections,
         "connected_since": state.connected_since.map(timestamp),
         "last_error": state.last_error,

@@ -60,8 +60,8 @@ use state::{Control, Shared};
 pub struct Options {
     /// `namespace/name` of the workload it stands for.
     pub workload: String,
-    /// `https://host:port` of the control plane.
-    pub control: String,
+    /// `https://host:port` of each control plane: any will do.
+    pub control: Vec<String>,
     /// PEM file of the mesh's root.
     pub root_cert: PathBuf,
     /// Service-account token, read anew whenever it is needed.
@@ -533,7 +533,7 @@ fn start_client(
     (news, heard): (mpsc::UnboundedSender<()>, &Arc<Notify>),
 ) -> XdsClient {
     let config = ClientConfig {
-        address: options.control.clone(),
+        addresses: options.control.clone(),
         root_certificate: Some(options.root_cert.clone()),
         node,
     };

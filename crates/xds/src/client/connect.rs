@@ -1,16 +1,24 @@
 //! How the client reaches the control plane and proves who it is: TLS verified against the mesh's root, and a token or
 //! certificate read anew for each connection, so that rotation needs nothing but a rewritten file.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tonic::codegen::http::Uri;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use voile_proto::discovery::Node;
 
+use super::replicas::Way;
+
 /// TCP and TLS together; a control plane slower than this is as good as gone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same while there is somebody else to try.
+const IMPATIENT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Ways that are looked at, of all control planes together: a name that stands for more is read to here.
+const MAX_WAYS: usize = 256;
 /// When the kernel asks whether the other end of a quiet connection is there, so that a control plane that vanished is
 /// noticed. HTTP/2 pings (ztunnel has them every 30 s) would do the same, and wake two processes each time: an idle proxy
 /// must not wake. A control plane that is there and says nothing is the driver's to notice, when it asks for something.
@@ -22,11 +30,12 @@ const KEEPALIVE_RETRIES: u32 = 2;
 /// Largest token file: Kubernetes' tokens are about 1 KB.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
-/// Where the control plane is and how it is known.
+/// Where the control planes are and how they are known.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    /// `https://host:port`; `http://` only for a plaintext control plane on this machine.
-    pub address: String,
+    /// `https://host:port` of each; `http://` only for a plaintext control plane on this machine. They are equals, and so is
+    /// every address that a name stands for: one is asked, by chance, and another when it fails.
+    pub addresses: Vec<String>,
     /// PEM file of the roots that the control plane's certificate is verified against; needed for `https`.
     pub root_certificate: Option<PathBuf>,
     /// Who we say we are (not trusted by anybody; for the control plane's status page).
@@ -121,35 +130,106 @@ pub enum ClientError {
     },
 }
 
-/// Opens a connection; the metadata to send along with it.
+/// Every way to a control plane there is now. A name that stands for nothing is a way all the same: trying it says why.
+pub(super) async fn ways(addresses: &[String]) -> Vec<Way> {
+    let mut ways = Vec::new();
+    for address in addresses {
+        let resolved = match place(address) {
+            Some((host, port)) => lookup(&host, port).await,
+            None => Vec::new(),
+        };
+        let way = |resolved: Option<SocketAddr>| Way {
+            address: address.clone(),
+            resolved,
+        };
+        match resolved.is_empty() {
+            true => ways.push(way(None)),
+            false => ways.extend(resolved.into_iter().map(|one| way(Some(one)))),
+        }
+    }
+    ways.truncate(MAX_WAYS);
+    ways
+}
+
+/// The name and port of an address; none where it is no name.
+fn place(address: &str) -> Option<(String, u16)> {
+    let uri: Uri = address.parse().ok()?;
+    let host = bare(uri.host()?);
+    let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
+        Some("https") => 443,
+        _ => 80,
+    });
+    let is_name = host.parse::<IpAddr>().is_err();
+    is_name.then(|| (host.to_owned(), port))
+}
+
+/// A host without the brackets that a URI has about an IPv6 address.
+fn bare(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+async fn lookup(host: &str, port: u16) -> Vec<SocketAddr> {
+    let found = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::lookup_host((host, port))).await;
+    let mut found: Vec<SocketAddr> = match found {
+        Ok(Ok(found)) => found.collect(),
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    };
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Where to connect to: the address itself, or one that its name stands for, which is called by the name.
+fn endpoint(way: &Way) -> Result<Endpoint, String> {
+    let written: Uri = way.address.parse().map_err(|error| format!("{error}"))?;
+    let Some(resolved) = way.resolved else {
+        return Endpoint::from_shared(way.address.clone()).map_err(|error| error.to_string());
+    };
+    let scheme = written.scheme_str().unwrap_or("https");
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{resolved}"));
+    Ok(endpoint.map_err(|error| error.to_string())?.origin(written))
+}
+
+/// Opens a connection; the metadata to send along with it. Less patience is had where there are `others` to try.
 pub(super) async fn connect(
     config: &ClientConfig,
+    way: &Way,
+    others: bool,
     credentials: &Arc<dyn CredentialSource>,
 ) -> Result<(Channel, Option<MetadataValue<tonic::metadata::Ascii>>), ClientError> {
     let setup = |reason: String| ClientError::Setup {
-        address: config.address.clone(),
+        address: way.address.clone(),
         reason,
+    };
+    let timeout = match others {
+        true => IMPATIENT_TIMEOUT,
+        false => CONNECT_TIMEOUT,
     };
     let credential = credentials
         .credential()
         .map_err(|error| setup(format!("no credential: {error}")))?;
-    let mut endpoint = Endpoint::from_shared(config.address.clone())
-        .map_err(|error| setup(error.to_string()))?
-        .connect_timeout(CONNECT_TIMEOUT)
+    let written: Uri = way
+        .address
+        .parse()
+        .map_err(|error| setup(format!("{error}")))?;
+    let mut endpoint = endpoint(way)
+        .map_err(setup)?
+        .connect_timeout(timeout)
         .tcp_keepalive(Some(KEEPALIVE_AFTER))
         .tcp_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .tcp_keepalive_retries(Some(KEEPALIVE_RETRIES))
         .tcp_nodelay(true);
     let encrypted = endpoint.uri().scheme_str() == Some("https");
     if encrypted {
-        let tls = tls(config, &credential).map_err(setup)?;
+        let host = written.host().map(bare).unwrap_or_default();
+        let tls = tls(config, host, &credential).map_err(setup)?;
         endpoint = endpoint
             .tls_config(tls)
             .map_err(|error| setup(chain(&error)))?;
     }
     let bearer = match &credential {
         // A token in clear text belongs to whoever listens.
-        Credential::Token(_) if !encrypted && !loopback(endpoint.uri()) => {
+        Credential::Token(_) if !encrypted && !loopback(&written) => {
             return Err(setup("a token is sent over https only".to_owned()));
         }
         Credential::Token(token) => {
@@ -160,35 +240,40 @@ pub(super) async fn connect(
         }
         Credential::Certificate { .. } | Credential::Anonymous => None,
     };
-    let connected = tokio::time::timeout(CONNECT_TIMEOUT, endpoint.connect()).await;
+    let connected = tokio::time::timeout(timeout, endpoint.connect()).await;
     let failed = |reason: String| ClientError::Connect {
-        address: config.address.clone(),
+        address: way.to_string(),
         reason,
     };
     match connected {
         Ok(Ok(channel)) => Ok((channel, bearer)),
         Ok(Err(error)) => Err(failed(chain(&error))),
-        Err(_) => Err(failed(format!("no answer in {CONNECT_TIMEOUT:?}"))),
+        Err(_) => Err(failed(format!("no answer in {timeout:?}"))),
     }
 }
 
-fn loopback(uri: &tonic::codegen::http::Uri) -> bool {
+fn loopback(uri: &Uri) -> bool {
     uri.host().is_some_and(|host| {
         host == "localhost"
-            || host
-                .trim_matches(['[', ']'])
-                .parse::<std::net::IpAddr>()
+            || bare(host)
+                .parse::<IpAddr>()
                 .is_ok_and(|address| address.is_loopback())
     })
 }
 
-fn tls(config: &ClientConfig, credential: &Credential) -> Result<ClientTlsConfig, String> {
+fn tls(
+    config: &ClientConfig,
+    host: &str,
+    credential: &Credential,
+) -> Result<ClientTlsConfig, String> {
     let path = config
         .root_certificate
         .as_ref()
         .ok_or("https needs the mesh's root certificate")?;
     let root = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(root));
+    let mut tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(root))
+        .domain_name(host);
     if let Credential::Certificate { chain_pem, key_pem } = credential {
         tls = tls.identity(Identity::from_pem(chain_pem, key_pem));
     }

@@ -14,8 +14,9 @@ use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 
 use super::backoff::Backoff;
 use super::changes::Changes;
-use super::connect::{ClientConfig, ClientError, CredentialSource, connect};
+use super::connect::{ClientConfig, ClientError, CredentialSource, connect, ways};
 use super::patience::{ANSWER_TIMEOUT, Patience};
+use super::replicas::Replicas;
 use super::state::ClientState;
 use super::subscriptions::{Rejection, Subscriptions, Update};
 use crate::generated::ads::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -106,6 +107,9 @@ impl XdsClient {
             commands: commands.clone(),
             publish,
             backoff: Backoff::default(),
+            replicas: Replicas::default(),
+            address: String::new(),
+            ways: 0,
         };
         Self {
             inner: Arc::new(Inner {
@@ -174,6 +178,11 @@ struct Driver {
     subscriptions: Subscriptions,
     publish: watch::Sender<ClientState>,
     backoff: Backoff,
+    replicas: Replicas,
+    /// Whom the open stream leads to, or the last one led to.
+    address: String,
+    /// How many ways there were to draw from.
+    ways: u32,
 }
 
 impl Driver {
@@ -182,7 +191,12 @@ impl Driver {
             let error = self.stream().await;
             self.subscriptions.closed();
             self.report(&error);
-            let wait = self.backoff.wait(random());
+            match error {
+                ClientError::Again { .. } => self.replicas.sent_away(),
+                _ => self.replicas.failed(),
+            }
+            // Several are tried in the time in which one would be.
+            let wait = self.backoff.wait(random()) / self.ways.max(1);
             tracing::debug!(?wait, "next attempt at the control plane");
             tokio::time::sleep(wait).await;
         }
@@ -197,7 +211,9 @@ impl Driver {
             return;
         }
         self.publish.send_modify(|state| {
-            if state.last_error.as_ref() != Some(&text) || state.connected {
+            if self.replicas.has_others() {
+                tracing::info!("{text}; another is asked");
+            } else if state.last_error.as_ref() != Some(&text) || state.connected {
                 tracing::warn!("{text}; what is held stays in force");
             } else {
                 tracing::debug!("{text}");
@@ -209,7 +225,14 @@ impl Driver {
 
     /// One stream from its opening to its end.
     async fn stream(&mut self) -> ClientError {
-        let (channel, bearer) = match connect(&self.config, &self.credentials).await {
+        let ways = ways(&self.config.addresses).await;
+        self.ways = u32::try_from(ways.len()).unwrap_or(1);
+        let Some(way) = self.replicas.draw(&ways, random()) else {
+            return self.broken("no address is given");
+        };
+        self.address = way.to_string();
+        let others = self.replicas.has_others();
+        let (channel, bearer) = match connect(&self.config, &way, others, &self.credentials).await {
             Ok(connected) => connected,
             Err(error) => return error,
         };
@@ -227,6 +250,7 @@ impl Driver {
         };
         self.publish.send_modify(|state| {
             state.connections += 1;
+            state.address = Some(self.address.clone());
             state.connected_since = Some(SystemTime::now());
         });
         let commands = self.commands.clone();
@@ -248,7 +272,7 @@ impl Driver {
                     Ok(None) => return self.broken("it ended the stream"),
                     Err(status) if answered && status.code() == tonic::Code::Unauthenticated => {
                         return ClientError::Again {
-                            address: self.config.address.clone(),
+                            address: self.address.clone(),
                             reason: status.message().to_owned(),
                         };
                     }
@@ -302,7 +326,7 @@ impl Driver {
         let held = self.subscriptions.held(&type_url);
         self.publish.send_modify(|state| {
             if !state.connected {
-                tracing::info!(address = self.config.address, "control plane answers");
+                tracing::info!(address = self.address, "control plane answers");
             }
             state.connected = true;
             let kind = state.types.entry(type_url.clone()).or_default();
@@ -330,7 +354,7 @@ impl Driver {
 
     fn broken(&self, status: &str) -> ClientError {
         ClientError::Stream {
-            address: self.config.address.clone(),
+            address: self.address.clone(),
             status: status.to_owned(),
         }
     }

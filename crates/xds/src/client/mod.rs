@@ -7,6 +7,7 @@ mod changes;
 mod connect;
 mod driver;
 mod patience;
+mod replicas;
 mod state;
 mod subscriptions;
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::time::SystemTime;
 pub struct ClientState {
     /// Whether a stream is open and has answered.
     pub connected: bool,
+    /// The control plane that is asked, or was last.
+    pub address: Option<String>,
     /// When the stream was opened.
     pub connected_since: Option<SystemTime>,
     /// Streams opened since the start.

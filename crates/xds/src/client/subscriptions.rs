@@ -15,6 +15,9 @@ const INVALID_ARGUMENT: i32 = 3;
 /// Characters of a NACK's text: enough to name a few dozen resources, too little to matter in a log.
 const MAX_NACK_CHARS: usize = 4096;
 
+/// A version that nothing has: whoever says it holds this is told what there is, and when it goes.
+const NONE: &str = "";
+
 /// The name that stands for everything.
 const WILDCARD: &str = "*";
 
@@ -53,7 +56,7 @@ pub struct Rejection {
     pub reason: String,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Kind {
     wanted: BTreeSet<Arc<str>>,
     /// Version of each resource in force.
@@ -78,7 +81,7 @@ pub struct Unanswered<'a> {
 }
 
 /// The client's side of one stream, and what outlives it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Subscriptions {
     node: Node,
     kinds: BTreeMap<Arc<str>, Kind>,
@@ -235,6 +238,15 @@ impl Subscriptions {
             for name in &update.removed {
                 kind.held.remove(name);
                 kind.unanswered.remove(name);
+            }
+            for resource in &update.added {
+                let mut names = resource.aliases.iter().chain([&resource.name]);
+                let refused = rejected.contains(&*resource.name);
+                // Whoever asked for it again has forgotten the older one: what is held by now is of no version.
+                if refused && names.any(|name| kind.owed.contains(name)) {
+                    let held = kind.held.get_mut(&resource.name);
+                    held.into_iter().for_each(|version| *version = NONE.into());
+                }
             }
             // That there is nothing may have been said before the name was asked for again, so it settles nothing.
             for resource in &update.added {

@@ -81,7 +81,7 @@ impl Stage {
                 .serve_with_incoming(service, TcpListenerStream::new(socket)),
         );
         let config = ClientConfig {
-            address: format!("http://{address}"),
+            addresses: vec![format!("http://{address}")],
             root_certificate: None,
             node: Node::default(),
         };

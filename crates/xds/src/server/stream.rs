@@ -78,7 +78,7 @@ pub(super) struct InFlight {
     pub(super) changed: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Kind {
     names: BTreeSet<Arc<str>>,
     wildcard: bool,
@@ -154,7 +154,7 @@ impl Wanted {
 }
 
 /// The server's side of one stream.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Stream<C> {
     caller: C,
     kinds: BTreeMap<Arc<str>, Kind>,

@@ -7,6 +7,8 @@
 
 mod client;
 mod conversation;
+mod explored;
+mod explorer;
 mod server;
 mod sotw;
 mod wire;

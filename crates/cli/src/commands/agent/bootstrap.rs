@@ -2,6 +2,7 @@
 //! certificates are.
 
 use std::fs::{self, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,7 +25,7 @@ const RAREST_LOOK: Duration = Duration::from_secs(600);
 const OFTENEST_LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Bootstrap<'a> {
-    pub(super) control: &'a str,
+    pub(super) control: &'a [String],
     pub(super) folder: &'a Path,
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
@@ -34,9 +35,6 @@ pub(super) struct Bootstrap<'a> {
 
 impl Bootstrap<'_> {
     pub(super) fn text(&self) -> Result<String, String> {
-        let control = self.control.strip_prefix("https://");
-        let control =
-            control.ok_or_else(|| format!("`{}` does not begin with https://", self.control))?;
         let file = |name: &str| self.folder.join(name).display().to_string();
         let look = (self.life / LOOKS_IN_A_LIFE).clamp(OFTENEST_LOOK, RAREST_LOOK);
         let files = json!({
@@ -46,12 +44,19 @@ impl Bootstrap<'_> {
             "refresh_interval": format!("{}s", look.as_secs()),
         });
         let (namespace, name) = (self.namespace, self.name);
-        let bootstrap: Value = json!({
-            "xds_servers": [{
-                "server_uri": control.trim_end_matches('/'),
+        let server = |control: &String| {
+            let place = control.strip_prefix("https://");
+            let place = place.ok_or_else(|| format!("`{control}` does not begin with https://"))?;
+            Ok(json!({
+                "server_uri": place.trim_end_matches('/'),
                 "channel_creds": [{ "type": "tls", "config": files }],
                 "server_features": ["xds_v3"],
-            }],
+            }))
+        };
+        let servers = self.in_own_order().map(server);
+        let servers = servers.collect::<Result<Vec<Value>, String>>()?;
+        let bootstrap: Value = json!({
+            "xds_servers": servers,
             "node": {
                 "id": format!("sidecar~{}~{name}.{namespace}~{namespace}.svc.cluster.local", self.address),
                 "cluster": format!("{name}.{namespace}"),
@@ -64,6 +69,15 @@ impl Bootstrap<'_> {
         });
         let text = serde_json::to_string_pretty(&bootstrap).map_err(|error| error.to_string())?;
         Ok(text + "\n")
+    }
+
+    /// gRPC asks the first, and the next when that is away (gRFC A71): workloads begin with different ones, and each always with
+    /// the same, so that a renewal changes nothing.
+    fn in_own_order(&self) -> impl Iterator<Item = &String> {
+        let mut hasher = DefaultHasher::new();
+        (self.namespace, self.name).hash(&mut hasher);
+        let first = hasher.finish() as usize % self.control.len().max(1);
+        self.control[first..].iter().chain(&self.control[..first])
     }
 }
 

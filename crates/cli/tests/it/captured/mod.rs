@@ -79,7 +79,7 @@ impl Captured {
             let made = bridge.add_pod(&both(address), &gateways).expect("a pod");
             let rules = Rules {
                 capture: Some(Capture {
-                    control: Some((WORLD, XDS).into()),
+                    control: vec![(WORLD, XDS).into()],
                     // Servers of strangers ask who their clients are, and would wait for this machine's own resolver.
                     dns: Some(15053),
                     keeps_source,

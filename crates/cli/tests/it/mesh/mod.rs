@@ -40,6 +40,8 @@ pub(crate) struct Client {
     pub(crate) certificate_ttl: Option<&'static str>,
     /// Both sidecars are started with `--handover`.
     pub(crate) handover: bool,
+    /// Anything else, for both sidecars.
+    pub(crate) everywhere: Vec<String>,
     /// Anything else, for the client's.
     pub(crate) arguments: Vec<String>,
     /// Anything else, for the control plane's.
@@ -89,6 +91,7 @@ impl Mesh {
         let client = start_proxy(folder.path(), xds, "client", client_ports, how);
         let usual = Client {
             handover: how.handover,
+            everywhere: how.everywhere.clone(),
             ..Client::default()
         };
         let server = start_proxy(folder.path(), xds, "server", server_ports, &usual);
@@ -390,7 +393,7 @@ pub(crate) fn start_proxy(
                 .arg("--handover")
                 .arg(folder.join(format!("{pod}.handover")));
         }
-        voile.args(&how.arguments);
+        voile.args(&how.everywhere).args(&how.arguments);
     })
 }
 

@@ -132,7 +132,7 @@ impl Mesh {
         let inside = inside.expect("a pod");
         let rules = Rules {
             capture: Some(Capture {
-                control: Some((WORLD, XDS).into()),
+                control: vec![(WORLD, XDS).into()],
                 ..Capture::default()
             }),
             ..Rules::default()

@@ -1,0 +1,180 @@
+//! Two control planes beside each other, several sidecars, traffic: one of them is killed, and nobody but its own log notices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::Value;
+
+use crate::live_connections::serial;
+use crate::mesh::{
+    Client, Mesh, Process, application, free_port, get, local, series, start_control, start_proxy,
+    wait_until,
+};
+
+/// Sidecars besides the client's and the server's.
+const FURTHER: usize = 3;
+
+fn pods() -> String {
+    let pod = |number| {
+        format!(
+            "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: extra{number}, namespace: shop}}\n\
+             ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: extra{number}, namespace: shop, labels: {{app: extra}}}}\n\
+             spec: {{serviceAccountName: extra{number}, containers: [{{name: app}}]}}\n\
+             status: {{phase: Running, podIP: 127.9.9.{}}}\n",
+            number + 1
+        )
+    };
+    (0..FURTHER).map(pod).collect()
+}
+
+fn status(monitoring: u16) -> Value {
+    let page = get(local(monitoring), "/debug/status");
+    let page = page.map(|page| serde_json::from_slice(&page.body).expect("JSON"));
+    page.unwrap_or_default()
+}
+
+/// Who is connected there, and how many of them are in sync with this version.
+fn proxies(monitoring: u16, version: &Value) -> (usize, usize) {
+    let page = status(monitoring);
+    let proxies = page["proxies"].as_array().cloned().unwrap_or_default();
+    let in_sync = |proxy: &&Value| proxy["synced"] == true && page["version"] == *version;
+    (proxies.len(), proxies.iter().filter(in_sync).count())
+}
+
+fn revoked(monitoring: u16) -> Option<f64> {
+    let page = get(local(monitoring), "/metrics").ok()?;
+    let metrics = String::from_utf8_lossy(&page.body).into_owned();
+    series(&metrics, "voile_control_revoked_certificates", &[])
+}
+
+/// Calls that go on until they are asked for.
+struct Traffic {
+    over: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
+    thread: std::thread::JoinHandle<Vec<String>>,
+}
+
+impl Traffic {
+    fn begin(mesh: &Mesh) -> Self {
+        let (over, answered) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (ends, counts): (_, Arc<AtomicUsize>) = (over.clone(), Arc::clone(&answered));
+        let server = mesh.http();
+        let thread = std::thread::spawn(move || {
+            let mut failed = Vec::new();
+            while !ends.load(Ordering::Relaxed) {
+                match get(server, "/") {
+                    Ok(answer) if answer.status == 200 => {
+                        counts.fetch_add(1, Ordering::Relaxed);
+                    }
+                    other => failed.push(format!("{:?}", other.map(|answer| answer.status))),
+                }
+            }
+            failed
+        });
+        Self {
+            over,
+            answered,
+            thread,
+        }
+    }
+
+    fn some_more(&self, what: &str) {
+        let before = self.answered.load(Ordering::Relaxed);
+        wait_until(what, || self.answered.load(Ordering::Relaxed) > before + 20);
+    }
+
+    fn end(self) {
+        self.over.store(true, Ordering::Relaxed);
+        let failed = self.thread.join().expect("the callers end");
+        assert_eq!(failed, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn one_of_two_control_planes_is_killed_and_nothing_fails() {
+    let other = [free_port(), free_port(), free_port()];
+    // Both in the list of every sidecar; an age of a second, so that they are drawn anew while we look.
+    let how = Client {
+        certificate_ttl: Some("12s"),
+        control: vec!["--connection-age".to_owned(), "1s".to_owned()],
+        everywhere: vec![
+            "--control".to_owned(),
+            format!("https://127.0.0.1:{}", other[0]),
+        ],
+        ..Client::default()
+    };
+    let mut mesh = Mesh::start_as("STRICT", &how);
+    application::reflect(mesh.http_app());
+    let folder = mesh
+        .config()
+        .parent()
+        .expect("the mesh's folder")
+        .to_owned();
+    let second = start_control(&folder, other, how.certificate_ttl, &how.control);
+    std::fs::write(mesh.config().join("extra.yaml"), pods()).expect("more pods");
+    let first = mesh.monitoring().port();
+    let further: Vec<Process> = (0..FURTHER)
+        .map(|number| {
+            let ports = [free_port(), free_port(), free_port()];
+            let xds = mesh.management()[0].port();
+            start_proxy(&folder, xds, &format!("extra{number}"), ports, &how)
+        })
+        .collect();
+    let all = FURTHER + 2;
+    let version = || status(other[2])["version"].clone();
+    wait_until("both have sidecars, and all are in sync", || {
+        let version = version();
+        let (one, other) = (proxies(first, &version), proxies(other[2], &version));
+        one.0 > 0 && other.0 > 0 && one.1 + other.1 == all
+    });
+    let traffic = Traffic::begin(&mesh);
+    traffic.some_more("traffic runs");
+
+    mesh.kill_control();
+    traffic.some_more("traffic runs on");
+    wait_until("all are with the other", || {
+        proxies(other[2], &version()).0 == all
+    });
+    let before = version();
+    mesh.set_peer_authentication("PERMISSIVE");
+    wait_until("an edit is in force everywhere", || {
+        let now = version();
+        now != before && proxies(other[2], &now) == (all, all)
+    });
+    let admins = [mesh.client_admin(), mesh.server_admin()];
+    let held = admins.map(serial);
+    wait_until("certificates are renewed", || {
+        admins
+            .map(serial)
+            .iter()
+            .zip(&held)
+            .all(|(now, then)| now != then)
+    });
+    traffic.some_more("traffic runs with them");
+    traffic.end();
+
+    // What is revoked is so wherever one asks, and the one that was away when it happened knows.
+    let before = serial(mesh.client_admin());
+    let printed = Process::output(|voile| {
+        voile.arg("revoke").arg("--state").arg(mesh.state());
+        voile.args(["--serial", &before]);
+    });
+    assert!(printed.status.success());
+    mesh.restart_control();
+    for monitoring in [first, other[2]] {
+        wait_until("the control plane knows what is revoked", || {
+            revoked(monitoring) == Some(1.0)
+        });
+    }
+    wait_until(
+        "the sidecar has another certificate, and is taken by it",
+        || {
+            serial(mesh.client_admin()) != before
+                && get(mesh.http(), "/").is_ok_and(|answer| answer.status == 200)
+        },
+    );
+    wait_until("some are with the one that is back", || {
+        proxies(first, &version()).1 > 0
+    });
+    drop((second, further));
+}
