@@ -203,7 +203,7 @@ fn beyond(at: SocketAddr) -> Vec<(Request, &'static str)> {
         (Request::Renew(1), "no process 1"),
         (Request::Sampled, "nothing is sampled"),
         (sample("server", 1e9), "sampled for at most"),
-        (sample("server", f64::NAN), "sampled for at most"),
+        (sample("server", -1.0), "sampled for at most"),
         (sample(&"r".repeat(1000), 1.0), "a word for a name"),
         (relay(100_000, None), "workers"),
         (relay(1, Some(stranger)), "no server of the agent's"),
