@@ -77,11 +77,19 @@ impl Conditions {
     pub const GATEWAY_ERROR: Self = Self(1 << 5);
     /// `retriable-4xx`: 409.
     pub const RETRIABLE_4XX: Self = Self(1 << 6);
+    /// gRPC's `cancelled`, `deadline-exceeded`, `resource-exhausted`, `internal` and `unavailable`, as bits by their number.
+    const GRPC: [(&'static str, u32); 5] = [
+        ("cancelled", 1),
+        ("deadline-exceeded", 4),
+        ("resource-exhausted", 8),
+        ("internal", 13),
+        ("unavailable", 14),
+    ];
     /// What holds when nobody says anything: only what cannot have had an effect.
     pub const DEFAULT: Self =
         Self(Self::CONNECT_FAILURE.0 | Self::REFUSED.0 | Self::RESET_BEFORE_REQUEST.0);
 
-    /// By Envoy's name. gRPC's own conditions and names unknown here are none of these.
+    /// By Envoy's name. Names unknown here are none of these.
     #[must_use]
     pub fn named(name: &str) -> Self {
         match name {
@@ -92,7 +100,21 @@ impl Conditions {
             "5xx" => Self::FIVE_XX,
             "gateway-error" => Self::GATEWAY_ERROR,
             "retriable-4xx" => Self::RETRIABLE_4XX,
-            _ => Self::default(),
+            _ => {
+                let mut grpc = Self::GRPC.iter();
+                let found = grpc.find(|(known, _)| *known == name);
+                found.map_or_else(Self::default, |(_, status)| Self::grpc(*status))
+            }
+        }
+    }
+
+    /// That a gRPC call ended with this status; none for those that no condition names.
+    const fn grpc(status: u32) -> Self {
+        // The highest status is 16; HTTP's conditions are the bits below.
+        if status <= 16 {
+            Self(1 << (8 + status))
+        } else {
+            Self(0)
         }
     }
 
@@ -192,6 +214,12 @@ impl RetryPolicy {
                 500..=599 => self.on.has(Conditions::FIVE_XX),
                 _ => false,
             }
+    }
+
+    /// Whether a gRPC call that ended with this status, before a message came, is worth another attempt.
+    #[must_use]
+    pub fn wishes_grpc(&self, status: u32) -> bool {
+        self.on.has(Conditions::grpc(status))
     }
 
     /// How long to wait before attempt `made + 1`: anything up to the doubled base (full jitter), capped.
@@ -326,15 +354,24 @@ mod tests {
 
     #[test]
     fn policies_are_said_in_envoys_words() {
-        let policy = RetryPolicy::of_words(1, ["reset", "503", "unavailable", "gateway-error"]);
+        let policy =
+            RetryPolicy::of_words(1, ["reset", "503", "unknown-condition", "gateway-error"]);
         assert_eq!(policy.retries, 1);
         assert_eq!(policy.statuses, [503]);
         assert_eq!(policy.on, Conditions::RESET.and(Conditions::GATEWAY_ERROR));
         assert_eq!(RetryPolicy::of_words(5, []).on, Conditions::DEFAULT);
         assert_eq!(
-            RetryPolicy::of_words(2, ["unavailable"]).on,
+            RetryPolicy::of_words(2, ["unknown-condition"]).on,
             Conditions::default()
         );
+        let grpc = RetryPolicy::of_words(2, ["unavailable", "cancelled"]);
+        let wished = (0..40).filter(|status| grpc.wishes_grpc(*status));
+        assert_eq!(wished.collect::<Vec<u32>>(), [1, 14]);
+        assert!(!ALL.iter().any(|attempt| grpc.wishes(*attempt, 1)));
+        let all = "cancelled deadline-exceeded resource-exhausted internal unavailable";
+        let all = RetryPolicy::of_words(2, all.split(' '));
+        let wished = (0..40).filter(|status| all.wishes_grpc(*status));
+        assert_eq!(wished.collect::<Vec<u32>>(), [1, 4, 8, 13, 14]);
     }
 
     #[test]

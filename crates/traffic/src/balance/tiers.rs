@@ -140,19 +140,12 @@ fn loads(levels: &[Level], spread: &Spread) -> Vec<u64> {
             .collect();
     }
     let mut left = 100;
-    let mut loads: Vec<u64> = carries
-        .iter()
-        .map(|carries| {
-            let load = (carries * 100 / total).min(left);
-            left -= load;
-            load
-        })
-        .collect();
-    // What rounding left over goes to the first that carries anything.
-    if let Some(first) = loads.iter_mut().find(|load| **load > 0) {
-        *first += left;
-    }
-    loads
+    let loads = carries.iter().map(|carries| {
+        let load = (carries * 100 / total).min(left);
+        left -= load;
+        load
+    });
+    loads.collect()
 }
 
 fn is_panic(level: &Level, levels: &[Level], spread: &Spread) -> bool {

@@ -348,6 +348,26 @@ fn priorities_fail_over_as_their_health_goes() {
 }
 
 #[test]
+fn the_sick_are_asked_only_where_the_well_of_all_levels_do_not_suffice() {
+    let level = |priority, healthy| (0..10).map(move |n| place(priority, 0, 0, n < healthy));
+    for (first, second, panic_percent, wanted) in [
+        (1, 10, 50, [false, false]),
+        (1, 4, 50, [true, true]),
+        (2, 5, 50, [true, false]),
+        (1, 4, 0, [false, false]),
+    ] {
+        let places: Vec<Place> = level(0, first).chain(level(1, second)).collect();
+        let spread = Spread {
+            panic_percent,
+            ..Spread::default()
+        };
+        let tiers = Tiers::new(&places, &spread);
+        let panics: Vec<bool> = tiers.groups().iter().map(|group| group.panics).collect();
+        assert_eq!(panics, wanted, "{first} {second} {panic_percent}");
+    }
+}
+
+#[test]
 fn near_endpoints_come_first_as_istio_ranks_them() {
     let at = |words: &str| {
         let mut parts = words.split('/').map(str::to_owned);
