@@ -1,5 +1,6 @@
 //! All that proxies may ask for at one moment, by every name they may ask by. Who may hear what is decided here.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use sha2::{Digest, Sha256};
 use tonic::Status;
 use voile_identity::Revocations;
 use voile_model::mesh::Visibility;
-use voile_model::{Identity, Namespace, Ranges};
+use voile_model::{Hostname, Identity, Namespace, Ranges};
 use voile_proto::discovery::Node;
 use voile_proto::proxy::AddressRange;
 use voile_proto::type_url;
@@ -153,6 +154,8 @@ pub struct MeshSnapshot {
     pub(crate) names: Arc<Names>,
     /// Services that not everybody sees.
     pub(crate) kept_close: Shards<Visibility>,
+    /// Hosts that the mesh's own configuration sends every proxy to (collectors, authorizers), whoever sees them.
+    pub(crate) providers: Arc<BTreeSet<Hostname>>,
     pub(crate) departed: Arc<Departed>,
     /// Whether any workload is behind a node proxy (ztunnel).
     pub(crate) ambient: bool,
@@ -312,12 +315,7 @@ impl MeshSnapshot {
     /// What the caller may see of what has an address: who has it alone first, then who has a range around it, the
     /// narrowest first. Services that are not exported to the caller are nobody there.
     fn at_address(&self, caller: &Caller, name: &str) -> Resolution {
-        let is_seen = |resource: &&Arc<Resource>| match self.kept_close.get(&resource.name) {
-            Some(visibility) => caller
-                .namespace()
-                .is_none_or(|namespace| visibility.includes(namespace)),
-            None => true,
-        };
+        let is_seen = |resource: &&Arc<Resource>| self.sees(caller, &resource.name);
         let mut seen = self.brought(name);
         seen.retain(|resource| is_seen(&resource));
         let mut ranged = Vec::new();
@@ -340,6 +338,33 @@ impl MeshSnapshot {
         Resolution::Found(ranged)
     }
 
+    /// Whether a service is exported to the caller's namespace. Who calls without credentials sees what everybody does.
+    fn sees(&self, caller: &Caller, service: &str) -> bool {
+        let Some(visibility) = self.kept_close.get(service) else {
+            return true;
+        };
+        let namespace = caller.namespace();
+        namespace.is_some_and(|namespace| visibility.includes(namespace))
+    }
+
+    /// Why the caller may not be told of a service by its own name, if it may not. A node's proxy calls for pods of every
+    /// namespace, and is told of all.
+    fn withheld(&self, caller: &Caller, service: &str) -> Option<String> {
+        if self.sees(caller, service) || self.is_node_proxy(caller) {
+            return None;
+        }
+        let host = service
+            .split_once('/')
+            .and_then(|(_, host)| Hostname::new(host));
+        if host.is_some_and(|host| self.providers.contains(&host)) {
+            return None;
+        }
+        Some(match caller.namespace() {
+            Some(namespace) => format!("`exportTo` keeps it from namespace {namespace}"),
+            None => "`exportTo` keeps it from callers without credentials".to_owned(),
+        })
+    }
+
     fn address(&self, caller: &Caller, name: &str) -> Resolution {
         if name.starts_with('/') {
             return self.at_address(caller, name);
@@ -351,9 +376,12 @@ impl MeshSnapshot {
                 .map(|name| &**name),
             None => Some(name),
         };
-        match found {
-            None => Resolution::Unknown,
-            Some(name) => match self.brought(name) {
+        let Some(name) = found else {
+            return Resolution::Unknown;
+        };
+        match self.withheld(caller, name) {
+            Some(reason) => Resolution::Refused(reason),
+            None => match self.brought(name) {
                 found if found.is_empty() => Resolution::Unknown,
                 found => Resolution::Found(found),
             },
@@ -449,7 +477,10 @@ impl Snapshot<Caller> for MeshSnapshot {
             type_url::SERVICE_POLICY if *caller == Caller::Anonymous => {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())
             }
-            type_url::SERVICE_POLICY => found(&self.policies, name),
+            type_url::SERVICE_POLICY => match self.withheld(caller, name) {
+                Some(reason) => Resolution::Refused(reason),
+                None => found(&self.policies, name),
+            },
             type_url::AUTHORIZATION_POLICY => {
                 self.private(caller, type_url, name, &self.authorization)
             }
@@ -470,10 +501,13 @@ impl Snapshot<Caller> for MeshSnapshot {
     fn everything(&self, caller: &Caller, type_url: &str) -> Resolution {
         match type_url {
             type_url::ADDRESS => {
-                let all = Resolution::Found(self.all_addresses.values().cloned().collect());
+                let all = self.all_addresses.values();
                 match self.is_node_proxy(caller) {
-                    true => self.without_tunnels(all),
-                    false => all,
+                    true => self.without_tunnels(Resolution::Found(all.cloned().collect())),
+                    false => {
+                        let seen = all.filter(|one| self.sees(caller, &one.name));
+                        Resolution::Found(seen.cloned().collect())
+                    }
                 }
             }
             type_url::AUTHORIZATION => {

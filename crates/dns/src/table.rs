@@ -12,6 +12,9 @@ use crate::resolver::{Found, LookupError};
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const LAST_RETRY: Duration = Duration::from_secs(30);
+/// By how much of its time an answer is asked for anew sooner than it must be, at most: many proxies that heard it from one
+/// cache at one moment would all ask again at one moment.
+const JITTER: f64 = 0.1;
 
 /// What is known of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +43,8 @@ struct Entry {
     /// From when on a use asks again; `None` until the first answer.
     due: Option<Instant>,
     failures: u32,
+    /// The last answer failed, and an older one serves.
+    stale: bool,
 }
 
 /// See the module.
@@ -66,18 +71,20 @@ impl Table {
             asking: false,
             due: None,
             failures: 0,
+            stale: false,
         });
         let ask = !entry.asking && entry.due.is_none_or(|due| due <= now);
         entry.asking |= ask;
         ask
     }
 
-    /// An answer came.
+    /// An answer came; `random` is from 0 to 1.
     pub fn settle(
         &mut self,
         name: &str,
         answer: &Result<Found, LookupError>,
         now: Instant,
+        random: f64,
     ) -> Settled {
         let nothing = Settled {
             changed: false,
@@ -90,7 +97,8 @@ impl Table {
         let state = match answer {
             Ok(found) => {
                 entry.failures = 0;
-                entry.due = Some(now + found.ttl);
+                entry.stale = false;
+                entry.due = Some(now + found.ttl.mul_f64(JITTER.mul_add(-random, 1.0)));
                 State::Known(found.addresses.as_slice().into())
             }
             Err(error) => {
@@ -98,6 +106,7 @@ impl Table {
                 entry.due = Some(now + pause.min(LAST_RETRY));
                 entry.failures = entry.failures.saturating_add(1);
                 if let State::Known(_) = entry.state {
+                    entry.stale = true;
                     return Settled {
                         stale: true,
                         ..nothing
@@ -119,6 +128,17 @@ impl Table {
         self.names
             .get(name)
             .map_or(&State::Unknown, |entry| &entry.state)
+    }
+
+    /// How many names are known, how many of these only by an answer that could not be renewed, and how many are not known
+    /// although they were asked for.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let count = |fits: fn(&Entry) -> bool| self.names.values().filter(|one| fits(one)).count();
+        (
+            count(|one| matches!(one.state, State::Known(_))),
+            count(|one| one.stale),
+            count(|one| matches!(one.state, State::Failed(_))),
+        )
     }
 
     /// Every name and what is known of it.
@@ -154,12 +174,12 @@ mod tests {
         let a: Arc<str> = "a".into();
         assert!(table.used(&a, at(0)));
         assert!(!table.used(&a, at(0)), "it is being asked for");
-        let fresh = table.settle("a", &found("10.0.0.1", 30), at(1));
+        let fresh = table.settle("a", &found("10.0.0.1", 30), at(1), 0.0);
         assert!(fresh.changed && !fresh.stale);
         assert!(!table.used(&a, at(30)));
         assert!(table.used(&a, at(31)));
         assert_eq!(shown(&table), "[10.0.0.1]", "while it is asked for anew");
-        let failed = table.settle("a", &Err(LookupError::NoSuchName), at(32));
+        let failed = table.settle("a", &Err(LookupError::NoSuchName), at(32), 0.0);
         assert!(!failed.changed && failed.stale);
         assert_eq!(shown(&table), "[10.0.0.1]", "a failure leaves it");
         assert!(
@@ -167,18 +187,28 @@ mod tests {
             "after a pause"
         );
         assert!(
-            !table.settle("a", &found("10.0.0.1", 30), at(34)).changed,
+            !table
+                .settle("a", &found("10.0.0.1", 30), at(34), 0.0)
+                .changed,
             "the same again"
         );
         assert!(table.used(&a, at(64)));
-        assert!(table.settle("a", &found("10.0.0.2", 30), at(64)).changed);
+        assert!(
+            table
+                .settle("a", &found("10.0.0.2", 30), at(64), 0.0)
+                .changed
+        );
         table.retain(|name| name != "a");
         assert_eq!(
             shown(&table),
             "unknown",
             "forgotten with the last who wanted it"
         );
-        assert!(!table.settle("gone", &found("10.0.0.1", 1), at(70)).changed);
+        assert!(
+            !table
+                .settle("gone", &found("10.0.0.1", 1), at(70), 0.0)
+                .changed
+        );
     }
 
     #[test]
@@ -189,7 +219,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             assert!(table.used(&a, now));
-            table.settle("a", &Err(LookupError::NoSuchName), now);
+            table.settle("a", &Err(LookupError::NoSuchName), now, 1.0);
             let pause = (0..).find(|s| {
                 let due = now + Duration::from_secs(*s);
                 table.names["a"].due.is_some_and(|at| at <= due)
@@ -199,5 +229,36 @@ mod tests {
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30]);
         assert!(shown(&table).starts_with("failed: "));
+    }
+
+    #[test]
+    fn answers_are_asked_for_anew_a_little_sooner_than_they_expire_each_at_its_own_time() {
+        let start = Instant::now();
+        let asks = |random: f64| {
+            let (mut table, a): (Table, Arc<str>) = (Table::default(), "a".into());
+            assert!(table.used(&a, start));
+            table.settle("a", &found("10.0.0.1", 100), start, random);
+            let asked = |second: &u64| table.used(&a, start + Duration::from_secs(*second));
+            (0..200).find(asked)
+        };
+        for (random, second) in [(0.0, 100), (0.5, 95), (1.0, 90)] {
+            assert_eq!(asks(random), Some(second), "{random}");
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_renewed_and_what_never_was_found_are_counted() {
+        let now = Instant::now();
+        let mut table = Table::default();
+        let mut settle = |name: &str, answer| {
+            let _ = table.used(&name.into(), now);
+            table.settle(name, &answer, now, 0.0);
+            table.counts()
+        };
+        assert_eq!(settle("a", found("10.0.0.1", 5)), (1, 0, 0));
+        assert_eq!(settle("a", Err(LookupError::NoSuchName)), (1, 1, 0));
+        assert_eq!(settle("b", Err(LookupError::NoSuchName)), (1, 1, 1));
+        assert_eq!(settle("a", found("10.0.0.1", 5)), (1, 0, 1));
+        assert_eq!(settle("b", found("10.0.0.1", 5)), (2, 0, 0));
     }
 }

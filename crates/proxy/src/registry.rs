@@ -61,6 +61,8 @@ pub(crate) struct Registry {
     pub(crate) names: voile_dns::Table,
     /// Which resource answers a search (`*/hostname`).
     found: BTreeMap<Arc<str>, Arc<str>>,
+    /// The searches that each resource answers, or did before another came to answer them.
+    answered: BTreeMap<Arc<str>, Vec<Arc<str>>>,
     /// Names asked for that the control plane says do not exist, by type.
     absent: BTreeSet<(&'static str, Arc<str>)>,
     /// Names asked for, and by whom: bits of [`names::Asker`].
@@ -99,6 +101,8 @@ impl Registry {
         }
         for name in &update.removed {
             self.remove(kind, name);
+        }
+        for name in &update.absent {
             self.absent.insert((kind, name.clone()));
         }
         rejections
@@ -156,8 +160,8 @@ impl Registry {
             type_url::ADDRESS => {
                 self.remove_service(name);
                 self.remove_workload(name);
-                self.found
-                    .retain(|search, answer| search != name && answer != name);
+                self.found.remove(name);
+                self.answers(name, &[]);
             }
             type_url::SERVICE_POLICY => {
                 self.policies.remove(name);
@@ -239,7 +243,8 @@ impl Registry {
     /// Forgets a service nobody asks for by its name any more, unless another name led to it: whoever asked for that is told
     /// nothing twice.
     pub(crate) fn forget_service(&mut self, name: &Arc<str>) {
-        if !self.found.values().any(|answer| answer == name) {
+        let mut led = self.answered.get(name).into_iter().flatten();
+        if !led.any(|search| self.found.get(search) == Some(name)) {
             self.remove_service(name);
         }
         self.absent.remove(&(type_url::ADDRESS, name.clone()));

@@ -98,6 +98,11 @@ pub(crate) struct Args {
     /// closed, until there is room again.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = memory)]
     memory_limit: u64,
+    /// How long a service, a host name or a caller is followed that is not used any more, such as 5m or 90s (1s to 24h): then
+    /// the control plane is no longer asked for it, and what it takes is freed. The next request
+    /// asks again. 0s: as the configuration says, else 5m.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = service_idle)]
+    service_idle_timeout: Duration,
     /// How long a request may wait for the head of its answer before it is answered 504 (flag UT); 0s: for ever.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     request_timeout: Duration,
@@ -188,6 +193,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
             request_timeout: (!args.request_timeout.is_zero()).then_some(args.request_timeout),
             min_body_rate: args.min_body_rate,
         },
+        service_idle: (!args.service_idle_timeout.is_zero()).then_some(args.service_idle_timeout),
         log: Some(log),
         capture: (args.capture != CaptureMode::None).then_some(voile_proxy::Capture {
             outbound: args.capture_outbound,
@@ -248,6 +254,14 @@ fn resolver(text: &str) -> Result<voile_proxy::Outside, String> {
         .map_err(|_| {
             format!("`{text}`: expected an address such as 10.0.0.2 or 10.0.0.2:53, or `none`")
         })
+}
+
+/// None, or within what the configuration may say.
+fn service_idle(text: &str) -> Result<Duration, String> {
+    let said = duration(text)?;
+    let good = said.is_zero() || (1..=24 * 3600).contains(&said.as_secs());
+    good.then_some(said)
+        .ok_or_else(|| format!("`{text}`: expected 1s to 24h, or 0s"))
 }
 
 /// A duration as resources write it: 5s, 1m30s, 250ms.

@@ -74,9 +74,13 @@ impl MeshSnapshot {
 
     fn addresses_since(&self, old: &Self, touched: &mut Touched) {
         // Searches and ranges lead elsewhere: who asked for what is not looked for.
-        if self.names != old.names || self.ranges != old.ranges || self.kept_close != old.kept_close
-        {
+        if self.names != old.names || self.ranges != old.ranges {
             touched.touch_type(type_url::ADDRESS);
+        }
+        // What is kept from somebody is kept whole.
+        if self.kept_close != old.kept_close || self.providers != old.providers {
+            touched.touch_type(type_url::ADDRESS);
+            touched.touch_type(type_url::SERVICE_POLICY);
         }
         let both = |map: fn(&Self) -> &Shards<Arc<Resource>>, name: &str| {
             [map(self).get(name).cloned(), map(old).get(name).cloned()]

@@ -50,6 +50,7 @@ pub(crate) fn translate_with(
     let ambient = mesh.workloads.values().any(|workload| workload.ambient);
     let snapshot = MeshSnapshot {
         ambient,
+        providers: Arc::new(update::provided(mesh)),
         ..MeshSnapshot::default()
     };
     let mut making = Making::new(mesh, previous, snapshot);
@@ -335,6 +336,7 @@ fn limits(limits: voile_model::mesh::ProxyLimits) -> Option<wire::Limits> {
         requests: limits.requests.unwrap_or(0),
         requests_per_destination: limits.requests_per_destination.unwrap_or(0),
         memory_bytes: limits.memory.unwrap_or(0),
+        service_idle_ms: limits.service_idle.map_or(0, milliseconds),
     })
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use voile_model::check::{Changes, Turn};
 use voile_model::mesh::{CaptureMode, Mesh, Provider, Service, Sidecar, Visibility, Workload};
-use voile_model::{Namespace, ServiceKey, WorkloadKey};
+use voile_model::{Hostname, Namespace, ServiceKey, WorkloadKey};
 
 use super::{Making, address, capture, names};
 use crate::keys::Texts;
@@ -295,8 +295,15 @@ fn lists(sidecar: &Sidecar) -> bool {
     listeners.any(|one| one.capture_mode == CaptureMode::None)
 }
 
+/// The hosts of the services that providers are.
+pub(super) fn provided(mesh: &Mesh) -> BTreeSet<Hostname> {
+    let providers = mesh.config.extension_providers.values();
+    let hosts = providers.filter_map(|one| host_of(&one.provider));
+    hosts.cloned().collect()
+}
+
 /// The host of the service that a provider is.
-fn host_of(provider: &Provider) -> Option<&voile_model::Hostname> {
+fn host_of(provider: &Provider) -> Option<&Hostname> {
     match provider {
         Provider::HttpAls(als) | Provider::TcpAls(als) => Some(&als.service.host),
         Provider::OpenTelemetry(collector) => Some(&collector.service.host),

@@ -265,16 +265,95 @@ async fn garbage_and_silence_on_every_port_disturb_nobody() {
     assert!(mesh.get("/ready").await.starts_with("HTTP/1.1 200"));
 }
 
+/// A service of another namespace that is exported to `EXPORT`, with a workload.
+const HIDDEN: &str = r#"
+---
+apiVersion: v1
+kind: Service
+metadata: {name: vault, namespace: bank, annotations: {networking.istio.io/exportTo: "EXPORT"}}
+spec: {clusterIP: 10.96.9.9, selector: {app: vault}, ports: [{name: http, port: 80}]}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: vault, namespace: bank}
+spec: {address: 127.1.9.9, labels: {app: vault}}
+"#;
+/// Sends every proxy's spans to that service.
+const PROVIDER: &str = r#"
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |-
+    extensionProviders: [{name: spans, opentelemetry: {service: vault.bank.svc.cluster.local, port: 80}}]
+"#;
+const VAULT: &str = "bank/vault.bank.svc.cluster.local";
+
 #[tokio::test]
-async fn a_service_that_is_not_exported_to_the_caller_is_nobody_at_its_address() {
-    const HIDDEN: &str = "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: vault\n  namespace: bank\n  annotations:\n    \
-        networking.istio.io/exportTo: \"EXPORT\"\nspec:\n  clusterIP: 10.96.9.9\n  ports:\n  - port: 80\n";
+async fn a_service_that_is_not_exported_to_the_caller_is_nobody_by_address_name_search_and_policy()
+{
+    let questions = [
+        (ADDRESS, "/10.96.9.9"),
+        (ADDRESS, VAULT),
+        (ADDRESS, "*/vault.bank"),
+        (ADDRESS, "*/vault.bank.svc.cluster.local"),
+        (SERVICE_POLICY, VAULT),
+        (ADDRESS, "*"),
+    ];
     for (export, seen) in [(".", false), ("shop", true), ("*", true)] {
         let mesh = Mesh::start(&format!("{SHOP}{}", HIDDEN.replace("EXPORT", export))).await;
+        for (kind, name) in questions {
+            let mut client = mesh.client(mesh.token("client", None));
+            client.ask(kind, &[name]);
+            let told = client.until(|told| told.updates > 0).await;
+            let found = told.body(kind, VAULT).is_some();
+            assert_eq!(found, seen, "{export}: {kind} {name}");
+            // It is told that nothing has this name, and not left to wait.
+            let absent = told.removed.iter().any(|gone| gone == name);
+            assert_eq!(absent, !seen && name != "*", "{export}: {kind} {name}");
+        }
+        // Who is called by its own address is guarded by policy, and not by who may see its service.
         let mut client = mesh.client(mesh.token("client", None));
-        client.ask(ADDRESS, &["/10.96.9.9"]);
-        let name = "bank/vault.bank.svc.cluster.local";
+        client.ask(ADDRESS, &["/127.1.9.9"]);
         let told = client.until(|told| told.updates > 0).await;
-        assert_eq!(told.body(ADDRESS, name).is_some(), seen, "{export}");
+        assert!(told.removed.is_empty(), "{export}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_longer_exported_is_taken_away_and_given_back_when_it_is() {
+    let text = |export: &str| HIDDEN.replace("EXPORT", export);
+    let mesh = Mesh::start(&format!("{SHOP}{}", text("*"))).await;
+    let mut client = mesh.client(mesh.token("client", None));
+    client.ask(ADDRESS, &[VAULT]);
+    client.ask(SERVICE_POLICY, &[VAULT]);
+    let both = |told: &crate::harness::Told| {
+        (
+            told.body(ADDRESS, VAULT).is_some(),
+            told.body(SERVICE_POLICY, VAULT).is_some(),
+        )
+    };
+    client.until(|told| both(told) == (true, true)).await;
+    mesh.edit("mesh.yaml", &format!("{SHOP}{}", text(".")));
+    client.until(|told| both(told) == (false, false)).await;
+    mesh.edit("mesh.yaml", &format!("{SHOP}{}", text("shop")));
+    client.until(|told| both(told) == (true, true)).await;
+}
+
+#[tokio::test]
+async fn a_provider_of_the_mesh_is_told_by_name_to_whoever_is_sent_to_it() {
+    let text = format!("{SHOP}{}{PROVIDER}", HIDDEN.replace("EXPORT", "."));
+    let mesh = Mesh::start(&text).await;
+    for (kind, name, seen) in [
+        (ADDRESS, VAULT, true),
+        (SERVICE_POLICY, VAULT, true),
+        (ADDRESS, "*/vault.bank", false),
+        (ADDRESS, "/10.96.9.9", false),
+    ] {
+        let mut client = mesh.client(mesh.token("client", None));
+        client.ask(kind, &[name]);
+        let told = client.until(|told| told.updates > 0).await;
+        assert_eq!(told.body(kind, VAULT).is_some(), seen, "{kind} {name}");
     }
 }

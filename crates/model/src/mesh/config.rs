@@ -166,7 +166,7 @@ pub struct ProxySettings {
     pub trusted_proxies: u32,
 }
 
-/// What a proxy carries at most; `None` leaves it to the proxy.
+/// What a proxy carries at most, and how long it follows what it does not use; `None` leaves it to the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProxyLimits {
     /// Downstream connections.
@@ -177,6 +177,8 @@ pub struct ProxyLimits {
     pub requests_per_destination: Option<u32>,
     /// Resident memory, in bytes.
     pub memory: Option<u64>,
+    /// How long a service that is not used any more is followed.
+    pub service_idle: Option<Duration>,
 }
 
 impl Default for ProxySettings {

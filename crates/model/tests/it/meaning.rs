@@ -134,7 +134,7 @@ fn limits_of_proxies_are_read_and_mistakes_in_them_are_named() {
         ))
     };
     let (mesh, problems) = with(
-        "overload.global_downstream_max_connections: \"50000\", voile.max_requests: \"7\", voile.max_requests_per_destination: \"5\", voile.memory_limit: 64M, envoy.reloadable_features.x: \"true\"",
+        "overload.global_downstream_max_connections: \"50000\", voile.max_requests: \"7\", voile.max_requests_per_destination: \"5\", voile.memory_limit: 64M, voile.service_idle_timeout: 1m30s, envoy.reloadable_features.x: \"true\"",
     );
     assert!(problems.is_empty(), "{}", crate::render(&problems));
     let limits = mesh.config.proxy.limits;
@@ -143,9 +143,16 @@ fn limits_of_proxies_are_read_and_mistakes_in_them_are_named() {
             limits.connections,
             limits.requests,
             limits.requests_per_destination,
-            limits.memory
+            limits.memory,
+            limits.service_idle,
         ),
-        (Some(50_000), Some(7), Some(5), Some(64 << 20))
+        (
+            Some(50_000),
+            Some(7),
+            Some(5),
+            Some(64 << 20),
+            Some(Duration::from_secs(90))
+        )
     );
     for (values, part) in [
         (
@@ -155,6 +162,9 @@ fn limits_of_proxies_are_read_and_mistakes_in_them_are_named() {
         ("voile.max_requests: \"0\"", "a whole number above 0"),
         ("voile.max_requests: many", "a whole number above 0"),
         ("voile.memory_limit: 64MB", "a size such as 50M or 1G"),
+        ("voile.service_idle_timeout: \"5\"", "a time from 1s to 24h"),
+        ("voile.service_idle_timeout: 999ms", "a time from 1s to 24h"),
+        ("voile.service_idle_timeout: 25h", "a time from 1s to 24h"),
     ] {
         let (_, problems) = with(values);
         let said = crate::render(&problems);

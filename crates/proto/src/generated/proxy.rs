@@ -458,6 +458,9 @@ pub struct Limits {
     /// Resident memory in bytes. 0 = the cgroup's.
     #[prost(uint64, tag = "4")]
     pub memory_bytes: u64,
+    /// How long a service that is not used any more is followed. 0 = the proxy's own.
+    #[prost(uint32, tag = "5")]
+    pub service_idle_ms: u32,
 }
 impl ::prost::Name for Limits {
     const NAME: &'static str = "Limits";

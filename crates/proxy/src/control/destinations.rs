@@ -6,23 +6,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use voile_proto::type_url;
 
+use super::followed::Followed;
+use super::memory;
 use super::state::Control;
 use crate::plan::{OutboundPlan, Target};
 use crate::registry::address_name;
 use crate::registry::names::{Asker, search_name};
-use crate::worker::ToWorker;
+use crate::worker::{InUse, ToWorker};
 
 /// Destinations followed at once: above what any application calls but a crawler, and a few megabytes.
 const MAX_DESTINATIONS: usize = 8192;
 
-/// A destination that nobody called for one to two of these is let go. Looked at only while there is any.
-const IDLE: Duration = Duration::from_mins(5);
+/// Let go at once when there is no room, so that finding those that were not used for longest is not paid for by each.
+const MADE_ROOM: usize = MAX_DESTINATIONS / 8;
+
+/// Destinations that wait for room; more than workers park at once are not waited for.
+const MAX_TURNED_AWAY: usize = 1024;
+
+/// From so many on what was let go is worth the walk through the heap that gives it back to the kernel: a few hundred kilobytes.
+const WORTH_GIVING_BACK: usize = 256;
 
 /// What was told of a destination.
 #[derive(Debug)]
@@ -36,14 +44,28 @@ struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
     held: BTreeMap<Target, Option<Held>>,
-    /// When to look for idle ones.
-    look: Option<Instant>,
-    is_full: bool,
+    followed: Followed<Target>,
+    /// Asked for when there was no room.
+    turned_away: BTreeSet<Target>,
+    /// Workers are being asked what they use.
+    looking: bool,
+    /// Told when they have answered: the time of the next look is known then.
+    looked: Rc<Notify>,
+    /// Let go so far, for the metrics page.
+    let_go: u64,
 }
 
 impl Destinations {
     pub(super) fn targets(&self) -> impl Iterator<Item = &Target> {
         self.held.keys()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn let_go(&self) -> u64 {
+        self.let_go
     }
 
     /// Whether the address itself is asked for.
@@ -63,8 +85,8 @@ impl Destinations {
         all.any(|target| target.host.as_deref() == Some(host))
     }
 
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        self.look
+    fn is_full(&self) -> bool {
+        self.held.len() >= MAX_DESTINATIONS
     }
 
     pub(super) fn dump(&self) -> Value {
@@ -99,21 +121,21 @@ impl Control {
             }
             return;
         }
-        if self.destinations.held.len() >= MAX_DESTINATIONS {
-            if !std::mem::replace(&mut self.destinations.is_full, true) {
+        if self.destinations.is_full() {
+            if self.destinations.turned_away.is_empty() {
                 tracing::warn!(
-                    "more than {MAX_DESTINATIONS} destinations are called at once; new ones wait"
+                    "more than {MAX_DESTINATIONS} destinations are called at once; those not called for longest are let go"
                 );
-                self.destinations.look = Some(Instant::now());
+            }
+            if self.destinations.turned_away.len() < MAX_TURNED_AWAY {
+                self.destinations.turned_away.insert(to);
             }
             return;
         }
         let name = resource_name(&to);
         let is_new = self.begins(&to, &name);
         self.destinations.held.insert(to.clone(), None);
-        if self.destinations.look.is_none() {
-            self.destinations.look = Some(Instant::now() + IDLE);
-        }
+        self.destinations.followed.begin(to.clone(), Instant::now());
         if is_new && self.client.subscribe(type_url::ADDRESS, [name]).is_err() {
             tracing::warn!(%to, "too many names are asked for; the destination is not known");
         }
@@ -127,7 +149,7 @@ impl Control {
     /// The control plane says nothing: what is known must do.
     pub(super) fn decide_destination(&mut self, to: Target) {
         match self.destinations.held.get(&to) {
-            None => return self.ask_destination_again(to),
+            None => return self.ask_destination(to),
             Some(Some(_)) => return,
             Some(None) => {}
         }
@@ -167,7 +189,7 @@ impl Control {
     }
 
     fn is_address_asked(&self, address: IpAddr) -> bool {
-        self.destinations.has_address(address) || self.is_stranger(address)
+        self.destinations.has_address(address) || self.strangers.has(address)
     }
 
     fn answer(&mut self, to: Target, plan: OutboundPlan, guessed: bool) {
@@ -176,12 +198,6 @@ impl Control {
         self.destinations
             .held
             .insert(to, Some(Held { plan, guessed }));
-    }
-
-    fn ask_destination_again(&mut self, to: Target) {
-        if self.destinations.held.len() < MAX_DESTINATIONS {
-            self.ask_destination(to);
-        }
     }
 
     /// Tells the workers what is new about the destinations they asked for.
@@ -219,33 +235,62 @@ impl Control {
         });
     }
 
-    /// Asks the workers which destinations they use.
-    pub(super) fn ask_for_used(&mut self) -> Vec<oneshot::Receiver<Vec<Target>>> {
-        let held = !self.destinations.held.is_empty();
-        self.destinations.look = held.then(|| Instant::now() + IDLE);
+    /// When to ask the workers what they use; never while nothing is followed.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        if self.destinations.looking {
+            return None;
+        }
+        if !self.destinations.turned_away.is_empty() {
+            return Some(Instant::now());
+        }
+        let idle = self.service_idle.get();
+        let destinations = self.destinations.followed.next_look(idle);
+        let strangers = self.strangers.followed.next_look(idle);
+        destinations.into_iter().chain(strangers).min()
+    }
+
+    /// Told when a look has ended.
+    pub(super) fn looked(&self) -> Rc<Notify> {
+        Rc::clone(&self.destinations.looked)
+    }
+
+    /// Asks the workers what they use.
+    pub(super) fn ask_for_used(&mut self) -> Vec<oneshot::Receiver<InUse>> {
+        self.destinations.looking = true;
         self.dispatcher.ask(ToWorker::Used)
     }
 
-    /// Lets go of what no worker uses. A worker that begins to use one just now asks again.
-    pub(super) fn release_destinations(&mut self, used: &BTreeSet<Target>) {
-        let all = std::mem::take(&mut self.destinations.held);
-        let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            all.into_iter().partition(|(to, _)| used.contains(to));
-        self.destinations.held = kept;
-        self.destinations.is_full = false;
-        for to in gone.keys() {
+    /// Lets go of what no worker uses, and says how much that was. A worker that begins to use one just now asks again.
+    fn release_unused(&mut self, used: &BTreeSet<Target>, strangers: &BTreeSet<IpAddr>) -> usize {
+        let (now, idle) = (Instant::now(), self.service_idle.get());
+        self.destinations.looking = false;
+        let followed = &mut self.destinations.followed;
+        let mut gone = match self.destinations.turned_away.is_empty() {
+            true => Vec::new(),
+            false => followed.make_room(MADE_ROOM, used),
+        };
+        gone.extend(followed.settle(used, now, idle));
+        self.destinations.let_go += gone.len() as u64;
+        for to in &gone {
+            self.destinations.held.remove(to);
+        }
+        let mut unwanted: Vec<Arc<str>> = Vec::new();
+        for to in &gone {
             self.tell_destination(to, None);
             let name = resource_name(to);
             if self.ends(to, &name) {
-                self.client.unsubscribe(type_url::ADDRESS, [name]);
+                unwanted.push(name);
             }
         }
-        if self.destinations.held.is_empty() {
-            self.destinations.look = None;
-        }
+        self.client.unsubscribe(type_url::ADDRESS, unwanted);
+        let count = gone.len() + self.release_strangers(strangers, now, idle);
         if !gone.is_empty() {
             self.publish();
         }
+        for to in std::mem::take(&mut self.destinations.turned_away) {
+            self.ask_destination(to);
+        }
+        count
     }
 }
 
@@ -257,14 +302,17 @@ fn resource_name(target: &Target) -> Arc<str> {
 }
 
 /// Gathers what the workers use and lets go of the rest.
-pub(super) async fn look(
-    control: Rc<RefCell<Control>>,
-    asked: Vec<oneshot::Receiver<Vec<Target>>>,
-) {
-    let mut used = BTreeSet::new();
+pub(super) async fn look(control: Rc<RefCell<Control>>, asked: Vec<oneshot::Receiver<InUse>>) {
+    let (mut used, mut strangers) = (BTreeSet::new(), BTreeSet::new());
     for answer in asked {
         // A worker that is gone uses nothing.
-        used.extend(answer.await.unwrap_or_default());
+        let in_use = answer.await.unwrap_or_default();
+        used.extend(in_use.destinations);
+        strangers.extend(in_use.strangers);
     }
-    control.borrow_mut().release_destinations(&used);
+    let count = control.borrow_mut().release_unused(&used, &strangers);
+    control.borrow().looked().notify_one();
+    if count >= WORTH_GIVING_BACK {
+        memory::give_back_soon(&control);
+    }
 }

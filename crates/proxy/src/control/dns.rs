@@ -41,8 +41,9 @@ const MAX_FORWARDED: usize = 256;
 const MAX_WAITING: usize = 1024;
 /// How long they do: together with the resolver's time (4 s) less than a client's patience (5 s).
 const WAIT_FOR_TURN: Duration = Duration::from_millis(800);
-/// How long a name may go unused before it is let go.
-const UNUSED_FOR: Duration = Duration::from_secs(600);
+/// A name that nobody asked for is let go after so many times what a service may go unused: clients remember some answers
+/// longer than we ask them to. Never before our answers expire.
+const PATIENT: u32 = 2;
 /// What `resolv.conf` and `hosts` are called.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
@@ -141,6 +142,8 @@ pub(super) struct Dns {
     resolver: Rc<Resolver>,
     /// Told after every response of the control plane.
     heard: Arc<Notify>,
+    /// How long a service may go unused.
+    idle: Rc<Cell<Duration>>,
     /// Names asked of the control plane, and when a client last asked for each.
     asked: RefCell<HashMap<Arc<str>, Instant>>,
     sweeping: Cell<bool>,
@@ -157,7 +160,7 @@ impl Dns {
         shared: Arc<Mutex<Shared>>,
         client: XdsClient,
         (upstreams, resolver): (Rc<Upstreams>, Rc<Resolver>),
-        heard: Arc<Notify>,
+        (heard, idle): (Arc<Notify>, Rc<Cell<Duration>>),
     ) -> io::Result<Rc<Self>> {
         let mut addresses = Vec::new();
         for (udp, _) in &bound.0 {
@@ -171,6 +174,7 @@ impl Dns {
             upstreams,
             resolver,
             heard,
+            idle,
             asked: RefCell::default(),
             sweeping: Cell::new(false),
             line: Line::new(MAX_FORWARDED, MAX_WAITING, WAIT_FOR_TURN),
@@ -350,7 +354,8 @@ impl Dns {
     /// Lets go of names nobody used; says when the next one may be due, `None` when there are no names left.
     fn let_go_of_unused(&self, now: Instant) -> Option<Instant> {
         let mut asked = self.asked.borrow_mut();
-        let stale = |used: &Instant| now.saturating_duration_since(*used) >= UNUSED_FOR;
+        let unused_for = unused_for(self.idle.get());
+        let stale = |used: &Instant| now.saturating_duration_since(*used) >= unused_for;
         let unused: Vec<Arc<str>> = asked
             .iter()
             .filter(|(_, used)| stale(used))
@@ -360,7 +365,7 @@ impl Dns {
             asked.remove(&name);
             self.let_go(&name);
         }
-        asked.values().min().map(|oldest| *oldest + UNUSED_FOR)
+        asked.values().min().map(|oldest| *oldest + unused_for)
     }
 
     fn owner(&self, address: IpAddr) -> Owner {
@@ -433,6 +438,12 @@ impl Dns {
             ),
         ]
     }
+}
+
+/// How long a name may go unused.
+fn unused_for(idle: Duration) -> Duration {
+    idle.saturating_mul(PATIENT)
+        .max(Duration::from_secs(MESH_TTL_SECONDS.into()))
 }
 
 fn add(counter: &Cell<u64>) {

@@ -88,6 +88,7 @@ pub(super) fn give_back_soon(control: &Rc<RefCell<Control>>) {
         tokio::time::sleep(RELIEF_TIME).await;
         let mut control = control.borrow_mut();
         control.giving_back = false;
+        control.dispatcher.ledger().forget_unused();
         give_back();
         let ceiling = &control.dispatcher.ledger().ceiling;
         // The program's own pages are resident, too. Those that are needed come back from the page cache; the others would

@@ -271,13 +271,39 @@ fn own(control: &Control) -> Vec<Family> {
         "Rules of RequestAuthentications in force.",
         rules.map_or(0, Tokens::len) as f64,
     ));
+    families.extend(followed(control));
     families.extend(control.recorders.families());
-    families.push(Family::single(
-        "istio_on_demand_dns_total",
-        "counter",
-        "Lookups of endpoints that are known by a DNS name.",
-        control.lookups.begun as f64,
-    ));
+    families.extend(control.lookups.families(&control.shared().registry.names));
     families.extend(control.dns.iter().flat_map(|dns| dns.families()));
     families
+}
+
+/// What is followed because traffic needs it.
+fn followed(control: &Control) -> [Family; 4] {
+    [
+        Family::single(
+            "voile_destinations",
+            "gauge",
+            "Captured destinations followed.",
+            control.destinations.len() as f64,
+        ),
+        Family::single(
+            "voile_strangers",
+            "gauge",
+            "Addresses of callers without a certificate that are followed, for labels.",
+            control.strangers.len() as f64,
+        ),
+        Family::single(
+            "voile_strangers_let_go_total",
+            "counter",
+            "Such addresses let go because nobody called from there for a while, or others needed their room.",
+            control.strangers.let_go() as f64,
+        ),
+        Family::single(
+            "voile_destinations_let_go_total",
+            "counter",
+            "Captured destinations let go because nobody used them for a while, or others needed their room.",
+            control.destinations.let_go() as f64,
+        ),
+    ]
 }

@@ -10,6 +10,7 @@ mod destinations;
 mod dns;
 mod doors;
 mod dump;
+mod followed;
 mod footprint;
 mod handover;
 mod memory;
@@ -20,8 +21,9 @@ mod recorders;
 mod shutdown;
 mod sockets;
 mod state;
+mod strangers;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -88,6 +90,8 @@ pub struct Options {
     pub handover: Option<PathBuf>,
     /// What the proxy carries at most.
     pub limits: Limits,
+    /// How long what is not used any more is followed; `None` leaves it to the configuration.
+    pub service_idle: Option<Duration>,
     /// Changes the log's level.
     pub log: Option<Level>,
     /// Where the kernel redirects connections; `None` where it does not.
@@ -144,6 +148,12 @@ pub enum RunError {
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] voile_identity::KeyError),
 }
+
+/// How long a service, a host name or a caller is followed that is not used any more, unless somebody says otherwise. Asking
+/// again costs a round trip to the control plane (milliseconds) and the handshakes of new connections; following costs some
+/// kilobytes, and each of its changes a push. Jobs that run every minute or few keep what they use, and what ran at a start,
+/// once, or in another release, goes. It is above the 30 s that our DNS answers last and the 60 s that idle connections do.
+const SERVICE_IDLE: Duration = Duration::from_mins(5);
 
 /// Most workers anybody may ask for.
 const MAX_WORKERS: usize = 256;
@@ -421,7 +431,9 @@ async fn control(
     let upstreams = dns::upstreams(&options);
     let resolver = dns::resolver(&upstreams);
     let (lookups, mut answers) = names::Lookups::new(Rc::clone(&resolver));
-    let dns = prepare_dns(&mut pages, &shared, &client, (upstreams, resolver), heard)?;
+    let idle = Rc::new(Cell::new(options.service_idle.unwrap_or(SERVICE_IDLE)));
+    let (resolving, following) = ((upstreams, resolver), (heard, Rc::clone(&idle)));
+    let dns = prepare_dns(&mut pages, &shared, &client, resolving, following)?;
     let (compiler, mut compiled) = compiler::Compiler::new();
     let ending = Rc::new(Ending::default());
     let control = Rc::new(RefCell::new(Control::new(
@@ -431,11 +443,12 @@ async fn control(
         store,
         Rc::clone(&dispatcher),
         recorders,
-        (lookups, compiler),
+        (lookups, compiler, idle),
     )));
     let mut doors = Doors::new(&control, &ending, options.handover, pages, dns)?;
     let mut signals = shutdown::Signals::install()?;
     let mut reopen = signals.take_reopen();
+    let looked = control.borrow().looked();
     let mut begun = false;
     loop {
         if !begun && control.borrow().unready().is_empty() {
@@ -447,7 +460,7 @@ async fn control(
             doors.ready().await?;
         }
         let retry = control.borrow().next_bind_attempt();
-        let look = control.borrow().destinations.next_look();
+        let look = control.borrow().next_look();
         tokio::select! {
             Some(()) = updates.recv() => control.borrow_mut().publish(),
             Some(done) = compiled.recv() => compiler::ended(&control, done),
@@ -462,6 +475,7 @@ async fn control(
                 let asked = control.borrow_mut().ask_for_used();
                 tokio::task::spawn_local(destinations::look(Rc::clone(&control), asked));
             }
+            () = looked.notified() => {}
             Ok(()) = renewed.changed() => control.borrow_mut().certificate_changed(),
             () = sockets::until(retry) => control.borrow_mut().bind_again(),
             () = sockets::until(doors.deadline) => return Err(doors.late()),
@@ -512,7 +526,7 @@ fn prepare_dns(
     shared: &Arc<Mutex<Shared>>,
     client: &XdsClient,
     resolving: (Rc<Upstreams>, Rc<Resolver>),
-    heard: Arc<Notify>,
+    (heard, idle): (Arc<Notify>, Rc<Cell<Duration>>),
 ) -> io::Result<Option<StartDns>> {
     let Some(bound) = pages.dns.take() else {
         return Ok(None);
@@ -520,7 +534,7 @@ fn prepare_dns(
     pages.dns = Some(bound.try_clone()?);
     let (shared, client) = (Arc::clone(shared), client.clone());
     Ok(Some(Box::new(move || {
-        dns::Dns::start(bound, shared, client, resolving, heard)
+        dns::Dns::start(bound, shared, client, resolving, (heard, idle))
     })))
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use voile_dns::{Found, LookupError, Resolver, State};
+use voile_dns::{Found, LookupError, Resolver, State, Table};
+use voile_telemetry::Family;
 
 use super::state::Control;
 use crate::worker::Resolved;
@@ -25,8 +26,9 @@ pub(super) struct Lookups {
     answers: mpsc::UnboundedSender<Answer>,
     /// Connections that wait for a name's first answer.
     waiting: HashMap<Arc<str>, Vec<oneshot::Sender<Resolved>>>,
-    /// Lookups begun, for the metrics page.
-    pub(super) begun: u64,
+    /// Lookups begun, and those that found nothing.
+    begun: u64,
+    failed: u64,
 }
 
 impl Lookups {
@@ -39,8 +41,40 @@ impl Lookups {
             answers,
             waiting: HashMap::new(),
             begun: 0,
+            failed: 0,
         };
         (lookups, heard)
+    }
+
+    /// For the metrics page.
+    pub(super) fn families(&self, names: &Table) -> [Family; 3] {
+        let (known, stale, unknown) = names.counts();
+        let state = |state: &str, count: usize| (vec![("state", state.to_owned())], count as f64);
+        [
+            Family::single(
+                "istio_on_demand_dns_total",
+                "counter",
+                "Lookups of endpoints that are known by a DNS name.",
+                self.begun as f64,
+            ),
+            Family::single(
+                "voile_on_demand_dns_failures_total",
+                "counter",
+                "Those that found no address.",
+                self.failed as f64,
+            ),
+            Family {
+                name: "voile_on_demand_dns_names",
+                kind: "gauge",
+                help: "Names by which endpoints are known: current, stale (the last good addresses serve, since the name \
+                       cannot be resolved anew), and failed (it never could be).",
+                samples: vec![
+                    state("current", known.saturating_sub(stale)),
+                    state("stale", stale),
+                    state("failed", unknown),
+                ],
+            },
+        ]
     }
 
     fn begin(&mut self, host: Arc<str>) {
@@ -82,11 +116,12 @@ impl Control {
 
     /// A lookup ended.
     pub(super) fn name_settled(&mut self, (host, answer): Answer) {
-        let settled = self
-            .shared()
-            .registry
-            .names
-            .settle(&host, &answer, Instant::now());
+        let settled =
+            self.shared()
+                .registry
+                .names
+                .settle(&host, &answer, Instant::now(), fastrand::f64());
+        self.lookups.failed += u64::from(answer.is_err());
         match &answer {
             Ok(found) if settled.changed => {
                 tracing::info!(%host, addresses = ?found.addresses, ttl = ?found.ttl, "endpoints resolved");

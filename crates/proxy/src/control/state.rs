@@ -1,9 +1,10 @@
 //! What the control thread knows and decides: which resources to ask for, when the state is closed and goes to the
 //! workers, which sockets accept.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,12 +12,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use voile_identity::{CertificateKey, CertificateStore, Revocations};
 use voile_proto::type_url;
-use voile_telemetry::Peer;
 use voile_telemetry::logging::Level;
 use voile_transport::{self as transport, Listener, Origin};
 use voile_xds::client::{Rejection, Update, XdsClient};
 
-use super::Options;
 use super::accept::{self, Dispatcher};
 use super::compiler::Compiler;
 use super::destinations::Destinations;
@@ -25,12 +24,11 @@ use super::names::Lookups;
 use super::probers::Probers;
 use super::recorders::{Recorders, Remains};
 use super::sockets::{Direction, Entry, Key, Socket, Sockets};
+use super::strangers::Strangers;
+use super::{Options, SERVICE_IDLE};
 use crate::plan::{ListenerId, Plan};
-use crate::registry::{Compiled, Registry, address_name, peer};
+use crate::registry::{Compiled, Registry};
 use crate::worker::{FromWorker, ToWorker};
-
-/// Strangers' addresses subscribed to at once; the oldest makes room.
-const MAX_STRANGERS: usize = 4096;
 
 /// What the discovery stream's handler changes. Locked only on the control thread, and never held over a wait.
 #[derive(Default)]
@@ -99,8 +97,11 @@ pub(super) struct Control {
     named: BTreeMap<&'static str, BTreeSet<Arc<str>>>,
     /// What was revoked when our own certificate was last looked at.
     revocations: Arc<Revocations>,
-    strangers: HashMap<IpAddr, Option<Option<Peer>>>,
-    strangers_by_age: VecDeque<IpAddr>,
+    pub(super) strangers: Strangers,
+    /// How long what is not used any more is followed.
+    pub(super) service_idle: Rc<Cell<Duration>>,
+    /// The same, where the command line says so.
+    own_service_idle: Option<Duration>,
 }
 
 impl Control {
@@ -111,7 +112,7 @@ impl Control {
         store: Arc<CertificateStore>,
         dispatcher: Rc<Dispatcher>,
         recorders: Recorders,
-        (lookups, compiler): (Lookups, Compiler),
+        (lookups, compiler, service_idle): (Lookups, Compiler, Rc<Cell<Duration>>),
     ) -> Self {
         Self {
             workload: options.workload.clone(),
@@ -142,8 +143,9 @@ impl Control {
             policies: BTreeSet::new(),
             named: BTreeMap::new(),
             revocations: Arc::default(),
-            strangers: HashMap::new(),
-            strangers_by_age: VecDeque::new(),
+            strangers: Strangers::default(),
+            service_idle,
+            own_service_idle: options.service_idle,
         }
     }
 
@@ -173,6 +175,8 @@ impl Control {
             held.map(|held| held.value.limits).unwrap_or_default()
         };
         self.dispatcher.ledger().obey(&limits);
+        let idle = self.own_service_idle.or(limits.service_idle);
+        self.service_idle.set(idle.unwrap_or(SERVICE_IDLE));
         if self.published.as_deref() != Some(&plan) {
             self.obey(plan, heard);
         }
@@ -216,6 +220,16 @@ impl Control {
         let gone: Vec<_> = self.subscribed.difference(&wanted).cloned().collect();
         let new_policies: Vec<_> = policies.difference(&self.policies).cloned().collect();
         let gone_policies: Vec<_> = self.policies.difference(&policies).cloned().collect();
+        {
+            // That there was nothing, when somebody asked for it before, may be so no longer.
+            let registry = &mut self.shared().registry;
+            for name in &new {
+                registry.forget_absent(type_url::ADDRESS, name);
+            }
+            for name in &new_policies {
+                registry.forget_absent(type_url::SERVICE_POLICY, name);
+            }
+        }
         let mut full = self.client.subscribe(type_url::ADDRESS, new).is_err();
         full |= self
             .client
@@ -438,66 +452,6 @@ impl Control {
                 server_first,
             }),
         }
-    }
-
-    /// Whether a stranger's labels are asked for by this address.
-    pub(super) fn is_stranger(&self, address: IpAddr) -> bool {
-        self.strangers.contains_key(&address)
-    }
-
-    /// A worker met an address it does not know.
-    fn ask_for(&mut self, address: IpAddr) {
-        if self.strangers.contains_key(&address) {
-            // Asked by another worker before; the answer, if there is one, went to all.
-            if let Some(Some(answer)) = self.strangers.get(&address) {
-                let answer = answer.clone();
-                self.tell(address, answer);
-            }
-            return;
-        }
-        self.strangers.insert(address, None);
-        self.strangers_by_age.push_back(address);
-        if self.strangers_by_age.len() > MAX_STRANGERS
-            && let Some(oldest) = self.strangers_by_age.pop_front()
-        {
-            self.strangers.remove(&oldest);
-            if !self.destinations.has_address(oldest) {
-                self.client
-                    .unsubscribe(type_url::ADDRESS, [address_name(oldest)]);
-            }
-        }
-        // Without room for the name the labels stay `unknown`.
-        let _ = self
-            .client
-            .subscribe(type_url::ADDRESS, [address_name(address)]);
-        self.answer_strangers();
-    }
-
-    fn answer_strangers(&mut self) {
-        let mut news = Vec::new();
-        {
-            let shared = self.shared();
-            for (address, told) in &self.strangers {
-                let known = shared
-                    .registry
-                    .workload_at(*address)
-                    .map(|workload| workload.map(peer));
-                if known.is_some() && known != *told {
-                    news.push((*address, known.flatten()));
-                }
-            }
-        }
-        for (address, answer) in news {
-            self.strangers.insert(address, Some(answer.clone()));
-            self.tell(address, answer);
-        }
-    }
-
-    fn tell(&self, address: IpAddr, answer: Option<Peer>) {
-        self.dispatcher.broadcast(|| ToWorker::Peer {
-            address,
-            peer: answer.clone().map(Box::new),
-        });
     }
 
     /// Why this proxy is not ready; empty when it is.

@@ -24,7 +24,16 @@ impl<K: Eq + Hash> Index<K> {
             names.remove(name);
             if names.is_empty() {
                 self.0.remove(key);
+                self.shrink();
             }
+        }
+    }
+
+    /// A map that once was large gives its room back.
+    fn shrink(&mut self) {
+        const LEAST: usize = 64; // entries: less is not worth the copy
+        if self.0.len() < self.0.capacity() / 4 {
+            self.0.shrink_to((self.0.len() * 2).max(LEAST));
         }
     }
 

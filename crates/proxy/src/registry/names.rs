@@ -109,11 +109,18 @@ impl Registry {
 
     /// Learns which names a resource answers: searches, and addresses in its ranges.
     pub(crate) fn answers(&mut self, resource: &Arc<str>, aliases: &[Arc<str>]) {
-        self.found
-            .retain(|name, answer| answer != resource || aliases.contains(name));
+        for name in self.answered.remove(resource).into_iter().flatten() {
+            if self.found.get(&name) == Some(resource) && !aliases.contains(&name) {
+                self.found.remove(&name);
+            }
+        }
         let asked = |alias: &&Arc<str>| alias.starts_with(SEARCH) || alias.starts_with('/');
-        for alias in aliases.iter().filter(asked) {
+        let asked: Vec<Arc<str>> = aliases.iter().filter(asked).cloned().collect();
+        for alias in &asked {
             self.found.insert(alias.clone(), resource.clone());
+        }
+        if !asked.is_empty() {
+            self.answered.insert(resource.clone(), asked);
         }
     }
 

@@ -141,6 +141,7 @@ impl Captured {
                 }
                 _ => {
                     all.remove(&to);
+                    shrink(&mut all);
                 }
             }
             return;
@@ -168,7 +169,9 @@ impl Captured {
             .filter(|(_, destination)| match destination {
                 Destination::Asked(waiting) => is_awaited(waiting),
                 Destination::Known { slot, used } => {
-                    used.replace(false) || Rc::strong_count(slot) > 1
+                    // What is being served counts until it ends, and its end as a use.
+                    let is_served = Rc::strong_count(slot) > 1;
+                    used.replace(is_served) || is_served
                 }
             })
             .map(|(to, _)| to.clone())
@@ -273,6 +276,14 @@ impl Captured {
         }
         drop(parked);
         found.ok().and_then(Result::ok).ok_or_else(refused)
+    }
+}
+
+/// A map that once was large gives its room back.
+fn shrink(all: &mut HashMap<Target, Destination>) {
+    const LEAST: usize = 64; // entries: less is not worth the copy
+    if all.len() < all.capacity() / 4 {
+        all.shrink_to((all.len() * 2).max(LEAST));
     }
 }
 

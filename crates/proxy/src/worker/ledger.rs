@@ -177,10 +177,22 @@ impl Ledger {
         if let Some(known) = all.get(&key).and_then(Weak::upgrade) {
             return known;
         }
-        all.retain(|_, tally| tally.strong_count() > 0);
+        if all.len() == all.capacity() {
+            all.retain(|_, tally| tally.strong_count() > 0);
+        }
         let fresh = Tally::new(self.lanes);
         all.insert(key, Arc::downgrade(&fresh));
         fresh
+    }
+
+    /// Forgets the destinations that nobody calls any more.
+    pub(crate) fn forget_unused(&self) {
+        let mut all = self
+            .destinations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, tally| tally.strong_count() > 0);
+        all.shrink_to_fit();
     }
 
     pub(crate) fn refused(&self, why: Overload) -> u64 {

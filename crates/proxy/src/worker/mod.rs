@@ -29,6 +29,7 @@ mod tests;
 mod tokens;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::pin::Pin;
@@ -103,8 +104,10 @@ pub(crate) enum ToWorker {
         place: server_first::Place,
         server_first: bool,
     },
-    /// Say which captured destinations were called since the last time.
-    Used(oneshot::Sender<Vec<Target>>),
+    /// Say what was used since the last time.
+    Used(oneshot::Sender<InUse>),
+    /// Nobody follows these addresses of strangers any more.
+    Strangers(Arc<BTreeSet<IpAddr>>),
     /// Our certificate changed: this is who we are now.
     Identity(String),
     /// Memory is short: close what is idle.
@@ -113,6 +116,15 @@ pub(crate) enum ToWorker {
     Scrape(oneshot::Sender<WorkerFigures>),
     /// Finish what is in flight; gently, idle connections stay for a last request.
     Drain { gently: bool },
+}
+
+/// What a worker uses.
+#[derive(Debug, Default)]
+pub(crate) struct InUse {
+    /// Captured destinations that are called, or were since the last question.
+    pub(crate) destinations: Vec<Target>,
+    /// Addresses that called since then.
+    pub(crate) strangers: Vec<IpAddr>,
 }
 
 /// What a worker asks and tells.
@@ -513,8 +525,12 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 server_first,
             } => worker.servers_first.learn(place, server_first),
             ToWorker::Used(answer) => {
-                let _ = answer.send(slots.captured.used());
+                let _ = answer.send(InUse {
+                    destinations: slots.captured.used(),
+                    strangers: worker.peers.used(),
+                });
             }
+            ToWorker::Strangers(gone) => worker.peers.forget(&gone),
             ToWorker::Identity(principal) => worker.become_principal(principal),
             ToWorker::Scrape(answer) => {
                 // A scraper that went away needs no answer.

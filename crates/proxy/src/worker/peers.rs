@@ -1,8 +1,8 @@
 //! Who strangers are, by source address: for metric labels only, never for a decision. Unknown addresses are asked for
 //! once; until the answer comes, the labels say `unknown`.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -25,9 +25,16 @@ pub(crate) enum Known {
     Workload(Rc<Peer>),
 }
 
+/// An address that called.
+struct Met {
+    known: Known,
+    /// Since the last question.
+    used: Cell<bool>,
+}
+
 /// See the module.
 pub(crate) struct Peers {
-    known: RefCell<HashMap<IpAddr, Known>>,
+    known: RefCell<HashMap<IpAddr, Met>>,
     order: RefCell<VecDeque<IpAddr>>,
     unknown: mpsc::UnboundedSender<FromWorker>,
 }
@@ -43,8 +50,9 @@ impl Peers {
 
     /// What is known, asking if nothing is.
     pub(crate) fn get(&self, address: IpAddr) -> Known {
-        if let Some(known) = self.known.borrow().get(&address) {
-            return known.clone();
+        if let Some(met) = self.known.borrow().get(&address) {
+            met.used.set(true);
+            return met.known.clone();
         }
         self.remember(address, Known::Asked);
         // When nobody listens any more, nobody will scrape either.
@@ -58,9 +66,41 @@ impl Peers {
         self.remember(address, known);
     }
 
+    /// The addresses that called since the last time, or wait for an answer.
+    pub(crate) fn used(&self) -> Vec<IpAddr> {
+        let known = self.known.borrow();
+        let used = known.iter().filter(|(_, met)| {
+            let waits = matches!(met.known, Known::Asked);
+            met.used.replace(false) || waits
+        });
+        used.map(|(address, _)| *address).collect()
+    }
+
+    /// Nobody follows these any more; those that called just now are asked for again.
+    pub(crate) fn forget(&self, gone: &BTreeSet<IpAddr>) {
+        let mut all = self.known.borrow_mut();
+        all.retain(|address, met| {
+            let stays = !gone.contains(address) || met.used.get();
+            if stays && gone.contains(address) {
+                // When nobody listens any more, nobody will scrape either.
+                let _ = self.unknown.send(FromWorker::Stranger(*address));
+            }
+            stays
+        });
+        all.shrink_to_fit();
+        let mut order = self.order.borrow_mut();
+        order.retain(|address| all.contains_key(address));
+        order.shrink_to_fit();
+    }
+
     fn remember(&self, address: IpAddr, known: Known) {
         let mut all = self.known.borrow_mut();
-        if all.insert(address, known).is_none() {
+        if let Some(met) = all.get_mut(&address) {
+            met.known = known;
+            return;
+        }
+        let used = Cell::new(true);
+        if all.insert(address, Met { known, used }).is_none() {
             let mut order = self.order.borrow_mut();
             order.push_back(address);
             if order.len() > MAX_PEERS

@@ -256,8 +256,9 @@ impl Driver {
         let commands = self.commands.clone();
         let mut answered = false;
         let mut patience = Patience::default();
+        let mut asked = self.subscriptions.turn();
         if self.subscriptions.wanted() > 0 {
-            patience.asked(self.subscriptions.turn(), Instant::now());
+            patience.asked(asked, Instant::now());
         }
         loop {
             let next = tokio::select! {
@@ -285,8 +286,10 @@ impl Driver {
                 tracing::warn!(names = self.subscriptions.wanted(), "{SubscribeError}");
             }
             for request in next {
-                if !request.resource_names_subscribe.is_empty() {
-                    patience.asked(self.subscriptions.turn(), Instant::now());
+                // A name that only goes along need not be answered.
+                if self.subscriptions.turn() > asked {
+                    asked = self.subscriptions.turn();
+                    patience.asked(asked, Instant::now());
                 }
                 let sent = tokio::time::timeout(ANSWER_TIMEOUT, requests.send(request)).await;
                 if !matches!(sent, Ok(Ok(()))) {

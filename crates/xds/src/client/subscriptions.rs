@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Status};
+use voile_proto::type_url;
 
 /// gRPC code of a NACK (`INVALID_ARGUMENT`).
 const INVALID_ARGUMENT: i32 = 3;
@@ -43,6 +44,11 @@ pub struct Update {
     pub added: Vec<ResourceUpdate>,
     /// Names of resources that are gone, and names asked for that do not exist.
     pub removed: Vec<Arc<str>>,
+    /// Of these, the names that are asked for: nothing has them. What is not among them was let go, or may have been said
+    /// before it was asked for again, and means nothing but that what was held is gone.
+    pub absent: Vec<Arc<str>>,
+    /// Removed, and perhaps said before they were asked for: to be asked for once more.
+    doubtful: Vec<Arc<str>>,
     nonce: String,
     unusable: Vec<Rejection>,
 }
@@ -65,6 +71,17 @@ struct Kind {
     owed: BTreeSet<Arc<str>>,
     /// Names asked for on the open stream of which nothing was said, with the turn at which they were asked for.
     unanswered: BTreeMap<Arc<str>, u64>,
+    /// Names of what is held that the server of the open stream was not told of, since they were asked for: it takes away
+    /// nothing that it does not know we hold.
+    undeclared: BTreeSet<Arc<str>>,
+    /// How many responses had come when something was last let go on the open stream. The next two may take it away.
+    let_go: Option<u64>,
+    /// Names asked for since the last response although something was held of them, or they may just have been let go: the
+    /// next response may have been made before, and that it takes one away does not answer the question. The one after it was
+    /// made when the server had our answer to that, and so this question.
+    doubted: BTreeSet<Arc<str>>,
+    /// Responses on the open stream.
+    responses: u64,
     /// Whether the first request of this type went out on the open stream.
     announced: bool,
 }
@@ -110,6 +127,11 @@ impl Subscriptions {
             // Of the others nothing need be said: what we hold of them may be true.
             let owed = kind.owed.iter().cloned();
             kind.unanswered = owed.map(|name| (name, self.turn)).collect();
+            let held = kind
+                .owed
+                .iter()
+                .filter(|name| kind.held.contains_key(*name));
+            kind.undeclared = held.cloned().collect();
             // What is held but wanted no more must be announced too, so that it is told as removed.
             kind.announced = !kind.wanted.is_empty() || !kind.held.is_empty();
             if kind.announced {
@@ -124,7 +146,11 @@ impl Subscriptions {
         self.open = false;
         for kind in self.kinds.values_mut() {
             kind.announced = false;
+            kind.responses = 0;
             kind.unanswered.clear();
+            kind.let_go = None;
+            kind.undeclared.clear();
+            kind.doubted.clear();
         }
     }
 
@@ -147,11 +173,18 @@ impl Subscriptions {
                 gone.push(name);
             }
         }
+        if self.open && !gone.is_empty() {
+            kind.let_go = Some(kind.responses);
+        }
+        let is_leaving = kind.let_go.is_some_and(|then| kind.responses < then + 2);
         let mut new: Vec<Arc<str>> = Vec::new();
         for name in subscribe {
             if kind.wanted.insert(name.clone()) {
                 if &*name != WILDCARD {
                     kind.owed.insert(name.clone());
+                }
+                if self.open && (is_leaving || kind.held.contains_key(&name)) {
+                    kind.doubted.insert(name.clone());
                 }
                 new.push(name);
             }
@@ -171,6 +204,9 @@ impl Subscriptions {
             return kind
                 .announced
                 .then(|| first_request(&self.node, type_url, kind, &kind.wanted));
+        }
+        if new.is_empty() && type_url == type_url::ADDRESS {
+            new.extend(kind.company());
         }
         Some(DeltaDiscoveryRequest {
             type_url: type_url.to_owned(),
@@ -213,14 +249,33 @@ impl Subscriptions {
                 }
             }
         }
+        let mut removed: Vec<Arc<str>> = response
+            .removed_resources
+            .into_iter()
+            .map(Into::into)
+            .collect();
+        let (doubtful, absent) = match self.kinds.get_mut(&type_url) {
+            None => Default::default(),
+            Some(kind) => {
+                kind.responses += 1;
+                for resource in &added {
+                    kind.undeclared.remove(&resource.name);
+                }
+                let orphans = kind
+                    .undeclared
+                    .extract_if(.., |name| !kind.wanted.contains(name));
+                removed.extend(orphans);
+                let doubted = std::mem::take(&mut kind.doubted);
+                let asked = removed.iter().filter(|name| kind.wanted.contains(*name));
+                asked.cloned().partition(|name| doubted.contains(name))
+            }
+        };
         Update {
             type_url,
             added,
-            removed: response
-                .removed_resources
-                .into_iter()
-                .map(Into::into)
-                .collect(),
+            removed,
+            absent,
+            doubtful,
             nonce: response.nonce,
             unusable,
         }
@@ -237,6 +292,8 @@ impl Subscriptions {
             let rejected: BTreeSet<&str> = rejections.iter().map(|r| &*r.name).collect();
             for name in &update.removed {
                 kind.held.remove(name);
+            }
+            for name in &update.absent {
                 kind.unanswered.remove(name);
             }
             for resource in &update.added {
@@ -265,6 +322,7 @@ impl Subscriptions {
         DeltaDiscoveryRequest {
             type_url: update.type_url.to_string(),
             response_nonce: update.nonce,
+            resource_names_subscribe: strings(&update.doubtful),
             error_detail: (!rejections.is_empty()).then(|| nack(&rejections)),
             ..DeltaDiscoveryRequest::default()
         }
@@ -295,6 +353,15 @@ impl Subscriptions {
     /// How many names of all types are wanted.
     pub fn wanted(&self) -> usize {
         self.kinds.values().map(|kind| kind.wanted.len()).sum()
+    }
+}
+
+impl Kind {
+    /// A name to go along with names that are let go. istiod takes a request that only lets go of Addresses for a question
+    /// about all of them, and answers that all are gone; one that is held and asked for besides costs one answer.
+    fn company(&self) -> Option<Arc<str>> {
+        let held = |name: &&Arc<str>| self.held.contains_key(*name) && !self.owed.contains(*name);
+        self.wanted.iter().rev().find(held).cloned()
     }
 }
 

@@ -65,7 +65,7 @@ pub struct PolicyReference {
     pub version: Arc<str>,
 }
 
-/// What a proxy carries at most; 0 is no limit.
+/// What a proxy carries at most, and how long it follows what it does not use; 0 is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Downstream connections.
@@ -76,6 +76,8 @@ pub struct Limits {
     pub requests_per_destination: u32,
     /// Resident memory in bytes.
     pub memory: u64,
+    /// How long a service that is not used any more is followed.
+    pub service_idle: Option<Duration>,
 }
 
 /// What kind of connection an inbound listener takes.
@@ -387,17 +389,21 @@ fn limits(message: &wire::Limits) -> Limits {
         requests: message.requests,
         requests_per_destination: message.requests_per_destination,
         memory: message.memory_bytes,
+        service_idle: milliseconds(message.service_idle_ms),
     }
 }
 
+/// Absent where nothing is said.
+fn milliseconds(said: u32) -> Option<Duration> {
+    (said != 0).then(|| Duration::from_millis(said.into()))
+}
+
 fn connection(message: &wire::ConnectionSettings) -> Connection {
-    let duration =
-        |milliseconds: u32| (milliseconds != 0).then(|| Duration::from_millis(milliseconds.into()));
     Connection {
-        connect_timeout: duration(message.connect_timeout_ms),
-        detection_timeout: duration(message.detection_timeout_ms),
-        idle_timeout: duration(message.idle_timeout_ms),
-        header_timeout: duration(message.header_timeout_ms),
-        drain_timeout: duration(message.drain_timeout_ms),
+        connect_timeout: milliseconds(message.connect_timeout_ms),
+        detection_timeout: milliseconds(message.detection_timeout_ms),
+        idle_timeout: milliseconds(message.idle_timeout_ms),
+        header_timeout: milliseconds(message.header_timeout_ms),
+        drain_timeout: milliseconds(message.drain_timeout_ms),
     }
 }

@@ -36,9 +36,28 @@ struct World {
     held: BTreeMap<Arc<str>, Arc<str>>,
     /// What each name that is wanted was found to stand for; nothing for one that does not exist.
     answers: BTreeMap<Arc<str>, Option<Arc<str>>>,
+    /// What was said not to exist, each time.
+    absent: Vec<Arc<str>>,
 }
 
 impl World {
+    fn new(luck: &mut Luck) -> Self {
+        let mut world = Self {
+            client: Subscriptions::new(Node::default()),
+            server: Stream::new(()),
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            things: things(luck),
+            wanted: BTreeSet::new(),
+            changes: Changes::default(),
+            held: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            absent: Vec::new(),
+        };
+        world.reconnect();
+        world
+    }
+
     fn step(&mut self, luck: &mut Luck) {
         match luck.below(12) {
             0 => self.reconnect(),
@@ -103,18 +122,31 @@ impl World {
 
     fn deliver(&mut self) {
         let now = Instant::now();
+        self.ask(now);
+        self.tell();
+    }
+
+    /// The server takes one request in, and answers what it can.
+    fn ask(&mut self, now: Instant) {
         if let Some(request) = self.to_server.pop_front() {
             self.server.receive(request, now).unwrap();
         }
         while let Some(response) = self.server.next(&self.things, now) {
             self.to_client.push_back(response);
         }
+    }
+
+    /// The client takes one response in.
+    fn tell(&mut self) {
         if let Some(response) = self.to_client.pop_front() {
             let update = self.client.receive(response);
             for name in &update.removed {
                 self.held.remove(name);
                 self.answers
                     .retain(|_, answer| answer.as_ref() != Some(name));
+            }
+            for name in &update.absent {
+                self.absent.push(name.clone());
                 self.answers.insert(name.clone(), None);
             }
             for resource in &update.added {
@@ -185,18 +217,7 @@ fn things(luck: &mut Luck) -> Things {
 fn after_any_bad_luck_the_client_holds_exactly_what_there_is() {
     for seed in 0..2000 {
         let mut luck = Luck(seed);
-        let mut world = World {
-            client: Subscriptions::new(Node::default()),
-            server: Stream::new(()),
-            to_server: VecDeque::new(),
-            to_client: VecDeque::new(),
-            things: things(&mut luck),
-            wanted: BTreeSet::new(),
-            changes: Changes::default(),
-            held: BTreeMap::new(),
-            answers: BTreeMap::new(),
-        };
-        world.reconnect();
+        let mut world = World::new(&mut luck);
         for _ in 0..60 {
             world.step(&mut luck);
         }
@@ -207,4 +228,34 @@ fn after_any_bad_luck_the_client_holds_exactly_what_there_is() {
         assert_eq!(world.held, world.truth(), "seed {seed}");
         world.check_answers(seed);
     }
+}
+
+#[test]
+fn what_is_asked_for_again_is_never_taken_for_absent_because_it_was_let_go() {
+    let mut absences = 0;
+    for seed in 0..4000 {
+        let mut luck = Luck(seed);
+        let mut world = World::new(&mut luck);
+        for _ in 0..80 {
+            // What there is stays as it is, and every message arrives once and in order, as late as can be.
+            match luck.below(20) {
+                0 => world.reconnect(),
+                1..=5 => world.change_wish(&mut luck),
+                6..=10 => world.turn(),
+                11..=15 => world.ask(Instant::now()),
+                _ => world.tell(),
+            }
+        }
+        world.turn();
+        for _ in 0..60 {
+            world.deliver();
+        }
+        for name in &world.absent {
+            assert!(!world.things.0.contains_key(&**name), "seed {seed}, {name}");
+        }
+        absences += world.absent.len();
+        assert_eq!(world.held, world.truth(), "seed {seed}");
+        world.check_answers(seed);
+    }
+    assert!(absences > 1000, "{absences}");
 }

@@ -2,6 +2,7 @@
 //! the control plane), real rules, real sidecars. Applications and clients are threads of the test with sockets inside.
 //! Where the kernel does not allow it, tests say so and are skipped.
 
+mod let_go;
 mod named;
 mod reach;
 mod server_first;

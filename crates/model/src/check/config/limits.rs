@@ -1,9 +1,11 @@
-//! `defaultConfig.runtimeValues` as far as it says what a proxy carries at most. Envoy's own key for connections, and ours
+//! `defaultConfig.runtimeValues` as far as it says what a proxy carries at most and keeps for how long. Envoy's own key for connections, and ours
 //! beside it; other keys are Envoy's and mean nothing here.
+
+use std::time::Duration;
 
 use crate::decode::Report;
 use crate::mesh::ProxyLimits;
-use crate::text::suggest;
+use crate::text::{parse_duration, suggest};
 use crate::written::Text;
 
 /// Downstream connections: Envoy's name.
@@ -11,7 +13,12 @@ const CONNECTIONS: &str = "overload.global_downstream_max_connections";
 const REQUESTS: &str = "voile.max_requests";
 const PER_DESTINATION: &str = "voile.max_requests_per_destination";
 const MEMORY: &str = "voile.memory_limit";
-const OURS: [&str; 4] = [CONNECTIONS, REQUESTS, PER_DESTINATION, MEMORY];
+const SERVICE_IDLE: &str = "voile.service_idle_timeout";
+const OURS: [&str; 5] = [CONNECTIONS, REQUESTS, PER_DESTINATION, MEMORY, SERVICE_IDLE];
+/// Less would let go between two requests of one page.
+const SHORTEST_IDLE: Duration = Duration::from_secs(1);
+/// More is for ever, for all that memory is concerned.
+const LONGEST_IDLE: Duration = Duration::from_hours(24);
 
 pub(super) fn limits(written: &[(Text, Text)], report: &Report) -> ProxyLimits {
     let mut limits = ProxyLimits::default();
@@ -31,6 +38,14 @@ pub(super) fn limits(written: &[(Text, Text)], report: &Report) -> ProxyLimits {
                 limits.memory = bytes(&value.value);
                 if limits.memory.is_none() {
                     report.bad(value, "", "a size such as 50M or 1G");
+                }
+            }
+            SERVICE_IDLE => {
+                let said = parse_duration(&value.value);
+                limits.service_idle =
+                    said.filter(|said| (SHORTEST_IDLE..=LONGEST_IDLE).contains(said));
+                if limits.service_idle.is_none() {
+                    report.bad(value, "", "a time from 1s to 24h, such as 5m");
                 }
             }
             unknown if unknown.starts_with("voile.") => {

@@ -15,6 +15,7 @@ mod http2;
 mod identity;
 mod instructions;
 mod late_detection;
+mod let_go;
 mod page;
 mod parked;
 mod retries;
@@ -51,13 +52,18 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a play on one thread, with a deadline.
 pub(super) fn play<F: Future<Output = ()>>(act: impl FnOnce() -> F) {
+    play_for(PATIENCE, act);
+}
+
+/// The same with another deadline.
+pub(super) fn play_for<F: Future<Output = ()>>(patience: Duration, act: impl FnOnce() -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
     LocalSet::new().block_on(&runtime, async {
         let _clock = crate::http::clock::start().expect("a clock");
-        tokio::time::timeout(PATIENCE, act())
+        tokio::time::timeout(patience, act())
             .await
             .expect("the play ends");
     });
@@ -79,12 +85,19 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) fn new(settings: Settings) -> Self {
+        Self::heard(settings, mpsc::unbounded_channel().0)
+    }
+
+    /// What its worker asks and tells is heard.
+    pub(super) fn heard(
+        settings: Settings,
+        control: mpsc::UnboundedSender<super::FromWorker>,
+    ) -> Self {
         let authority = TestAuthority::new();
         let store = authority.store("shop", "server");
-        let (unknown_peers, _) = mpsc::unbounded_channel();
         let worker = Worker::new(
             tls(&store),
-            unknown_peers,
+            control,
             Arc::default(),
             Redirected {
                 ports: Vec::new(),

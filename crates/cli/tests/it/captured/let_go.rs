@@ -1,0 +1,134 @@
+//! What a sidecar asked for because traffic needed it goes when nobody has needed it for a while, and comes back, as it is by
+//! then, with the next request.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+
+use super::{CLIENT, Captured, SERVER, VIP, config_dump, connect, listen};
+use crate::mesh::{application, series, wait_until};
+
+const SHORT: &str = "defaultConfig: {runtimeValues: {voile.service_idle_timeout: 1s}}";
+
+/// An application that says this.
+fn answer(listener: TcpListener, text: &'static str) {
+    application::serve(listener, move |mut stream| {
+        let mut reader = std::io::BufReader::new(stream.try_clone().expect("a copy"));
+        while application::read_request(&mut reader).is_some() {
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{text}");
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn ask(mesh: &Captured) -> String {
+    let mut stream = connect(&mesh.client, (VIP, 80));
+    let request = b"GET / HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("answered");
+    text
+}
+
+fn let_go(mesh: &Captured) -> f64 {
+    let page = mesh.metrics(&mesh.client);
+    series(&page, "voile_destinations_let_go_total", &[]).expect("it is counted")
+}
+
+fn wait_until_it_goes(mesh: &Captured, before: f64) {
+    wait_until("it is let go", || let_go(mesh) > before);
+}
+
+#[test]
+fn a_service_that_nobody_uses_is_let_go_and_answers_as_it_is_by_then_when_it_is_used_again() {
+    let Some(mesh) = Captured::start("STRICT", SHORT) else {
+        return;
+    };
+    answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)), "here");
+    answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8081)), "gone");
+    assert!(ask(&mesh).ends_with("here"));
+    assert!(config_dump(&mesh.client).contains("shop/server.shop.svc"));
+    wait_until_it_goes(&mesh, 0.0);
+    // Nothing of it is left: not the service, not who is behind it, not how to speak to it.
+    let left = [
+        "shop/server.shop.svc".to_owned(),
+        SERVER.to_string(),
+        format!("{VIP}"),
+    ];
+    wait_until("the control plane has said so", || {
+        let dump = config_dump(&mesh.client);
+        left.iter().all(|name| !dump.contains(name)) && dump.contains(&CLIENT.to_string())
+    });
+    // It changes while nobody here hears of it.
+    let text = std::fs::read_to_string(mesh.folder.path().join("config/mesh.yaml"));
+    let moved = text
+        .expect("the mesh")
+        .replace("targetPort: 8080", "targetPort: 8081");
+    mesh.write("mesh.yaml", &moved);
+    wait_until("the server's sidecar knows", || {
+        config_dump(&mesh.server).contains("8081")
+    });
+    assert!(ask(&mesh).ends_with("gone"));
+    // A request that comes just when it is let go is answered like any other.
+    for _ in 0..5 {
+        let before = let_go(&mesh);
+        wait_until_it_goes(&mesh, before);
+        assert!(ask(&mesh).ends_with("gone"));
+    }
+    let refused = series(
+        &mesh.metrics(&mesh.client),
+        "istio_requests_total",
+        &["response_code=\"503\""],
+    );
+    assert_eq!(refused, None);
+}
+
+#[test]
+fn a_connection_that_is_open_keeps_its_service_and_who_called_is_forgotten() {
+    let Some(mesh) = Captured::start("PERMISSIVE", SHORT) else {
+        return;
+    };
+    answer(listen(&mesh.server, (Ipv4Addr::UNSPECIFIED, 8080)), "here");
+    let mut open = connect(&mesh.client, (VIP, 80));
+    let mut say = || {
+        open.write_all(b"GET / HTTP/1.1\r\nHost: server\r\n\r\n")
+            .expect("sent");
+        super::hear(&mut open, b"HTTP/1.1 200 OK\r\n", "the open connection");
+        let mut rest = [0; 4096];
+        let _ = open.read(&mut rest).expect("the rest of it");
+    };
+    say();
+    // Another destination comes and goes meanwhile, twice.
+    application::reflect(listen(&mesh.world, (super::WORLD, 8088)));
+    for _ in 0..2 {
+        let before = let_go(&mesh);
+        let mut other = connect(&mesh.client, (super::WORLD, 8088));
+        other
+            .write_all(b"GET / HTTP/1.1\r\nHost: w\r\nConnection: close\r\n\r\n")
+            .expect("sent");
+        let mut text = Vec::new();
+        other.read_to_end(&mut text).expect("answered");
+        wait_until_it_goes(&mesh, before);
+        let page = mesh.metrics(&mesh.client);
+        assert_eq!(series(&page, "voile_destinations", &[]), Some(1.0));
+    }
+    say();
+    drop(open);
+    wait_until("what it kept is let go", || {
+        let page = mesh.metrics(&mesh.client);
+        series(&page, "voile_destinations", &[]) == Some(0.0)
+    });
+    // Without a certificate the server's sidecar asked who calls from there, for its labels.
+    let mut plain = connect(&mesh.world, (SERVER, 8080));
+    plain
+        .write_all(b"GET / HTTP/1.1\r\nHost: s\r\nConnection: close\r\n\r\n")
+        .expect("sent");
+    let mut text = Vec::new();
+    plain.read_to_end(&mut text).expect("answered");
+    wait_until("who called is forgotten", || {
+        let page = mesh.metrics(&mesh.server);
+        series(&page, "voile_strangers", &[]) == Some(0.0)
+            && series(&page, "voile_strangers_let_go_total", &[]) > Some(0.0)
+    });
+}
