@@ -159,4 +159,6 @@ codes! {
     INJECTION_SAID_TWICE = "V0431";
     /// A gateway's listener does not take routes of this namespace.
     ROUTE_NOT_ADMITTED = "V0432";
+    /// A VirtualService routes a host that no service of the mesh has: nobody asks for its routes.
+    ROUTED_HOST_WITHOUT_SERVICE = "V0433";
 }

@@ -1,20 +1,23 @@
-//! VirtualServices: do they lead somewhere, is each of their routes ever reached, and is each host routed once? They are not in
-//! force yet; what is said here will bite on the day they are.
+//! VirtualServices: do they lead somewhere, is each of their routes ever reached, and is each host routed once? Those that ask
+//! for what is not in force yet are looked at all the same.
 
 mod shadows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use voile_model::mesh::intent::{Gateway, HttpRoute, RouteDestination, VirtualService};
-use voile_model::mesh::{Protocol, RequestAuthentication, Service, Transport};
+use voile_model::mesh::intent::Gateway;
+use voile_model::mesh::{
+    HttpRoute, Protocol, RequestAuthentication, RouteDestination, Service, Subject, Transport,
+    VirtualService,
+};
 use voile_model::{Diagnostic, Hostname, ResourceName, Source};
 
 use crate::codes;
 use crate::view::{Found, View};
 
 /// Header under which a VirtualService asks for what a token says.
-const CLAIMS: &str = "headers[@request.auth.claims";
+const CLAIMS: &str = "@request.auth.claims";
 
 /// Checks all VirtualServices.
 pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
@@ -33,6 +36,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
         for destination in service.destinations() {
             checking.destination(destination);
         }
+        checking.hosts();
         checking.gateways();
         checking.protocols();
         checking.claims();
@@ -60,6 +64,36 @@ impl Checking<'_> {
     fn warn(&mut self, code: &'static str, at: &Source, said: String, help: &str) {
         let diagnostic = Diagnostic::warning(code, at.clone(), said);
         self.found.push(diagnostic.help(help));
+    }
+
+    /// Hosts that are no service: proxies ask for the routes of services.
+    fn hosts(&mut self) {
+        let (service, name) = (self.service, &self.service.name);
+        if !service.is_for_mesh() {
+            return;
+        }
+        for (host, at) in &service.hosts {
+            let nobody = match host.is_wildcard() {
+                true => !self
+                    .view
+                    .mesh
+                    .services
+                    .keys()
+                    .any(|key| host.covers(&key.hostname)),
+                false => matches!(self.view.find(host, &name.namespace), Found::Nothing),
+            };
+            if nobody {
+                let said = format!(
+                    "VirtualService {name} routes {host}, which is no service: nobody asks for its routes"
+                );
+                let help = match self.view.like(host) {
+                    Some(like) => format!("there is {}", like.key.hostname),
+                    None => "declare a Service or ServiceEntry for it".to_owned(),
+                };
+                let code = codes::ROUTED_HOST_WITHOUT_SERVICE;
+                self.error(code, at, "spec.hosts", said, help);
+            }
+        }
     }
 
     fn destination(&mut self, to: &RouteDestination) {
@@ -236,7 +270,8 @@ impl Checking<'_> {
     fn claims(&mut self) {
         let asks = |route: &&HttpRoute| {
             let mut criteria = route.matches.iter().flat_map(|one| one.criteria.keys());
-            criteria.any(|subject| subject.starts_with(CLAIMS))
+            criteria
+                .any(|subject| matches!(subject, Subject::Header(name) if name.starts_with(CLAIMS)))
         };
         let Some(route) = self.service.http.iter().find(asks) else {
             return;

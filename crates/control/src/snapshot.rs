@@ -1,6 +1,6 @@
 //! All that proxies may ask for at one moment, by every name they may ask by. Who may hear what is decided here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -78,6 +78,47 @@ pub(crate) struct Private {
     pub(crate) problems: Arc<[String]>,
 }
 
+/// Where requests to a service go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Routed {
+    /// As clients are told whom nobody names; `None`: no VirtualService is for them.
+    pub(crate) general: Option<Arc<Resource>>,
+    /// As clients of these namespaces are told.
+    pub(crate) apart: BTreeMap<Namespace, Option<Arc<Resource>>>,
+}
+
+impl Routed {
+    /// Shares with `old` what says the same.
+    pub(crate) fn share(&mut self, old: &Self) {
+        let known = || old.apart.values().chain([&old.general]).flatten();
+        let mine = self.apart.values_mut().chain([&mut self.general]).flatten();
+        for one in mine {
+            if let Some(same) = known().find(|known| *known == one) {
+                *one = Arc::clone(same);
+            }
+        }
+    }
+
+    fn for_clients_of(&self, namespace: Option<&Namespace>) -> Option<&Arc<Resource>> {
+        let apart = namespace.and_then(|namespace| self.apart.get(namespace));
+        apart.unwrap_or(&self.general).as_ref()
+    }
+}
+
+impl Weigh for Routed {
+    fn weigh(&self, hash: &mut Sha256) -> bool {
+        let told = |one: &Option<Arc<Resource>>| match one {
+            Some(one) => one.version.to_string(),
+            None => "-".to_owned(),
+        };
+        hash.update(told(&self.general));
+        for (namespace, one) in &self.apart {
+            hash.update(format!(" {namespace} {}", told(one)));
+        }
+        true
+    }
+}
+
 impl Weigh for Arc<Resource> {
     fn weigh(&self, hash: &mut Sha256) -> bool {
         hash.update(&*self.version);
@@ -136,6 +177,8 @@ pub struct MeshSnapshot {
     /// Where the mesh's workloads and virtual addresses are, as every sidecar is told.
     pub(crate) mesh_ranges: Arc<[AddressRange]>,
     pub(crate) policies: Shards<Arc<Resource>>,
+    /// By the name of the service that is called.
+    pub(crate) routes: Shards<Routed>,
     pub(crate) authorization: Shards<Arc<Resource>>,
     pub(crate) tokens: Shards<Arc<Resource>>,
     /// Public keys of token issuers, by a hash of what they say.
@@ -173,10 +216,11 @@ pub struct MeshSnapshot {
 
 impl MeshSnapshot {
     /// How many resources there are, by type.
-    pub fn counts(&self) -> [(&'static str, usize); 8] {
+    pub fn counts(&self) -> [(&'static str, usize); 9] {
         [
             (type_url::ADDRESS, self.all_addresses.len()),
             (type_url::SERVICE_POLICY, self.policies.len()),
+            (type_url::SERVICE_ROUTES, self.routes.len()),
             (type_url::AUTHORIZATION_POLICY, self.authorization.len()),
             (type_url::AUTHORIZATION, self.node_policies.len()),
             (type_url::REQUEST_AUTHENTICATION, self.tokens.len()),
@@ -195,6 +239,7 @@ impl MeshSnapshot {
         for sum in [
             self.all_addresses.sum(),
             self.policies.sum(),
+            self.routes.sum(),
             self.authorization.sum(),
             self.tokens.sum(),
             self.key_sets.sum(),
@@ -365,6 +410,18 @@ impl MeshSnapshot {
         })
     }
 
+    /// Where a service's requests go, as the caller's namespace is told.
+    fn routes_of(&self, caller: &Caller, name: &str) -> Resolution {
+        if let Some(reason) = self.withheld(caller, name) {
+            return Resolution::Refused(reason);
+        }
+        let routed = self.routes.get(name);
+        match routed.and_then(|routed| routed.for_clients_of(caller.namespace())) {
+            Some(routes) => Resolution::Found(vec![routes.clone()]),
+            None => Resolution::Unknown,
+        }
+    }
+
     fn address(&self, caller: &Caller, name: &str) -> Resolution {
         if name.starts_with('/') {
             return self.at_address(caller, name);
@@ -474,13 +531,14 @@ impl Snapshot<Caller> for MeshSnapshot {
                 }
                 _ => Resolution::Unknown,
             },
-            type_url::SERVICE_POLICY if *caller == Caller::Anonymous => {
+            type_url::SERVICE_POLICY | type_url::SERVICE_ROUTES if *caller == Caller::Anonymous => {
                 Resolution::Refused("a caller without credentials asks for it".to_owned())
             }
             type_url::SERVICE_POLICY => match self.withheld(caller, name) {
                 Some(reason) => Resolution::Refused(reason),
                 None => found(&self.policies, name),
             },
+            type_url::SERVICE_ROUTES => self.routes_of(caller, name),
             type_url::AUTHORIZATION_POLICY => {
                 self.private(caller, type_url, name, &self.authorization)
             }
@@ -516,6 +574,7 @@ impl Snapshot<Caller> for MeshSnapshot {
                 Resolution::Found(all.map(|policy| policy.resource.clone()).collect())
             }
             type_url::SERVICE_POLICY
+            | type_url::SERVICE_ROUTES
             | type_url::AUTHORIZATION_POLICY
             | type_url::REQUEST_AUTHENTICATION
             | type_url::KEY_SET

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde::Serialize;
-use voile_model::mesh::{Mesh, PeerAuthentication, Service, Workload};
+use voile_model::mesh::{Mesh, PeerAuthentication, Routing, Service, Workload};
 use voile_model::{Namespace, ResourceName, Source, WorkloadKey};
 use voile_policy::selecting;
 use voile_proto::type_url;
@@ -62,6 +62,7 @@ impl<'a> Why<'a> {
         match kind {
             type_url::ADDRESS => self.address(name, &mut found),
             type_url::SERVICE_POLICY => self.service_policy(name, &mut found),
+            type_url::SERVICE_ROUTES => self.routes(name, &mut found),
             type_url::PROXY_CONFIGURATION => self.configuration(name, &mut found),
             type_url::AUTHORIZATION_POLICY => self.authorization(name, &mut found),
             type_url::AUTHORIZATION => {
@@ -102,6 +103,16 @@ impl<'a> Why<'a> {
         }
         if let Some(service) = self.service(name) {
             found.insert(of_service(service));
+        }
+    }
+
+    fn routes(&self, name: &str, found: &mut BTreeSet<Document>) {
+        let Some(service) = self.service(name) else {
+            return;
+        };
+        found.insert(of_service(service));
+        for one in Routing::new(self.mesh).of(service) {
+            found.insert(document("VirtualService", &one.name, &one.source));
         }
     }
 

@@ -44,11 +44,13 @@ pub enum LimitName {
     NoAddress,
     /// A name that is longer than Envoy takes.
     NameTooLong,
+    /// A VirtualService routes a service: requests to it are refused, since its routes are not translated yet.
+    VirtualService,
 }
 
 impl LimitName {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::UnknownProvider,
         Self::SeveralProviders,
         Self::CustomOverTcp,
@@ -68,6 +70,7 @@ impl LimitName {
         Self::ForwardsToItself,
         Self::NoAddress,
         Self::NameTooLong,
+        Self::VirtualService,
     ];
 
     /// As it is written.
@@ -93,6 +96,7 @@ impl LimitName {
             Self::ForwardsToItself => "forwards-to-itself",
             Self::NoAddress => "no-address",
             Self::NameTooLong => "name-too-long",
+            Self::VirtualService => "virtual-service",
         }
     }
 }

@@ -27,6 +27,7 @@ mod sidecar;
 mod telemetry;
 mod topology;
 mod values;
+mod virtual_service;
 
 pub use checker::{Changes, Checker, Outcome, Patch, Turn};
 
@@ -42,7 +43,7 @@ use crate::mesh::intent::Intent;
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
     PeerAuthentication, Pod, ProxyConfig, RequestAuthentication, Secret, Service, ServiceAccount,
-    Sidecar, Telemetry, Workload,
+    Sidecar, Telemetry, VirtualService, Workload,
 };
 use crate::names::{Namespace, ResourceName};
 use crate::source::{Source, SourceFile};
@@ -83,6 +84,7 @@ pub(crate) enum Checked {
     AuthorizationPolicy(Arc<AuthorizationPolicy>),
     RequestAuthentication(Arc<RequestAuthentication>),
     DestinationRule(Arc<DestinationRule>),
+    VirtualService(Arc<VirtualService>),
     Telemetry(Arc<Telemetry>),
     MeshConfig(Arc<MeshConfig>),
     ConfigMap(Arc<ConfigMap>),

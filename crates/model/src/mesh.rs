@@ -10,6 +10,7 @@ pub mod peer_authentication;
 mod probe;
 mod relations;
 pub mod request_authentication;
+mod route;
 pub mod service;
 pub mod sidecar;
 pub mod telemetry;
@@ -33,6 +34,10 @@ pub use probe::{Probe, Probes, Question};
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
 pub use request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, token_rules,
+};
+pub use route::{
+    Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, MESH, RouteDestination, Routing,
+    Subject, TextMatch, VirtualService, WeightedDestination, holding,
 };
 pub use service::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,
@@ -78,6 +83,8 @@ pub struct Mesh {
     pub request_authentications: Vec<Arc<RequestAuthentication>>,
     /// DestinationRules, oldest first (creation time, then the order of the documents).
     pub destination_rules: Vec<Arc<DestinationRule>>,
+    /// VirtualServices for the proxies of the mesh, oldest first (creation time, then the order of the documents).
+    pub virtual_services: Vec<Arc<VirtualService>>,
     /// Telemetry resources, oldest first (creation time, then the order of the documents).
     pub telemetries: Vec<Arc<Telemetry>>,
     /// ProxyConfig resources.
@@ -86,7 +93,7 @@ pub struct Mesh {
     pub secrets: BTreeMap<ResourceName, Arc<Secret>>,
     /// ConfigMaps other than the mesh configuration.
     pub config_maps: BTreeMap<ResourceName, Arc<ConfigMap>>,
-    /// What is written and not in force yet.
+    /// What is written about routes, gateways and destinations, whether in force or not.
     pub intents: intent::Intents,
     pub(crate) resources: crate::check::Resources,
 }

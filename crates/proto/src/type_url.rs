@@ -13,6 +13,9 @@ pub const PROXY_CONFIGURATION: &str = "type.googleapis.com/voile.proxy.v1.ProxyC
 /// How clients must speak to a service ([`crate::proxy::ServicePolicy`]).
 pub const SERVICE_POLICY: &str = "type.googleapis.com/voile.proxy.v1.ServicePolicy";
 
+/// Where requests to a service go ([`crate::proxy::Routes`]).
+pub const SERVICE_ROUTES: &str = "type.googleapis.com/voile.proxy.v1.Routes";
+
 /// Who may do what to the workloads that obey it ([`crate::proxy::AuthorizationPolicy`]).
 pub const AUTHORIZATION_POLICY: &str = "type.googleapis.com/voile.proxy.v1.AuthorizationPolicy";
 
@@ -62,6 +65,7 @@ mod tests {
                 proxy::ProxyConfiguration::type_url(),
             ),
             (super::SERVICE_POLICY, proxy::ServicePolicy::type_url()),
+            (super::SERVICE_ROUTES, proxy::Routes::type_url()),
             (
                 super::AUTHORIZATION_POLICY,
                 proxy::AuthorizationPolicy::type_url(),

@@ -14,6 +14,7 @@ use voile_xds::wire::{Authorizer, Collector, MutualTls, Protocol, Telemetry, pro
 
 use crate::authorization::Authorization;
 use crate::registry::outside;
+use crate::registry::routes::CompiledRoutes;
 use crate::tokens::Tokens;
 
 /// Names a listener for as long as it lives; never used again for another.
@@ -175,6 +176,8 @@ impl CapturePlan {
 pub(crate) struct ServicePlan {
     pub(crate) service: Service,
     pub(crate) port: u16,
+    /// The part of the service that this is; `None` is the whole.
+    pub(crate) subset: Option<Arc<str>>,
     /// What its servers speak.
     pub(crate) protocol: Protocol,
     /// HTTP/1.1 travels to its sidecars as HTTP/2.
@@ -185,6 +188,22 @@ pub(crate) struct ServicePlan {
     pub(crate) endpoints: Vec<EndpointPlan>,
     pub(crate) retry: RetryPolicy,
     pub(crate) retry_budget: RetryBudget,
+    /// Where requests to it go instead, if a VirtualService says.
+    pub(crate) routes: Option<Box<RoutesPlan>>,
+}
+
+/// Where requests to a service go. An endpoint that comes or goes changes the targets alone.
+#[derive(Debug, Clone)]
+pub(crate) struct RoutesPlan {
+    pub(crate) compiled: Arc<CompiledRoutes>,
+    /// What the compiled routes lead to, in their order, or what is missing there. Those have no routes of their own.
+    pub(crate) targets: Vec<Result<ServicePlan, Arc<str>>>,
+}
+
+impl PartialEq for RoutesPlan {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.compiled, &other.compiled) && self.targets == other.targets
+    }
 }
 
 /// One workload behind a service port.

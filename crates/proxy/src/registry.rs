@@ -5,6 +5,7 @@ mod destination;
 mod index;
 mod named;
 pub(crate) mod names;
+pub(crate) mod routes;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -23,7 +24,7 @@ use voile_transport as transport;
 use voile_xds::client::{Rejection, Update};
 use voile_xds::wire::{
     Address, Collector, InboundListener, OutboundListener, OutboundService, PolicyReference,
-    PortPolicy, Protocol, ProxyConfiguration, Service, ServicePolicy, Tunnel, Workload,
+    PortPolicy, Protocol, ProxyConfiguration, Service, ServicePolicy, Subset, Tunnel, Workload,
 };
 
 use crate::authorization::Authorization;
@@ -34,8 +35,9 @@ use crate::plan::{
 };
 pub(crate) use authorization::{Compiled, Inputs, Work};
 use destination::NEVER_CAPTURED;
-pub(crate) use destination::outside;
+pub(crate) use destination::{is_service, outside};
 use index::Index;
+use routes::{HeldBack, HeldRoutes};
 
 /// Resources by name, last good of each.
 #[derive(Debug, Default)]
@@ -44,6 +46,10 @@ pub(crate) struct Registry {
     pub(crate) services: BTreeMap<Arc<str>, Held<Service>>,
     pub(crate) workloads: BTreeMap<Arc<str>, Held<Workload>>,
     pub(crate) policies: BTreeMap<Arc<str>, Held<ServicePolicy>>,
+    /// By the name of the service that is called.
+    pub(crate) routes: BTreeMap<Arc<str>, HeldRoutes>,
+    /// Routes that name what is not there, where others serve.
+    held_back: BTreeMap<Arc<str>, HeldBack>,
     pub(crate) authorization: authorization::Policies,
     pub(crate) tokens: tokens::Rules,
     /// Certificates that are taken back.
@@ -140,15 +146,23 @@ impl Registry {
                 }
             },
             type_url::SERVICE_POLICY => {
-                let value = ServicePolicy::decode(body).map_err(|e| e.to_string())?;
+                let mut value = ServicePolicy::decode(body).map_err(|e| e.to_string())?;
+                self.keep_parts(name, &mut value);
                 self.policies.insert(name.clone(), Held { version, value });
             }
+            type_url::SERVICE_ROUTES => self.add_routes(name, version, body)?,
             type_url::AUTHORIZATION_POLICY => self.authorization.add(name, version, body)?,
             type_url::REQUEST_AUTHENTICATION => self.tokens.add(name, version, body)?,
             type_url::KEY_SET => self.tokens.add_keys(name, body)?,
             type_url::REVOCATION_LISTS => self.revoke(version, body)?,
             _ => {
                 let value = ProxyConfiguration::decode(body).map_err(|e| e.to_string())?;
+                let before = self.configuration.as_ref().map(|held| &held.value.labels);
+                if before != Some(&value.labels) {
+                    self.routes
+                        .values_mut()
+                        .for_each(HeldRoutes::forget_compiled);
+                }
                 self.configuration = Some(Held { version, value });
             }
         }
@@ -166,6 +180,7 @@ impl Registry {
             type_url::SERVICE_POLICY => {
                 self.policies.remove(name);
             }
+            type_url::SERVICE_ROUTES => self.remove_routes(name),
             type_url::AUTHORIZATION_POLICY => self.authorization.remove(name),
             type_url::REQUEST_AUTHENTICATION | type_url::KEY_SET => self.tokens.remove(kind, name),
             type_url::REVOCATION_LISTS => self.revocations = None,
@@ -261,20 +276,25 @@ impl Registry {
         (answered || self.absent.contains(&(type_url::ADDRESS, name))).then_some(None)
     }
 
-    /// Names of the services that the configuration speaks of.
+    /// Names of the services that listeners lead to.
+    pub(crate) fn services_called(&self) -> BTreeSet<Arc<str>> {
+        let configuration = self.configuration.iter();
+        let listeners = configuration.flat_map(|held| &held.value.outbound);
+        let services = listeners.flat_map(|listener| &listener.services);
+        services.map(service_name).collect()
+    }
+
+    /// Names of the services that the configuration speaks of, and of those that their routes lead to.
     pub(crate) fn services_wanted(&self) -> BTreeSet<Arc<str>> {
-        let listeners = self
-            .configuration
-            .iter()
-            .flat_map(|held| &held.value.outbound);
-        let called = listeners
-            .flat_map(|listener| &listener.services)
-            .map(service_name);
+        let called = self.services_called();
+        let led_to = self.led_to(&called);
         let configuration = self.configuration.iter();
         let telling = configuration.flat_map(|held| held.value.telemetry.collectors());
         let configuration = self.configuration.iter();
         let asked = configuration.flat_map(|held| &held.value.authorizers);
         called
+            .into_iter()
+            .chain(led_to)
             .chain(telling.map(|collector| collector.service.to_string().into()))
             .chain(asked.map(|authorizer| authorizer.service.to_string().into()))
             .collect()
@@ -319,15 +339,9 @@ impl Registry {
 
     /// What was asked for and is not yet answered, our own workload included: while there is any, no plan is published.
     pub(crate) fn unanswered(&self) -> Vec<Arc<str>> {
-        let unknown = |name: &Arc<str>| {
-            let service = self.services.contains_key(name)
-                || self.absent.contains(&(type_url::ADDRESS, name.clone()));
-            let policy = self.policies.contains_key(name)
-                || self
-                    .absent
-                    .contains(&(type_url::SERVICE_POLICY, name.clone()));
-            !(service && policy)
-        };
+        let unknown = |name: &Arc<str>| !self.service_answered(name);
+        let called = self.services_called();
+        let unrouted = called.iter().filter_map(|name| self.unrouted(name));
         let own = self
             .configuration
             .iter()
@@ -346,6 +360,7 @@ impl Registry {
         own.filter(nobody)
             .chain(lists.filter(untold))
             .chain(self.services_wanted().into_iter().filter(unknown))
+            .chain(unrouted)
             .chain(missing.map(|wanted| wanted.name.clone()))
             .chain(configuration.flat_map(|held| self.tokens.missing(held)))
             .collect()
@@ -473,7 +488,7 @@ impl Registry {
             services: listener
                 .services
                 .iter()
-                .map(|service| self.service(service))
+                .map(|service| self.routed(service))
                 .collect(),
             otherwise: Otherwise::NoRoute,
             by_name: false,
@@ -499,6 +514,28 @@ impl Registry {
     }
 
     fn service(&self, wanted: &OutboundService) -> ServicePlan {
+        self.members_as(wanted, |_| true)
+    }
+
+    /// The part of a service that has a subset's labels.
+    fn part(&self, wanted: &OutboundService, name: &Arc<str>, subset: &Subset) -> ServicePlan {
+        let has = |workload: &Workload| subset.labels.selects(&workload.own_labels);
+        let plan = self.members_as(wanted, has);
+        let port = subset.ports.get(&wanted.port);
+        ServicePlan {
+            subset: Some(name.clone()),
+            http2_upgrade: port.map_or(plan.http2_upgrade, |port| port.http2_upgrade),
+            client_protocol: port.map_or(plan.client_protocol, |port| port.client_protocol),
+            ..plan
+        }
+    }
+
+    /// A port of a service, with those of its workloads that are meant.
+    fn members_as(
+        &self,
+        wanted: &OutboundService,
+        meant: impl Fn(&Workload) -> bool,
+    ) -> ServicePlan {
         let name = service_name(wanted);
         let service = self.services.get(&name).map(|held| &held.value);
         let sans = service
@@ -512,25 +549,25 @@ impl Registry {
                 let workloads = self.members.get(&wanted.key);
                 workloads
                     .filter_map(|uid| self.workloads.get(uid))
+                    .filter(|held| meant(&held.value))
                     .flat_map(|held| self.endpoints(wanted, &held.value, &sans))
                     .collect()
             }
         };
         named::scale(&mut endpoints);
+        let policy = self.policy(wanted);
         ServicePlan {
-            retry: retry(self.policy(wanted)),
+            retry: retry(policy),
             retry_budget: RetryBudget::default(),
             service: self.service_labels(&wanted.key),
             port: wanted.port.get(),
+            subset: None,
             protocol: self.spoken(wanted),
-            http2_upgrade: self
-                .policy(wanted)
-                .is_some_and(|policy| policy.http2_upgrade),
-            client_protocol: self
-                .policy(wanted)
-                .is_some_and(|policy| policy.client_protocol),
+            http2_upgrade: policy.is_some_and(|policy| policy.http2_upgrade),
+            client_protocol: policy.is_some_and(|policy| policy.client_protocol),
             authorities: wanted.authorities.clone(),
             endpoints,
+            routes: None,
         }
     }
 
@@ -598,9 +635,11 @@ impl Registry {
 
 /// How requests to a port are retried: as the control plane says, else as a proxy does by itself.
 pub(crate) fn retry(policy: Option<&PortPolicy>) -> RetryPolicy {
-    let Some(said) = policy.and_then(|policy| policy.retry.as_ref()) else {
-        return RetryPolicy::default();
-    };
+    let said = policy.and_then(|policy| policy.retry.as_ref());
+    said.map_or_else(RetryPolicy::default, retry_of)
+}
+
+fn retry_of(said: &voile_xds::wire::RetryPolicy) -> RetryPolicy {
     let mut retry = RetryPolicy::of_words(said.retries, said.on.iter().map(|word| &**word));
     retry.per_try_timeout = said.per_try_timeout;
     retry.backoff = said.backoff.unwrap_or(retry.backoff);
@@ -621,6 +660,7 @@ fn known_type(url: &str) -> Option<&'static str> {
     [
         type_url::ADDRESS,
         type_url::SERVICE_POLICY,
+        type_url::SERVICE_ROUTES,
         type_url::AUTHORIZATION_POLICY,
         type_url::REQUEST_AUTHENTICATION,
         type_url::KEY_SET,

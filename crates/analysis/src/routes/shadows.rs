@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use voile_model::mesh::intent::{
-    Criterion, HttpMatch, HttpRoute, LayerFourRoute, TextMatch, VirtualService,
+use voile_model::mesh::{
+    Criterion, HttpMatch, HttpRoute, LayerFourRoute, Subject, TextMatch, VirtualService,
 };
 use voile_model::{Diagnostic, Source};
 
@@ -49,7 +49,7 @@ impl<'a> Earlier<'a> {
 }
 
 fn exact_path(one: &HttpMatch) -> Option<&str> {
-    match one.criteria.get("uri") {
+    match one.criteria.get(&Subject::Uri) {
         Some(Criterion::Is(TextMatch::Exact(path))) => Some(path),
         _ => None,
     }

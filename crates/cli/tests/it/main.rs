@@ -46,6 +46,7 @@ mod probes;
 mod profile;
 mod replicas;
 mod rollout;
+mod routes;
 mod targets;
 mod telemetry;
 mod tidy;

@@ -12,7 +12,7 @@ use voile_identity::{Authority, TrustBundle, TrustStore};
 use voile_model::TrustDomain;
 use voile_proto::type_url::{
     ADDRESS, AUTHORIZATION_POLICY, KEY_SET, PROXY_CONFIGURATION, REQUEST_AUTHENTICATION,
-    REVOCATION_LISTS, REVOCATIONS, SERVICE_POLICY,
+    REVOCATION_LISTS, REVOCATIONS, SERVICE_POLICY, SERVICE_ROUTES,
 };
 use voile_xds::server::{CALLER, Resolution};
 
@@ -20,7 +20,7 @@ use super::*;
 use crate::keys::{KeyOptions, Origin};
 
 /// Documents that may be in any file; `%` becomes a small number.
-const DOCUMENTS: [&str; 27] = [
+const DOCUMENTS: [&str; 30] = [
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled%}}",
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {istio-injection: enabled}}",
     "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.9.0.%, selector: {app: a}, ports: [{name: http, port: 8%, targetPort: 8080}]}",
@@ -45,9 +45,12 @@ const DOCUMENTS: [&str; 27] = [
     "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: own, namespace: shop}\nspec: {selector: {matchLabels: {version: v%}}, jwtRules: [{issuer: i%, jwks: '{\"keys\":[{\"crv\":\"Ed25519\",\"kid\":\"%\",\"kty\":\"OKP\",\"x\":\"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo\"}]}'}]}",
     "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: useless, namespace: shop}\nspec: {jwtRules: [{issuer: i%, jwks: '{\"keys\":[]}'}]}",
     "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: asked, namespace: istio-system}\nspec: {jwtRules: [{issuer: i%, jwksUri: \"https://keys.example/%\"}]}",
-    "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\nspec: {host: a, trafficPolicy: {connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}}",
+    "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\nspec: {host: a, subsets: [{name: v1, labels: {version: v1}}, {name: s%, labels: {version: v2}, trafficPolicy: {connectionPool: {http: {useClientProtocol: true}}}}], trafficPolicy: {connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}}",
     "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, namespace: shop}",
     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"trustDomain: td%\"}",
+    "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\nspec: {hosts: [a], http: [{match: [{headers: {x: {exact: y%}}}, {sourceNamespace: bank}], route: [{destination: {host: a, subset: s2}}]}, {retries: {attempts: %}, route: [{destination: {host: a, subset: v1}, weight: 9%}, {destination: {host: b}, weight: 1}]}]}",
+    "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: near, namespace: bank}\nspec: {hosts: [a.shop.svc.cluster.local, b], exportTo: [bank], http: [{route: [{destination: {host: b, port: {number: 8%}}}]}]}",
+    "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: wide, namespace: shop, creationTimestamp: \"2026-01-0%T00:00:00Z\"}\nspec: {hosts: [\"*.shop.svc.cluster.local\", \"*.example.com\"], http: [{name: all, route: [{destination: {host: asked.example.com}}]}]}",
 ];
 /// What is wrong in one way or another.
 const WRONG: [&str; 5] = [
@@ -62,10 +65,12 @@ const NAMES: [&str; DOCUMENTS.len()] = [
     "00.yaml", "01.yaml", "02.yaml", "03.yaml", "04.yaml", "05.yaml", "06.yaml", "07.yaml",
     "08.yaml", "09.yaml", "10.yaml", "11.yaml", "12.yaml", "13.yaml", "14.yaml", "15.yaml",
     "16.yaml", "17.yaml", "18.yaml", "19.yaml", "20.yaml", "21.yaml", "22.yaml", "23.yaml",
-    "24.yaml", "25.yaml", "26.yaml",
+    "24.yaml", "25.yaml", "26.yaml", "27.yaml", "28.yaml", "29.yaml",
 ];
 /// Of `DOCUMENTS`, those that can be patched in.
-const PATCHED: [usize; 15] = [2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 18, 19, 20, 25];
+const PATCHED: [usize; 18] = [
+    2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 18, 19, 20, 25, 27, 28, 29,
+];
 /// A service that needs a virtual address.
 const ASKED: usize = 11;
 /// Makes a namespace depend on all services.
@@ -316,6 +321,8 @@ fn questions(snapshots: [&MeshSnapshot; 2]) -> Vec<(&'static str, Arc<str>)> {
                 .iter()
                 .map(|one| (SERVICE_POLICY, one.0.clone())),
         );
+        let routes = snapshot.routes.iter();
+        all.extend(routes.map(|one| (SERVICE_ROUTES, one.0.clone())));
         all.extend(
             snapshot
                 .authorization

@@ -6,7 +6,7 @@ use voile_proto::type_url;
 use voile_xds::server::{CALLER, Resource, Touched};
 use voile_xds::wire::CLUSTER;
 
-use super::{BY_CERTIFICATE, MeshSnapshot};
+use super::{BY_CERTIFICATE, MeshSnapshot, Routed};
 use crate::obeyed::Names as Obeys;
 use crate::shards::Shards;
 use crate::strangers::envoy::TYPES;
@@ -19,6 +19,10 @@ impl MeshSnapshot {
         self.addresses_since(old, &mut touched);
         for name in self.policies.differences(&old.policies, Arc::ptr_eq) {
             touched.touch(type_url::SERVICE_POLICY, name);
+        }
+        let same = |one: &Routed, other: &Routed| one == other;
+        for name in self.routes.differences(&old.routes, same) {
+            touched.touch(type_url::SERVICE_ROUTES, name);
         }
         for name in self
             .authorization
@@ -81,6 +85,7 @@ impl MeshSnapshot {
         if self.kept_close != old.kept_close || self.providers != old.providers {
             touched.touch_type(type_url::ADDRESS);
             touched.touch_type(type_url::SERVICE_POLICY);
+            touched.touch_type(type_url::SERVICE_ROUTES);
         }
         let both = |map: fn(&Self) -> &Shards<Arc<Resource>>, name: &str| {
             [map(self).get(name).cloned(), map(old).get(name).cloned()]

@@ -79,6 +79,11 @@ pub(super) fn resolve(
                 Ok(service) => service,
                 Err(reason) => return Some(Resolution::Refused(reason)),
             };
+            if part == type_url::ROUTES && snapshot.routes.get(service).is_some() {
+                return Some(Resolution::Refused(format!(
+                    "a VirtualService routes {service}, and gRPC is not told of routes yet"
+                )));
+            }
             let make = || Ok(Destination::of(snapshot, service, port)?.message(part, name));
             // Only what everybody calls the same is kept: other spellings have no end.
             match is_host_of(service, host) {
@@ -112,6 +117,7 @@ pub(super) fn rests_on(
             if let Some(service) = snapshot.names.find(caller.namespace(), host) {
                 on.push((type_url::ADDRESS, service.clone()));
                 on.push((type_url::SERVICE_POLICY, service.clone()));
+                on.push((type_url::SERVICE_ROUTES, service.clone()));
             }
         }
     }

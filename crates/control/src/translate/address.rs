@@ -11,7 +11,7 @@ use voile_model::mesh::{
 use voile_model::{Hostname, Port, Ranges, ServiceKey};
 use voile_proto::workload as wire;
 use voile_xds::server::Resource;
-use voile_xds::wire::{CLUSTER, address_bytes, encode_service, encode_workload};
+use voile_xds::wire::{CLUSTER, address_bytes, encode_labels, encode_service, encode_workload};
 
 use crate::snapshot::resource;
 use crate::ztunnel;
@@ -110,6 +110,12 @@ fn named_workloads(mesh: &Mesh, service: &Service) -> Vec<wire::Workload> {
             .filter_map(|endpoint| match &endpoint.address {
                 EndpointAddress::Dns(hostname) => {
                     let mut workload = named(service, hostname, &endpoint.ports);
+                    if !endpoint.labels.is_empty() {
+                        let (name, revision) =
+                            (&workload.canonical_name, &workload.canonical_revision);
+                        let labels = encode_labels(&endpoint.labels, name, revision);
+                        workload.extensions.extend(labels);
+                    }
                     // It says that it takes mutual TLS, and who it is then. Nobody outside the mesh is asked for that.
                     let inside = service.location == Location::MeshInternal;
                     let auto = inside && mesh.config.enable_auto_mtls;

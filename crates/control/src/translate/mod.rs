@@ -8,6 +8,7 @@ mod capture;
 mod listeners;
 pub(crate) mod names;
 mod policy;
+mod routes;
 mod telemetry;
 mod tokens;
 mod update;
@@ -20,7 +21,7 @@ use voile_model::Mesh;
 use voile_model::mesh::{AuthorizationPolicy, Service, Visibility, Workload};
 use voile_proto::proxy as wire;
 use voile_xds::server::Resource;
-use voile_xds::wire::{address_bytes, encode_authorization};
+use voile_xds::wire::{address_bytes, encode_authorization, labels_on_wire};
 
 use crate::keys::Texts;
 use crate::obeyed::{Gathering, Names};
@@ -60,6 +61,7 @@ pub(crate) fn translate_with(
     for service in mesh.services.values() {
         making.service(service);
     }
+    making.routes();
     for policy in mesh.authorization_policies.values() {
         making.authorization(policy);
     }
@@ -323,6 +325,7 @@ fn configuration(
             .trusted_proxies
             .unwrap_or(config.proxy.trusted_proxies),
         proxy_protocol: topology.proxy_protocol,
+        labels: labels_on_wire(&workload.labels),
         // Said by `tokens::refer`.
         request_authentications: Vec::new(),
         key_sets: Vec::new(),

@@ -1,13 +1,15 @@
 //! How clients must speak to a service: what Istio's workload messages cannot say.
 
+use std::sync::Arc;
+
 use voile_model::Port;
 use voile_model::mesh::{
-    CaptureMode, ConnectionPool, Location, Mesh, Protocol as Written, Resolution, Scope, Service,
-    Sidecar, Workload,
+    CaptureMode, ConnectionPool, DestinationRule, Location, Mesh, Protocol as Written, Resolution,
+    Scope, Service, Sidecar, Subset, Workload,
 };
 use voile_policy::{Mode, effective};
 use voile_proto::proxy as wire;
-use voile_xds::wire::{Protocol, protocol_of};
+use voile_xds::wire::{Protocol, labels_on_wire, protocol_of};
 
 /// Protocol by port, and the workloads to be spoken to in plaintext although they have a sidecar.
 pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePolicy {
@@ -42,7 +44,32 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
         ports: service.ports.iter().filter_map(port_policy).collect(),
         plaintext: false,
         first_address_only: service.resolution == Resolution::DnsRoundRobin,
+        subsets: rule.map_or_else(Vec::new, |rule| subsets(mesh, service, rule)),
     }
+}
+
+/// The parts of a service that routes may lead to. Which workloads are in one follows from their labels, so nothing here changes
+/// with them.
+fn subsets(mesh: &Mesh, service: &Service, rule: &DestinationRule) -> Vec<wire::Subset> {
+    let port = |port: &voile_model::mesh::ServicePort, name: &str| {
+        let protocol = protocol_of(port.protocol)?.to_proxy();
+        let pool = rule.pool(port.number, Some(name));
+        Some(wire::SubsetPort {
+            port: port.number.get().into(),
+            http2_upgrade: upgrades(mesh, pool, protocol),
+            client_protocol: pool.use_client_protocol,
+        })
+    };
+    let one = |(name, subset): (&Arc<str>, &Subset)| wire::Subset {
+        name: name.to_string(),
+        labels: labels_on_wire(&subset.labels),
+        ports: service
+            .ports
+            .iter()
+            .filter_map(|one| port(one, name))
+            .collect(),
+    };
+    rule.subsets.iter().map(one).collect()
 }
 
 /// Whether the workload's sidecar is in the way of this port at all. Where it is not, whatever PeerAuthentication says, mutual
@@ -121,6 +148,7 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
         plaintext: disabled(captured.mutual_tls)
             || matches!(workload.captured_ports, Scope::Only(_)),
         first_address_only: false,
+        subsets: Vec::new(),
     }
 }
 

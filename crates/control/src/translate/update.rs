@@ -4,6 +4,7 @@
 //! |---|---|
 //! | a workload | its address, policy and configuration; of the services that it stands or stood behind: who is behind them, and their policy |
 //! | a service | its address and policy, what stands behind it; address, policy and configuration of the workloads that it selects or selected; configurations that list services (egress listeners) or lead to it (providers) |
+//! | a VirtualService; which hosts there are, who sees them, which ports they have | the routes of all services that have any |
 //! | which hosts there are, who sees them, ranges of addresses | what is searched: names, ranges |
 //! | an AuthorizationPolicy | it; the configurations of its namespace, or of all if it is the root namespace; likewise the addresses of ambient workloads, which name policies |
 //! | an ambient workload | what is to be said of the policies that select it |
@@ -48,6 +49,7 @@ pub(crate) fn update(
     };
     following.workloads();
     following.services();
+    following.routes();
     following.policies();
     if let Some(keys) = keys {
         following.keys(keys);
@@ -135,6 +137,18 @@ impl<'a> Following<'a> {
             };
             let listing = all.filter(|(_, workload)| listing(workload));
             self.obeying.extend(listing.map(|(key, _)| key));
+        }
+    }
+
+    /// Routes name services, their ports and subsets; of rules that have these everything is made again.
+    fn routes(&mut self) {
+        let named = |one: &Service| {
+            let ports: Vec<_> = one.ports.iter().map(|port| port.number).collect();
+            (one.visibility.clone(), ports)
+        };
+        let mut services = self.changes.services.values();
+        if self.changes.routes || services.any(|turn| differ(turn, named)) {
+            self.making.routes();
         }
     }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::{
-    CaptureMode, Mesh, OutboundPolicy, Protocol, Resolution, Service, ServicePort, Workload,
+    CaptureMode, Mesh, OutboundPolicy, Protocol, Resolution, Routing, Service, ServicePort,
+    Workload, holding,
 };
 
 use super::cluster::{Target, domains};
@@ -420,13 +421,26 @@ impl Outbound<'_> {
     }
 
     fn manager(&self, exit: &Exit, name: &str, carried: Carried, made: &mut Made) -> Value {
-        made.routes
-            .insert(name.to_owned(), self.routes(exit, name, carried));
+        let routes = self.routes(exit, name, carried, made);
+        made.routes.insert(name.to_owned(), routes);
         let routes = Routes::Named(name.to_owned());
         manager::http(self.mesh, self.workload, Way::Out, name, routes, &[])
     }
 
-    fn routes(&self, exit: &Exit, name: &str, carried: Carried) -> Value {
+    /// What is written of routes is not translated yet: then nothing goes where nobody meant it to go.
+    fn refused(&self, service: &Service, made: &mut Made) -> Option<Value> {
+        let routing = Routing::new(self.mesh).of(service);
+        let one = holding(&routing, service, Some(&self.workload.key.namespace))?;
+        let about = format!("VirtualService {}", one.name);
+        let why = format!(
+            "requests to {} are answered 503: its routes are not translated yet",
+            service.key
+        );
+        made.limit(LimitName::VirtualService, about, &why);
+        Some(json!({ "direct_response": { "status": 503 } }))
+    }
+
+    fn routes(&self, exit: &Exit, name: &str, carried: Carried, made: &mut Made) -> Value {
         let mut hosts = Vec::new();
         let lone = exit.bound && exit.hops.len() == 1;
         let mut everything = lone;
@@ -443,14 +457,18 @@ impl Outbound<'_> {
             if domains.is_empty() {
                 continue;
             }
-            let mut route = json!({ "cluster": cluster, "timeout": "0s" });
+            let mut action = json!({ "cluster": cluster, "timeout": "0s" });
             if let Some(retry) = manager::retry(self.mesh) {
-                route["retry_policy"] = retry;
+                action["retry_policy"] = retry;
             }
+            let refused = self.refused(&hop.service, made);
+            let mut route = refused.unwrap_or_else(|| json!({ "route": action }));
+            route["name"] = json!("default");
+            route["match"] = json!({ "prefix": "/" });
             hosts.push(json!({
                 "name": format!("{}:{}", key.hostname, hop.port.number),
                 "domains": domains,
-                "routes": [{ "name": "default", "match": { "prefix": "/" }, "route": route }],
+                "routes": [route],
                 "include_request_attempt_count": true,
             }));
         }

@@ -13,7 +13,7 @@ use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::{
     AuthorizationPolicy, Deployment, Mesh, Pod, PodPhase, PodTemplate, Resolution, ServiceOrigin,
-    Workload, WorkloadKind, WorkloadType,
+    VirtualService, Workload, WorkloadKind, WorkloadType,
 };
 use crate::names::{Labels, Namespace, ResourceName, WorkloadKey};
 use crate::source::Source;
@@ -35,10 +35,17 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
         .sort_by_key(|one| one.created.unwrap_or(i64::MAX));
     mesh.destination_rules
         .sort_by_key(|rule| rule.created.unwrap_or(i64::MAX));
+    in_order_of_age(&mut mesh.virtual_services);
     mesh.telemetries
         .sort_by_key(|telemetry| telemetry.created.unwrap_or(i64::MAX));
     mesh.resources = resources;
     mesh
+}
+
+/// The oldest first; without a time, in the order of the documents.
+pub(super) fn in_order_of_age(all: &mut [Arc<VirtualService>]) {
+    let age = |one: &Arc<VirtualService>| one.created.unwrap_or(i64::MAX);
+    all.sort_by(|one, other| (age(one), &one.source).cmp(&(age(other), &other.source)));
 }
 
 /// What others depend on: the mesh's configuration and the namespaces.
@@ -159,6 +166,7 @@ pub(super) fn second_round(
         Checked::AuthorizationPolicy(policy) => mesh.add_policy(policy),
         Checked::RequestAuthentication(one) => mesh.request_authentications.push(one.clone()),
         Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
+        Checked::VirtualService(one) => mesh.virtual_services.push(one.clone()),
         Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
         Checked::ProxyConfig(config) => drop(

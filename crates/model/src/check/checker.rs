@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::{Checked, Read, ResourceId, Stored, assemble, document, intents, last_good, shut};
 use crate::diagnostic::Diagnostic;
-use crate::mesh::{Mesh, Service, Workload, WorkloadKind};
+use crate::mesh::{Mesh, Service, VirtualService, Workload, WorkloadKind};
 use crate::names::{ResourceName, ServiceKey, WorkloadKey};
 use crate::source::SourceFile;
 
@@ -60,6 +60,8 @@ pub struct Changes {
     pub workloads: BTreeMap<WorkloadKey, Turn<Workload>>,
     /// AuthorizationPolicies.
     pub policies: BTreeSet<ResourceName>,
+    /// A VirtualService.
+    pub routes: bool,
 }
 
 impl Changes {
@@ -70,6 +72,7 @@ impl Changes {
             && self.services.is_empty()
             && self.workloads.is_empty()
             && self.policies.is_empty()
+            && !self.routes
     }
 }
 
@@ -295,7 +298,15 @@ impl Patch {
                 return None;
             }
             assemble::second_round(id, stored, mesh, &mut clashes);
+            if let Checked::VirtualService(one) = &stored.checked {
+                mesh.intents.virtual_services.push(one.clone());
+            }
             changes.after(mesh, &stored.checked);
+        }
+        if changes.routes {
+            assemble::in_order_of_age(&mut mesh.virtual_services);
+            let written = &mut mesh.intents.virtual_services;
+            written.sort_by(|one, other| one.source.cmp(&other.source));
         }
         clashes.is_empty().then_some(changes)
     }
@@ -311,6 +322,7 @@ fn stands_alone(checked: &Checked) -> bool {
             | Checked::Pod(_)
             | Checked::Deployment(_)
             | Checked::AuthorizationPolicy(_)
+            | Checked::VirtualService(_)
             | Checked::ConfigMap(_)
             | Checked::Secret(_)
     )
@@ -342,6 +354,12 @@ impl Changes {
             Checked::AuthorizationPolicy(policy) => {
                 mesh.authorization_policies.remove(&policy.name);
                 self.policies.insert(policy.name.clone());
+            }
+            Checked::VirtualService(one) => {
+                let other = |other: &Arc<VirtualService>| other.name != one.name;
+                mesh.virtual_services.retain(other);
+                mesh.intents.virtual_services.retain(other);
+                self.routes = true;
             }
             Checked::ServiceAccount(account) => {
                 mesh.service_accounts.remove(&account.name);
@@ -389,6 +407,7 @@ impl Changes {
             Checked::AuthorizationPolicy(policy) => {
                 self.policies.insert(policy.name.clone());
             }
+            Checked::VirtualService(_) => self.routes = true,
             Checked::ServiceAccount(_) | Checked::Deployment(_) => {}
             _ => self.everything = true,
         }

@@ -312,7 +312,8 @@ const RETRY_CONDITIONS: [&str; 15] = [
     "unavailable",
 ];
 
-fn retry(written: &written::RetrySettings, report: &Report) -> RetryPolicy {
+/// A retry policy, of the mesh or of a route.
+pub(super) fn retry(written: &written::RetrySettings, report: &Report) -> RetryPolicy {
     let attempts = written.attempts.as_ref();
     let counted = attempts.and_then(|number| u32::try_from(number.value).ok());
     if let (Some(number), None) = (attempts, counted) {

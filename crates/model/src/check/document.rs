@@ -7,6 +7,7 @@ use super::values::{self, Meta};
 use super::{
     Checked, Read, ResourceId, Stored, authorization, config, destination, intents, kubernetes,
     networking, pod, request_authentication, security, service_entry, sidecar, telemetry,
+    virtual_service,
 };
 use crate::codes;
 use crate::decode::{At, Cursor, Fields, Report};
@@ -292,6 +293,8 @@ fn checked(
         "Telemetry" => Some(Checked::Telemetry(
             telemetry::telemetry(meta, fields, report).into(),
         )),
+        "VirtualService" => virtual_service::virtual_service(meta, fields, intents, report)
+            .map(|one| Checked::VirtualService(one.into())),
         "WorkloadEntry" => {
             networking::workload_entry(meta, fields, report).map(|w| Checked::Workload(w.into()))
         }

@@ -3,7 +3,6 @@
 
 mod destination;
 mod gateway;
-mod route;
 
 use super::values::{self, Meta};
 use crate::codes;
@@ -31,15 +30,11 @@ pub(super) fn read(
         .as_ref()
         .is_some_and(|version| version.value.starts_with(GATEWAY_API));
     let route = ROUTES.into_iter().find(|route| *route == kind);
-    if !matches!(kind, "VirtualService" | "Gateway" | "ReferenceGrant") && route.is_none() {
+    if !matches!(kind, "Gateway" | "ReferenceGrant") && route.is_none() {
         return None;
     }
     let meta: Meta = values::meta(header, true, report)?;
     match (kind, route) {
-        ("VirtualService", _) => {
-            let read = route::virtual_service(meta, &mut fields, report)?;
-            Some(Intent::VirtualService(read.into()))
-        }
         ("Gateway", _) if of_gateway_api => {
             let read = gateway::of_gateway_api(meta, &mut fields, report)?;
             Some(Intent::Gateway(read.into()))
@@ -63,14 +58,14 @@ pub(super) fn collect(all: Vec<Intent>, diagnostics: &mut Vec<Diagnostic>) -> In
     let mut seen = std::collections::BTreeMap::new();
     for one in all {
         let (kind, name, source) = match &one {
-            Intent::VirtualService(one) => ("VirtualService", &one.name, &one.source),
             Intent::Gateway(one) if one.gateway_api => {
                 ("Gateway (Gateway API)", &one.name, &one.source)
             }
             Intent::Gateway(one) => ("Gateway", &one.name, &one.source),
             Intent::Route(one) => (one.kind, &one.name, &one.source),
             Intent::Grant(one) => ("ReferenceGrant", &one.name, &one.source),
-            // A second one is found among those that are in force, or bad by name.
+            // A second one of these is found among those that are in force, or bad by name.
+            Intent::VirtualService(one) => ("VirtualService", &one.name, &one.source),
             Intent::Destination(one) => ("DestinationRule", &one.name, &one.source),
         };
         match seen.entry((kind, name.clone())) {
@@ -78,7 +73,9 @@ pub(super) fn collect(all: Vec<Intent>, diagnostics: &mut Vec<Diagnostic>) -> In
                 place.insert(source.clone());
                 intents.add(one);
             }
-            std::collections::btree_map::Entry::Occupied(first) if kind != "DestinationRule" => {
+            std::collections::btree_map::Entry::Occupied(first)
+                if !matches!(kind, "DestinationRule" | "VirtualService") =>
+            {
                 let message = format!(
                     "{kind} {name} is declared a second time; the first is in {}",
                     first.get()

@@ -67,6 +67,7 @@ pub(super) const KINDS: &[Kind] = &[
         "Telemetry",
         &["telemetry.istio.io/v1", "telemetry.istio.io/v1alpha1"],
     ),
+    kind("VirtualService", NETWORKING),
     kind("WorkloadEntry", NETWORKING),
 ];
 
@@ -87,7 +88,6 @@ pub(super) enum Unread {
 pub(super) const UNREAD: &[(&str, Unread)] = &[
     ("NetworkPolicy", Unread::NotYetSecurity),
     ("BackendTLSPolicy", Unread::NotYetSecurity),
-    ("VirtualService", Unread::NotYet),
     ("Gateway", Unread::NotYet),
     ("WorkloadGroup", Unread::NotYet),
     ("TrafficExtension", Unread::NotYet),

@@ -1,25 +1,19 @@
-//! What is written about routes, gateways and destinations and is not in force yet. No proxy is told of it; analysis alone
+//! What is written about routes, gateways and destinations, whether in force or not. No proxy is told of it; analysis alone
 //! looks at it, so that what is wrong across resources is known before anything obeys them.
 
 mod gateway;
-mod route;
 
 use std::sync::Arc;
 
-pub use gateway::{Admission, AttachedRoute, Backend, Gateway, Grant, Parent, Server, ServerHost};
-pub use route::{
-    Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, RouteDestination, TextMatch,
-    VirtualService,
-};
-
-use super::Visibility;
+use super::{VirtualService, Visibility};
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
+pub use gateway::{Admission, AttachedRoute, Backend, Gateway, Grant, Parent, Server, ServerHost};
 
 /// All of it, in the order of the documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Intents {
-    /// VirtualServices.
+    /// VirtualServices with all that they say, in force or not.
     pub virtual_services: Vec<Arc<VirtualService>>,
     /// Gateways, Istio's and Gateway API's.
     pub gateways: Vec<Arc<Gateway>>,

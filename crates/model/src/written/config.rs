@@ -201,7 +201,7 @@ impl ProxyTracing {
     }
 }
 
-/// `defaultHttpRetryPolicy`.
+/// `defaultHttpRetryPolicy`, or `retries` of a route.
 #[derive(Debug)]
 pub(crate) struct RetrySettings {
     pub(crate) attempts: Option<Spanned<i64>>,
@@ -211,7 +211,7 @@ pub(crate) struct RetrySettings {
 }
 
 impl RetrySettings {
-    fn read(mut fields: Fields<'_>) -> Self {
+    pub(crate) fn read(mut fields: Fields<'_>) -> Self {
         let settings = Self {
             attempts: fields.integer("attempts"),
             retry_on: fields.text("retryOn"),

@@ -54,6 +54,9 @@ pub struct ProxyConfiguration {
     /// Whoever connects in plaintext says by a PROXY header for whom.
     #[prost(bool, tag = "30")]
     pub proxy_protocol: bool,
+    /// The workload's own: routes may hold for callers with certain labels only.
+    #[prost(message, repeated, tag = "31")]
+    pub labels: ::prost::alloc::vec::Vec<Label>,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -706,13 +709,15 @@ impl ::prost::Name for Telemetry {
     }
 }
 /// Labels of a workload that Istio's Workload cannot say: `config` of its extension `voile.labels`, sent only where they
-/// are not the canonical names.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+/// are not the canonical names, or there are others. Subsets of services are chosen by them.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WorkloadLabels {
     #[prost(string, tag = "1")]
     pub app: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub version: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "3")]
+    pub others: ::prost::alloc::vec::Vec<Label>,
 }
 impl ::prost::Name for WorkloadLabels {
     const NAME: &'static str = "WorkloadLabels";
@@ -722,6 +727,23 @@ impl ::prost::Name for WorkloadLabels {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.WorkloadLabels".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Label {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Label {
+    const NAME: &'static str = "Label";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Label".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Label".into()
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -982,6 +1004,9 @@ pub struct ServicePolicy {
     /// Of a DNS name's addresses only the first is used for new connections, and open ones stay (resolution DNS_ROUND_ROBIN).
     #[prost(bool, tag = "3")]
     pub first_address_only: bool,
+    /// Parts of the service that routes may lead to.
+    #[prost(message, repeated, tag = "4")]
+    pub subsets: ::prost::alloc::vec::Vec<Subset>,
 }
 impl ::prost::Name for ServicePolicy {
     const NAME: &'static str = "ServicePolicy";
@@ -991,6 +1016,46 @@ impl ::prost::Name for ServicePolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.ServicePolicy".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Subset {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Its workloads have all of these.
+    #[prost(message, repeated, tag = "2")]
+    pub labels: ::prost::alloc::vec::Vec<Label>,
+    #[prost(message, repeated, tag = "3")]
+    pub ports: ::prost::alloc::vec::Vec<SubsetPort>,
+}
+impl ::prost::Name for Subset {
+    const NAME: &'static str = "Subset";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Subset".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Subset".into()
+    }
+}
+/// What differs on a port for a subset.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SubsetPort {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(bool, tag = "2")]
+    pub http2_upgrade: bool,
+    #[prost(bool, tag = "3")]
+    pub client_protocol: bool,
+}
+impl ::prost::Name for SubsetPort {
+    const NAME: &'static str = "SubsetPort";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.SubsetPort".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.SubsetPort".into()
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1046,6 +1111,169 @@ impl ::prost::Name for RetryPolicy {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.RetryPolicy".into()
+    }
+}
+/// Where requests to one service go, as a VirtualService says. Resource name: `namespace/hostname` of the service that is called.
+/// A proxy obeys it when it holds every service and subset that it names; a service without one takes its requests itself.
+/// A proxy that cannot read it goes on with the one before, and where there was none refuses every request to the service.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Routes {
+    /// The first that matches counts; a request that matches none is answered 404.
+    #[prost(message, repeated, tag = "1")]
+    pub routes: ::prost::alloc::vec::Vec<Route>,
+}
+impl ::prost::Name for Routes {
+    const NAME: &'static str = "Routes";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Routes".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Routes".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Route {
+    /// For logs and spans; may be empty.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// One of these; none matches everything.
+    #[prost(message, repeated, tag = "2")]
+    pub matches: ::prost::alloc::vec::Vec<RequestMatch>,
+    /// Never empty.
+    #[prost(message, repeated, tag = "3")]
+    pub destinations: ::prost::alloc::vec::Vec<RouteDestination>,
+    /// Milliseconds that a request may take; 0 = as long as it does.
+    #[prost(uint32, tag = "4")]
+    pub timeout_ms: u32,
+    /// Absent: the destination's.
+    #[prost(message, optional, tag = "5")]
+    pub retry: ::core::option::Option<RetryPolicy>,
+}
+impl ::prost::Name for Route {
+    const NAME: &'static str = "Route";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Route".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Route".into()
+    }
+}
+/// All of it must hold.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RequestMatch {
+    /// Path and query.
+    #[prost(message, optional, tag = "1")]
+    pub uri: ::core::option::Option<TextMatch>,
+    /// Letters' case means nothing in `uri`.
+    #[prost(bool, tag = "2")]
+    pub any_case: bool,
+    #[prost(message, optional, tag = "3")]
+    pub scheme: ::core::option::Option<TextMatch>,
+    #[prost(message, optional, tag = "4")]
+    pub method: ::core::option::Option<TextMatch>,
+    #[prost(message, optional, tag = "5")]
+    pub authority: ::core::option::Option<TextMatch>,
+    /// Names in lower case.
+    #[prost(message, repeated, tag = "6")]
+    pub headers: ::prost::alloc::vec::Vec<NamedMatch>,
+    #[prost(message, repeated, tag = "7")]
+    pub without_headers: ::prost::alloc::vec::Vec<NamedMatch>,
+    #[prost(message, repeated, tag = "8")]
+    pub query: ::prost::alloc::vec::Vec<NamedMatch>,
+    /// The port that was called; 0 is any.
+    #[prost(uint32, tag = "9")]
+    pub port: u32,
+    /// The caller has all of these.
+    #[prost(message, repeated, tag = "10")]
+    pub source_labels: ::prost::alloc::vec::Vec<Label>,
+}
+impl ::prost::Name for RequestMatch {
+    const NAME: &'static str = "RequestMatch";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RequestMatch".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RequestMatch".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NamedMatch {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub text: ::core::option::Option<TextMatch>,
+}
+impl ::prost::Name for NamedMatch {
+    const NAME: &'static str = "NamedMatch";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.NamedMatch".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.NamedMatch".into()
+    }
+}
+/// None of these is refused.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TextMatch {
+    #[prost(oneof = "text_match::Text", tags = "1, 2, 3, 4")]
+    pub text: ::core::option::Option<text_match::Text>,
+}
+/// Nested message and enum types in `TextMatch`.
+pub mod text_match {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Text {
+        #[prost(string, tag = "1")]
+        Exact(::prost::alloc::string::String),
+        #[prost(string, tag = "2")]
+        Prefix(::prost::alloc::string::String),
+        /// All of the text must match.
+        #[prost(string, tag = "3")]
+        Regex(::prost::alloc::string::String),
+        /// It is there, whatever it is.
+        #[prost(bool, tag = "4")]
+        Present(bool),
+    }
+}
+impl ::prost::Name for TextMatch {
+    const NAME: &'static str = "TextMatch";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.TextMatch".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.TextMatch".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RouteDestination {
+    /// `namespace/hostname`. Empty: there is no such service, subset or port.
+    #[prost(string, tag = "1")]
+    pub service: ::prost::alloc::string::String,
+    /// Empty is the whole service.
+    #[prost(string, tag = "2")]
+    pub subset: ::prost::alloc::string::String,
+    /// 0 = the port that was called.
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
+    /// Share of the requests; those of one route are not all 0.
+    #[prost(uint32, tag = "4")]
+    pub weight: u32,
+    /// Where `service` is empty: what is missing. Requests that come here are answered 503.
+    #[prost(string, tag = "5")]
+    pub missing: ::prost::alloc::string::String,
+}
+impl ::prost::Name for RouteDestination {
+    const NAME: &'static str = "RouteDestination";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RouteDestination".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RouteDestination".into()
     }
 }
 /// How the path of a request is written before it is compared, and on its way to the application.

@@ -79,10 +79,22 @@ pub(super) fn configuration(control: &Control) -> String {
         "services": services,
         "workloads": workloads,
         "service_policies": policies,
+        "routes": routes(registry),
         "authorization_policies": authorization(registry),
         "request_authentications": tokens(registry),
         "key_sets": registry.tokens.key_sets().map(|name| &**name).collect::<Vec<_>>(),
     }))
+}
+
+fn routes(registry: &Registry) -> Vec<Value> {
+    let one = |(name, held): (&std::sync::Arc<str>, &crate::registry::routes::HeldRoutes)| {
+        let shown = held.shown().into_iter();
+        let shown: Vec<Value> = shown
+            .map(|(name, to)| json!({"name": name, "destinations": to}))
+            .collect();
+        json!({"resource": &**name, "version": &*held.version, "routes": shown})
+    };
+    registry.routes.iter().map(one).collect()
 }
 
 fn authorization(registry: &Registry) -> Vec<Value> {

@@ -459,7 +459,7 @@ async fn control(
             tracing::info!(released, "ready");
             doors.ready().await?;
         }
-        let retry = control.borrow().next_bind_attempt();
+        let retry = control.borrow().next_attempt();
         let look = control.borrow().next_look();
         tokio::select! {
             Some(()) = updates.recv() => control.borrow_mut().publish(),
@@ -477,7 +477,7 @@ async fn control(
             }
             () = looked.notified() => {}
             Ok(()) = renewed.changed() => control.borrow_mut().certificate_changed(),
-            () = sockets::until(retry) => control.borrow_mut().bind_again(),
+            () = sockets::until(retry) => control.borrow_mut().try_again(),
             () = sockets::until(doors.deadline) => return Err(doors.late()),
             () = shutdown::asked(&mut reopen) => control.borrow().recorders.reopen(),
             () = signals.next() => break,

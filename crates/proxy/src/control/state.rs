@@ -27,7 +27,7 @@ use super::sockets::{Direction, Entry, Key, Socket, Sockets};
 use super::strangers::Strangers;
 use super::{Options, SERVICE_IDLE};
 use crate::plan::{ListenerId, Plan};
-use crate::registry::{Compiled, Registry};
+use crate::registry::{Compiled, Registry, is_service};
 use crate::worker::{FromWorker, ToWorker};
 
 /// What the discovery stream's handler changes. Locked only on the control thread, and never held over a wait.
@@ -93,6 +93,10 @@ pub(super) struct Control {
     workload_uid: Option<Arc<str>>,
     pub(super) destinations: Destinations,
     policies: BTreeSet<Arc<str>>,
+    /// Services whose routes are asked for.
+    routed: BTreeSet<Arc<str>>,
+    /// When routes that wait for what they name have waited long enough.
+    held_back: Option<Instant>,
     /// Policies and keys that the configuration names, by type.
     named: BTreeMap<&'static str, BTreeSet<Arc<str>>>,
     /// What was revoked when our own certificate was last looked at.
@@ -141,6 +145,8 @@ impl Control {
             workload_uid: None,
             destinations: Destinations::default(),
             policies: BTreeSet::new(),
+            routed: BTreeSet::new(),
+            held_back: None,
             named: BTreeMap::new(),
             revocations: Arc::default(),
             strangers: Strangers::default(),
@@ -157,6 +163,8 @@ impl Control {
     pub(super) fn publish(&mut self) {
         let heard = Instant::now();
         self.dispatcher.told();
+        let held_back = self.shared().registry.look_at_held_back(heard);
+        self.held_back = held_back;
         self.subscribe();
         self.subscribe_named();
         self.shared().registry.forget_names();
@@ -199,12 +207,47 @@ impl Control {
         self.publish();
     }
 
+    /// Asks for the routes of what is called now, and forgets those of what is called no longer.
+    fn subscribe_routes(&mut self) {
+        let routed: BTreeSet<Arc<str>> = {
+            let shared = self.shared();
+            let captured = self.destinations.targets();
+            let captured = captured.flat_map(|to| shared.registry.policies_wanted(to));
+            let captured = captured.filter(|name| is_service(name));
+            captured.chain(shared.registry.services_called()).collect()
+        };
+        let new: Vec<_> = routed.difference(&self.routed).cloned().collect();
+        let gone: Vec<_> = self.routed.difference(&routed).cloned().collect();
+        self.routed = routed;
+        if !new.is_empty()
+            && self
+                .client
+                .subscribe(type_url::SERVICE_ROUTES, new)
+                .is_err()
+        {
+            tracing::error!("more services are called than one proxy may ask for routes of");
+        }
+        if !gone.is_empty() {
+            self.client
+                .unsubscribe(type_url::SERVICE_ROUTES, gone.iter().cloned());
+            let mut shared = self.shared();
+            for name in &gone {
+                shared.registry.forget_routes(name);
+            }
+        }
+    }
+
     fn subscribe(&mut self) {
+        self.subscribe_routes();
         let (wanted, uid) = {
             let shared = self.shared();
-            let configuration = shared.registry.configuration.as_ref();
+            let registry = &shared.registry;
+            let configuration = registry.configuration.as_ref();
+            let mut wanted = registry.services_wanted();
+            // Of what is captured the address was asked for; where its routes lead is nobody's address.
+            wanted.extend(registry.led_to(&self.routed));
             (
-                shared.registry.services_wanted(),
+                wanted,
                 configuration.map(|held| held.value.workload_uid.clone()),
             )
         };
@@ -413,13 +456,18 @@ impl Control {
         self.recorders.end()
     }
 
-    pub(super) fn next_bind_attempt(&self) -> Option<Instant> {
-        self.shared().sockets.next_attempt()
+    /// When a socket that could not be bound is tried again, or routes that were held back have waited long enough.
+    pub(super) fn next_attempt(&self) -> Option<Instant> {
+        let binding = self.shared().sockets.next_attempt();
+        [binding, self.held_back].into_iter().flatten().min()
     }
 
-    pub(super) fn bind_again(&mut self) {
+    pub(super) fn try_again(&mut self) {
         if self.shared().sockets.bind_again() {
             self.accept();
+        }
+        if self.held_back.is_some_and(|at| at <= Instant::now()) {
+            self.publish();
         }
     }
 

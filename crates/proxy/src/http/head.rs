@@ -77,6 +77,14 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// `http`, unless the client says otherwise, which only HTTP/2 lets it.
+    pub fn scheme(&self) -> &'a str {
+        match self {
+            Self::Http1(_) => "http",
+            Self::Http2(head) => head.scheme().unwrap_or("http"),
+        }
+    }
+
     /// Whether there is an authority, without reading it.
     pub fn has_authority(&self) -> bool {
         match self {

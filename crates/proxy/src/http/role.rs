@@ -333,6 +333,8 @@ pub enum ResponseFlag {
     None,
     /// `NR`: no route.
     NoRoute,
+    /// `NC`: a route leads to what is not there.
+    NoCluster,
     /// `UH`: no healthy upstream.
     NoHealthyUpstream,
     /// `UF`: the upstream connection could not be opened.
@@ -374,6 +376,7 @@ impl ResponseFlag {
         match self {
             Self::None => "-",
             Self::NoRoute => "NR",
+            Self::NoCluster => "NC",
             Self::NoHealthyUpstream => "UH",
             Self::UpstreamConnectionFailure => "UF",
             Self::UpstreamOverflow => "UO",

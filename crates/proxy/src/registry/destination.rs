@@ -15,7 +15,9 @@ use voile_identity::Identity;
 use voile_model::{Port, ServiceKey, mesh};
 use voile_proto::type_url;
 use voile_telemetry as telemetry;
-use voile_xds::wire::{OutboundPolicy, OutboundService, Protocol, Service, Tunnel, Workload};
+use voile_xds::wire::{
+    OutboundPolicy, OutboundService, Protocol, Service, Tunnel, Workload, parse_service_key,
+};
 
 use super::names::search_name;
 use super::{Registry, address_name, peer, retry, service_name};
@@ -58,6 +60,10 @@ impl Registry {
         };
         let policies = self.policies_wanted(target);
         if !known || !policies.iter().all(|name| self.policy_answered(name)) {
+            return None;
+        }
+        let mut called = policies.iter().filter(|name| is_service(name));
+        if called.any(|name| self.unrouted(name).is_some()) {
             return None;
         }
         if let Some(host) = &target.host {
@@ -108,10 +114,10 @@ impl Registry {
 
     /// At an address of nobody's, to the service that was named; what else comes on the connection goes where it was going.
     fn to_name(&self, to: SocketAddr, wanted: &OutboundService, service: &Service) -> OutboundPlan {
-        let mut named = self.service(wanted);
+        let mut named = self.routed(wanted);
         // The client resolved the name itself, and that is all anybody knows of where it is.
         if service.passthrough || (named.endpoints.is_empty() && self.is_unresolved(service)) {
-            named.endpoints = vec![self.endpoint_called(to, None)];
+            put_called(&mut named, &self.endpoint_called(to, None));
         }
         let protocol = match named.protocol {
             Protocol::Auto => undeclared(to),
@@ -134,7 +140,7 @@ impl Registry {
             || self.absent.contains(&(type_url::ADDRESS, name))
     }
 
-    fn policy_answered(&self, name: &Arc<str>) -> bool {
+    pub(super) fn policy_answered(&self, name: &Arc<str>) -> bool {
         self.policies.contains_key(name)
             || self
                 .absent
@@ -207,12 +213,12 @@ impl Registry {
         let mut plans: Vec<ServicePlan> = services
             .iter()
             .map(|(wanted, service)| {
-                let mut plan = self.service(wanted);
+                let mut plan = self.routed(wanted);
                 if service.passthrough {
                     // Who is called may be a workload all the same, and need mutual TLS.
                     let there = self.workloads_at(to);
                     let known = there.first().map(|first| (*first, there.as_slice()));
-                    plan.endpoints = vec![self.endpoint_called(to, known)];
+                    put_called(&mut plan, &self.endpoint_called(to, known));
                 }
                 plan
             })
@@ -270,6 +276,9 @@ impl Registry {
                     .is_some_and(|policy| policy.client_protocol),
                 authorities: Vec::new(),
                 endpoints: vec![self.endpoint_called(to, Some((workload, workloads)))],
+                // Who calls a workload itself has chosen already.
+                subset: None,
+                routes: None,
             }],
             otherwise: Otherwise::BlackHole,
             by_name: false,
@@ -307,6 +316,8 @@ impl Registry {
             client_protocol: false,
             authorities: Vec::new(),
             endpoints: vec![self.endpoint_called(to, None)],
+            subset: None,
+            routes: None,
         }
     }
 
@@ -360,6 +371,24 @@ impl Registry {
             .map_or(OutboundPolicy::RegistryOnly, |held| {
                 held.value.outbound_policy
             })
+    }
+}
+
+/// Whether a policy asked for by this name is a service's, and no workload's.
+pub(crate) fn is_service(name: &str) -> bool {
+    parse_service_key(name).is_some()
+}
+
+/// The address that was called is what the service comes to, and what routes come to that lead to the same port of it.
+fn put_called(plan: &mut ServicePlan, called: &EndpointPlan) {
+    plan.endpoints = vec![called.clone()];
+    let (service, port) = (&plan.service, plan.port);
+    let routes = plan.routes.as_mut();
+    let targets = routes.into_iter().flat_map(|routes| &mut routes.targets);
+    for target in targets.flatten() {
+        if target.service == *service && target.port == port && target.subset.is_none() {
+            target.endpoints = vec![called.clone()];
+        }
     }
 }
 

@@ -323,6 +323,7 @@ impl HttpRole for InboundRole {
             };
             let peer = self.worker.peers.get(self.caller.remote.ip());
             let context = HttpContext {
+                route: None,
                 upstream: Some(plan.endpoint),
                 cluster: &self.slot.cluster(),
                 operation: &format_args!("{host}:{}", plan.bind.port()),

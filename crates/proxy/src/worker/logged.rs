@@ -143,6 +143,8 @@ pub(crate) struct HttpContext<'a> {
     /// `host:port` of the service that was meant.
     pub(crate) operation: &'a dyn std::fmt::Display,
     pub(crate) peer: Option<&'a Peer>,
+    /// The name of the route that was taken, if it has one.
+    pub(crate) route: Option<&'a str>,
     pub(crate) downstream: Downstream<'a>,
     /// How it ended, where the role knows better than the engine.
     pub(crate) details: Option<&'a str>,
@@ -244,7 +246,7 @@ pub(crate) fn http<R: HttpRole>(
         local: context.downstream.local,
         remote: context.downstream.remote,
         server_name: "",
-        route: DEFAULT_ROUTE,
+        route: context.route.unwrap_or(DEFAULT_ROUTE),
         tls: context.downstream.tls(&own),
         marks: context.marks,
     };

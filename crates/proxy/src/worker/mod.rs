@@ -19,6 +19,7 @@ mod notes;
 mod outbound;
 mod outbound_http;
 mod peers;
+mod routes;
 mod said;
 mod server_first;
 mod shown;

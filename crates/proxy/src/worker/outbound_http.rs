@@ -22,6 +22,7 @@ use super::logged::{self, Downstream, HttpContext};
 use super::names::host_of;
 use super::notes::Notes;
 use super::outbound::black_hole;
+use super::routes::{Chosen, Terms};
 use super::slots::{OutboundSlot, ServiceState, Table};
 use super::{Admitted, Overload, Worker, count, counted};
 use crate::http::{
@@ -63,6 +64,8 @@ pub(crate) struct OutboundTicket {
     retrying: Option<Begun>,
     /// Keys of the endpoints that failed before.
     tried: Vec<u32>,
+    /// The route's, where it has one.
+    route_name: Option<Rc<str>>,
 }
 
 impl OutboundTicket {
@@ -74,6 +77,7 @@ impl OutboundTicket {
             _admitted: None,
             retrying: None,
             tried: Vec::new(),
+            route_name: None,
         }
     }
 }
@@ -122,6 +126,30 @@ fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<ServiceState>>
     });
     named.or_else(|| table.otherwise())
 }
+
+impl OutboundRole {
+    /// Where the service's routes lead a request, with what they say of it; without routes, to the service itself.
+    fn lead(
+        &self,
+        service: &Rc<ServiceState>,
+        head: &Head<'_>,
+    ) -> Result<(Rc<ServiceState>, Terms), Refusal<Self>> {
+        let Some(routes) = &service.routes else {
+            return Ok((Rc::clone(service), Terms::default()));
+        };
+        match routes.choose(&self.worker, head) {
+            Chosen::To(service, terms) => Ok((service, terms)),
+            Chosen::Nowhere => Err(Refusal::new(404, ResponseFlag::NoRoute, UNROUTED)),
+            Chosen::Missing(what) => Err(Refusal::new(
+                503,
+                ResponseFlag::NoCluster,
+                format!("the route leads nowhere: {what}"),
+            )),
+        }
+    }
+}
+
+const UNROUTED: &str = "no route of this host's VirtualService takes the request";
 
 const NO_ROUTE: &str = "no service of this listener has this authority (an explicit listener knows no original \
                         destination to fall back on)";
@@ -187,7 +215,14 @@ impl HttpRole for OutboundRole {
             refusal.ticket = notes.map(|notes| OutboundTicket::new(None, Some(notes)));
             return Err(refusal);
         };
-        let service = Rc::clone(service);
+        let authority = (!head.has_authority()).then(|| Rc::clone(&service.authority));
+        let (service, terms) = match self.lead(service, head) {
+            Ok(led) => led,
+            Err(mut refusal) => {
+                refusal.ticket = Some(OutboundTicket::new(Some(Rc::clone(service)), notes));
+                return Err(refusal);
+            }
+        };
         let admitted = match self.worker.admit(Some(&service.account)) {
             Ok(admitted) => admitted,
             Err(mut refusal) => {
@@ -205,12 +240,12 @@ impl HttpRole for OutboundRole {
         let to_sidecar = endpoint.plan.expected.is_some();
         let (upgrades, as_client) = (service.plan.http2_upgrade, service.plan.client_protocol);
         let endpoint = Some(InFlight::begin(endpoint));
-        let authority = (!head.has_authority()).then(|| Rc::clone(&service.authority));
         let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
-        let retry = Rc::clone(&service.retry);
+        let retry = terms.retry.unwrap_or_else(|| Rc::clone(&service.retry));
         let ticket = OutboundTicket {
             endpoint,
             _admitted: Some(admitted),
+            route_name: terms.name,
             ..OutboundTicket::new(Some(service), notes)
         };
         let mut route = Route::new(key, ticket);
@@ -234,7 +269,8 @@ impl HttpRole for OutboundRole {
     fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
         let ticket = &mut route.ticket;
         let service = Rc::clone(ticket.service.as_ref()?);
-        if !service.retry.wishes(last, made) {
+        let retry = Rc::clone(route.retry.as_ref()?);
+        if !retry.wishes(last, made) {
             return None;
         }
         // The retry before this one is over; it does not count against its successor.
@@ -255,7 +291,7 @@ impl HttpRole for OutboundRole {
         // Whoever was not asked yet need not be waited for.
         Some(match untried {
             true => Duration::ZERO,
-            false => service.retry.backoff(made, self.worker.random()),
+            false => retry.backoff(made, self.worker.random()),
         })
     }
 
@@ -319,6 +355,7 @@ impl HttpRole for OutboundRole {
                 (service.plan.service.host.as_str(), service.plan.port)
             });
             let context = HttpContext {
+                route: ticket.and_then(|ticket| ticket.route_name.as_deref()),
                 details: None,
                 marks: Marks::default(),
                 upstream: endpoint.map(|to| to.0.plan.address),

@@ -21,6 +21,7 @@ use super::inbound_http::InboundRole;
 use super::ledger::Account;
 use super::logged::Downstream;
 use super::outbound_http::OutboundRole;
+use super::routes::RoutesState;
 use super::stop::Stop;
 use super::{FromWorker, Place, Worker, inbound, outbound};
 use crate::http::limits::UPSTREAM_IDLE;
@@ -68,6 +69,8 @@ pub(crate) struct ServiceState {
     /// What is in flight to it, of all workers.
     pub(crate) account: Rc<Account>,
     pub(crate) retry: Rc<RetryPolicy>,
+    /// Where its requests go instead.
+    pub(crate) routes: Option<Box<RoutesState>>,
 }
 
 /// A listener's HTTP engine: its own pool, so that removing a listener empties it.
@@ -449,12 +452,7 @@ impl Table {
             });
             let state = match before {
                 Some(before) if before.plan == *service => Rc::clone(before),
-                _ => {
-                    let old = before
-                        .map(|before| before.endpoints.as_slice())
-                        .unwrap_or_default();
-                    Rc::new(ServiceState::new(worker, old, service))
-                }
+                _ => ServiceState::instead(worker, before, service),
             };
             for authority in &service.authorities {
                 table.by_authority.insert(authority, table.services.len());
@@ -492,21 +490,54 @@ impl ServiceState {
     pub(crate) fn follow(worker: &Worker, old: Option<&Rc<Self>>, plan: &ServicePlan) -> Rc<Self> {
         match old.filter(|old| old.plan == *plan) {
             Some(same) => Rc::clone(same),
-            None => {
-                let before = old.map(|old| old.endpoints.as_slice()).unwrap_or_default();
-                Rc::new(Self::new(worker, before, plan))
-            }
+            None => Self::instead(worker, old, plan),
         }
     }
 
-    fn new(worker: &Worker, old: &[Rc<Endpoint>], plan: &ServicePlan) -> Self {
+    /// A service in the place of what it was.
+    fn instead(worker: &Worker, before: Option<&Rc<Self>>, plan: &ServicePlan) -> Rc<Self> {
+        let parts = before.and_then(|before| before.routes.as_deref());
+        let parts = parts.into_iter().flat_map(RoutesState::targets);
+        let alike = before.into_iter().chain(parts);
+        let alike = alike.filter(|state| state.is_service(plan));
+        let old: Vec<_> = alike.flat_map(|state| &state.endpoints).cloned().collect();
+        Rc::new(Self::new(
+            worker,
+            &old,
+            before.map(|before| &**before),
+            plan,
+        ))
+    }
+
+    /// Whether it is a port of this service, or a part of it: the same endpoints, told of by the same name.
+    pub(crate) fn is_service(&self, plan: &ServicePlan) -> bool {
+        self.plan.service == plan.service && self.plan.port == plan.port
+    }
+
+    /// Whether it is this part of it.
+    pub(crate) fn is_part(&self, plan: &ServicePlan) -> bool {
+        self.is_service(plan) && self.plan.subset == plan.subset
+    }
+
+    /// `old`: endpoints whose connections and load are taken over; `before`: what it was, for its routes.
+    pub(super) fn new(
+        worker: &Worker,
+        old: &[Rc<Endpoint>],
+        before: Option<&Self>,
+        plan: &ServicePlan,
+    ) -> Self {
+        let routes = plan.routes.as_deref();
         Self {
+            routes: routes.map(|routes| RoutesState::follow(worker, before, routes).into()),
             account: worker.seat.destination(&plan.service.host, plan.port),
             retry: Rc::new(plan.retry.clone()),
             authority: plan.service.host.as_str().into(),
             cluster: match plan.service.host.as_str() {
                 "" => plan.service.name.clone(),
-                host => format!("outbound|{}||{host}", plan.port),
+                host => {
+                    let subset = plan.subset.as_deref().unwrap_or_default();
+                    format!("outbound|{}|{subset}|{host}", plan.port)
+                }
             },
             endpoints: plan
                 .endpoints

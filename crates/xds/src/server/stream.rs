@@ -33,6 +33,11 @@ pub(super) const ACK_DEADLINE: Duration = Duration::from_secs(30);
 const POLICIES: &str = type_url::AUTHORIZATION;
 const NAMING: &str = type_url::ADDRESS;
 
+/// Where requests go, and what they may lead to: routes are acknowledged before the rest of the same moment is sent, so that what
+/// goes is led to no more by then. What comes is asked for by whoever was told of routes to it.
+const ROUTES: &str = type_url::SERVICE_ROUTES;
+const LED_TO: [&str; 2] = [type_url::ADDRESS, type_url::SERVICE_POLICY];
+
 /// Why we end a stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Ended {
@@ -265,46 +270,69 @@ impl<C: 'static> Stream<C> {
         snapshot: &dyn Snapshot<C>,
         now: Instant,
     ) -> Option<DeltaDiscoveryResponse> {
+        let (caller, responses) = (&self.caller, &mut self.responses);
+        if let Some(kind) = self.kinds.get_mut(ROUTES)
+            && kind.in_flight.is_none()
+            && let Some(response) = kind.respond(snapshot, caller, (ROUTES, false), responses, now)
+        {
+            return Some(response);
+        }
         let known = |of: &str| self.kinds.get(of);
-        let policies_travel = known(POLICIES).is_some_and(|kind| kind.in_flight.is_some());
+        let travels = |of: &str| known(of).is_some_and(|kind| kind.in_flight.is_some());
+        let (policies_travel, routes_travel) = (travels(POLICIES), travels(ROUTES));
         let names_travel =
             known(NAMING).is_some_and(|kind| kind.in_flight.is_some() || kind.is_due());
         for (type_url, kind) in &mut self.kinds {
-            if kind.in_flight.is_some() || (policies_travel && **type_url == *NAMING) {
+            let waits = (policies_travel && **type_url == *NAMING)
+                || (routes_travel && LED_TO.contains(&&**type_url));
+            if kind.in_flight.is_some() || waits {
                 continue;
             }
             let keep = names_travel && **type_url == *POLICIES;
-            let due = kind.due(snapshot, &self.caller, type_url, keep);
-            // What is still to come has no more to tell of that change than this had.
-            let more = kind.is_due();
-            let changed = kind.changed.take_if(|_| !more);
-            let Some((resources, removed)) = due else {
-                continue;
-            };
-            self.responses += 1;
-            let nonce = self.responses.to_string();
-            kind.in_flight = Some(InFlight {
-                nonce: nonce.clone(),
-                version: snapshot.version().into(),
-                sent_at: now,
-                changed,
-            });
-            return Some(DeltaDiscoveryResponse {
-                system_version_info: snapshot.version().to_owned(),
-                resources: resources
-                    .iter()
-                    .map(|wanted| on_the_wire(wanted, type_url))
-                    .collect(),
-                type_url: type_url.to_string(),
-                nonce,
-                removed_resources: removed.iter().map(ToString::to_string).collect(),
-            });
+            let response = kind.respond(snapshot, caller, (type_url, keep), responses, now);
+            if response.is_some() {
+                return response;
+            }
         }
         None
     }
 }
 
 impl Kind {
+    /// The next response about it; `keep` what is gone for now.
+    fn respond<C: 'static>(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        caller: &C,
+        (type_url, keep): (&str, bool),
+        responses: &mut u64,
+        now: Instant,
+    ) -> Option<DeltaDiscoveryResponse> {
+        let due = self.due(snapshot, caller, type_url, keep);
+        // What is still to come has no more to tell of that change than this had.
+        let more = self.is_due();
+        let changed = self.changed.take_if(|_| !more);
+        let (resources, removed) = due?;
+        *responses += 1;
+        let nonce = responses.to_string();
+        self.in_flight = Some(InFlight {
+            nonce: nonce.clone(),
+            version: snapshot.version().into(),
+            sent_at: now,
+            changed,
+        });
+        Some(DeltaDiscoveryResponse {
+            system_version_info: snapshot.version().to_owned(),
+            resources: resources
+                .iter()
+                .map(|wanted| on_the_wire(wanted, type_url))
+                .collect(),
+            type_url: type_url.to_owned(),
+            nonce,
+            removed_resources: removed.iter().map(ToString::to_string).collect(),
+        })
+    }
+
     /// Something must be looked at.
     fn is_due(&self) -> bool {
         self.dirty || !self.touched.is_empty()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use prost::Message;
 use voile_model::mesh::AddressRange;
-use voile_model::{Hostname, Identity, Namespace, Port, ServiceKey};
+use voile_model::{Hostname, Identity, Labels, Namespace, Port, ServiceKey};
 use voile_proto::workload as wire;
 
 use super::{Protocol, WireError, address, hostname, namespace, port, service_key, trust_domain};
@@ -65,6 +65,10 @@ pub struct TelemetryLabels {
 
 /// Name of the extension that carries [`TelemetryLabels::app_and_version`].
 pub(crate) const LABELS_EXTENSION: &str = "voile.labels";
+/// The labels that metrics speak of.
+pub(crate) const APP: &str = "app";
+/// See [`APP`].
+pub(crate) const VERSION: &str = "version";
 
 /// Something that runs at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +91,8 @@ pub struct Workload {
     pub tunnel: Tunnel,
     /// What metrics say about it.
     pub labels: TelemetryLabels,
+    /// The labels that it has, by which subsets of services choose it.
+    pub own_labels: Labels,
     /// Services it stands behind: workload port by service port.
     pub services: BTreeMap<ServiceKey, BTreeMap<Port, Port>>,
     /// Its share of the load, 1 when not said.
@@ -185,6 +191,7 @@ impl Workload {
             name: message.name.as_str().into(),
             identity: identity(message, &namespace, tunnel)?,
             labels: labels(message)?,
+            own_labels: own_labels(message),
             namespace,
             addresses,
             hostname,
@@ -256,11 +263,29 @@ fn labels(message: &wire::Workload) -> Result<TelemetryLabels, WireError> {
 }
 
 /// Voile's own extension; Istio's control plane does not send it, and what cannot be read is as good as not sent.
-fn app_and_version(message: &wire::Workload) -> Option<(Arc<str>, Arc<str>)> {
+fn extension(message: &wire::Workload) -> Option<voile_proto::proxy::WorkloadLabels> {
     let ours = |extension: &&wire::Extension| extension.name == LABELS_EXTENSION;
     let config = message.extensions.iter().find(ours)?.config.as_ref()?;
-    let labels = voile_proto::proxy::WorkloadLabels::decode(&*config.value).ok()?;
+    voile_proto::proxy::WorkloadLabels::decode(&*config.value).ok()
+}
+
+fn app_and_version(message: &wire::Workload) -> Option<(Arc<str>, Arc<str>)> {
+    let labels = extension(message)?;
     Some((labels.app.into(), labels.version.into()))
+}
+
+/// Without the extension there are two, and they are the canonical names.
+fn own_labels(message: &wire::Workload) -> Labels {
+    let said = extension(message);
+    let (app, version) = match &said {
+        Some(labels) => (&labels.app, &labels.version),
+        None => (&message.canonical_name, &message.canonical_revision),
+    };
+    let both = [(APP, app.as_str()), (VERSION, version.as_str())];
+    let both = both.into_iter().filter(|(_, value)| !value.is_empty());
+    let others = said.iter().flat_map(|labels| &labels.others);
+    let others = others.map(|label| (label.name.as_str(), label.value.as_str()));
+    both.chain(others).collect()
 }
 
 fn port_list(field: &str, list: &wire::PortList) -> Result<BTreeMap<Port, Port>, WireError> {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use prost::Message;
 pub use voile_model::mesh::PathNormalization;
-use voile_model::{Port, ServiceKey, TrustDomain};
+use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Authorizer, Capture, Protocol, Telemetry, WireError, address, port, service_key, socket,
-    trust_domain,
+    Authorizer, Capture, Protocol, Telemetry, WireError, address, labels_of, port, service_key,
+    socket, trust_domain,
 };
 
 /// The configuration of one sidecar.
@@ -54,6 +54,8 @@ pub struct ProxyConfiguration {
     pub key_sets: Vec<Arc<str>>,
     /// Whether whoever connects in plaintext says by a PROXY header for whom.
     pub proxy_protocol: bool,
+    /// The workload's own.
+    pub labels: Labels,
 }
 
 /// A policy and the version of it that belongs to a configuration.
@@ -232,6 +234,7 @@ impl ProxyConfiguration {
             )?,
             key_sets: key_sets(&message.key_sets)?,
             proxy_protocol: message.proxy_protocol,
+            labels: labels_of(&message.labels),
         })
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use prost::{Message as _, Name as _};
 use voile_model::mesh::{self, Resolution, TargetPort, Transport};
-use voile_model::{Port, ServiceKey, TrustDomain};
+use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload as wire};
 
-use super::address::LABELS_EXTENSION;
+use super::address::{APP, LABELS_EXTENSION, VERSION};
 use super::{Protocol, address_bytes};
 
 /// What the proxy knows of a model protocol; `None` for UDP, which no proxy touches.
@@ -136,23 +136,39 @@ pub fn encode_workload(
             .collect(),
         locality: locality(&workload.locality),
         capacity: workload.weight,
-        extensions: labels(workload).into_iter().collect(),
+        extensions: encode_labels(
+            &workload.labels,
+            &workload.canonical_name,
+            &workload.canonical_revision,
+        )
+        .into_iter()
+        .collect(),
         ..wire::Workload::default()
     }
 }
 
-/// Labels `app` and `version` where they are not the canonical names, so that metrics say what the resource says.
-fn labels(workload: &mesh::Workload) -> Option<wire::Extension> {
-    let label = |name| workload.labels.get(name).map_or("", |value| value);
-    let (app, version) = (label("app"), label("version"));
-    if app == &*workload.canonical_name && version == &*workload.canonical_revision {
-        return None;
-    }
+/// All labels, where they are more or others than the canonical names say: subsets are chosen by them, and metrics say what the
+/// resource says.
+#[must_use]
+pub fn encode_labels(
+    labels: &Labels,
+    canonical_name: &str,
+    canonical_revision: &str,
+) -> Option<wire::Extension> {
+    let label = |name| labels.get(name).unwrap_or_default().to_owned();
+    let others = labels
+        .iter()
+        .filter(|(name, _)| ![APP, VERSION].contains(&&***name));
+    let others: Labels = others
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
     let labels = proxy::WorkloadLabels {
-        app: app.to_owned(),
-        version: version.to_owned(),
+        app: label(APP),
+        version: label(VERSION),
+        others: super::labels_on_wire(&others),
     };
-    Some(wire::Extension {
+    let canonical = labels.app == canonical_name && labels.version == canonical_revision;
+    (!canonical || !others.is_empty()).then(|| wire::Extension {
         name: LABELS_EXTENSION.to_owned(),
         config: Some(prost_types::Any {
             type_url: proxy::WorkloadLabels::type_url(),

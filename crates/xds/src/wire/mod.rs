@@ -9,11 +9,14 @@ mod capture;
 mod configuration;
 mod encode;
 mod policy;
+mod routes;
 mod telemetry;
 mod tokens;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub use address::{
     Address, Endpoint, Service, ServicePort, TelemetryLabels, Tunnel, Workload, WorkloadType,
@@ -25,11 +28,12 @@ pub use configuration::{
     Connection, InboundListener, Limits, MutualTls, OutboundListener, OutboundPolicy,
     OutboundService, PathNormalization, PolicyReference, ProxyConfiguration,
 };
-pub use encode::{CLUSTER, encode_service, encode_workload, protocol_of};
-pub use policy::{PortPolicy, RetryPolicy, ServicePolicy};
+pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
+pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
+pub use routes::{RequestMatch, Route, RouteDestination, RouteTarget, Routes};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
-use voile_model::{Hostname, Namespace, Port, ServiceKey, TrustDomain};
+use voile_model::{Hostname, Labels, Namespace, Port, ServiceKey, TrustDomain};
 use voile_proto::{proxy, workload};
 
 /// Why a message from the control plane is refused.
@@ -200,6 +204,31 @@ fn socket(field: &str, wire: Option<&proxy::SocketAddress>) -> Result<SocketAddr
     let ip = address(&format!("{field}.address"), &wire.address)?;
     let port = port(&format!("{field}.port"), wire.port)?;
     Ok(SocketAddr::new(ip, port.get()))
+}
+
+/// Labels as Voile's own messages say them.
+#[must_use]
+pub fn labels_on_wire(labels: &Labels) -> Vec<proxy::Label> {
+    let one = |(name, value): (&Arc<str>, &Arc<str>)| proxy::Label {
+        name: name.to_string(),
+        value: value.to_string(),
+    };
+    labels.iter().map(one).collect()
+}
+
+fn labels_of(list: &[proxy::Label]) -> Labels {
+    let pairs = list.iter();
+    let pairs = pairs.map(|label| (label.name.as_str(), label.value.as_str()));
+    pairs.collect()
+}
+
+/// A duration on the wire; more than fits is as much as fits, and what is not nothing stays something.
+fn milliseconds(duration: Duration) -> u32 {
+    let whole = u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
+    match duration.is_zero() {
+        true => 0,
+        false => whole.max(1),
+    }
 }
 
 fn shown(text: &str) -> String {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use voile_model::Port;
+use voile_model::{Labels, Port};
 use voile_proto::proxy as wire;
 
-use super::{Protocol, WireError, port};
+use super::{Protocol, WireError, labels_of, milliseconds, port};
 
 /// How clients must speak to a service, or to a workload called by its own address, port by port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -19,6 +19,26 @@ pub struct ServicePolicy {
     pub plaintext: bool,
     /// Of a DNS name's addresses only the first is used for new connections.
     pub first_address_only: bool,
+    /// Parts of the service that routes may lead to, by name.
+    pub subsets: BTreeMap<Arc<str>, Subset>,
+}
+
+/// A part of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Subset {
+    /// Its workloads have all of these.
+    pub labels: Labels,
+    /// What differs by port.
+    pub ports: BTreeMap<Port, SubsetPort>,
+}
+
+/// How a port is spoken to for a subset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SubsetPort {
+    /// HTTP/1.1 travels to its sidecars as HTTP/2.
+    pub http2_upgrade: bool,
+    /// What a client speaks is spoken on, whatever is declared.
+    pub client_protocol: bool,
 }
 
 /// How clients must speak to one port.
@@ -50,7 +70,29 @@ pub struct RetryPolicy {
 }
 
 impl RetryPolicy {
-    fn check(message: &wire::RetryPolicy) -> Self {
+    /// As a resource says it.
+    #[must_use]
+    pub fn of(policy: &voile_model::mesh::RetryPolicy) -> Self {
+        Self {
+            retries: policy.attempts,
+            on: policy.on.clone(),
+            per_try_timeout: policy.per_try_timeout,
+            backoff: policy.backoff,
+        }
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> wire::RetryPolicy {
+        wire::RetryPolicy {
+            retries: self.retries,
+            on: self.on.iter().map(ToString::to_string).collect(),
+            per_try_timeout_ms: self.per_try_timeout.map_or(0, milliseconds),
+            backoff_ms: self.backoff.map_or(0, milliseconds),
+        }
+    }
+
+    pub(super) fn check(message: &wire::RetryPolicy) -> Self {
         let duration = |milliseconds: u32| {
             (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()))
         };
@@ -91,10 +133,38 @@ impl ServicePolicy {
                 return Err(WireError::new(format!("{field}.port"), reason));
             }
         }
+        let mut subsets = BTreeMap::new();
+        for (index, entry) in message.subsets.iter().enumerate() {
+            let subset =
+                Subset::check(entry).map_err(|e| e.within(&format!("subsets[{index}]")))?;
+            if subsets.insert(entry.name.as_str().into(), subset).is_some() {
+                let reason = format!("`{}` is there twice", super::shown(&entry.name));
+                return Err(WireError::new(format!("subsets[{index}].name"), reason));
+            }
+        }
         Ok(Self {
             ports,
             plaintext: message.plaintext,
             first_address_only: message.first_address_only,
+            subsets,
+        })
+    }
+}
+
+impl Subset {
+    fn check(message: &wire::Subset) -> Result<Self, WireError> {
+        let mut ports = BTreeMap::new();
+        for (index, entry) in message.ports.iter().enumerate() {
+            let number = port(&format!("ports[{index}].port"), entry.port)?;
+            let said = SubsetPort {
+                http2_upgrade: entry.http2_upgrade,
+                client_protocol: entry.client_protocol,
+            };
+            ports.insert(number, said);
+        }
+        Ok(Self {
+            labels: labels_of(&message.labels),
+            ports,
         })
     }
 }

@@ -1,10 +1,15 @@
 //! Messages that arrive: what is understood, and what is refused with which words.
 
+use std::time::Duration;
+
 use prost::Message;
+use voile_model::Labels;
+use voile_model::mesh::TextMatch;
 use voile_proto::{proxy, workload};
 use voile_xds::wire::{
-    Address, MutualTls, Protocol, ProxyConfiguration, ServicePolicy, Tunnel, decode_key_set,
-    decode_tokens, encode_service, encode_tokens, encode_workload,
+    Address, MutualTls, Protocol, ProxyConfiguration, RequestMatch, RetryPolicy, Route,
+    RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel, decode_key_set, decode_tokens,
+    encode_labels, encode_service, encode_tokens, encode_workload, parse_service_key,
 };
 
 const MESH: &str = r#"
@@ -325,5 +330,136 @@ fn rules_about_tokens_that_make_no_sense_are_refused_by_field() {
         spoil(&mut rule);
         let error = decode(&rule).expect_err(field).to_string();
         assert!(error.contains(field), "{field}: {error}");
+    }
+}
+
+#[test]
+fn routes_come_back_as_they_went() {
+    let text = |text: &str| Some(TextMatch::Exact(text.into()));
+    let target = |subset: Option<&str>, port: Option<u16>| RouteTarget {
+        service: parse_service_key("shop/echo.shop.svc.cluster.local").expect("a key"),
+        subset: subset.map(Into::into),
+        port: port.and_then(voile_model::Port::new),
+    };
+    let to = |to, weight| RouteDestination { to, weight };
+    let everything = RequestMatch {
+        uri: Some(TextMatch::Prefix("/a".into())),
+        any_case: true,
+        scheme: text("http"),
+        method: text("GET"),
+        authority: Some(TextMatch::Regex("a|b".into())),
+        headers: vec![("x".into(), TextMatch::Present)],
+        without_headers: vec![("y".into(), TextMatch::Prefix("z".into()))],
+        query: vec![("q".into(), TextMatch::Exact("".into()))],
+        port: voile_model::Port::new(80),
+        source_labels: [("app", "web")].into_iter().collect(),
+    };
+    let routes = Routes {
+        routes: vec![
+            Route {
+                name: "first".into(),
+                matches: vec![everything, RequestMatch::default()],
+                destinations: vec![
+                    to(Ok(target(Some("v1"), Some(80))), 90),
+                    to(Ok(target(None, None)), 10),
+                    to(Err("no service nobody can be seen".into()), 1),
+                ],
+                timeout: Some(Duration::from_micros(1)),
+                retry: Some(RetryPolicy {
+                    retries: 3,
+                    on: vec!["reset".into(), "503".into()],
+                    per_try_timeout: Some(Duration::from_secs(2)),
+                    backoff: Some(Duration::from_millis(10)),
+                }),
+            },
+            Route {
+                name: "".into(),
+                matches: Vec::new(),
+                destinations: vec![to(Ok(target(Some("v2"), None)), 1)],
+                timeout: None,
+                retry: None,
+            },
+        ],
+    };
+    let back = Routes::decode(&routes.encode().encode_to_vec()).expect("routes");
+    let mut wanted = routes.clone();
+    // The wire's grain; what is not nothing stays something.
+    wanted.routes[0].timeout = Some(Duration::from_millis(1));
+    assert_eq!(back, wanted);
+    assert_eq!(routes.targets().count(), 3);
+}
+
+#[test]
+fn routes_that_make_no_sense_are_refused_by_field() {
+    type Spoil = fn(&mut proxy::Routes);
+    let good = proxy::Routes {
+        routes: vec![proxy::Route {
+            matches: vec![proxy::RequestMatch {
+                uri: Some(proxy::TextMatch {
+                    text: Some(proxy::text_match::Text::Present(true)),
+                }),
+                ..proxy::RequestMatch::default()
+            }],
+            destinations: vec![proxy::RouteDestination {
+                service: "shop/echo".to_owned(),
+                weight: 1,
+                ..proxy::RouteDestination::default()
+            }],
+            ..proxy::Route::default()
+        }],
+    };
+    assert!(Routes::decode(&good.encode_to_vec()).is_ok());
+    let spoil: [(&str, Spoil); 5] = [
+        ("routes[0].destinations: none has a weight", |r| {
+            r.routes[0].destinations.clear();
+        }),
+        ("routes[0].destinations[0].service: `echo` is not", |r| {
+            r.routes[0].destinations[0].service = "echo".to_owned();
+        }),
+        ("routes[0].destinations[0].port: a port is", |r| {
+            r.routes[0].destinations[0].port = 70_000;
+        }),
+        // What a later version asks for would otherwise match everything.
+        ("routes[0].matches[0].uri: asks for nothing", |r| {
+            r.routes[0].matches[0].uri = Some(proxy::TextMatch::default());
+        }),
+        ("routes[0].matches[0].headers[x]: missing", |r| {
+            r.routes[0].matches[0].headers = vec![proxy::NamedMatch {
+                name: "x".to_owned(),
+                text: None,
+            }];
+        }),
+    ];
+    for (wanted, change) in spoil {
+        let mut message = good.clone();
+        change(&mut message);
+        let error = Routes::decode(&message.encode_to_vec()).expect_err(wanted);
+        assert!(error.to_string().starts_with(wanted), "{error}");
+    }
+}
+
+#[test]
+fn a_workload_brings_its_labels_and_says_no_more_than_it_must() {
+    let labels = |pairs: &[(&'static str, &'static str)]| pairs.iter().copied().collect::<Labels>();
+    let table: [(Labels, bool); 4] = [
+        (labels(&[("app", "web"), ("version", "v1")]), false),
+        (labels(&[("app", "web"), ("version", "v2")]), true),
+        (
+            labels(&[("app", "web"), ("version", "v1"), ("tier", "x")]),
+            true,
+        ),
+        (labels(&[("tier", "x")]), true),
+    ];
+    for (labels, said) in table {
+        let extension = encode_labels(&labels, "web", "v1");
+        assert_eq!(extension.is_some(), said, "{labels:?}");
+        let message = workload::Workload {
+            canonical_name: "web".to_owned(),
+            canonical_revision: "v1".to_owned(),
+            extensions: extension.into_iter().collect(),
+            ..good_workload()
+        };
+        let back = voile_xds::wire::Workload::check(&message).expect("a workload");
+        assert_eq!(back.own_labels, labels);
     }
 }

@@ -155,7 +155,8 @@ impl Mesh {
         }
     }
 
-    fn address(&self, last: u8, port: u16) -> SocketAddr {
+    /// One of the addresses that are this mesh's alone.
+    pub(crate) fn address(&self, last: u8, port: u16) -> SocketAddr {
         SocketAddr::new(
             IpAddr::V4(Ipv4Addr::new(self.net[0], self.net[1], self.net[2], last)),
             port,

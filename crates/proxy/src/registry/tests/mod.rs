@@ -2,6 +2,7 @@
 //! said before.
 
 mod authorization;
+mod routes;
 
 use std::net::SocketAddr;
 
@@ -57,6 +58,9 @@ fn service(registry: &mut Registry, name: &str, address: &str, port: u32, passth
     };
     let name = format!("{SHOP}/{name}.test");
     put(registry, type_url::ADDRESS, &name, &body.encode_to_vec());
+    // No VirtualService is for it.
+    let none = (type_url::SERVICE_ROUTES, name.into());
+    registry.absent.insert(none);
 }
 
 fn pod(registry: &mut Registry, uid: &str, address: &str, tunnel: workload::TunnelProtocol) {
@@ -94,7 +98,6 @@ fn pod_behind(
 
 fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaintext: &[&str]) {
     let body = proxy::ServicePolicy {
-        first_address_only: false,
         ports: vec![proxy::PortPolicy {
             port: 80,
             protocol: protocol.into(),
@@ -103,7 +106,7 @@ fn policy(registry: &mut Registry, name: &str, protocol: proxy::Protocol, plaint
             client_protocol: false,
             retry: None,
         }],
-        plaintext: false,
+        ..proxy::ServicePolicy::default()
     };
     let name = format!("{SHOP}/{name}.test");
     put(

@@ -165,6 +165,8 @@ impl Stage {
             bind,
             protocol,
             services: vec![ServicePlan {
+                subset: None,
+                routes: None,
                 retry: Default::default(),
                 retry_budget: Default::default(),
                 service: Service::default(),

@@ -80,6 +80,8 @@ async fn listener(
         bind,
         protocol: Protocol::Http,
         services: vec![ServicePlan {
+            subset: None,
+            routes: None,
             retry,
             http2_upgrade: false,
             client_protocol: false,

@@ -52,6 +52,8 @@ async fn listener(
     for name in names {
         let application = listen().await;
         services.push(ServicePlan {
+            subset: None,
+            routes: None,
             retry: Default::default(),
             retry_budget: Default::default(),
             service: Service {

@@ -1,0 +1,443 @@
+//! Check of VirtualService. One reading serves who obeys it and analysis, which also looks at what asks for something that is not
+//! in force yet: that is an error by name, and leaves the resource out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::config;
+use super::destination::whole;
+use super::values::{self, Meta};
+use crate::codes;
+use crate::decode::{At, Cursor, Fields, Report};
+use crate::mesh::intent::Intent;
+use crate::mesh::{
+    Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, MESH, RetryPolicy, RouteDestination,
+    Subject, TextMatch, VirtualService, WeightedDestination,
+};
+use crate::names::{Namespace, ResourceName};
+use crate::text::clip;
+use crate::written::Text;
+use crate::written::config::RetrySettings;
+
+/// Highest weight of a destination, as in Istio's own examples a share of some hundreds or thousands; sums must not overflow.
+const MAX_WEIGHT: i64 = 1_000_000;
+
+/// Conditions of `retryOn` that are known and not obeyed.
+const UNHEEDED: [&str; 8] = [
+    "cancelled",
+    "deadline-exceeded",
+    "envoy-ratelimited",
+    "internal",
+    "resource-exhausted",
+    "retriable-headers",
+    "retriable-status-codes",
+    "unavailable",
+];
+
+/// Whose words are read.
+struct Reading<'a> {
+    name: &'a ResourceName,
+    report: &'a Report,
+}
+
+pub(super) fn virtual_service(
+    meta: Meta,
+    fields: &mut Fields<'_>,
+    intents: &mut Vec<Intent>,
+    report: &Report,
+) -> Option<VirtualService> {
+    fields.ignore(&["status"]);
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
+    let reading = Reading {
+        name: &meta.name,
+        report,
+    };
+    let hosts = reading.hosts(&mut spec);
+    let gateways = gateways(&spec.texts("gateways"), &meta, report);
+    let visibility = values::visibility(&spec.texts("exportTo"), &meta.name.namespace, report);
+    let http = spec.list("http", |cursor| reading.http(cursor));
+    let tls = spec.list("tls", |cursor| reading.layer_four(cursor));
+    let tcp = spec.list("tcp", |cursor| reading.layer_four(cursor));
+    spec.not_yet(&["tls", "tcp"]);
+    if http.is_empty() && tls.is_empty() && tcp.is_empty() {
+        report.required(None::<()>, spec.at(), "http");
+    }
+    spec.finish();
+    let read = VirtualService {
+        hosts,
+        gateways,
+        visibility,
+        http,
+        tls,
+        tcp,
+        name: meta.name,
+        source: meta.source,
+        created: meta.created,
+    };
+    intents.push(Intent::VirtualService(Arc::new(read.clone())));
+    Some(read)
+}
+
+type NamedGateway = (Option<ResourceName>, crate::source::Source);
+
+fn gateways(written: &[Text], meta: &Meta, report: &Report) -> Vec<NamedGateway> {
+    if written.is_empty() {
+        return vec![(None, meta.source.clone())];
+    }
+    let read = |text: &Text| {
+        let source = report.source(&text.at);
+        if &*text.value == MESH {
+            return Some((None, source));
+        }
+        let (namespace, name) = match text.value.split_once('/') {
+            None => (meta.name.namespace.clone(), &*text.value),
+            Some((".", name)) => (meta.name.namespace.clone(), name),
+            Some((namespace, name)) => {
+                let read = |_: &str| Namespace::new(namespace);
+                let help = "write `mesh`, NAME or NAMESPACE/NAME";
+                (report.parsed(text, "a gateway", read, help)?, name)
+            }
+        };
+        let message = "gateways are not yet supported, and would not be routed by this";
+        let help = "leave `gateways` out for the proxies of the mesh, or wait for a later version";
+        report.error(codes::NOT_YET, &text.at, message, help);
+        Some((Some(ResourceName::new(namespace, name)), source))
+    };
+    written.iter().filter_map(read).collect()
+}
+
+impl Reading<'_> {
+    fn hosts(&self, spec: &mut Fields<'_>) -> Vec<(crate::names::Hostname, crate::source::Source)> {
+        let report = self.report;
+        let hosts = spec.texts("hosts");
+        if hosts.is_empty() {
+            let message = "without `hosts` it is one that others hand over to (`delegate`), which is not yet supported";
+            let help = "write its routes into the VirtualService that has the host";
+            report.error(codes::NOT_YET, spec.at(), message, help);
+        }
+        let whole = |host: &Text| Some((whole(host, self.name, report)?, report.source(&host.at)));
+        hosts.iter().filter_map(whole).collect()
+    }
+
+    fn http(&self, cursor: &Cursor<'_>) -> Option<HttpRoute> {
+        let report = self.report;
+        let mut fields = cursor.fields()?;
+        let name = fields.text("name").map(|name| name.value);
+        let matches = fields.list("match", |cursor| self.http_match(cursor));
+        let route = fields.list("route", |cursor| self.weighted(cursor));
+        let mut mirrors: Vec<RouteDestination> = Vec::new();
+        mirrors.extend(fields.get("mirror").and_then(|at| self.destination(&at)));
+        mirrors.extend(fields.list("mirrors", |cursor| {
+            let mut mirror = cursor.fields()?;
+            let to = mirror.get("destination");
+            mirror.ignore(&["percentage"]);
+            mirror.finish();
+            self.destination(&to?)
+        }));
+        let delegate = fields.get("delegate").and_then(|at| self.delegate(&at));
+        self.one_answer(&mut fields, !route.is_empty(), cursor.at());
+        let timeout = fields.text("timeout");
+        let timeout = timeout.and_then(|text| {
+            let limit = report.duration(&text)?;
+            if !limit.is_zero() {
+                self.not_yet(&text, "timeout");
+            }
+            Some(limit)
+        });
+        let retries = fields.inner("retries").map(|fields| self.retries(fields));
+        fields.not_yet(&[
+            "corsPolicy",
+            "delegate",
+            "directResponse",
+            "fault",
+            "headers",
+            "mirror",
+            "mirrorPercent",
+            "mirrorPercentage",
+            "mirror_percent",
+            "mirrors",
+            "redirect",
+            "rewrite",
+        ]);
+        fields.finish();
+        self.sharing(&route, cursor.at());
+        Some(HttpRoute {
+            source: report.source(cursor.at()),
+            name,
+            matches,
+            route,
+            mirrors,
+            delegate,
+            timeout: timeout.filter(|limit| !limit.is_zero()),
+            retries,
+        })
+    }
+
+    fn not_yet(&self, text: &Text, name: &str) {
+        let message = format!("`{name}` is not yet supported, and would not be in force");
+        let help = "remove it, or wait for a later version";
+        self.report.error(codes::NOT_YET, &text.at, message, help);
+    }
+
+    /// A route sends requests on, answers them, or hands over; exactly one of these.
+    fn one_answer(&self, fields: &mut Fields<'_>, routed: bool, at: &At) {
+        let answers = ["redirect", "directResponse", "delegate"].map(|name| fields.get(name));
+        let answered = answers.iter().flatten().count();
+        if answered + usize::from(routed) > 1 {
+            let help = "keep one of `route`, `redirect`, `directResponse` and `delegate`";
+            let message = "a route either sends requests on or answers them";
+            self.report.error(codes::CONTRADICTION, at, message, help);
+        }
+        if answered == 0 && !routed {
+            self.report.required(None::<()>, at, "route");
+        }
+    }
+
+    /// Several that share requests need something to share.
+    fn sharing(&self, route: &[WeightedDestination], at: &At) {
+        let nothing = route.iter().all(|one| one.weight == 0);
+        if route.len() > 1 && nothing {
+            let message = "the weights of these destinations are all 0: nobody takes a request";
+            let help = "give each its share, such as weight: 90 and weight: 10";
+            self.report.error(codes::CONTRADICTION, at, message, help);
+        }
+    }
+
+    fn retries(&self, mut fields: Fields<'_>) -> RetryPolicy {
+        let report = self.report;
+        let at = fields.at().clone();
+        let attempts = fields.get("attempts");
+        if attempts.is_none() {
+            let place = At {
+                path: values::join(&at.path, "attempts"),
+                ..at
+            };
+            let help = "write how many there may be after the first; 0 turns them off (Istio takes a missing number for 0)";
+            report.error(codes::MISSING, &place, "`attempts` is missing", help);
+        }
+        let written = RetrySettings::read(fields);
+        if let Some(text) = &written.per_try_timeout {
+            self.not_yet(text, "perTryTimeout");
+        }
+        if let Some(text) = &written.retry_on {
+            let words = text.value.split(',').map(str::trim);
+            let unheeded: Vec<&str> = words.filter(|word| UNHEEDED.contains(word)).collect();
+            if !unheeded.is_empty() {
+                let message = format!("not obeyed yet: `{}`", unheeded.join("`, `"));
+                let help = "the other conditions hold; status codes may be written as numbers";
+                report.warning(codes::NOT_YET, &text.at, message, help);
+            }
+        }
+        config::retry(&written, report)
+    }
+
+    fn http_match(&self, cursor: &Cursor<'_>) -> Option<HttpMatch> {
+        let mut fields = cursor.fields()?;
+        let mut criteria = BTreeMap::new();
+        for (field, subject) in [
+            ("uri", Subject::Uri),
+            ("scheme", Subject::Scheme),
+            ("method", Subject::Method),
+            ("authority", Subject::Authority),
+        ] {
+            if let Some(text) = fields.get(field).and_then(|at| self.text_match(&at)) {
+                criteria.insert(subject, Criterion::Is(text));
+            }
+        }
+        for field in ["headers", "withoutHeaders", "queryParams"] {
+            let entries = fields.get(field).map(|at| at.entries());
+            for (key, at) in entries.unwrap_or_default() {
+                let text = self.text_match(&at)?;
+                // Names of headers have no case.
+                let lower = || -> Arc<str> { key.value.to_ascii_lowercase().into() };
+                let (subject, criterion) = match field {
+                    "headers" => (Subject::Header(lower()), Criterion::Is(text)),
+                    "withoutHeaders" => (Subject::WithoutHeader(lower()), Criterion::IsNot(text)),
+                    _ => (Subject::QueryParam(key.value.clone()), Criterion::Is(text)),
+                };
+                self.is_header(&subject, &key);
+                if criteria.insert(subject, criterion).is_some() {
+                    let message = format!("`{}` is there twice", clip(&key.value));
+                    let help = "names of headers have no case: keep one";
+                    self.report
+                        .error(codes::DUPLICATE_KEY, &key.at, message, help);
+                }
+            }
+        }
+        self.who(&mut fields, &mut criteria);
+        let any_case = fields.boolean("ignoreUriCase");
+        // It has no name by itself in what proxies tell.
+        fields.ignore(&["name"]);
+        fields.not_yet(&["statPrefix"]);
+        fields.finish();
+        Some(HttpMatch {
+            source: self.report.source(cursor.at()),
+            criteria,
+            any_case: any_case.is_some_and(|flag| flag.value),
+        })
+    }
+
+    /// Whether a name can be a header's, and is none that other fields are for.
+    fn is_header(&self, subject: &Subject, key: &Text) {
+        let (Subject::Header(name) | Subject::WithoutHeader(name)) = subject else {
+            return;
+        };
+        if name.starts_with("@request.auth.") {
+            let message =
+                "routing by what a token says is not yet supported, and would not be in force";
+            let help = "remove it, or wait for a later version";
+            return self.report.error(codes::NOT_YET, &key.at, message, help);
+        }
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let fields = ["uri", "scheme", "method", "authority"];
+        if name.is_empty() || !name.bytes().all(token) || fields.contains(&&**name) {
+            let help = "letters, digits and `-`; `uri`, `method`, `authority` and `scheme` are fields of their own";
+            self.report.bad(key, " as the name of a header", help);
+        }
+    }
+
+    /// What matches of every layer have: port, caller, gateways.
+    fn who(&self, fields: &mut Fields<'_>, criteria: &mut BTreeMap<Subject, Criterion>) {
+        let exact = |text: Arc<str>| Criterion::Is(TextMatch::Exact(text));
+        if let Some(number) = fields.integer("port") {
+            self.report.port(&number);
+            criteria.insert(Subject::Port, exact(number.value.to_string().into()));
+        }
+        let labels = fields.text_map("sourceLabels");
+        values::labels(&labels, self.report);
+        for (key, value) in labels {
+            criteria.insert(Subject::SourceLabel(key.value), exact(value.value));
+        }
+        if let Some(text) = fields.text("sourceNamespace") {
+            values::namespace(&text, self.report);
+            criteria.insert(Subject::SourceNamespace, exact(text.value));
+        }
+        let gateways = fields.texts("gateways");
+        if !gateways.is_empty() {
+            let gateways = gateways.into_iter().map(|text| text.value).collect();
+            criteria.insert(Subject::Gateways, Criterion::OneOf(gateways));
+        }
+    }
+
+    fn text_match(&self, cursor: &Cursor<'_>) -> Option<TextMatch> {
+        let mut fields = cursor.fields()?;
+        let texts = ["exact", "prefix", "regex"].map(|field| fields.text(field));
+        fields.not_yet(&["regex"]);
+        fields.finish();
+        for text in texts.iter().flatten().filter(|text| text.value.is_empty()) {
+            let help = "write `{}` to ask only whether it is there";
+            self.report.bad(text, ": it is empty", help);
+        }
+        let [exact, prefix, regex] = texts.map(|text| text.map(|text| text.value));
+        let exact = exact.map(TextMatch::Exact);
+        let prefix = prefix.map(TextMatch::Prefix);
+        let regex = regex.map(TextMatch::Regex);
+        let mut said = [exact, prefix, regex].into_iter().flatten();
+        let first = said.next();
+        if said.next().is_some() {
+            let message = "one of `exact`, `prefix` and `regex` is wanted";
+            let help = "keep one";
+            self.report
+                .error(codes::CONTRADICTION, cursor.at(), message, help);
+        }
+        // `{}` asks for presence.
+        Some(first.unwrap_or(TextMatch::Present))
+    }
+
+    fn layer_four(&self, cursor: &Cursor<'_>) -> Option<LayerFourRoute> {
+        let mut fields = cursor.fields()?;
+        let matches = fields.list("match", |cursor| {
+            let mut fields = cursor.fields()?;
+            let mut criteria = BTreeMap::new();
+            for (field, subject) in [
+                ("sniHosts", Subject::SniHosts),
+                ("destinationSubnets", Subject::DestinationSubnets),
+            ] {
+                let texts = fields.texts(field);
+                if !texts.is_empty() {
+                    let texts = texts.into_iter().map(|text| text.value).collect();
+                    criteria.insert(subject, Criterion::OneOf(texts));
+                }
+            }
+            if let Some(text) = fields.text("sourceSubnet") {
+                let exact = Criterion::Is(TextMatch::Exact(text.value));
+                criteria.insert(Subject::SourceSubnet, exact);
+            }
+            self.who(&mut fields, &mut criteria);
+            fields.finish();
+            Some(criteria)
+        });
+        let weighted = fields.list("route", |cursor| self.weighted(cursor));
+        let destinations = weighted.into_iter().map(|one| one.to).collect();
+        fields.finish();
+        Some(LayerFourRoute {
+            source: self.report.source(cursor.at()),
+            matches,
+            destinations,
+        })
+    }
+
+    /// One of `route`.
+    fn weighted(&self, cursor: &Cursor<'_>) -> Option<WeightedDestination> {
+        let report = self.report;
+        let mut fields = cursor.fields()?;
+        let at = fields.at().clone();
+        let to = report.required(fields.get("destination"), &at, "destination");
+        let weight = fields.integer("weight");
+        let weight = weight.map_or(Some(0), |weight| {
+            let fits = (0..=MAX_WEIGHT).contains(&weight.value);
+            if !fits {
+                let message = format!("{} is not a weight", weight.value);
+                let help = format!("write a number from 0 to {MAX_WEIGHT}");
+                report.error(codes::BAD_VALUE, &weight.at, message, help);
+            }
+            u32::try_from(weight.value).ok().filter(|_| fits)
+        });
+        fields.not_yet(&["headers"]);
+        fields.finish();
+        Some(WeightedDestination {
+            to: self.destination(&to?)?,
+            weight: weight.unwrap_or(0),
+        })
+    }
+
+    fn destination(&self, cursor: &Cursor<'_>) -> Option<RouteDestination> {
+        let report = self.report;
+        let mut fields = cursor.fields()?;
+        let host = report.required(fields.text("host"), cursor.at(), "host");
+        let subset = fields
+            .text("subset")
+            .map(|text| (text.value, report.source(&text.at)));
+        let port = fields.inner("port").and_then(|mut port| {
+            let number = port.integer("number");
+            port.finish();
+            let number = number?;
+            Some((report.port(&number)?, report.source(&number.at)))
+        });
+        fields.finish();
+        Some(RouteDestination {
+            source: report.source(cursor.at()),
+            field: cursor.at().path.clone(),
+            host: whole(&host?, self.name, report)?,
+            subset,
+            port,
+        })
+    }
+
+    fn delegate(&self, cursor: &Cursor<'_>) -> Option<Delegate> {
+        let report = self.report;
+        let mut fields = cursor.fields()?;
+        let name = report.required(fields.text("name"), cursor.at(), "name");
+        let namespace = fields.text("namespace");
+        fields.finish();
+        let namespace = match namespace {
+            Some(text) => values::namespace(&text, report)?,
+            None => self.name.namespace.clone(),
+        };
+        let name: Arc<str> = clip(&name?.value).into();
+        Some(Delegate {
+            name: ResourceName::new(namespace, name),
+            source: report.source(cursor.at()),
+        })
+    }
+}

@@ -1,0 +1,383 @@
+//! Istio's VirtualService: which requests it takes, in which order, and what becomes of them. `Mesh::virtual_services` has those
+//! that are in force; analysis also sees those that ask for what is not yet (`Mesh::intents`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Mesh, RetryPolicy, Service, Visibility};
+use crate::names::{Hostname, Namespace, Port, ResourceName};
+use crate::source::Source;
+
+/// What a VirtualService calls the proxies of the mesh.
+pub const MESH: &str = "mesh";
+
+/// One resource.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VirtualService {
+    /// Its name.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+    /// `metadata.creationTimestamp` in seconds since 1970, if written.
+    pub created: Option<i64>,
+    /// Hosts that it routes, made whole by its namespace. None makes it a delegate's.
+    pub hosts: Vec<(Hostname, Source)>,
+    /// Gateways at which it holds; `None` stands for the proxies of the mesh.
+    pub gateways: Vec<(Option<ResourceName>, Source)>,
+    /// Who may see it.
+    pub visibility: Visibility,
+    /// Routes of requests, the first that matches wins.
+    pub http: Vec<HttpRoute>,
+    /// Routes of TLS connections by name.
+    pub tls: Vec<LayerFourRoute>,
+    /// Routes of connections.
+    pub tcp: Vec<LayerFourRoute>,
+}
+
+impl VirtualService {
+    /// Whether proxies in the mesh obey it.
+    #[must_use]
+    pub fn is_for_mesh(&self) -> bool {
+        self.gateways.iter().any(|(gateway, _)| gateway.is_none())
+    }
+
+    /// Everything it sends traffic to.
+    pub fn destinations(&self) -> impl Iterator<Item = &RouteDestination> {
+        let http = self.http.iter().flat_map(HttpRoute::destinations);
+        let others = self.tls.iter().chain(&self.tcp);
+        http.chain(others.flat_map(|route| &route.destinations))
+    }
+}
+
+/// One of `http`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HttpRoute {
+    /// Where it was written.
+    pub source: Source,
+    /// Its name, if any.
+    pub name: Option<Arc<str>>,
+    /// One of these; none matches everything.
+    pub matches: Vec<HttpMatch>,
+    /// Where requests go, by weight.
+    pub route: Vec<WeightedDestination>,
+    /// Where copies of them go.
+    pub mirrors: Vec<RouteDestination>,
+    /// Another VirtualService that says more.
+    pub delegate: Option<Delegate>,
+    /// How long a request may take; none, and nothing, is as long as it does.
+    pub timeout: Option<Duration>,
+    /// How it is tried again; none is what holds for the destination.
+    pub retries: Option<RetryPolicy>,
+}
+
+/// One of `route`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightedDestination {
+    /// Where to.
+    pub to: RouteDestination,
+    /// Its share of the requests. One alone takes all of them.
+    pub weight: u32,
+}
+
+impl HttpRoute {
+    /// Everything it sends requests to, copies included.
+    pub fn destinations(&self) -> impl Iterator<Item = &RouteDestination> {
+        let weighted = self.route.iter().map(|one| &one.to);
+        weighted.chain(&self.mirrors)
+    }
+}
+
+/// `delegate`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delegate {
+    /// Which.
+    pub name: ResourceName,
+    /// Where it was written.
+    pub source: Source,
+}
+
+/// One of `match`: all of it must hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HttpMatch {
+    /// Where it was written.
+    pub source: Source,
+    /// By what is looked at.
+    pub criteria: BTreeMap<Subject, Criterion>,
+    /// Whether letters' case means nothing in `uri`.
+    pub any_case: bool,
+}
+
+/// What a criterion is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    /// Path and query.
+    Uri,
+    /// `scheme`.
+    Scheme,
+    /// `method`.
+    Method,
+    /// `authority`.
+    Authority,
+    /// One of `headers`, in lower case.
+    Header(Arc<str>),
+    /// One of `withoutHeaders`, in lower case.
+    WithoutHeader(Arc<str>),
+    /// One of `queryParams`.
+    QueryParam(Arc<str>),
+    /// The port that was called.
+    Port,
+    /// A label of the caller's.
+    SourceLabel(Arc<str>),
+    /// The caller's namespace.
+    SourceNamespace,
+    /// The gateways at which it holds.
+    Gateways,
+    /// Server names of TLS.
+    SniHosts,
+    /// Addresses that were called.
+    DestinationSubnets,
+    /// The caller's address.
+    SourceSubnet,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uri => f.write_str("uri"),
+            Self::Scheme => f.write_str("scheme"),
+            Self::Method => f.write_str("method"),
+            Self::Authority => f.write_str("authority"),
+            Self::Header(name) => write!(f, "headers[{name}]"),
+            Self::WithoutHeader(name) => write!(f, "withoutHeaders[{name}]"),
+            Self::QueryParam(name) => write!(f, "queryParams[{name}]"),
+            Self::Port => f.write_str("port"),
+            Self::SourceLabel(name) => write!(f, "sourceLabels[{name}]"),
+            Self::SourceNamespace => f.write_str("sourceNamespace"),
+            Self::Gateways => f.write_str("gateways"),
+            Self::SniHosts => f.write_str("sniHosts"),
+            Self::DestinationSubnets => f.write_str("destinationSubnets"),
+            Self::SourceSubnet => f.write_str("sourceSubnet"),
+        }
+    }
+}
+
+/// What is asked of one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Criterion {
+    /// It matches.
+    Is(TextMatch),
+    /// It does not.
+    IsNot(TextMatch),
+    /// It is one of these.
+    OneOf(Vec<Arc<str>>),
+}
+
+/// Istio's StringMatch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextMatch {
+    /// This.
+    Exact(Arc<str>),
+    /// What begins with this.
+    Prefix(Arc<str>),
+    /// All of it matches this expression.
+    Regex(Arc<str>),
+    /// It is there.
+    Present,
+}
+
+impl TextMatch {
+    /// Whether everything that `other` takes is taken, as far as can be told without reading expressions.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Present, _) => true,
+            (Self::Regex(mine), _) if &**mine == ".*" => true,
+            (Self::Prefix(mine), Self::Prefix(text) | Self::Exact(text)) => {
+                text.starts_with(&**mine)
+            }
+            (mine, other) => mine == other,
+        }
+    }
+
+    /// With its letters in lower case.
+    #[must_use]
+    pub fn folded(&self) -> Self {
+        let fold = |text: &str| text.to_lowercase().into();
+        match self {
+            Self::Exact(text) => Self::Exact(fold(text)),
+            Self::Prefix(text) => Self::Prefix(fold(text)),
+            Self::Regex(_) | Self::Present => self.clone(),
+        }
+    }
+}
+
+impl Criterion {
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Is(mine), Self::Is(other)) => mine.covers(other),
+            (Self::OneOf(mine), Self::OneOf(other)) => other.iter().all(|one| mine.contains(one)),
+            (mine, other) => mine == other,
+        }
+    }
+}
+
+impl HttpMatch {
+    /// Whether it can hold for requests of proxies in the mesh, as far as `gateways` goes.
+    #[must_use]
+    pub fn is_for_mesh(&self) -> bool {
+        match self.criteria.get(&Subject::Gateways) {
+            Some(Criterion::OneOf(names)) => names.iter().any(|name| &**name == MESH),
+            _ => true,
+        }
+    }
+
+    /// The namespace that its callers must be of.
+    #[must_use]
+    pub fn source_namespace(&self) -> Option<&str> {
+        match self.criteria.get(&Subject::SourceNamespace) {
+            Some(Criterion::Is(TextMatch::Exact(name))) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether every request that `other` takes is taken.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.criteria.iter().all(|(subject, mine)| {
+            let Some(other_one) = other.criteria.get(subject) else {
+                return false;
+            };
+            if *subject != Subject::Uri {
+                return mine.covers(other_one);
+            }
+            match (mine, other_one, self.any_case, other.any_case) {
+                (Criterion::Is(mine), Criterion::Is(other), true, _) => {
+                    mine.folded().covers(&other.folded())
+                }
+                (_, _, false, true) => false,
+                _ => mine.covers(other_one),
+            }
+        })
+    }
+}
+
+/// One of `tls` or `tcp`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerFourRoute {
+    /// Where it was written.
+    pub source: Source,
+    /// One of these; none matches everything.
+    pub matches: Vec<BTreeMap<Subject, Criterion>>,
+    /// Where connections go.
+    pub destinations: Vec<RouteDestination>,
+}
+
+/// Somewhere that traffic is sent to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouteDestination {
+    /// Where it was written.
+    pub source: Source,
+    /// The field, such as `spec.http[0].route[1].destination`.
+    pub field: Arc<str>,
+    /// Which service; a short name is made whole by the VirtualService's namespace.
+    pub host: Hostname,
+    /// Which part of it.
+    pub subset: Option<(Arc<str>, Source)>,
+    /// Which port of it.
+    pub port: Option<(Port, Source)>,
+}
+
+impl VirtualService {
+    /// The namespaces whose clients are told otherwise of it than others: those that it names.
+    pub fn namespaces(&self) -> impl Iterator<Item = Namespace> {
+        let seeing = match &self.visibility {
+            Visibility::Public => None,
+            Visibility::Namespaces(list) => Some(list.iter().cloned()),
+        };
+        let matches = self.http.iter().flat_map(|route| &route.matches);
+        let named = matches.filter_map(|one| Namespace::new(one.source_namespace()?));
+        seeing.into_iter().flatten().chain(named)
+    }
+
+    /// How closely it names a host, if it routes it: by its very name, else by the longest pattern.
+    fn closeness(&self, host: &Hostname) -> Option<(bool, usize)> {
+        let covering = self.hosts.iter().filter(|(own, _)| own.covers(host));
+        let rank = |(own, _): &(Hostname, Source)| (!own.is_wildcard(), own.as_str().len());
+        covering.map(rank).max()
+    }
+
+    fn is_seen(&self, namespace: Option<&Namespace>) -> bool {
+        match (&self.visibility, namespace) {
+            (Visibility::Public, _) => true,
+            (visibility, Some(namespace)) => visibility.includes(namespace),
+            (Visibility::Namespaces(_), None) => false,
+        }
+    }
+}
+
+/// Which VirtualServices a service's callers may have to obey, looked up by host.
+#[derive(Debug)]
+pub struct Routing<'m> {
+    all: &'m [Arc<VirtualService>],
+    by_host: HashMap<&'m Hostname, Vec<usize>>,
+    by_pattern: Vec<usize>,
+}
+
+impl<'m> Routing<'m> {
+    /// Of a mesh.
+    #[must_use]
+    pub fn new(mesh: &'m Mesh) -> Self {
+        let all = mesh.virtual_services.as_slice();
+        let mut routing = Self {
+            all,
+            by_host: HashMap::new(),
+            by_pattern: Vec::new(),
+        };
+        for (index, one) in all.iter().enumerate() {
+            for (host, _) in &one.hosts {
+                match host.is_wildcard() {
+                    true => routing.by_pattern.push(index),
+                    false => routing.by_host.entry(host).or_default().push(index),
+                }
+            }
+        }
+        routing
+    }
+
+    /// Whether there is nothing at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Those that route a service for anybody, oldest first.
+    #[must_use]
+    pub fn of(&self, service: &Service) -> Vec<&'m Arc<VirtualService>> {
+        let host = &service.key.hostname;
+        let named = self.by_host.get(host).into_iter().flatten();
+        let mut found: Vec<usize> = named.chain(&self.by_pattern).copied().collect();
+        found.sort_unstable();
+        found.dedup();
+        let found = found.into_iter().map(|index| &self.all[index]);
+        found.filter(|one| one.closeness(host).is_some()).collect()
+    }
+}
+
+/// The one of several that holds for clients in a namespace (`None`: one that nobody names): of those that they see the one that
+/// names the service most closely, and the oldest of several, as in Istio, which merges none in the mesh.
+#[must_use]
+pub fn holding<'m>(
+    routing: &[&'m Arc<VirtualService>],
+    service: &Service,
+    namespace: Option<&Namespace>,
+) -> Option<&'m Arc<VirtualService>> {
+    let seen = routing.iter().filter(|one| one.is_seen(namespace));
+    let ranked = seen.filter_map(|one| Some((one.closeness(&service.key.hostname)?, *one)));
+    let narrower = |best: ((bool, usize), _), other: ((bool, usize), _)| match other.0 > best.0 {
+        true => other,
+        false => best,
+    };
+    ranked.reduce(narrower).map(|(_, one)| one)
+}

@@ -1,0 +1,426 @@
+//! Routes of the services that are called: when they are obeyed, and what they become for one port. A set is closed before it
+//! counts: whatever a route names was asked for and answered, and until then everything goes on as it was.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use voile_model::mesh::TextMatch as Said;
+use voile_model::{Labels, Port, ServiceKey};
+use voile_proto::type_url;
+use voile_traffic::route::{
+    FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch, ValueMatch,
+};
+use voile_xds::wire::{
+    OutboundService, RequestMatch, Route, RouteTarget, Routes, ServicePolicy, Subset,
+};
+
+use super::{Registry, retry_of, service_name};
+use crate::plan::{RoutesPlan, ServicePlan};
+
+/// What refuses every request where routes came that cannot be read, and none were held before.
+const UNREADABLE: &str = "its routes cannot be read";
+
+/// How long routes that name what is not there are held back where others are in force: whoever applies several resources by hand
+/// or by a script is done by then. In Istio such a moment is answered 503.
+const HELD_BACK: Duration = Duration::from_secs(10);
+
+/// Routes that are not obeyed yet.
+#[derive(Debug)]
+pub(crate) struct HeldBack {
+    routes: HeldRoutes,
+    /// Until when, once somebody looked.
+    until: Option<Instant>,
+}
+
+/// Routes of one service, as they were told.
+#[derive(Debug)]
+pub(crate) struct HeldRoutes {
+    pub(crate) version: Arc<str>,
+    said: Routes,
+    /// The same by the port that was called, once asked for.
+    compiled: RefCell<BTreeMap<Port, Arc<CompiledRoutes>>>,
+}
+
+/// Routes as they hold for one port and for our own workload.
+#[derive(Debug)]
+pub(crate) struct CompiledRoutes {
+    pub(crate) table: RouteTable,
+    /// By the numbers that the table gives.
+    pub(crate) rules: Vec<Rule>,
+    /// Where rules lead, each once; or what is missing there.
+    pub(crate) targets: Vec<Result<RouteTarget, Arc<str>>>,
+}
+
+/// What becomes of requests that take a route.
+#[derive(Debug)]
+pub(crate) struct Rule {
+    /// For logs; may be empty.
+    pub(crate) name: Arc<str>,
+    /// Numbers of targets, each with the sum of the weights up to it.
+    shares: Vec<(u64, usize)>,
+    /// Instead of the destination's.
+    pub(crate) retry: Option<voile_traffic::RetryPolicy>,
+}
+
+impl Rule {
+    /// The target of one request; `random` is uniform.
+    pub(crate) fn target(&self, random: impl FnOnce() -> u64) -> usize {
+        match self.shares.as_slice() {
+            [(_, only)] => *only,
+            shares => {
+                let sum = shares.last().map_or(1, |(sum, _)| *sum);
+                let drawn = ((u128::from(random()) * u128::from(sum)) >> 64) as u64;
+                let at = shares.partition_point(|(upto, _)| *upto <= drawn);
+                shares.get(at).map_or(0, |(_, target)| *target)
+            }
+        }
+    }
+}
+
+impl HeldRoutes {
+    /// Checks the bytes of a `voile.proxy.v1.Routes`, expressions included.
+    pub(super) fn decode(version: Arc<str>, body: &[u8]) -> Result<Self, String> {
+        let said = Routes::decode(body).map_err(|error| error.to_string())?;
+        for (index, route) in said.routes.iter().enumerate() {
+            for one in &route.matches {
+                matching(one).map_err(|error| format!("routes[{index}]: {error}"))?;
+            }
+        }
+        Ok(Self {
+            version,
+            said,
+            compiled: RefCell::default(),
+        })
+    }
+
+    /// What holds where nothing that could be read was ever told: fail closed.
+    pub(super) fn unreadable(version: Arc<str>) -> Self {
+        let nowhere = voile_xds::wire::RouteDestination {
+            to: Err(UNREADABLE.into()),
+            weight: 1,
+        };
+        let route = Route {
+            name: "".into(),
+            matches: Vec::new(),
+            destinations: vec![nowhere],
+            timeout: None,
+            retry: None,
+        };
+        Self {
+            version,
+            said: Routes {
+                routes: vec![route],
+            },
+            compiled: RefCell::default(),
+        }
+    }
+
+    /// The labels of our own workload are others than before.
+    pub(super) fn forget_compiled(&mut self) {
+        self.compiled.borrow_mut().clear();
+    }
+
+    fn compiled(&self, port: Port, own: &Labels) -> Arc<CompiledRoutes> {
+        let mut compiled = self.compiled.borrow_mut();
+        let made = || Arc::new(compile(&self.said, port, own));
+        Arc::clone(compiled.entry(port).or_insert_with(made))
+    }
+
+    /// Whether somewhere that it leads is nothing.
+    fn misses(&self) -> bool {
+        let mut all = self
+            .said
+            .routes
+            .iter()
+            .flat_map(|route| &route.destinations);
+        all.any(|one| one.to.is_err())
+    }
+
+    /// For people with a question: each route with its name and where it leads.
+    pub(crate) fn shown(&self) -> Vec<(&str, Vec<String>)> {
+        let to = |one: &voile_xds::wire::RouteDestination| match &one.to {
+            Err(missing) => format!("{}: nowhere, {missing}", one.weight),
+            Ok(to) => {
+                let port = to
+                    .port
+                    .map_or_else(|| "*".to_owned(), |port| port.to_string());
+                let subset = to.subset.as_deref().unwrap_or_default();
+                format!("{}: {}|{subset}|{port}", one.weight, to.service)
+            }
+        };
+        let routes = self.said.routes.iter();
+        routes
+            .map(|route| (&*route.name, route.destinations.iter().map(to).collect()))
+            .collect()
+    }
+
+    /// Everything that it leads to.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &RouteTarget> {
+        self.said.targets()
+    }
+}
+
+fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
+    let mut made = CompiledRoutes {
+        table: RouteTable::new(Vec::new()),
+        rules: Vec::new(),
+        targets: Vec::new(),
+    };
+    let mut alternatives = Vec::new();
+    for route in &said.routes {
+        let ours = |one: &&RequestMatch| {
+            one.port.is_none_or(|wanted| wanted == port) && one.source_labels.selects(own)
+        };
+        let matches = route.matches.iter().filter(ours);
+        // Read before, when they came.
+        let mut matches: Vec<Match> = matches.filter_map(|one| matching(one).ok()).collect();
+        if route.matches.is_empty() {
+            matches.push(Match::default());
+        }
+        if matches.is_empty() {
+            continue;
+        }
+        alternatives.push(matches);
+        let mut sum = 0;
+        let mut shares = Vec::new();
+        for to in route.destinations.iter().filter(|to| to.weight > 0) {
+            sum += u64::from(to.weight);
+            let known = made.targets.iter().position(|known| *known == to.to);
+            let target = known.unwrap_or_else(|| {
+                made.targets.push(to.to.clone());
+                made.targets.len() - 1
+            });
+            shares.push((sum, target));
+        }
+        made.rules.push(Rule {
+            name: route.name.clone(),
+            shares,
+            retry: route.retry.as_ref().map(retry_of),
+        });
+    }
+    made.table = RouteTable::new(alternatives);
+    made
+}
+
+fn matching(one: &RequestMatch) -> Result<Match, String> {
+    let path = match &one.uri {
+        None | Some(Said::Present) => PathMatch::Any,
+        Some(Said::Exact(text)) => PathMatch::Exact(text.to_string()),
+        Some(Said::Prefix(text)) => PathMatch::Prefix(text.to_string()),
+        Some(Said::Regex(text)) => PathMatch::Regex(regex(text)?),
+    };
+    let text = |said: &Option<Said>| match said {
+        Some(said) => text(said),
+        None => Ok(None),
+    };
+    let fields = |list: &[(Arc<str>, Said)]| {
+        let one = |(name, said): &(Arc<str>, Said)| {
+            let value = match self::text(said)? {
+                Some(text) => ValueMatch::Is(text),
+                None => ValueMatch::Present,
+            };
+            Ok(FieldMatch::new(name, value))
+        };
+        list.iter().map(one).collect::<Result<Vec<_>, String>>()
+    };
+    Ok(Match {
+        path,
+        ignore_case: one.any_case,
+        scheme: text(&one.scheme)?,
+        method: text(&one.method)?,
+        authority: text(&one.authority)?,
+        headers: fields(&one.headers)?,
+        without_headers: fields(&one.without_headers)?,
+        query: fields(&one.query)?,
+    })
+}
+
+/// None asks only whether it is there.
+fn text(said: &Said) -> Result<Option<TextMatch>, String> {
+    Ok(match said {
+        Said::Present => None,
+        Said::Exact(text) => Some(TextMatch::Exact(text.to_string())),
+        Said::Prefix(text) => Some(TextMatch::Prefix(text.to_string())),
+        Said::Regex(text) => Some(TextMatch::Regex(regex(text)?)),
+    })
+}
+
+fn regex(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| error.to_string())
+}
+
+impl Registry {
+    /// Takes routes in. Those that cannot be read leave what was good before, and where nothing was, nobody is called.
+    pub(super) fn add_routes(
+        &mut self,
+        name: &Arc<str>,
+        version: Arc<str>,
+        body: &[u8],
+    ) -> Result<(), String> {
+        match HeldRoutes::decode(version.clone(), body) {
+            Ok(routes) if routes.misses() && self.is_served_whole(name) => {
+                let before = self.held_back.get(name);
+                let until = before.and_then(|before| before.until);
+                let held_back = HeldBack { routes, until };
+                self.held_back.insert(name.clone(), held_back);
+                Ok(())
+            }
+            Ok(held) => {
+                self.held_back.remove(name);
+                self.routes.insert(name.clone(), held);
+                Ok(())
+            }
+            Err(reason) => {
+                let closed = || HeldRoutes::unreadable(version);
+                self.routes.entry(name.clone()).or_insert_with(closed);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Whether requests to a service go somewhere now, each of them.
+    fn is_served_whole(&self, name: &Arc<str>) -> bool {
+        match self.routes.get(name) {
+            Some(held) => !held.misses(),
+            // It has no routes, or those that it would have are held back.
+            None => {
+                self.is_absent(type_url::SERVICE_ROUTES, name) || self.held_back.contains_key(name)
+            }
+        }
+    }
+
+    /// Obeys what was held back long enough; when to look again.
+    pub(crate) fn look_at_held_back(&mut self, now: Instant) -> Option<Instant> {
+        for one in self.held_back.values_mut() {
+            one.until.get_or_insert(now + HELD_BACK);
+        }
+        let all = std::mem::take(&mut self.held_back);
+        let is_due = |one: &HeldBack| one.until.is_some_and(|until| until <= now);
+        let (due, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            all.into_iter().partition(|(_, one)| is_due(one));
+        self.held_back = waiting;
+        self.routes
+            .extend(due.into_iter().map(|(name, one)| (name, one.routes)));
+        self.held_back.values().filter_map(|one| one.until).min()
+    }
+
+    /// Keeps the parts of a service that routes lead to while others, which say that they are gone, are held back.
+    pub(super) fn keep_parts(&self, service: &Arc<str>, policy: &mut ServicePolicy) {
+        let Some(before) = self.policies.get(service) else {
+            return;
+        };
+        let waiting = self.held_back.keys();
+        let in_force = waiting.filter_map(|called| self.routes.get(called));
+        for to in in_force.flat_map(HeldRoutes::targets) {
+            if to.service.to_string() == **service
+                && let Some(name) = &to.subset
+                && let Some(part) = before.value.subsets.get(name)
+            {
+                let parts = policy.subsets.entry(name.clone());
+                parts.or_insert_with(|| part.clone());
+            }
+        }
+    }
+
+    /// There are none any more.
+    pub(super) fn remove_routes(&mut self, name: &Arc<str>) {
+        self.held_back.remove(name);
+        self.routes.remove(name);
+    }
+
+    /// Forgets routes nobody asks for any more.
+    pub(crate) fn forget_routes(&mut self, name: &Arc<str>) {
+        self.remove_routes(name);
+        self.absent
+            .remove(&(type_url::SERVICE_ROUTES, name.clone()));
+    }
+
+    /// The services that the routes of these lead to.
+    pub(crate) fn led_to<'a>(
+        &self,
+        called: impl IntoIterator<Item = &'a Arc<str>>,
+    ) -> BTreeSet<Arc<str>> {
+        let held = called.into_iter().filter_map(|name| self.routes.get(name));
+        let targets = held.flat_map(HeldRoutes::targets);
+        targets.map(|to| to.service.to_string().into()).collect()
+    }
+
+    /// What of the routes of a service was asked for and is not yet answered: the routes themselves, or what they lead to.
+    pub(super) fn unrouted(&self, called: &Arc<str>) -> Option<Arc<str>> {
+        let Some(held) = self.routes.get(called) else {
+            let answered = self.is_absent(type_url::SERVICE_ROUTES, called)
+                || self.held_back.contains_key(called);
+            return (!answered).then(|| format!("the routes of {called}").into());
+        };
+        held.targets().find_map(|to| {
+            let name: Arc<str> = to.service.to_string().into();
+            if !self.service_answered(&name) {
+                return Some(name);
+            }
+            // Of a service that is gone nothing more will come.
+            let policy = self.policies.get(&name)?;
+            let subset = to.subset.as_ref()?;
+            let known = policy.value.subsets.contains_key(subset);
+            (!known).then(|| format!("subset {subset} of {name}").into())
+        })
+    }
+
+    /// Whether all that is known of a service was said.
+    pub(super) fn service_answered(&self, name: &Arc<str>) -> bool {
+        let service = self.services.contains_key(name) || self.is_absent(type_url::ADDRESS, name);
+        service && self.policy_answered(name)
+    }
+
+    /// A port of a service as the application calls it, with its routes.
+    pub(super) fn routed(&self, wanted: &OutboundService) -> ServicePlan {
+        ServicePlan {
+            routes: self.routes_plan(wanted),
+            ..self.service(wanted)
+        }
+    }
+
+    fn routes_plan(&self, wanted: &OutboundService) -> Option<Box<RoutesPlan>> {
+        let held = self.routes.get(&service_name(wanted))?;
+        let own = self.configuration.as_ref().map(|held| &held.value.labels);
+        let none = Labels::default();
+        let compiled = held.compiled(wanted.port, own.unwrap_or(&none));
+        let target = |to: &Result<RouteTarget, Arc<str>>| match to {
+            Ok(to) => self.target(to, wanted.port),
+            Err(missing) => Err(missing.clone()),
+        };
+        Some(Box::new(RoutesPlan {
+            targets: compiled.targets.iter().map(target).collect(),
+            compiled,
+        }))
+    }
+
+    /// Where a route leads from a port that was called.
+    fn target(&self, to: &RouteTarget, called: Port) -> Result<ServicePlan, Arc<str>> {
+        let wanted = OutboundService {
+            key: to.service.clone(),
+            port: to.port.unwrap_or(called),
+            authorities: Vec::new(),
+        };
+        let name = service_name(&wanted);
+        let Some(service) = self.services.get(&name) else {
+            return Err(format!("{name} is not there").into());
+        };
+        if service.value.port(wanted.port).is_none() {
+            return Err(format!("{name} has no port {}", wanted.port).into());
+        }
+        let Some(subset) = &to.subset else {
+            return Ok(self.service(&wanted));
+        };
+        match self.subset(&to.service, subset) {
+            Some(said) => Ok(self.part(&wanted, subset, said)),
+            None => Err(format!("{name} has no subset {subset}").into()),
+        }
+    }
+
+    fn subset(&self, service: &ServiceKey, name: &str) -> Option<&Subset> {
+        let policy = self.policies.get(service.to_string().as_str())?;
+        policy.value.subsets.get(name)
+    }
+}

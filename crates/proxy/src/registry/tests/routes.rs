@@ -1,0 +1,265 @@
+//! Routes are obeyed as a closed set: table of what arrives, in which order, and where requests go then.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use voile_proto::{proxy, type_url, workload};
+
+use super::{SHOP, at, mesh, own_policy, put, service};
+use crate::registry::Registry;
+
+/// Captured, and a service that `mesh` has.
+const WEB: &str = "10.96.0.1:80";
+
+fn routes(registry: &mut Registry, to: &[(&str, &str, u32)]) {
+    let destination = |(service, subset, weight): &(&str, &str, u32)| proxy::RouteDestination {
+        service: match *service {
+            "" => String::new(),
+            name => format!("{SHOP}/{name}.test"),
+        },
+        subset: (*subset).to_owned(),
+        weight: *weight,
+        missing: if service.is_empty() {
+            "it".to_owned()
+        } else {
+            String::new()
+        },
+        port: 0,
+    };
+    let body = proxy::Routes {
+        routes: vec![proxy::Route {
+            destinations: to.iter().map(destination).collect(),
+            ..proxy::Route::default()
+        }],
+    };
+    put_routes(registry, &body.encode_to_vec()).expect("routes");
+}
+
+/// As a response brings them.
+fn put_routes(registry: &mut Registry, body: &[u8]) -> Result<(), String> {
+    let name: Arc<str> = format!("{SHOP}/web.test").into();
+    let kind = type_url::SERVICE_ROUTES;
+    let added = registry.add(kind, &name, &"1".into(), body);
+    registry.absent.remove(&(kind, name));
+    added
+}
+
+fn subsets(registry: &mut Registry, service: &str, of: &[(&str, &str)]) {
+    let subset = |(name, version): &(&str, &str)| proxy::Subset {
+        name: (*name).to_owned(),
+        labels: vec![proxy::Label {
+            name: "version".to_owned(),
+            value: (*version).to_owned(),
+        }],
+        ports: Vec::new(),
+    };
+    let body = proxy::ServicePolicy {
+        ports: vec![proxy::PortPolicy {
+            port: 80,
+            protocol: proxy::Protocol::Http.into(),
+            ..proxy::PortPolicy::default()
+        }],
+        subsets: of.iter().map(subset).collect(),
+        ..proxy::ServicePolicy::default()
+    };
+    let name = format!("{SHOP}/{service}.test");
+    put(
+        registry,
+        type_url::SERVICE_POLICY,
+        &name,
+        &body.encode_to_vec(),
+    );
+}
+
+fn pod(registry: &mut Registry, uid: &str, address: &str, version: &str) {
+    let port = workload::Port {
+        service_port: 80,
+        target_port: 8080,
+        app_protocol: 0,
+    };
+    let ports = workload::PortList { ports: vec![port] };
+    let body = workload::Address {
+        r#type: Some(workload::address::Type::Workload(workload::Workload {
+            uid: uid.to_owned(),
+            namespace: SHOP.to_owned(),
+            canonical_name: "web".to_owned(),
+            canonical_revision: version.to_owned(),
+            addresses: vec![super::address_bytes(address.parse().expect("an address"))],
+            services: [(format!("{SHOP}/web.test"), ports)].into(),
+            ..workload::Workload::default()
+        })),
+    };
+    put(registry, type_url::ADDRESS, uid, &body.encode_to_vec());
+    own_policy(registry, uid, false, false);
+}
+
+/// Where routes lead: each target's endpoints, or what is missing; `wait` while there is no answer.
+fn led(registry: &Registry) -> String {
+    let Some(plan) = registry.destination(&at(WEB.parse().expect("an address"))) else {
+        return "wait".to_owned();
+    };
+    let Some(routes) = &plan.services[0].routes else {
+        return "itself".to_owned();
+    };
+    let target = |target: &Result<crate::plan::ServicePlan, Arc<str>>| match target {
+        Err(missing) => format!("!{missing}"),
+        Ok(plan) => {
+            let endpoints = plan.endpoints.iter();
+            let all: Vec<_> = endpoints.map(|one| one.address.ip().to_string()).collect();
+            all.join("+")
+        }
+    };
+    let all: Vec<String> = routes.targets.iter().map(target).collect();
+    all.join(" ")
+}
+
+fn web() -> Registry {
+    let mut registry = mesh(proxy::OutboundPolicy::AllowAny);
+    for uid in ["one", "two", "spared", "waypointed", "open"] {
+        registry.remove_workload(&uid.into());
+    }
+    pod(&mut registry, "a", "10.1.0.1", "v1");
+    pod(&mut registry, "b", "10.1.0.2", "v2");
+    pod(&mut registry, "c", "10.1.0.3", "v2");
+    registry
+}
+
+#[test]
+fn routes_wait_for_every_service_and_subset_that_they_name() {
+    let mut registry = web();
+    assert_eq!(led(&registry), "itself");
+    let name: Arc<str> = format!("{SHOP}/web.test").into();
+    registry
+        .absent
+        .remove(&(type_url::SERVICE_ROUTES, name.clone()));
+    assert_eq!(led(&registry), "wait", "nobody said whether there are any");
+    routes(
+        &mut registry,
+        &[("web", "v1", 1), ("web", "v2", 1), ("other", "", 1)],
+    );
+    assert_eq!(led(&registry), "wait");
+    subsets(&mut registry, "web", &[("v1", "v1")]);
+    assert_eq!(led(&registry), "wait");
+    subsets(&mut registry, "web", &[("v1", "v1"), ("v2", "v2")]);
+    assert_eq!(led(&registry), "wait");
+    let wanted = registry.led_to([&name]);
+    assert_eq!(wanted.len(), 2, "{wanted:?}");
+    service(&mut registry, "other", "10.96.0.9", 80, false);
+    assert_eq!(led(&registry), "wait", "how it is spoken to is part of it");
+    subsets(&mut registry, "other", &[]);
+    assert_eq!(
+        led(&registry),
+        "10.1.0.1 10.1.0.2+10.1.0.3 10.0.0.5+10.0.0.5"
+            .replace("10.0.0.5+10.0.0.5", &others(&registry))
+    );
+    // An endpoint comes: the same table leads to it.
+    let compiled = |registry: &Registry| {
+        let plan = registry.destination(&at(WEB.parse().expect("an address")));
+        let routes = plan.expect("a plan").services[0].routes.clone();
+        routes.expect("routes").compiled
+    };
+    let before = compiled(&registry);
+    pod(&mut registry, "d", "10.1.0.4", "v1");
+    assert!(
+        led(&registry).starts_with("10.1.0.1+10.1.0.4 10.1.0.2"),
+        "{}",
+        led(&registry)
+    );
+    assert!(Arc::ptr_eq(&before, &compiled(&registry)));
+    registry.remove(type_url::SERVICE_ROUTES, &name);
+    registry.absent.insert((type_url::SERVICE_ROUTES, name));
+    assert_eq!(led(&registry), "itself");
+}
+
+/// Workloads of `mesh` that are behind `other`.
+fn others(registry: &Registry) -> String {
+    let key = voile_xds::wire::parse_service_key("shop/other.test").expect("a key");
+    let uids = registry.members.get(&key);
+    let all = uids.filter_map(|uid| registry.workloads.get(uid));
+    let all: Vec<_> = all
+        .map(|held| held.value.addresses[0].to_string())
+        .collect();
+    all.join("+")
+}
+
+#[test]
+fn routes_that_name_what_is_not_there_wait_for_it_where_others_serve_and_not_for_ever() {
+    let now = Instant::now();
+    let mut registry = web();
+    subsets(&mut registry, "web", &[("v1", "v1"), ("v2", "v2")]);
+    // Where none were, the service itself goes on.
+    routes(&mut registry, &[("web", "v1", 1), ("", "", 1)]);
+    let until = registry.look_at_held_back(now).expect("a time");
+    assert_eq!(led(&registry), "itself");
+    routes(&mut registry, &[("web", "v1", 1)]);
+    assert_eq!(registry.look_at_held_back(now), None);
+    assert_eq!(led(&registry), "10.1.0.1");
+    // A subset is gone that those in force lead to: it stays for as long.
+    routes(&mut registry, &[("", "", 1)]);
+    subsets(&mut registry, "web", &[("v2", "v2")]);
+    assert_eq!(registry.look_at_held_back(now), Some(until));
+    assert_eq!(led(&registry), "10.1.0.1");
+    // Another edit does not begin the time anew.
+    routes(&mut registry, &[("", "", 2)]);
+    let later = now + Duration::from_secs(1);
+    assert_eq!(registry.look_at_held_back(later), Some(until));
+    assert_eq!(registry.look_at_held_back(until), None);
+    assert_eq!(led(&registry), "!it");
+    // Nothing is served whole any more: what comes now is obeyed at once.
+    routes(&mut registry, &[("", "", 1), ("web", "v2", 1)]);
+    assert_eq!(registry.look_at_held_back(until), None);
+    assert_eq!(led(&registry), "!it 10.1.0.2+10.1.0.3");
+}
+
+#[test]
+fn routes_that_cannot_be_read_leave_those_before_and_where_none_were_refuse() {
+    let mut registry = web();
+    subsets(&mut registry, "web", &[("v1", "v1")]);
+    let expression = proxy::Routes {
+        routes: vec![proxy::Route {
+            matches: vec![proxy::RequestMatch {
+                uri: Some(proxy::TextMatch {
+                    text: Some(proxy::text_match::Text::Regex("(".to_owned())),
+                }),
+                ..proxy::RequestMatch::default()
+            }],
+            destinations: vec![proxy::RouteDestination {
+                missing: "x".to_owned(),
+                weight: 1,
+                ..proxy::RouteDestination::default()
+            }],
+            ..proxy::Route::default()
+        }],
+    };
+    let refused = put_routes(&mut registry, &expression.encode_to_vec());
+    assert!(refused.expect_err("an expression").contains("routes[0]"));
+    assert_eq!(led(&registry), "!its routes cannot be read");
+    routes(&mut registry, &[("web", "v1", 1)]);
+    assert!(put_routes(&mut registry, b"\xff").is_err());
+    assert_eq!(led(&registry), "10.1.0.1");
+}
+
+#[test]
+fn weights_converge() {
+    let mut registry = web();
+    subsets(&mut registry, "web", &[("v1", "v1"), ("v2", "v2")]);
+    routes(
+        &mut registry,
+        &[("web", "v1", 90), ("web", "v2", 10), ("web", "v1", 0)],
+    );
+    let plan = registry.destination(&at(WEB.parse().expect("an address")));
+    let routes = plan.expect("a plan").services[0]
+        .routes
+        .clone()
+        .expect("routes");
+    let (rule, mut counts) = (&routes.compiled.rules[0], [0u32; 2]);
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..100_000 {
+        counts[rule.target(|| random.u64(..))] += 1;
+    }
+    assert!((9_500..10_500).contains(&counts[1]), "{counts:?}");
+    for extreme in [0, u64::MAX] {
+        assert!(rule.target(|| extreme) < 2);
+    }
+}

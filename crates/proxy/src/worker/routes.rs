@@ -1,0 +1,166 @@
+//! Where a request to a service goes, as one worker knows it: the table of its routes, of which the worker has a clone of its own,
+//! and the services that they lead to. Both stay what they are when endpoints come and go.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use voile_traffic::RetryPolicy;
+use voile_traffic::route::{Request, RouteTable};
+
+use super::Worker;
+use super::slots::ServiceState;
+use crate::http::Head;
+use crate::plan::RoutesPlan;
+use crate::registry::routes::CompiledRoutes;
+
+/// See the module.
+pub(crate) struct RoutesState {
+    compiled: Arc<CompiledRoutes>,
+    table: Rc<RouteTable>,
+    rules: Rc<[RuleState]>,
+    targets: Vec<Result<Rc<ServiceState>, Arc<str>>>,
+}
+
+/// What this worker hands out with a route; nothing of it is shared with other threads.
+struct RuleState {
+    name: Rc<str>,
+    retry: Option<Rc<RetryPolicy>>,
+}
+
+/// Where one request goes.
+pub(crate) enum Chosen {
+    /// No route is for it.
+    Nowhere,
+    /// By a route whose destination is not there.
+    Missing(Arc<str>),
+    /// To this service, or part of one.
+    To(Rc<ServiceState>, Terms),
+}
+
+/// What a route says besides.
+#[derive(Clone, Default)]
+pub(crate) struct Terms {
+    /// Its name, if it has one.
+    pub(crate) name: Option<Rc<str>>,
+    /// Instead of the destination's.
+    pub(crate) retry: Option<Rc<RetryPolicy>>,
+}
+
+impl RoutesState {
+    /// Obeys a plan; what is as it was before is kept.
+    pub(crate) fn follow(
+        worker: &Worker,
+        before: Option<&ServiceState>,
+        plan: &RoutesPlan,
+    ) -> Self {
+        let old = before.and_then(|before| before.routes.as_deref());
+        let same = old.filter(|old| Arc::ptr_eq(&old.compiled, &plan.compiled));
+        let (table, rules) = match same {
+            Some(same) => (Rc::clone(&same.table), Rc::clone(&same.rules)),
+            None => {
+                let rules = plan.compiled.rules.iter().map(|rule| RuleState {
+                    name: (*rule.name).into(),
+                    retry: rule.retry.clone().map(Rc::new),
+                });
+                (Rc::new(plan.compiled.table.clone()), rules.collect())
+            }
+        };
+        let states = || {
+            let targets = old.into_iter().flat_map(|old| &old.targets);
+            let targets = targets.filter_map(|one| one.as_ref().ok());
+            targets.map(|state| &**state).chain(before)
+        };
+        let target = |target: &Result<crate::plan::ServicePlan, Arc<str>>| {
+            let wanted = target.as_ref().map_err(Arc::clone)?;
+            let known = old.into_iter().flat_map(|old| &old.targets).flatten();
+            let known = known.filter(|state| state.is_part(wanted)).next();
+            let same = known.filter(|state| state.plan == *wanted);
+            Ok(same.map_or_else(
+                || {
+                    // Parts share the endpoints of the whole: their connections, and what is in flight to them.
+                    let alike = states().filter(|state| state.is_service(wanted));
+                    let endpoints = alike.flat_map(|state| &state.endpoints).cloned();
+                    let endpoints: Vec<_> = endpoints.collect();
+                    Rc::new(ServiceState::new(worker, &endpoints, None, wanted))
+                },
+                Rc::clone,
+            ))
+        };
+        Self {
+            compiled: Arc::clone(&plan.compiled),
+            table,
+            rules,
+            targets: plan.targets.iter().map(target).collect(),
+        }
+    }
+
+    /// Everything that routes lead to and that is there.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &Rc<ServiceState>> {
+        self.targets.iter().flatten()
+    }
+
+    /// Where a request goes.
+    pub(crate) fn choose(&self, worker: &Worker, head: &Head<'_>) -> Chosen {
+        let Some(rule) = self.table.choose(&Asked(head)) else {
+            return Chosen::Nowhere;
+        };
+        let target = self.compiled.rules[rule].target(|| worker.random());
+        match &self.targets[target] {
+            Err(missing) => Chosen::Missing(Arc::clone(missing)),
+            Ok(service) => {
+                let rule = &self.rules[rule];
+                let terms = Terms {
+                    name: (!rule.name.is_empty()).then(|| Rc::clone(&rule.name)),
+                    retry: rule.retry.clone(),
+                };
+                Chosen::To(Rc::clone(service), terms)
+            }
+        }
+    }
+}
+
+/// A head as routes ask it.
+struct Asked<'a>(&'a Head<'a>);
+
+impl Request for Asked<'_> {
+    fn method(&self) -> &[u8] {
+        self.0.method().as_bytes()
+    }
+
+    fn scheme(&self) -> &[u8] {
+        self.0.scheme().as_bytes()
+    }
+
+    fn authority(&self) -> &[u8] {
+        self.0.authority().unwrap_or_default().as_bytes()
+    }
+
+    fn path(&self) -> &[u8] {
+        let path = self.0.path();
+        path.split('#').next().unwrap_or_default().as_bytes()
+    }
+
+    fn query(&self) -> &[u8] {
+        let all = self.0.path_and_query();
+        let query = all.split_once('?').map_or("", |(_, query)| query);
+        query.split('#').next().unwrap_or_default().as_bytes()
+    }
+
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let mut values = self
+            .0
+            .headers()
+            .filter_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value));
+        let first = values.next()?;
+        let Some(second) = values.next() else {
+            return Some(Cow::Borrowed(first));
+        };
+        let mut joined = first.to_vec();
+        for value in std::iter::once(second).chain(values) {
+            joined.push(b',');
+            joined.extend_from_slice(value);
+        }
+        Some(Cow::Owned(joined))
+    }
+}

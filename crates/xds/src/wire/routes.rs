@@ -1,0 +1,254 @@
+//! Routes of requests ⇄ `voile.proxy.v1.Routes`. The control plane makes the checked type, with names resolved; it travels, and
+//! the proxy has the same checked type again. What this end does not know is refused whole: a route less would send its requests
+//! by the next one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use voile_model::mesh::TextMatch;
+use voile_model::{Labels, Port, ServiceKey};
+use voile_proto::proxy as wire;
+
+use super::{RetryPolicy, WireError, labels_of, labels_on_wire, milliseconds, port, service_key};
+
+/// Routes of one service's requests; the first that matches counts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Routes {
+    /// In order.
+    pub routes: Vec<Route>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// For logs; may be empty.
+    pub name: Arc<str>,
+    /// One of these; none matches everything.
+    pub matches: Vec<RequestMatch>,
+    /// Never empty, and not all of weight 0.
+    pub destinations: Vec<RouteDestination>,
+    /// How long a request may take.
+    pub timeout: Option<Duration>,
+    /// How it is tried again; `None` is the destination's way.
+    pub retry: Option<RetryPolicy>,
+}
+
+/// What a request must be: all of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RequestMatch {
+    /// Path and query.
+    pub uri: Option<TextMatch>,
+    /// Letters' case means nothing in `uri`.
+    pub any_case: bool,
+    /// `http` or `https`.
+    pub scheme: Option<TextMatch>,
+    /// The method.
+    pub method: Option<TextMatch>,
+    /// The authority, as it came.
+    pub authority: Option<TextMatch>,
+    /// Fields that are there and match; names in lower case.
+    pub headers: Vec<(Arc<str>, TextMatch)>,
+    /// Fields that are not there, or do not match; names in lower case.
+    pub without_headers: Vec<(Arc<str>, TextMatch)>,
+    /// Parameters of the query.
+    pub query: Vec<(Arc<str>, TextMatch)>,
+    /// The port that was called.
+    pub port: Option<Port>,
+    /// What the caller must have.
+    pub source_labels: Labels,
+}
+
+/// Where requests go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteDestination {
+    /// Where to, or what is missing there.
+    pub to: Result<RouteTarget, Arc<str>>,
+    /// Share of the requests.
+    pub weight: u32,
+}
+
+/// A service, or a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteTarget {
+    /// Which service.
+    pub service: ServiceKey,
+    /// Which part; `None` is the whole.
+    pub subset: Option<Arc<str>>,
+    /// Which port; `None` is the one that was called.
+    pub port: Option<Port>,
+}
+
+impl Routes {
+    /// Everything that requests may be sent to.
+    pub fn targets(&self) -> impl Iterator<Item = &RouteTarget> {
+        let destinations = self.routes.iter().flat_map(|route| &route.destinations);
+        destinations.filter_map(|one| one.to.as_ref().ok())
+    }
+
+    /// Checks the bytes of a `voile.proxy.v1.Routes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let message = wire::Routes::decode(bytes)?;
+        let routes = message.routes.iter().enumerate();
+        let routes = routes
+            .map(|(index, one)| route(one).map_err(|e| e.within(&format!("routes[{index}]"))));
+        Ok(Self {
+            routes: routes.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn encode(&self) -> wire::Routes {
+        let one = |route: &Route| wire::Route {
+            name: route.name.to_string(),
+            matches: route.matches.iter().map(encode_match).collect(),
+            destinations: route.destinations.iter().map(encode_destination).collect(),
+            timeout_ms: route.timeout.map_or(0, milliseconds),
+            retry: route.retry.as_ref().map(RetryPolicy::encode),
+        };
+        wire::Routes {
+            routes: self.routes.iter().map(one).collect(),
+        }
+    }
+}
+
+fn route(message: &wire::Route) -> Result<Route, WireError> {
+    let mut matches = Vec::with_capacity(message.matches.len());
+    for (index, one) in message.matches.iter().enumerate() {
+        matches.push(request_match(one).map_err(|e| e.within(&format!("matches[{index}]")))?);
+    }
+    let mut destinations = Vec::with_capacity(message.destinations.len());
+    for (index, one) in message.destinations.iter().enumerate() {
+        destinations
+            .push(destination(one).map_err(|e| e.within(&format!("destinations[{index}]")))?);
+    }
+    if destinations.iter().all(|one| one.weight == 0) {
+        return Err(WireError::new("destinations", "none has a weight"));
+    }
+    let timeout =
+        (message.timeout_ms > 0).then(|| Duration::from_millis(message.timeout_ms.into()));
+    Ok(Route {
+        name: message.name.as_str().into(),
+        matches,
+        destinations,
+        timeout,
+        retry: message.retry.as_ref().map(RetryPolicy::check),
+    })
+}
+
+fn request_match(message: &wire::RequestMatch) -> Result<RequestMatch, WireError> {
+    let text = |field: &str, message: &Option<wire::TextMatch>| match message {
+        None => Ok(None),
+        Some(message) => text(field, message).map(Some),
+    };
+    let named = |field: &str, list: &[wire::NamedMatch]| {
+        let one = |one: &wire::NamedMatch| {
+            let field = format!("{field}[{}]", super::shown(&one.name));
+            let matched = text(&field, &one.text)?;
+            let matched = matched.ok_or_else(|| WireError::new(&field, "missing"))?;
+            Ok((one.name.as_str().into(), matched))
+        };
+        list.iter().map(one).collect::<Result<Vec<_>, WireError>>()
+    };
+    Ok(RequestMatch {
+        uri: text("uri", &message.uri)?,
+        any_case: message.any_case,
+        scheme: text("scheme", &message.scheme)?,
+        method: text("method", &message.method)?,
+        authority: text("authority", &message.authority)?,
+        headers: named("headers", &message.headers)?,
+        without_headers: named("without_headers", &message.without_headers)?,
+        query: named("query", &message.query)?,
+        port: match message.port {
+            0 => None,
+            number => Some(port("port", number)?),
+        },
+        source_labels: labels_of(&message.source_labels),
+    })
+}
+
+fn text(field: &str, message: &wire::TextMatch) -> Result<TextMatch, WireError> {
+    use wire::text_match::Text;
+    match &message.text {
+        Some(Text::Exact(text)) => Ok(TextMatch::Exact(text.as_str().into())),
+        Some(Text::Prefix(text)) => Ok(TextMatch::Prefix(text.as_str().into())),
+        Some(Text::Regex(text)) => Ok(TextMatch::Regex(text.as_str().into())),
+        Some(Text::Present(true)) => Ok(TextMatch::Present),
+        // What a later version asks for is not passed over: it would match everything.
+        Some(Text::Present(false)) | None => Err(WireError::new(field, "asks for nothing")),
+    }
+}
+
+fn destination(message: &wire::RouteDestination) -> Result<RouteDestination, WireError> {
+    let to = match message.service.as_str() {
+        "" => Err(message.missing.as_str().into()),
+        name => Ok(RouteTarget {
+            service: service_key("service", name)?,
+            subset: Some(message.subset.as_str())
+                .filter(|name| !name.is_empty())
+                .map(Into::into),
+            port: match message.port {
+                0 => None,
+                number => Some(port("port", number)?),
+            },
+        }),
+    };
+    Ok(RouteDestination {
+        to,
+        weight: message.weight,
+    })
+}
+
+fn encode_match(one: &RequestMatch) -> wire::RequestMatch {
+    let text = |text: &Option<TextMatch>| text.as_ref().map(encode_text);
+    let named = |list: &[(Arc<str>, TextMatch)]| {
+        let one = |(name, text): &(Arc<str>, TextMatch)| wire::NamedMatch {
+            name: name.to_string(),
+            text: Some(encode_text(text)),
+        };
+        list.iter().map(one).collect()
+    };
+    wire::RequestMatch {
+        uri: text(&one.uri),
+        any_case: one.any_case,
+        scheme: text(&one.scheme),
+        method: text(&one.method),
+        authority: text(&one.authority),
+        headers: named(&one.headers),
+        without_headers: named(&one.without_headers),
+        query: named(&one.query),
+        port: one.port.map_or(0, |port| port.get().into()),
+        source_labels: labels_on_wire(&one.source_labels),
+    }
+}
+
+fn encode_text(text: &TextMatch) -> wire::TextMatch {
+    use wire::text_match::Text;
+    let text = match text {
+        TextMatch::Exact(text) => Text::Exact(text.to_string()),
+        TextMatch::Prefix(text) => Text::Prefix(text.to_string()),
+        TextMatch::Regex(text) => Text::Regex(text.to_string()),
+        TextMatch::Present => Text::Present(true),
+    };
+    wire::TextMatch { text: Some(text) }
+}
+
+fn encode_destination(one: &RouteDestination) -> wire::RouteDestination {
+    let message = wire::RouteDestination {
+        weight: one.weight,
+        ..wire::RouteDestination::default()
+    };
+    match &one.to {
+        Err(missing) => wire::RouteDestination {
+            missing: missing.to_string(),
+            ..message
+        },
+        Ok(to) => wire::RouteDestination {
+            service: to.service.to_string(),
+            subset: to.subset.as_deref().unwrap_or_default().to_owned(),
+            port: to.port.map_or(0, |port| port.get().into()),
+            ..message
+        },
+    }
+}
