@@ -37,7 +37,7 @@ pub fn analyze(mesh: &Mesh) -> Vec<Diagnostic> {
     sidecars::check(mesh, subjects, &mut found);
     listeners::check(mesh, subjects, &mut found);
     peer_authentication::check(mesh, subjects, &mut found);
-    request_authentication::check(mesh, subjects, &mut found);
+    request_authentication::check(&view, &mut found);
     authorization::check(&view, &mut found);
     principals::check(&view, &mut found);
     mutual_tls::check(&view, &mut found);

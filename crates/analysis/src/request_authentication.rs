@@ -11,9 +11,11 @@ use voile_policy::tokens::KeySet;
 use crate::codes;
 use crate::services::shown;
 use crate::subject::Subject;
+use crate::view::View;
 
 /// Checks all RequestAuthentications.
-pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagnostic>) {
+pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
+    let (mesh, subjects) = (view.mesh, &view.subjects);
     for one in &mesh.request_authentications {
         resource(mesh, one, subjects, found);
         for rule in &one.rules {
@@ -21,7 +23,7 @@ pub(crate) fn check(mesh: &Mesh, subjects: &[Subject<'_>], found: &mut Vec<Diagn
         }
     }
     for policy in mesh.authorization_policies.values() {
-        issuers(mesh, policy, subjects, found);
+        issuers(view, policy, found);
     }
 }
 
@@ -169,18 +171,11 @@ fn inline(rule: &TokenRule, text: &str, found: &mut Vec<Diagnostic>) {
 }
 
 /// Request principals whose issuer no rule believes: nobody ever is one.
-fn issuers(
-    mesh: &Mesh,
-    policy: &AuthorizationPolicy,
-    subjects: &[Subject<'_>],
-    found: &mut Vec<Diagnostic>,
-) {
-    let root = &mesh.config.root_namespace;
-    let selected = subjects
-        .iter()
-        .filter(|subject| policy.selects(root, subject.namespace, subject.labels))
-        .filter(|subject| subject.has_sidecar);
-    let selected: Vec<&Subject<'_>> = selected.collect();
+fn issuers(view: &View<'_>, policy: &AuthorizationPolicy, found: &mut Vec<Diagnostic>) {
+    let mesh = view.mesh;
+    // By the index: thousands of policies do not look at the whole of a large mesh each.
+    let mut selected = view.obeying(&policy.name.namespace, &policy.target);
+    selected.retain(|subject| subject.has_sidecar);
     for rule in &policy.rules {
         let of_source = rule.from.iter().map(|from| &from.request_principals);
         let of_condition = rule.when.iter().filter_map(|when| match when {

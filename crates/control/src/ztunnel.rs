@@ -40,10 +40,16 @@ pub(crate) fn policy(mesh: &Mesh, policy: &AuthorizationPolicy) -> Option<NodePo
     trust_domains(mesh).apply(&mut read);
     let said = authorization::authorization(&read, scope);
     let concerned = || {
-        mesh.workloads.values().any(|workload| {
+        let root = &mesh.config.root_namespace;
+        let obeys = |workload: &Arc<Workload>| {
             let (namespace, labels) = (&workload.key.namespace, &workload.labels);
-            workload.ambient && policy.selects(&mesh.config.root_namespace, namespace, labels)
-        })
+            workload.ambient && policy.selects(root, namespace, labels)
+        };
+        // Only the root namespace's reach beyond their own: thousands of others do not look at the whole of a large mesh each.
+        match policy.name.namespace == *root {
+            true => mesh.workloads.values().any(obeys),
+            false => mesh.workloads_in(&policy.name.namespace).any(obeys),
+        }
     };
     let problems: Vec<String> = match said.problems.is_empty() || !concerned() {
         true => Vec::new(),
