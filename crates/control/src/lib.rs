@@ -10,6 +10,7 @@ mod departed;
 mod error;
 mod keys;
 mod last_good;
+mod memory;
 mod obeyed;
 mod options;
 mod reload;
@@ -29,6 +30,7 @@ mod ztunnel;
 
 pub use error::ControlError;
 pub use keys::{KeyOptions, REFRESH as KEY_REFRESH};
+pub use memory::frugal as frugal_memory;
 pub use options::{FAREWELL, Options};
 pub use rest::{Report, Reporter};
 pub use server::{Addresses, Control};

@@ -11,6 +11,7 @@ use voile_model::{Diagnostic, SourceFile};
 use crate::departed::{Present, Register};
 use crate::error::ControlError;
 use crate::last_good::LastGood;
+use crate::memory;
 use crate::snapshot::MeshSnapshot;
 use crate::status::Status;
 
@@ -174,6 +175,7 @@ impl Rest {
                 changed: false,
             });
         }
+        memory::give_back();
     }
 
     /// Analyses and reports a state; keeps it if it is new and good. How many errors it has.

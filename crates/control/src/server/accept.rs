@@ -34,8 +34,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long accepting rests after a failure such as running out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the server takes over; never an error, but the server's type asks for one.
-pub(super) type Accepted<S> = std::io::Result<Guarded<S>>;
+/// What has finished its handshake. In a box: a task that owns a connection is moved several times, and keeps room for each.
+pub(super) type OverTls = Guarded<Box<TlsStream<TcpStream>>>;
 
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
 struct OwnCertificate {
@@ -97,7 +97,7 @@ pub(super) fn tls(
     status: Arc<Status>,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) -> Result<mpsc::Receiver<Accepted<TlsStream<TcpStream>>>, ControlError> {
+) -> Result<mpsc::Receiver<OverTls>, ControlError> {
     let listen = listener
         .local_addr()
         .map_err(|error| ControlError::Setup(format!("TLS: {error}")))?;
@@ -114,9 +114,9 @@ pub(super) fn tls(
                 tokio::spawn(async move {
                     let finished = handshake(acceptor, stream, &mut probation, &status).await;
                     if let Some(stream) = finished {
-                        let stream = Guarded::new(stream, probation);
+                        let stream = Guarded::new(Box::new(stream), probation);
                         // The server ended in between; so does the connection.
-                        let _ = accepted.send(Ok(stream)).await;
+                        let _ = accepted.send(stream).await;
                     }
                 });
             }
@@ -134,7 +134,7 @@ pub(super) fn plaintext(
     listener: TcpListener,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) -> mpsc::Receiver<Accepted<TcpStream>> {
+) -> mpsc::Receiver<Guarded<TcpStream>> {
     let (accepted, incoming) = mpsc::channel(1);
     let mut newcomers = Newcomers::new();
     tasks.spawn(async move {
@@ -142,7 +142,7 @@ pub(super) fn plaintext(
             loop {
                 let stream = next(&listener).await;
                 let stream = Guarded::new(stream, newcomers.admit().await);
-                if accepted.send(Ok(stream)).await.is_err() {
+                if accepted.send(stream).await.is_err() {
                     return;
                 }
             }

@@ -2,6 +2,7 @@
 
 mod accept;
 mod authenticate;
+mod connections;
 mod monitoring;
 mod newcomers;
 mod routes;
@@ -17,10 +18,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_rustls::server::TlsStream;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::Server;
 use voile_identity::revocation::CRL_FILE;
 use voile_identity::service::IstioCertificateServiceServer;
 use voile_identity::{
@@ -40,6 +38,7 @@ use crate::source::{FilesSource, Source};
 use crate::status::Status;
 use crate::ztunnel::Staff;
 use authenticate::Present;
+use newcomers::Guarded;
 use routes::Routes;
 
 /// When the kernel asks whether the other end of a quiet connection is there, so that a proxy that vanished does not stay on
@@ -49,10 +48,6 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Questions unanswered after which the connection is lost.
 const KEEPALIVE_RETRIES: u32 = 2;
-/// Calls at once on one connection: a proxy has one stream, and now and then asks for a certificate.
-const MAX_CALLS_PER_CONNECTION: u32 = 16;
-/// How long a connection may take to end when it has reached its age: streams end a little earlier, other calls are short.
-const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(5);
 /// How long open calls may take to end at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
@@ -268,20 +263,13 @@ fn keys(state: &Path, longest: Duration) -> Result<OwnKeys, ControlError> {
     })
 }
 
-fn builder(connection_age: Duration) -> Server {
-    Server::builder()
-        .max_connection_age(connection_age)
-        .max_connection_age_grace(CONNECTION_AGE_GRACE)
-        .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
-}
-
 fn serve_tls(
     keys: &OwnKeys,
     present: Present,
     ads: AdsService<Caller>,
     status: Arc<Status>,
     (incoming, age, ended): (
-        mpsc::Receiver<accept::Accepted<TlsStream<TcpStream>>>,
+        mpsc::Receiver<accept::OverTls>,
         Duration,
         watch::Receiver<bool>,
     ),
@@ -294,16 +282,10 @@ fn serve_tls(
     );
     let check = authenticate::required(keys.authenticator.clone(), status, age);
     let routes = Routes {
-        discovery: InterceptedService::new(ads.into_server(), check),
+        discovery: InterceptedService::new(ads, check),
         certificates: Some(certificates.into_server()),
     };
-    async move {
-        let incoming = ReceiverStream::new(incoming);
-        let served = builder(age).serve_with_incoming_shutdown(routes, incoming, over(ended));
-        if let Err(error) = served.await {
-            tracing::error!(%error, "discovery over TLS ended");
-        }
-    }
+    connections::serve(incoming, routes, age, ended)
 }
 
 fn serve_plaintext(
@@ -311,22 +293,16 @@ fn serve_plaintext(
     ads: AdsService<Caller>,
     status: Arc<Status>,
     (incoming, age, ended): (
-        mpsc::Receiver<accept::Accepted<TcpStream>>,
+        mpsc::Receiver<Guarded<TcpStream>>,
         Duration,
         watch::Receiver<bool>,
     ),
 ) -> impl Future<Output = ()> + Send + 'static {
     let check = authenticate::optional(keys.authenticator.clone(), status, age);
     let routes = Routes {
-        discovery: InterceptedService::new(ads.into_server(), check),
+        discovery: InterceptedService::new(ads, check),
         // Keys are never certified over a wire that anybody can write on.
         certificates: None::<IstioCertificateServiceServer<CertificateService<Present>>>,
     };
-    async move {
-        let incoming = ReceiverStream::new(incoming);
-        let served = builder(age).serve_with_incoming_shutdown(routes, incoming, over(ended));
-        if let Err(error) = served.await {
-            tracing::error!(%error, "plaintext discovery ended");
-        }
-    }
+    connections::serve(incoming, routes, age, ended)
 }

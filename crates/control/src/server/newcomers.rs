@@ -206,7 +206,7 @@ impl Connected for Guarded<TcpStream> {
     }
 }
 
-impl Connected for Guarded<TlsStream<TcpStream>> {
+impl Connected for Guarded<Box<TlsStream<TcpStream>>> {
     type ConnectInfo = Entrance;
 
     fn connect_info(&self) -> Entrance {

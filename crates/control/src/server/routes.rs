@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
 
 use http::{Request, Response};
 use tonic::Status;
@@ -22,51 +22,38 @@ pub(super) struct Routes<D, C> {
     pub(super) certificates: Option<C>,
 }
 
-type Answered = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+/// The answer to a call, to be.
+pub(super) type Answered = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-impl<D, C> Service<Request<Body>> for Routes<D, C>
-where
-    D: GrpcService,
-    C: GrpcService,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answered;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Generated services are always ready.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<Body>) -> Answered {
-        let Some(entrance) = request.extensions_mut().remove::<Entrance>() else {
-            return self.route(request);
-        };
+impl<D: GrpcService, C: GrpcService> Routes<D, C> {
+    /// Answers a call. With the first that succeeds its connection is no newcomer's any more.
+    pub(super) fn call(&self, mut request: Request<Body>, entrance: &Entrance) -> Answered {
         // Where services look for them.
-        request.extensions_mut().insert(entrance.tcp);
-        if let Some(tls) = entrance.tls {
-            request.extensions_mut().insert(tls);
+        request.extensions_mut().insert(entrance.tcp.clone());
+        if let Some(tls) = &entrance.tls {
+            request.extensions_mut().insert(tls.clone());
         }
+        let standing = Arc::clone(&entrance.standing);
         let answered = self.route(request);
         Box::pin(async move {
             let answer = answered.await?;
             // A call that fails at once has its status in the head.
             if !answer.headers().contains_key(Status::GRPC_STATUS) {
-                entrance.standing.settle();
+                standing.settle();
             }
             Ok(answer)
         })
     }
-}
 
-impl<D: GrpcService, C: GrpcService> Routes<D, C> {
-    fn route(&mut self, request: Request<Body>) -> Answered {
+    fn route(&self, request: Request<Body>) -> Answered {
         let path = request.uri().path();
         if path.starts_with(DISCOVERY) {
-            return self.discovery.answer(request);
+            return self.discovery.clone().answer(request);
         }
-        match &mut self.certificates {
-            Some(certificates) if path.starts_with(CERTIFICATES) => certificates.answer(request),
+        match &self.certificates {
+            Some(certificates) if path.starts_with(CERTIFICATES) => {
+                certificates.clone().answer(request)
+            }
             _ => {
                 let refusal = Status::unimplemented("this address serves no such method");
                 Box::pin(std::future::ready(Ok(refusal.into_http())))
@@ -75,14 +62,18 @@ impl<D: GrpcService, C: GrpcService> Routes<D, C> {
     }
 }
 
-/// What both generated services are, with their body types made one.
-pub(super) trait GrpcService {
+/// What both services are, with their body types made one.
+pub(super) trait GrpcService: Clone + Send + Sync + 'static {
     fn answer(&mut self, request: Request<Body>) -> Answered;
 }
 
 impl<S, B> GrpcService for S
 where
-    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     S::Future: Send + 'static,
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<StdError>,

@@ -2,9 +2,10 @@
 //! long its certificate lasts.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use voile_identity::Proof;
 use voile_model::Identity;
 use voile_xds::server::StreamId;
@@ -19,7 +20,8 @@ type Asker = (Identity, Option<String>);
 
 #[derive(Debug, Default)]
 pub(super) struct Proxies {
-    streams: BTreeMap<u64, Proxy>,
+    /// Each in a box, or the tree would keep room for half as many again.
+    streams: BTreeMap<u64, Box<Proxy>>,
     /// Until when certificates last, by who asked and in whose name.
     certified: HashMap<Asker, BTreeMap<Identity, SystemTime>>,
     /// Streams that have not acknowledged all they were sent.
@@ -32,19 +34,53 @@ struct Proxy {
     node: String,
     connected_at: u64,
     /// What it acknowledged last.
-    version: Option<String>,
+    version: Option<Arc<str>>,
     /// Changes that it has enforced, the last and the slowest.
     changes: u64,
     last: Option<Duration>,
     slowest: Duration,
-    types: BTreeMap<String, Kind>,
+    types: Types,
+}
+
+/// By type, the first that was heard of first: a few, looked up at each push.
+#[derive(Debug, Default)]
+struct Types(Vec<(Box<str>, Kind)>);
+
+impl Types {
+    fn of(&mut self, type_url: &str) -> &mut Kind {
+        let known = self.0.iter().position(|(of, _)| **of == *type_url);
+        let place = known.unwrap_or_else(|| {
+            // Types come one by one and hardly ever: no room is kept for more.
+            self.0.reserve_exact(1);
+            self.0.push((type_url.into(), Kind::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[place].1
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = &Kind> {
+        self.0.iter().map(|(_, kind)| kind)
+    }
+}
+
+/// A map in the order of its names.
+impl Serialize for Types {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let sorted: BTreeMap<&str, &Kind> = self.0.iter().map(|(of, kind)| (&**of, kind)).collect();
+        sorted.serialize(serializer)
+    }
+}
+
+fn text<S: Serializer>(text: &Option<Arc<str>>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_deref().serialize(serializer)
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
 struct Kind {
     pushes: u64,
     resources_sent: u64,
-    acknowledged_version: Option<String>,
+    #[serde(serialize_with = "text")]
+    acknowledged_version: Option<Arc<str>>,
     acknowledged_at: Option<u64>,
     last_nack: Option<String>,
     last_nack_at: Option<u64>,
@@ -73,7 +109,7 @@ pub(super) struct View<'a> {
     /// Until when the first of its certificates lasts that were issued or shown here, in seconds since 1970.
     certificate_until: Option<u64>,
     propagation: Propagation,
-    types: &'a BTreeMap<String, Kind>,
+    types: &'a Types,
 }
 
 /// From the change of a document to its acknowledgement.
@@ -86,9 +122,8 @@ struct Propagation {
 
 impl Proxy {
     fn is_behind(&self) -> bool {
-        self.types
-            .values()
-            .any(|kind| kind.travelling_since.is_some())
+        let mut kinds = self.types.kinds();
+        kinds.any(|kind| kind.travelling_since.is_some())
     }
 }
 
@@ -102,8 +137,9 @@ impl Proxies {
     }
 
     pub(super) fn refusing(&self) -> usize {
-        let refuses = |proxy: &&Proxy| proxy.types.values().any(|kind| kind.refuses);
-        self.streams.values().filter(refuses).count()
+        let all = self.streams.values();
+        all.filter(|proxy| proxy.types.kinds().any(|kind| kind.refuses))
+            .count()
     }
 
     pub(super) fn opened(&mut self, id: StreamId, caller: &Caller) {
@@ -115,9 +151,9 @@ impl Proxies {
             changes: 0,
             last: None,
             slowest: Duration::ZERO,
-            types: BTreeMap::new(),
+            types: Types::default(),
         };
-        self.streams.insert(id.0, proxy);
+        self.streams.insert(id.0, Box::new(proxy));
     }
 
     /// What it asks for of a type and is not told.
@@ -128,7 +164,7 @@ impl Proxies {
         refused: BTreeMap<String, String>,
     ) {
         if let Some(proxy) = self.streams.get_mut(&id.0) {
-            proxy.types.entry(type_url.to_owned()).or_default().refused = refused;
+            proxy.types.of(type_url).refused = refused;
         }
     }
 
@@ -148,7 +184,7 @@ impl Proxies {
 
     /// Streams that this word may mean: a number, an identity, a pod, or what a proxy calls itself.
     pub(super) fn called(&self, word: &str) -> Vec<StreamId> {
-        let fits = |(id, proxy): &(&u64, &Proxy)| match &proxy.caller {
+        let fits = |id: u64, proxy: &Proxy| match &proxy.caller {
             _ if id.to_string() == word || proxy.node == word => true,
             Caller::Known(caller) | Caller::Envoy(caller, _) => {
                 let identity = &caller.identity;
@@ -162,7 +198,7 @@ impl Proxies {
             }
             Caller::Anonymous => false,
         };
-        let found = self.streams.iter().filter(fits);
+        let found = self.streams.iter().filter(|(id, proxy)| fits(**id, proxy));
         found.map(|(id, _)| StreamId(*id)).collect()
     }
 
@@ -171,10 +207,7 @@ impl Proxies {
             return;
         };
         let was = proxy.is_behind();
-        match proxy.types.get_mut(type_url) {
-            Some(kind) => change(kind),
-            None => change(proxy.types.entry(type_url.to_owned()).or_default()),
-        }
+        change(proxy.types.of(type_url));
         match (was, proxy.is_behind()) {
             (false, true) => self.behind += 1,
             (true, false) => self.behind = self.behind.saturating_sub(1),
@@ -195,17 +228,17 @@ impl Proxies {
         &mut self,
         id: StreamId,
         type_url: &str,
-        version: &str,
+        version: &Arc<str>,
         took: Option<Duration>,
     ) {
         self.change(id, type_url, |kind| {
-            kind.acknowledged_version = Some(version.to_owned());
+            kind.acknowledged_version = Some(version.clone());
             kind.acknowledged_at = Some(seconds(SystemTime::now()));
             kind.refuses = false;
             kind.travelling_since = None;
         });
         if let Some(proxy) = self.streams.get_mut(&id.0) {
-            proxy.version = Some(version.to_owned());
+            proxy.version = Some(version.clone());
             if let Some(took) = took {
                 proxy.changes += 1;
                 proxy.last = Some(took);
@@ -269,7 +302,7 @@ impl Proxies {
     }
 
     fn view<'a>(&self, stream: u64, proxy: &'a Proxy) -> View<'a> {
-        let kinds = || proxy.types.values();
+        let kinds = || proxy.types.kinds();
         let lag = kinds().filter_map(|kind| Some(kind.travelling_since?.elapsed()));
         let lag = lag.max().unwrap_or_default().as_millis();
         let milliseconds = |took: Duration| took.as_secs_f64() * 1e3;

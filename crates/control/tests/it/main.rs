@@ -6,6 +6,7 @@
 )]
 
 mod convergence;
+mod footprint;
 mod grpc;
 mod harness;
 mod push;

@@ -11,6 +11,8 @@ const POLICY: &str = "policy.yaml";
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     workloads: Vec<Workload>,
+    /// Workloads that do not stand behind the service that all use, by their places.
+    apart: Vec<usize>,
     next_mark: u32,
 }
 
@@ -21,6 +23,8 @@ struct Workload {
     text: String,
     /// As the wire calls it.
     uid: String,
+    /// By which a service selects it: namespace and labels, as written.
+    selected_by: (String, String),
 }
 
 impl Folder {
@@ -37,18 +41,39 @@ impl Folder {
                 line.map(str::trim).unwrap_or_default()
             };
             let uid = format!("Kubernetes//Pod/{}/{}", field("namespace:"), field("name:"));
-            workloads.push(Workload { path, text, uid });
+            let selected_by = (field("namespace:").to_owned(), field("labels:").to_owned());
+            workloads.push(Workload {
+                path,
+                text,
+                uid,
+                selected_by,
+            });
         }
         workloads.sort_by(|a, b| a.path.cmp(&b.path));
+        let shared = workloads.first().map(|first| first.selected_by.clone());
+        let is_apart = |at: &usize| Some(&workloads[*at].selected_by) != shared.as_ref();
+        let apart: Vec<usize> = (0..workloads.len()).filter(is_apart).collect();
+        if apart.is_empty() {
+            return Err(format!(
+                "{}: every workload stands behind the service that all proxies use",
+                folder.display()
+            ));
+        }
         Ok(Self {
             path: path.to_owned(),
             workloads,
+            apart,
             next_mark: 1,
         })
     }
 
-    pub(super) fn workloads(&self) -> usize {
-        self.workloads.len()
+    /// The workload at the beginning: it stands behind the service that all use.
+    pub(super) const SHARED: usize = 0;
+
+    /// Any workload that stands behind another service: a change of it concerns few. One that is drawn now and then from behind
+    /// the service that all use would be a hundredth of a percent of the changes and a twentieth of what arrives.
+    pub(super) fn any_apart(&self) -> usize {
+        self.apart[fastrand::usize(..self.apart.len())]
     }
 
     /// The mark of the next change.
@@ -96,5 +121,34 @@ impl Draft {
     /// Puts it into the folder.
     pub(super) fn publish(self) -> Result<(), String> {
         fs::rename(&self.draft, &self.path).map_err(|e| format!("{}: {e}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_concerns_few_is_never_one_of_the_service_that_all_use() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("workloads")).expect("a folder");
+        let write = |number: usize, namespace: &str, app: &str| {
+            let text = format!(
+                "kind: Pod\nmetadata:\n  name: w{number}\n  namespace: {namespace}\n  labels: {{app: {app}, version: v1}}\n"
+            );
+            let path = folder.path().join(format!("workloads/w{number}.yaml"));
+            fs::write(path, text).expect("written");
+        };
+        let rest = [("a", "s0"), ("a", "s1"), ("b", "s0"), ("a", "s0")];
+        for (number, (namespace, app)) in rest.into_iter().enumerate() {
+            write(number, namespace, app);
+        }
+        let found = Folder::open(folder.path()).expect("read");
+        assert_eq!(found.apart, [1, 2], "of 0 and 3 everybody hears");
+        assert!((0..100).all(|_| found.apart.contains(&found.any_apart())));
+        for number in [1, 2] {
+            write(number, "a", "s0");
+        }
+        assert!(Folder::open(folder.path()).is_err(), "none is left");
     }
 }

@@ -7,6 +7,7 @@ use voile_report::control_plane::ControlPlaneRecord;
 
 use super::READ_A_SECOND;
 use super::crowd::{Certified, Crowd, Report};
+use super::folder::Folder;
 use super::steps::{Measuring, now_ns};
 
 /// Rest between single changes, so that each is the first after a quiet.
@@ -99,7 +100,7 @@ impl Measuring<'_> {
         for change in 1..=all {
             self.progress
                 .say(&format!("one endpoint changes, {change}/{all}"));
-            self.change(0)?;
+            self.change(Folder::SHARED)?;
             self.until_reached()?;
             self.rest(REST)?;
         }
@@ -171,8 +172,8 @@ impl Measuring<'_> {
             }
             self.go_on()?;
             let workload = match shared {
-                true => 0,
-                false => 1 + fastrand::usize(..self.folder.workloads() - 1),
+                true => Folder::SHARED,
+                false => self.folder.any_apart(),
             };
             self.change(workload)?;
         }

@@ -4,19 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use voile_proto::discovery::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
-};
+use prost::Message;
+use voile_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, Node};
 
-use super::Snapshot;
+use super::frame::{Due, Entry, Told};
 use super::interest::Membership;
 use super::sotw::{Absent, SotwStream};
 use super::stream::{Ended, Event, Held, Stream};
+use super::{Resource, Snapshot};
 
 /// One caller's stream, by whichever protocol.
 pub(super) trait Conversation<C>: Send + 'static {
-    type Request: Send + 'static;
-    type Response: Send + 'static;
+    type Request: Message + Default + 'static;
+    /// How a resource stands in a response.
+    type Entry: Entry;
 
     fn caller(&self) -> &C;
     fn caller_mut(&mut self) -> &mut C;
@@ -24,8 +25,6 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn node(request: &Self::Request) -> Option<&Node>;
     /// The type that a request asks for.
     fn asked(request: &Self::Request) -> &str;
-    /// A response's type, and how many resources it brings and takes away.
-    fn said(response: &Self::Response) -> (&str, usize, usize);
     fn changed(&mut self);
     fn touched(&mut self, type_url: &str, names: Option<BTreeSet<Arc<str>>>);
     /// The sources changed then.
@@ -36,14 +35,14 @@ pub(super) trait Conversation<C>: Send + 'static {
     fn become_known(&mut self, member: &mut Membership) -> bool;
     fn deadline(&self) -> Option<Instant>;
     fn receive(&mut self, request: Self::Request, now: Instant) -> Result<Event, Ended>;
-    fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Self::Response>;
+    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>>;
     /// Types of which what is refused is not what it was, and what it is now.
     fn refusals(&mut self) -> Vec<(Arc<str>, Absent)>;
 }
 
 impl<C: Send + 'static> Conversation<C> for Stream<C> {
     type Request = DeltaDiscoveryRequest;
-    type Response = DeltaDiscoveryResponse;
+    type Entry = Told;
 
     fn caller(&self) -> &C {
         self.caller()
@@ -59,11 +58,6 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
 
     fn asked(request: &Self::Request) -> &str {
         &request.type_url
-    }
-
-    fn said(response: &Self::Response) -> (&str, usize, usize) {
-        let removed = response.removed_resources.len();
-        (&response.type_url, response.resources.len(), removed)
     }
 
     fn changed(&mut self) {
@@ -98,8 +92,8 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
         self.receive(request, now)
     }
 
-    fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Self::Response> {
-        self.next(snapshot, now)
+    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>> {
+        self.due(snapshot, now)
     }
 
     fn refusals(&mut self) -> Vec<(Arc<str>, Absent)> {
@@ -109,7 +103,7 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
 
 impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
     type Request = DiscoveryRequest;
-    type Response = DiscoveryResponse;
+    type Entry = Arc<Resource>;
 
     fn caller(&self) -> &C {
         self.caller()
@@ -125,10 +119,6 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
 
     fn asked(request: &Self::Request) -> &str {
         &request.type_url
-    }
-
-    fn said(response: &Self::Response) -> (&str, usize, usize) {
-        (&response.type_url, response.resources.len(), 0)
     }
 
     fn changed(&mut self) {
@@ -164,8 +154,8 @@ impl<C: Send + 'static> Conversation<C> for SotwStream<C> {
         self.receive(request, now)
     }
 
-    fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Self::Response> {
-        self.next(snapshot, now)
+    fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Self::Entry>> {
+        self.due(snapshot, now)
     }
 
     fn refusals(&mut self) -> Vec<(Arc<str>, Absent)> {

@@ -1,30 +1,23 @@
-//! Serves streams over tonic: one small task each, which sleeps until the caller speaks, something that it depends on changes, or
-//! the caller has been silent for too long.
+//! Serves one stream: a small task, which sleeps until the caller speaks, something that it depends on changes, or the caller has been
+//! silent for too long.
 
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tokio_stream::Stream as AsyncStream;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Response, Status, Streaming};
-use voile_proto::discovery::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-};
+use tonic::{Code, Status, Streaming};
 
 use super::Snapshot;
 use super::conversation::Conversation;
-use super::interest::{CALLER, Interest, Membership};
-use super::sotw::{Absent, SotwStream};
-use super::stream::{Ended, Event, MAX_TYPES, Stream};
-use crate::generated::ads::aggregated_discovery_service_server::{
-    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
-};
+use super::frame::Frames;
+use super::interest::{CALLER, Membership};
+use super::service::Frame;
+use super::sotw::Absent;
+use super::stream::{Ended, Event};
 
-/// Largest request that is taken, in bytes: a reconnect names everything held.
-const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
+/// When to look at the clock where nothing ends: never so late that it cannot be reckoned with.
+const SOMETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// How long a stream may last, put into the request's extensions by whoever checked who calls. Without it: for ever.
 #[derive(Debug, Clone, Copy)]
@@ -58,127 +51,33 @@ pub trait Observer<C>: Send + Sync + 'static {
     fn closed(&self, id: StreamId, reason: &str);
 }
 
-type Snapshots<C> = watch::Receiver<Arc<dyn Snapshot<C>>>;
+pub(super) type Snapshots<C> = watch::Receiver<Arc<dyn Snapshot<C>>>;
 
-/// The aggregated discovery service for callers of type `C`, which somebody before us (an interceptor) has put into the
-/// request's extensions.
-pub struct AdsService<C> {
-    snapshots: Snapshots<C>,
-    interest: Arc<Interest>,
-    observer: Arc<dyn Observer<C>>,
-    opened: Arc<AtomicU64>,
-    ending: watch::Receiver<bool>,
-}
-
-impl<C> Clone for AdsService<C> {
-    fn clone(&self) -> Self {
-        Self {
-            snapshots: self.snapshots.clone(),
-            interest: self.interest.clone(),
-            observer: self.observer.clone(),
-            opened: self.opened.clone(),
-            ending: self.ending.clone(),
-        }
-    }
-}
-
-impl<C: Clone + Send + Sync + 'static> AdsService<C> {
-    /// Serves what comes through `snapshots`, and looks at it whenever `interest` says so; all streams end when `ending` becomes true.
-    pub fn new(
-        snapshots: Snapshots<C>,
-        interest: Arc<Interest>,
-        observer: Arc<dyn Observer<C>>,
-        ending: watch::Receiver<bool>,
-    ) -> Self {
-        Self {
-            snapshots,
-            interest,
-            observer,
-            opened: Arc::new(AtomicU64::new(0)),
-            ending,
-        }
-    }
-
-    /// As a tonic service.
-    pub fn into_server(self) -> AggregatedDiscoveryServiceServer<Self> {
-        AggregatedDiscoveryServiceServer::new(self).max_decoding_message_size(MAX_REQUEST_BYTES)
-    }
-}
-
-type Responses<T> = Pin<Box<dyn AsyncStream<Item = Result<T, Status>> + Send>>;
-
-#[tonic::async_trait]
-impl<C: Clone + Send + Sync + 'static> AggregatedDiscoveryService for AdsService<C> {
-    type StreamAggregatedResourcesStream = Responses<DiscoveryResponse>;
-    type DeltaAggregatedResourcesStream = Responses<DeltaDiscoveryResponse>;
-
-    async fn stream_aggregated_resources(
-        &self,
-        request: Request<Streaming<DiscoveryRequest>>,
-    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
-        self.begin(request, SotwStream::new)
-    }
-
-    async fn delta_aggregated_resources(
-        &self,
-        request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        self.begin(request, Stream::new)
-    }
-}
-
-impl<C: Clone + Send + Sync + 'static> AdsService<C> {
-    fn begin<S: Conversation<C>>(
-        &self,
-        mut request: Request<Streaming<S::Request>>,
-        stream: fn(C) -> S,
-    ) -> Result<Response<Responses<S::Response>>, Status> {
-        let caller = request
-            .extensions_mut()
-            .remove::<C>()
-            .ok_or_else(|| Status::unauthenticated("nobody has checked who calls"))?;
-        let life = request.extensions_mut().remove::<BoundedLife>();
-        let farewell = self.snapshots.borrow().farewell(&caller);
-        if farewell.is_some_and(|at| at <= Instant::now()) {
-            return Err(self.snapshots.borrow().parting(&caller));
-        }
-        // One response in flight per type: the queue never holds more.
-        let (responses, queue) = mpsc::channel(MAX_TYPES + 1);
-        let id = StreamId(self.opened.fetch_add(1, Ordering::Relaxed));
-        let session = Session {
-            id,
-            member: self.interest.join(id.0),
-            stream: stream(caller),
-            snapshots: self.snapshots.clone(),
-            observer: self.observer.clone(),
-            responses,
-            life,
-            farewell,
-            introduced: false,
-        };
-        tokio::spawn(session.run(request.into_inner(), self.ending.clone()));
-        Ok(Response::new(Box::pin(ReceiverStream::new(queue))))
-    }
-}
-
-struct Session<C, S: Conversation<C>> {
-    id: StreamId,
-    member: Membership,
-    stream: S,
-    snapshots: Snapshots<C>,
-    observer: Arc<dyn Observer<C>>,
-    responses: mpsc::Sender<Result<S::Response, Status>>,
-    life: Option<BoundedLife>,
+/// One stream, served.
+pub(super) struct Session<C, S: Conversation<C>> {
+    pub(super) id: StreamId,
+    pub(super) member: Membership,
+    pub(super) stream: S,
+    pub(super) snapshots: Snapshots<C>,
+    pub(super) observer: Arc<dyn Observer<C>>,
+    pub(super) responses: mpsc::Sender<Frame>,
+    pub(super) life: Option<BoundedLife>,
     /// When it ends because the caller left the mesh.
-    farewell: Option<Instant>,
+    pub(super) farewell: Option<Instant>,
+    /// The caller has said its name.
+    pub(super) named: bool,
     /// Whether `member` knows who calls.
-    introduced: bool,
+    pub(super) introduced: bool,
 }
 
 impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
-    async fn run(mut self, requests: Streaming<S::Request>, ending: watch::Receiver<bool>) {
+    pub(super) async fn run(
+        mut self,
+        mut requests: Streaming<S::Request>,
+        mut ending: watch::Receiver<bool>,
+    ) {
         self.observer.opened(self.id, self.stream.caller());
-        let status = self.serve(requests, ending).await;
+        let status = self.serve(&mut requests, &mut ending).await;
         self.observer.closed(self.id, status.message());
         if status.code() != Code::Ok {
             // A caller that reads nothing will not read this either.
@@ -186,50 +85,84 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         }
     }
 
+    /// What is waited for again and again is made once: a push must not pay for seven things that do not happen.
     async fn serve(
         &mut self,
-        mut requests: Streaming<S::Request>,
-        mut ending: watch::Receiver<bool>,
+        requests: &mut Streaming<S::Request>,
+        ending: &mut watch::Receiver<bool>,
     ) -> Status {
-        let mut named = false;
+        let responses = self.responses.clone();
+        let mut gone = pin!(responses.closed());
+        let mut over = pin!(async {
+            // An error means that whoever could end us is gone, which is an end too.
+            let _ = ending.wait_for(|ending| *ending).await;
+        });
+        let mut alarm = pin!(tokio::time::sleep_until(self.until().into()));
         loop {
-            let silence = until(self.stream.deadline());
-            let life = until(self.life.map(|life| life.until));
-            let farewell = until(self.farewell);
+            // An end that is put off lets the alarm ring once too early, which costs less than to set it at each response.
+            let until = self.until();
+            if until < alarm.deadline().into_std() {
+                alarm.as_mut().reset(until.into());
+            }
             tokio::select! {
+                biased;
+                () = &mut over => return Status::unavailable("the control plane is ending"),
+                () = &mut gone => return Status::ok("the caller is gone"),
+                () = &mut alarm => {
+                    if let Some(status) = self.end_of(alarm.deadline().into_std()) {
+                        return status;
+                    }
+                    alarm.as_mut().reset(self.until().into());
+                    continue;
+                }
+                () = self.member.woken() => self.take_news(),
                 request = requests.message() => match request {
                     Ok(Some(request)) => {
-                        if let (false, Some(node)) = (named, S::node(&request)) {
-                            named = true;
-                            self.observer.named(self.id, &node.id);
-                            let snapshot = self.snapshots.borrow().clone();
-                            snapshot.introduce(self.stream.caller_mut(), node);
-                        }
-                        if let Err(status) = self.receive(request) {
+                        if let Err(status) = self.hear(request) {
                             return status;
                         }
                     }
                     Ok(None) => return Status::ok("the caller ended the stream"),
                     Err(status) => return Status::ok(format!("the connection broke: {}", status.message())),
                 },
-                () = self.member.woken() => self.take_news(),
-                _ = ending.wait_for(|ending| *ending) => {
-                    return Status::unavailable("the control plane is ending");
-                }
-                () = silence => return status_of(&Ended::Silent),
-                () = life => {
-                    return Status::unauthenticated(self.life.map_or("", |life| life.reason));
-                }
-                () = farewell => {
-                    let snapshot = self.snapshots.borrow().clone();
-                    return snapshot.parting(self.stream.caller());
-                }
-                () = self.responses.closed() => return Status::ok("the caller is gone"),
             }
             if let Err(status) = self.push() {
                 return status;
             }
         }
+    }
+
+    /// When the first of what ends this stream does.
+    fn until(&self) -> Instant {
+        let life = self.life.map(|life| life.until);
+        let all = [self.stream.deadline(), life, self.farewell];
+        let first = all.into_iter().flatten().min();
+        first.unwrap_or_else(|| Instant::now() + SOMETIME)
+    }
+
+    /// What of it has come by now.
+    fn end_of(&self, now: Instant) -> Option<Status> {
+        let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
+        if is_over(self.stream.deadline()) {
+            return Some(status_of(&Ended::Silent));
+        }
+        if let Some(life) = self.life.filter(|life| life.until <= now) {
+            return Some(Status::unauthenticated(life.reason));
+        }
+        is_over(self.farewell).then(|| {
+            let snapshot = self.snapshots.borrow().clone();
+            snapshot.parting(self.stream.caller())
+        })
+    }
+
+    fn hear(&mut self, request: S::Request) -> Result<(), Status> {
+        if let (false, Some(node)) = (self.named, S::node(&request)) {
+            self.named = true;
+            self.observer.named(self.id, &node.id);
+            let snapshot = self.snapshots.borrow().clone();
+            snapshot.introduce(self.stream.caller_mut(), node);
+        }
+        self.receive(request)
     }
 
     fn receive(&mut self, request: S::Request) -> Result<(), Status> {
@@ -288,25 +221,22 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
     }
 
     fn say(&mut self, snapshot: &dyn Snapshot<C>) -> Result<(), Status> {
-        while let Some(response) = self.stream.next(snapshot, Instant::now()) {
-            let (type_url, resources, removed) = S::said(&response);
-            self.observer.sent(self.id, type_url, resources, removed);
-            // Full means that the caller acknowledges what it has not read.
-            if self.responses.try_send(Ok(response)).is_err() {
-                return Err(Status::resource_exhausted("responses are not read"));
-            }
+        let mut frames = Frames::default();
+        while let Some(due) = self.stream.due(snapshot, Instant::now()) {
+            let (added, removed) = (due.resources.len(), due.removed.len());
+            self.observer.sent(self.id, &due.type_url, added, removed);
+            frames.add(&due);
+        }
+        // Full means that the caller acknowledges what it has not read.
+        if let Some(frames) = frames.finish()
+            && self.responses.try_send(Ok(frames)).is_err()
+        {
+            return Err(Status::resource_exhausted("responses are not read"));
         }
         for (type_url, absent) in self.stream.refusals() {
             self.observer.refused(self.id, &type_url, &absent);
         }
         Ok(())
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
     }
 }
 

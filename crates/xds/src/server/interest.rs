@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use tokio::sync::{Notify, oneshot};
 
+use super::by_type::ByType;
 use super::driver::StreamId;
 use super::stream::Held;
 
@@ -203,7 +204,7 @@ impl Interest {
             interest: self.clone(),
             id,
             wake,
-            known: BTreeMap::new(),
+            known: ByType::default(),
         }
     }
 }
@@ -215,7 +216,7 @@ pub(super) struct Membership {
     id: u64,
     wake: Arc<Notify>,
     /// What it is known by.
-    known: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    known: ByType<BTreeSet<Arc<str>>>,
 }
 
 impl Membership {
@@ -233,7 +234,7 @@ impl Membership {
 
     /// Says what the stream is to be known by; whether there is something new among it.
     pub(super) fn know(&mut self, type_url: &Arc<str>, names: &BTreeSet<Arc<str>>) -> bool {
-        let known = self.known.entry(type_url.clone()).or_default();
+        let known = self.known.of(type_url);
         if known == names {
             return false;
         }
@@ -275,9 +276,9 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let mut inner = self.interest.lock();
         inner.streams.remove(&self.id);
-        for (type_url, names) in std::mem::take(&mut self.known) {
-            if let Some(by_name) = inner.interested.get_mut(&type_url) {
-                for name in names {
+        for (type_url, names) in self.known.iter_mut() {
+            if let Some(by_name) = inner.interested.get_mut(type_url) {
+                for name in std::mem::take(names) {
                     leave(by_name, name, self.id);
                 }
             }

@@ -3,9 +3,12 @@
 //! What there is to tell is a `Snapshot`, swapped whole through a watch channel; who may hear it is the snapshot's to say, and who
 //! must look again at what changed is in `Interest`.
 
+mod by_type;
 mod conversation;
 mod driver;
+mod frame;
 mod interest;
+mod service;
 mod sotw;
 mod stream;
 
@@ -15,8 +18,9 @@ use std::time::Instant;
 use tonic::Status;
 use voile_proto::discovery::Node;
 
-pub use driver::{AdsService, BoundedLife, DEPARTED, Observer, StreamId};
+pub use driver::{BoundedLife, DEPARTED, Observer, StreamId};
 pub use interest::{CALLER, Interest, Touched};
+pub use service::AdsService;
 pub use sotw::{Absent, SotwStream};
 pub use stream::{Ended, Event, Held, Stream};
 

@@ -14,6 +14,8 @@ use std::time::Instant;
 use voile_proto::discovery::{DiscoveryRequest, DiscoveryResponse};
 use voile_proto::type_url;
 
+use super::by_type::ByType;
+use super::frame::Due;
 use super::stream::{
     ACK_DEADLINE, Ended, Event, Held, InFlight, MAX_NAME_BYTES, MAX_NAMES, MAX_RESPONSE_BYTES,
     MAX_TYPES,
@@ -57,7 +59,7 @@ struct Kind {
 #[derive(Debug, Clone)]
 pub struct SotwStream<C> {
     caller: C,
-    kinds: BTreeMap<Arc<str>, Kind>,
+    kinds: ByType<Kind>,
     responses: u64,
     /// Types by which it has ever been woken.
     known: BTreeSet<Arc<str>>,
@@ -68,7 +70,7 @@ impl<C: 'static> SotwStream<C> {
     pub fn new(caller: C) -> Self {
         Self {
             caller,
-            kinds: BTreeMap::new(),
+            kinds: ByType::default(),
             responses: 0,
             known: BTreeSet::new(),
         }
@@ -94,7 +96,7 @@ impl<C: 'static> SotwStream<C> {
     /// All that the caller was sent and still asks for.
     pub fn held(&self) -> Vec<Held> {
         let mut all = Vec::new();
-        for (of, kind) in &self.kinds {
+        for (of, kind) in self.kinds.iter() {
             all.extend(kind.sent.iter().map(|(name, version)| Held {
                 type_url: of.clone(),
                 name: name.clone(),
@@ -141,7 +143,7 @@ impl<C: 'static> SotwStream<C> {
     /// Types of which what stands for nothing is not what it was, and what it is now.
     pub fn refusals(&mut self) -> Vec<(Arc<str>, Absent)> {
         let mut found = Vec::new();
-        for (of, kind) in &mut self.kinds {
+        for (of, kind) in self.kinds.iter_mut() {
             if std::mem::take(&mut kind.untold) {
                 found.push((of.clone(), kind.absent.clone()));
             }
@@ -157,12 +159,11 @@ impl<C: 'static> SotwStream<C> {
         if request.type_url.is_empty() {
             return Err(Ended::Violation("a request without a type".to_owned()));
         }
-        let first = !self.kinds.contains_key(request.type_url.as_str());
+        let first = self.kinds.get(&request.type_url).is_none();
         if first && self.kinds.len() >= MAX_TYPES {
             return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
         }
-        let kind = self.kinds.entry(request.type_url.as_str().into());
-        let kind = kind.or_default();
+        let kind = self.kinds.of(&request.type_url);
         // Requests come in order, and each says all: the list counts even where the answer that comes with it is stale.
         kind.subscribe(first, &request)?;
         if request.response_nonce.is_empty() {
@@ -188,7 +189,16 @@ impl<C: 'static> SotwStream<C> {
 
     /// The next response to send, if any is due and its predecessor was answered. Clusters come before what names them.
     pub fn next(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<DiscoveryResponse> {
-        for (type_url, kind) in &mut self.kinds {
+        self.due(snapshot, now).map(DiscoveryResponse::from)
+    }
+
+    /// The same, to be written.
+    pub(super) fn due(
+        &mut self,
+        snapshot: &dyn Snapshot<C>,
+        now: Instant,
+    ) -> Option<Due<Arc<Resource>>> {
+        for (type_url, kind) in self.kinds.iter_mut() {
             if kind.in_flight.is_some() || !kind.dirty {
                 continue;
             }
@@ -198,21 +208,19 @@ impl<C: 'static> SotwStream<C> {
             };
             self.responses += 1;
             let nonce = self.responses.to_string();
+            let version: Arc<str> = snapshot.version().into();
             kind.in_flight = Some(InFlight {
                 nonce: nonce.clone(),
-                version: snapshot.version().into(),
+                version: version.clone(),
                 sent_at: now,
                 changed: kind.changed.take(),
             });
-            let on_the_wire = |resource: &Arc<Resource>| prost_types::Any {
-                type_url: type_url.to_string(),
-                value: resource.body.to_vec(),
-            };
-            return Some(DiscoveryResponse {
-                version_info: snapshot.version().to_owned(),
-                resources: resources.iter().map(on_the_wire).collect(),
-                type_url: type_url.to_string(),
+            return Some(Due {
+                version,
+                type_url: type_url.clone(),
                 nonce,
+                resources,
+                removed: Vec::new(),
             });
         }
         None

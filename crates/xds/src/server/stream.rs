@@ -10,9 +10,11 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use voile_proto::discovery::{self, DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use voile_proto::type_url;
 
+use super::by_type::ByType;
+use super::frame::{Due, Told};
 use super::{Resolution, Resource, Snapshot};
 
 mod partial;
@@ -156,13 +158,21 @@ impl Wanted {
         self.asked.hash(&mut hasher);
         format!("{}+{:x}", self.resource.version, hasher.finish()).into()
     }
+
+    fn told(self) -> Told {
+        Told {
+            version: self.version(),
+            resource: self.resource,
+            asked: self.asked,
+        }
+    }
 }
 
 /// The server's side of one stream.
 #[derive(Debug, Clone)]
 pub struct Stream<C> {
     caller: C,
-    kinds: BTreeMap<Arc<str>, Kind>,
+    kinds: ByType<Kind>,
     responses: u64,
 }
 
@@ -171,7 +181,7 @@ impl<C: 'static> Stream<C> {
     pub fn new(caller: C) -> Self {
         Self {
             caller,
-            kinds: BTreeMap::new(),
+            kinds: ByType::default(),
             responses: 0,
         }
     }
@@ -246,14 +256,11 @@ impl<C: 'static> Stream<C> {
         if request.type_url.is_empty() {
             return Err(Ended::Violation("a request without a type".to_owned()));
         }
-        let first = !self.kinds.contains_key(request.type_url.as_str());
+        let first = self.kinds.get(&request.type_url).is_none();
         if first && self.kinds.len() >= MAX_TYPES {
             return Err(Ended::TooMuch(format!("more than {MAX_TYPES} types")));
         }
-        let kind = self
-            .kinds
-            .entry(request.type_url.as_str().into())
-            .or_default();
+        let kind = self.kinds.of(&request.type_url);
         if first {
             kind.first(&request)?;
         }
@@ -270,6 +277,11 @@ impl<C: 'static> Stream<C> {
         snapshot: &dyn Snapshot<C>,
         now: Instant,
     ) -> Option<DeltaDiscoveryResponse> {
+        self.due(snapshot, now).map(DeltaDiscoveryResponse::from)
+    }
+
+    /// The same, to be written.
+    pub(super) fn due(&mut self, snapshot: &dyn Snapshot<C>, now: Instant) -> Option<Due<Told>> {
         let (caller, responses) = (&self.caller, &mut self.responses);
         if let Some(kind) = self.kinds.get_mut(ROUTES)
             && kind.in_flight.is_none()
@@ -282,7 +294,7 @@ impl<C: 'static> Stream<C> {
         let (policies_travel, routes_travel) = (travels(POLICIES), travels(ROUTES));
         let names_travel =
             known(NAMING).is_some_and(|kind| kind.in_flight.is_some() || kind.is_due());
-        for (type_url, kind) in &mut self.kinds {
+        for (type_url, kind) in self.kinds.iter_mut() {
             let waits = (policies_travel && **type_url == *NAMING)
                 || (routes_travel && LED_TO.contains(&&**type_url));
             if kind.in_flight.is_some() || waits {
@@ -307,7 +319,7 @@ impl Kind {
         (type_url, keep): (&str, bool),
         responses: &mut u64,
         now: Instant,
-    ) -> Option<DeltaDiscoveryResponse> {
+    ) -> Option<Due<Told>> {
         let due = self.due(snapshot, caller, type_url, keep);
         // What is still to come has no more to tell of that change than this had.
         let more = self.is_due();
@@ -315,21 +327,19 @@ impl Kind {
         let (resources, removed) = due?;
         *responses += 1;
         let nonce = responses.to_string();
+        let version: Arc<str> = snapshot.version().into();
         self.in_flight = Some(InFlight {
             nonce: nonce.clone(),
-            version: snapshot.version().into(),
+            version: version.clone(),
             sent_at: now,
             changed,
         });
-        Some(DeltaDiscoveryResponse {
-            system_version_info: snapshot.version().to_owned(),
-            resources: resources
-                .iter()
-                .map(|wanted| on_the_wire(wanted, type_url))
-                .collect(),
-            type_url: type_url.to_owned(),
+        Some(Due {
+            version,
+            type_url: type_url.into(),
             nonce,
-            removed_resources: removed.iter().map(ToString::to_string).collect(),
+            resources: resources.into_iter().map(Wanted::told).collect(),
+            removed,
         })
     }
 
@@ -560,23 +570,4 @@ fn hold(wanted: &mut BTreeMap<Arc<str>, Wanted>, resource: Arc<Resource>) -> &mu
             owed: false,
             asked: Vec::new(),
         })
-}
-
-fn on_the_wire(wanted: &Wanted, type_url: &str) -> discovery::Resource {
-    let resource = &wanted.resource;
-    discovery::Resource {
-        version: wanted.version().to_string(),
-        name: resource.name.to_string(),
-        aliases: resource
-            .aliases
-            .iter()
-            .chain(&wanted.asked)
-            .map(ToString::to_string)
-            .collect(),
-        resource: Some(prost_types::Any {
-            type_url: type_url.to_owned(),
-            value: resource.body.to_vec(),
-        }),
-        ttl: None,
-    }
 }

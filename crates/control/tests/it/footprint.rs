@@ -1,0 +1,213 @@
+//! What a proxy costs the control plane: bytes that it holds for a stream which waits, and allocations of a push. Counted on the
+//! threads of the control plane, over TLS and with all that is kept of a proxy; the proxies are on another.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::thread;
+
+use tokio::sync::{mpsc, oneshot};
+use voile_proto::type_url::{ADDRESS, PROXY_CONFIGURATION, SERVICE_POLICY};
+use voile_xds::client::{ClientConfig, Credential};
+
+use crate::harness::{Client, Mesh};
+
+struct Counting;
+
+thread_local! {
+    /// Whether this is the thread that serves, or one that works for it.
+    static SERVES: Cell<bool> = const { Cell::new(false) };
+}
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicI64 = AtomicI64::new(0);
+
+fn count(allocations: u64, bytes: i64) {
+    // A thread that is ending counts nothing.
+    if SERVES.try_with(Cell::get).unwrap_or(false) {
+        ALLOCATIONS.fetch_add(allocations, Ordering::Relaxed);
+        BYTES.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+fn size(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[expect(unsafe_code, reason = "an allocator can only be counted by being one")]
+// SAFETY: every call is passed on to the system allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1, size(layout.size()));
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, -size(layout.size()));
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        count(1, size(new) - size(layout.size()));
+        unsafe { System.realloc(pointer, layout, new) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Services that each proxy uses, of two workloads each.
+const SERVICES: usize = 10;
+/// Proxies before those that are counted, so that what is made once is not, and those counted.
+const FIRST: usize = 10;
+const COUNTED: usize = 50;
+
+/// What one stream holds while nothing happens, in bytes. Of it 32 KB are buffers that HTTP/2 and TLS make with each connection, most of
+/// which is never touched.
+const HELD: i64 = 63_000;
+/// Allocations of a push and its acknowledgement, with what the questions in between cost.
+const ALLOCATIONS_OF_A_PUSH: u64 = 50;
+
+/// The text of the mesh; an edit gives the first workload another version.
+fn workload(number: usize, version: &str) -> String {
+    let service = number % SERVICES;
+    format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: w{number}\n  namespace: shop\n  labels: {{app: s{service}, version: {version}, sidecar.istio.io/inject: \"true\"}}\n\
+         spec: {{serviceAccountName: client, containers: [{{name: app, image: none}}]}}\nstatus: {{podIP: 127.1.0.{}}}\n",
+        number + 1
+    )
+}
+
+fn mesh() -> String {
+    let mut text = String::new();
+    for service in 0..SERVICES {
+        // Writing into a String cannot fail.
+        let _ = write!(
+            text,
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s{service}, namespace: shop}}\nspec:\n  selector: {{app: s{service}}}\n  ports: [{{name: http, port: 80}}]\n"
+        );
+    }
+    (1..2 * SERVICES).for_each(|number| text += &workload(number, "v1"));
+    text
+}
+
+/// What the thread that serves is asked to do.
+enum Order {
+    Edit(String),
+    /// How many streams have all that they were sent.
+    Synced(oneshot::Sender<usize>),
+}
+
+/// Starts a control plane on a thread of its own, until orders are given no more.
+async fn serve() -> (mpsc::UnboundedSender<Order>, ClientConfig, Credential) {
+    let (order, mut orders) = mpsc::unbounded_channel();
+    let (ready, is_ready) = oneshot::channel();
+    thread::spawn(move || {
+        SERVES.set(true);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().on_thread_start(|| SERVES.set(true));
+        let runtime = runtime.build().unwrap();
+        runtime.block_on(async {
+            let mut mesh = Mesh::start(&mesh()).await;
+            mesh.edit("first.yaml", &workload(0, "v1"));
+            mesh.report(|seen| seen.changed).await;
+            let credential = mesh.token("client", Some("w0"));
+            assert!(ready.send((mesh.client_config(), credential)).is_ok());
+            while let Some(order) = orders.recv().await {
+                match order {
+                    Order::Edit(text) => mesh.edit("first.yaml", &text),
+                    Order::Synced(answer) => {
+                        let page = mesh.get("/debug/status").await;
+                        answer
+                            .send(page.matches("\"synced\": true").count())
+                            .unwrap();
+                    }
+                }
+            }
+            mesh.stop().await;
+        });
+    });
+    let (config, credential) = is_ready.await.unwrap();
+    (order, config, credential)
+}
+
+struct Crowd {
+    order: mpsc::UnboundedSender<Order>,
+    config: ClientConfig,
+    credential: Credential,
+    clients: Vec<Client>,
+}
+
+impl Crowd {
+    async fn grow(&mut self, number: usize) {
+        for _ in 0..number {
+            let (config, credential) = (self.config.clone(), self.credential.clone());
+            let client = Client::start(config, credential, |_| None);
+            let services: Vec<String> = (0..SERVICES)
+                .map(|service| format!("shop/s{service}.shop.svc.cluster.local"))
+                .collect();
+            let services: Vec<&str> = services.iter().map(String::as_str).collect();
+            client.ask(PROXY_CONFIGURATION, &["shop/w0"]);
+            client.ask(ADDRESS, &services);
+            client.ask(SERVICE_POLICY, &services);
+            self.clients.push(client);
+        }
+        let all = 1 + 4 * SERVICES;
+        for client in &mut self.clients {
+            client.until(|told| told.held.len() == all).await;
+        }
+        self.rest().await;
+    }
+
+    /// Waits until all that was sent is acknowledged.
+    async fn rest(&self) {
+        loop {
+            let (answer, synced) = oneshot::channel();
+            self.order.send(Order::Synced(answer)).ok().unwrap();
+            if synced.await.unwrap() == self.clients.len() {
+                return;
+            }
+        }
+    }
+
+    /// Changes what everybody uses; allocations until all have acknowledged it.
+    async fn change(&mut self, version: &str) -> u64 {
+        let arrived: Vec<usize> = self
+            .clients
+            .iter()
+            .map(|one| one.told.borrow().arrived)
+            .collect();
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        self.order
+            .send(Order::Edit(workload(0, version)))
+            .ok()
+            .unwrap();
+        for (client, before) in self.clients.iter_mut().zip(arrived) {
+            client.until(|told| told.arrived > before).await;
+        }
+        self.rest().await;
+        ALLOCATIONS.load(Ordering::Relaxed) - before
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_holds_little_and_a_push_allocates_little() {
+    let (order, config, credential) = serve().await;
+    let mut crowd = Crowd {
+        order,
+        config,
+        credential,
+        clients: Vec::new(),
+    };
+    crowd.grow(FIRST).await;
+    crowd.change("v2").await;
+    let few = crowd.change("v3").await;
+    let before = BYTES.load(Ordering::Relaxed);
+    crowd.grow(COUNTED).await;
+    crowd.change("v4").await;
+    let many = crowd.change("v5").await;
+    let held = (BYTES.load(Ordering::Relaxed) - before) / size(COUNTED);
+    let pushed = many.saturating_sub(few) / COUNTED as u64;
+    println!("{held} bytes for a stream, {pushed} allocations for a push");
+    assert!(held <= HELD, "{held} bytes for a stream");
+    assert!(pushed <= ALLOCATIONS_OF_A_PUSH, "{pushed} allocations");
+}

@@ -1,0 +1,307 @@
+//! Responses as the bytes that travel: gRPC's head, and the message behind it. A resource's body was encoded once for all streams; here
+//! it is copied once, to where it leaves from, and no message is built on the way: thousands of proxies are told the same at once.
+
+use std::sync::Arc;
+
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use prost_types::Any;
+use tonic::codegen::Bytes;
+use voile_proto::discovery::{self, DeltaDiscoveryResponse, DiscoveryResponse};
+
+use super::Resource;
+
+/// gRPC's head: that nothing is compressed, and how long the message is.
+const HEAD_BYTES: usize = 5;
+
+// Fields of the messages, by their numbers in `envoy/discovery.proto`.
+const RESPONSE_VERSION: u32 = 1;
+const RESPONSE_RESOURCES: u32 = 2;
+const RESPONSE_TYPE: u32 = 4;
+const RESPONSE_NONCE: u32 = 5;
+const RESPONSE_REMOVED: u32 = 6;
+const RESOURCE_VERSION: u32 = 1;
+const RESOURCE_ANY: u32 = 2;
+const RESOURCE_NAME: u32 = 3;
+const RESOURCE_ALIASES: u32 = 4;
+const ANY_TYPE: u32 = 1;
+const ANY_VALUE: u32 = 2;
+
+/// A resource as one caller is told of it.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    pub(super) resource: Arc<Resource>,
+    /// The version as this caller sees it.
+    pub(super) version: Arc<str>,
+    /// Names asked for that are not among the resource's aliases.
+    pub(super) asked: Vec<Arc<str>>,
+}
+
+/// A response that is due; what it says is shared until it is written.
+#[derive(Debug)]
+pub(super) struct Due<R> {
+    pub(super) version: Arc<str>,
+    pub(super) type_url: Arc<str>,
+    pub(super) nonce: String,
+    pub(super) resources: Vec<R>,
+    /// Names gone; a state-of-the-world response has none.
+    pub(super) removed: Vec<Arc<str>>,
+}
+
+/// How a resource stands in a response: with its name and version (delta), or its content alone (state of the world).
+pub(super) trait Entry {
+    fn length(&self, type_url: &str) -> usize;
+    fn write(&self, type_url: &str, out: &mut Vec<u8>);
+}
+
+/// Of a field with so many bytes.
+fn field_length(number: u32, bytes: usize) -> usize {
+    key_len(number) + encoded_len_varint(bytes as u64) + bytes
+}
+
+/// As `field_length`; what is empty is not said.
+fn text_length(number: u32, text: &str) -> usize {
+    match text.is_empty() {
+        true => 0,
+        false => field_length(number, text.len()),
+    }
+}
+
+fn begin(number: u32, bytes: usize, out: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, out);
+    encode_varint(bytes as u64, out);
+}
+
+fn put(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
+    begin(number, bytes.len(), out);
+    out.extend_from_slice(bytes);
+}
+
+fn put_text(number: u32, text: &str, out: &mut Vec<u8>) {
+    if !text.is_empty() {
+        put(number, text.as_bytes(), out);
+    }
+}
+
+fn any_length(type_url: &str, body: &[u8]) -> usize {
+    let value = match body.is_empty() {
+        true => 0,
+        false => field_length(ANY_VALUE, body.len()),
+    };
+    text_length(ANY_TYPE, type_url) + value
+}
+
+fn put_any(type_url: &str, body: &[u8], out: &mut Vec<u8>) {
+    put_text(ANY_TYPE, type_url, out);
+    if !body.is_empty() {
+        put(ANY_VALUE, body, out);
+    }
+}
+
+impl Told {
+    fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.resource.aliases.iter().chain(&self.asked)
+    }
+}
+
+impl Entry for Told {
+    fn length(&self, type_url: &str) -> usize {
+        let any = any_length(type_url, &self.resource.body);
+        let names = self.names();
+        text_length(RESOURCE_VERSION, &self.version)
+            + field_length(RESOURCE_ANY, any)
+            + text_length(RESOURCE_NAME, &self.resource.name)
+            + names
+                .map(|name| field_length(RESOURCE_ALIASES, name.len()))
+                .sum::<usize>()
+    }
+
+    fn write(&self, type_url: &str, out: &mut Vec<u8>) {
+        let body = &self.resource.body;
+        put_text(RESOURCE_VERSION, &self.version, out);
+        begin(RESOURCE_ANY, any_length(type_url, body), out);
+        put_any(type_url, body, out);
+        put_text(RESOURCE_NAME, &self.resource.name, out);
+        self.names()
+            .for_each(|name| put(RESOURCE_ALIASES, name.as_bytes(), out));
+    }
+}
+
+impl Entry for Arc<Resource> {
+    fn length(&self, type_url: &str) -> usize {
+        any_length(type_url, &self.body)
+    }
+
+    fn write(&self, type_url: &str, out: &mut Vec<u8>) {
+        put_any(type_url, &self.body, out);
+    }
+}
+
+impl<R: Entry> Due<R> {
+    fn length(&self) -> usize {
+        let resources = self.resources.iter();
+        let removed = self.removed.iter();
+        text_length(RESPONSE_VERSION, &self.version)
+            + resources
+                .map(|one| field_length(RESPONSE_RESOURCES, one.length(&self.type_url)))
+                .sum::<usize>()
+            + text_length(RESPONSE_TYPE, &self.type_url)
+            + text_length(RESPONSE_NONCE, &self.nonce)
+            + removed
+                .map(|name| field_length(RESPONSE_REMOVED, name.len()))
+                .sum::<usize>()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        put_text(RESPONSE_VERSION, &self.version, out);
+        for one in &self.resources {
+            begin(RESPONSE_RESOURCES, one.length(&self.type_url), out);
+            one.write(&self.type_url, out);
+        }
+        put_text(RESPONSE_TYPE, &self.type_url, out);
+        put_text(RESPONSE_NONCE, &self.nonce, out);
+        for name in &self.removed {
+            put(RESPONSE_REMOVED, name.as_bytes(), out);
+        }
+    }
+}
+
+/// Frames one behind the other, which leave together.
+#[derive(Debug, Default)]
+pub(super) struct Frames(Vec<u8>);
+
+impl Frames {
+    /// Adds a response. The first takes as much room as it needs, and mostly there is no second.
+    pub(super) fn add<R: Entry>(&mut self, due: &Due<R>) {
+        let length = due.length();
+        self.0.reserve_exact(HEAD_BYTES + length);
+        self.0.push(0);
+        // Bodies in a response are bounded far below.
+        let head = u32::try_from(length).unwrap_or(u32::MAX);
+        self.0.extend_from_slice(&head.to_be_bytes());
+        due.write(&mut self.0);
+    }
+
+    /// All of them; none when there are none.
+    pub(super) fn finish(self) -> Option<Bytes> {
+        (!self.0.is_empty()).then(|| self.0.into())
+    }
+}
+
+fn any(type_url: &str, resource: &Resource) -> Any {
+    Any {
+        type_url: type_url.to_owned(),
+        value: resource.body.to_vec(),
+    }
+}
+
+impl From<Due<Told>> for DeltaDiscoveryResponse {
+    fn from(due: Due<Told>) -> Self {
+        let resource = |told: &Told| discovery::Resource {
+            version: told.version.to_string(),
+            name: told.resource.name.to_string(),
+            aliases: told.names().map(ToString::to_string).collect(),
+            resource: Some(any(&due.type_url, &told.resource)),
+            ttl: None,
+        };
+        Self {
+            system_version_info: due.version.to_string(),
+            resources: due.resources.iter().map(resource).collect(),
+            type_url: due.type_url.to_string(),
+            nonce: due.nonce,
+            removed_resources: due.removed.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl From<Due<Arc<Resource>>> for DiscoveryResponse {
+    fn from(due: Due<Arc<Resource>>) -> Self {
+        let resources = due.resources.iter();
+        Self {
+            version_info: due.version.to_string(),
+            resources: resources.map(|one| any(&due.type_url, one)).collect(),
+            type_url: due.type_url.to_string(),
+            nonce: due.nonce,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    /// Lengths on both sides of where a length takes another byte.
+    const SIZES: [usize; 9] = [0, 1, 100, 127, 128, 129, 16_383, 16_384, 40_000];
+
+    fn resource(random: &mut fastrand::Rng) -> Arc<Resource> {
+        let size = SIZES[random.usize(..SIZES.len())];
+        let mut text = |most: usize| -> Arc<str> {
+            let length = random.usize(..=most);
+            let letters = std::iter::repeat_with(|| random.lowercase());
+            letters.take(length).collect::<String>().into()
+        };
+        let (name, version) = (text(300), text(20));
+        let aliases = [text(0), text(5), text(200)];
+        Arc::new(Resource {
+            name,
+            aliases: aliases.into(),
+            version,
+            body: vec![7; size].into(),
+        })
+    }
+
+    fn due<R>(resources: Vec<R>, removed: &[&str]) -> Due<R> {
+        Due {
+            version: "snapshot".into(),
+            type_url: "type.googleapis.com/thing".into(),
+            nonce: "17".to_owned(),
+            resources,
+            removed: removed.iter().map(|name| Arc::from(*name)).collect(),
+        }
+    }
+
+    /// What a gRPC peer reads.
+    fn read<M: Message + Default>(mut bytes: &[u8]) -> Vec<M> {
+        let mut all = Vec::new();
+        while let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() {
+            assert_eq!(head[0], 0, "not compressed");
+            let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+            let (message, after) = rest.split_at(length);
+            all.push(M::decode(message).expect("a message"));
+            bytes = after;
+        }
+        all
+    }
+
+    #[test]
+    fn what_is_written_by_hand_reads_like_the_message() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for round in 0..200 {
+            let resources: Vec<_> = (0..round % 4).map(|_| resource(&mut random)).collect();
+            let told = |asked: &[&str]| -> Vec<Told> {
+                let told = |resource: &Arc<Resource>| Told {
+                    resource: resource.clone(),
+                    version: "as seen".into(),
+                    asked: asked.iter().map(|name| Arc::from(*name)).collect(),
+                };
+                resources.iter().map(told).collect()
+            };
+            let removed: &[&str] = if round % 3 == 0 { &["gone", ""] } else { &[] };
+            let asked: &[&str] = if round % 5 == 0 { &["*/host"] } else { &[] };
+            let mut frames = Frames::default();
+            frames.add(&due(told(asked), removed));
+            frames.add(&due(told(&[]), &[]));
+            let bytes = frames.finish().expect("two");
+            let expected: [DeltaDiscoveryResponse; 2] =
+                [due(told(asked), removed).into(), due(told(&[]), &[]).into()];
+            assert_eq!(read::<DeltaDiscoveryResponse>(&bytes), expected);
+            let mut frames = Frames::default();
+            frames.add(&due(resources.clone(), &[]));
+            let bytes = frames.finish().expect("one");
+            let expected: DiscoveryResponse = due(resources, &[]).into();
+            assert_eq!(read::<DiscoveryResponse>(&bytes), [expected]);
+        }
+        assert!(Frames::default().finish().is_none());
+    }
+}
