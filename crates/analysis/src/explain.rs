@@ -10,8 +10,8 @@ use std::sync::Arc;
 use voile_model::mesh::{AuthorizationPolicy, Mesh, Protocol, Service, ServicePort};
 use voile_model::{Identity, Labels, Namespace, Port, Source};
 use voile_policy::authorization::{
-    Attribute, Denial, Facts, Http, PathNormalization, Policy, Reason, RuleRef, Term, TrustDomains,
-    Verdict, naive,
+    Action, Attribute, Denial, Facts, Http, Outcome, PathNormalization, Policy, Reason, RuleRef,
+    Term, TrustDomains, Verdict, naive, provider_of,
 };
 use voile_policy::{ConnectionFacts, Mode, Trust, effective_at, inbound};
 
@@ -52,6 +52,8 @@ pub struct Explanation {
     pub allowed: bool,
     /// What decided.
     pub decided: Decided,
+    /// The CUSTOM rule by which somebody is asked before anything else decides.
+    pub asked: Option<Decided>,
     /// What is made of its token; none where there is none.
     pub token: Option<TokenSaid>,
     /// What would have to be otherwise, one sentence each.
@@ -180,6 +182,17 @@ impl<'a> Held<'a> {
             source,
         }
     }
+
+    /// Whom a CUSTOM rule asks.
+    fn asking(&self, rule: RuleRef) -> Decided {
+        let policy = self.policies.get(rule.policy as usize);
+        let provider = policy.and_then(|policy| match &policy.action {
+            Action::Custom(name) => Some(name),
+            Action::Allow | Action::Deny | Action::Audit => None,
+        });
+        let provider = provider.map_or("", |name| &**name);
+        self.decided(format!("provider `{provider}`"), Some(rule))
+    }
 }
 
 fn mode(mesh: &Mesh, subject: &Subject<'_>, port: Port) -> Mode {
@@ -219,6 +232,7 @@ fn one(
             rule: None,
             source: None,
         },
+        asked: None,
         token: None,
         otherwise: Vec::new(),
         beside: Vec::new(),
@@ -237,20 +251,17 @@ fn one(
         return explanation;
     }
     let opaque = matches!(protocol, Protocol::Tcp | Protocol::Tls);
-    let (mut headers, mut claims) = (Vec::new(), None);
-    if !opaque {
-        let looked = token::look(mesh, subject, question.path, question);
-        explanation.token = looked.said;
-        if let Some((status, otherwise)) = looked.refused {
-            explanation.allowed = false;
-            explanation.decided.why =
-                format!("the token is refused, before any policy but CUSTOM ({status})");
-            explanation.otherwise = otherwise;
-            return explanation;
-        }
-        (headers, claims) = (looked.headers, looked.claims);
-    }
     let held = Held::of(mesh, subject);
+    let mut looked = match opaque {
+        true => token::Looked::default(),
+        false => token::look(mesh, subject, question.path, question),
+    };
+    explanation.token = looked.said.take();
+    let may_ask = provider_of(&held.policies).is_some();
+    if !may_ask && let Some(refused) = looked.refused.take() {
+        explanation.token_refused(refused);
+        return explanation;
+    }
     let mode = PathNormalization::from(mesh.config.path_normalization);
     let Ok(path) = mode.normalize(question.path.as_bytes()) else {
         explanation.allowed = held.policies.is_empty();
@@ -260,27 +271,50 @@ fn one(
     };
     let ip = question.source_ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     let host = question.host.unwrap_or(service.key.hostname.as_str());
-    let http = Http {
-        authority: Some(host.as_bytes()),
-        method: question.method.as_bytes(),
-        path: &path,
-        headers: &headers,
-        claims: claims.as_ref(),
+    let facts = |headers, claims| {
+        let http = Http {
+            authority: Some(host.as_bytes()),
+            method: question.method.as_bytes(),
+            path: &path,
+            headers,
+            claims,
+        };
+        Facts {
+            source: question.from,
+            source_ip: ip,
+            remote_ip: ip,
+            destination: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port.get()),
+            sni: question.server_name,
+            http: (!opaque).then_some(http),
+        }
     };
-    let facts = Facts {
-        source: question.from,
-        source_ip: ip,
-        remote_ip: ip,
-        destination: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port.get()),
-        sni: question.server_name,
-        http: (!opaque).then_some(http),
-    };
-    judge(&held, &facts, &mut explanation);
+    let now = facts(&looked.headers, looked.claims.as_ref());
+    let came = facts(&looked.came, None);
+    let outcome = naive::decide_with(&held.policies, &now, Some(&came));
+    if let Verdict::Ask(ask) = &outcome.verdict {
+        explanation.asked = Some(held.asking(ask.rule()));
+    }
+    match looked.refused {
+        Some(refused) => explanation.token_refused(refused),
+        None => judge(&held, &now, outcome, &mut explanation),
+    }
     explanation
 }
 
-fn judge(held: &Held<'_>, facts: &Facts<'_>, explanation: &mut Explanation) {
-    let outcome = naive::decide(&held.policies, facts);
+impl Explanation {
+    /// Its token ends it; whoever is asked first, if anybody is, says so in the place of the token's rule.
+    fn token_refused(&mut self, (status, otherwise): (u16, Vec<String>)) {
+        self.allowed = false;
+        let when = match self.asked {
+            Some(_) => "unless whoever is asked first says no, or brings a better one",
+            None => "before any policy decides",
+        };
+        self.decided.why = format!("the token is refused, {when} ({status})");
+        self.otherwise = otherwise;
+    }
+}
+
+fn judge(held: &Held<'_>, facts: &Facts<'_>, outcome: Outcome, explanation: &mut Explanation) {
     let denial = match outcome.verdict {
         Verdict::Allowed(permit) => {
             if permit.rule().is_some() {

@@ -31,7 +31,7 @@ pub struct Report {
     pub unreadable: Option<ControlError>,
     /// Version of the snapshot now in force.
     pub version: String,
-    /// Whether proxies are told something new.
+    /// Whether proxies were told something new since the last report, by any of the readings in between.
     pub changed: bool,
 }
 

@@ -28,7 +28,7 @@ pub use facts::{Facts, Headers, Http, NoHeaders};
 pub use index::Engine;
 pub use paths::{PathError, PathNormalization};
 pub use pattern::{Pattern, RequestPrincipal, Text, ValueError};
-pub use policy::{Action, Policy, PolicyName, Rule, Term, Terms};
+pub use policy::{Action, Policy, PolicyName, Rule, Term, Terms, provider_of};
 pub use template::{PathTemplate, TemplateError};
 pub use trust::TrustDomains;
 pub use verdict::{Ask, Denial, DryRun, DryRunVerdict, Outcome, Permit, Reason, RuleRef, Verdict};

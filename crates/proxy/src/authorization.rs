@@ -10,7 +10,7 @@ use voile_model::TrustDomain;
 use voile_model::mesh::AuthorizationPolicy;
 use voile_policy::authorization::{
     Action, Denial, Engine, Facts, Outcome, PathNormalization, Policy, PolicyName, Rule, RuleRef,
-    TrustDomains,
+    TrustDomains, provider_of,
 };
 
 use crate::http::Head;
@@ -26,17 +26,6 @@ struct Compiled {
     trusted_proxies: u32,
     /// Whom enforced CUSTOM policies ask; none where there are none, and where several are named.
     provider: Option<Arc<str>>,
-}
-
-/// The one provider that enforced CUSTOM policies name.
-fn provider(policies: &[Policy]) -> Option<Arc<str>> {
-    let enforced = policies.iter().filter(|policy| !policy.dry_run);
-    let mut named = enforced.filter_map(|policy| match &policy.action {
-        Action::Custom(name) => Some(name),
-        Action::Allow | Action::Deny | Action::Audit => None,
-    });
-    let first = named.next()?;
-    named.all(|name| name == first).then(|| Arc::clone(first))
 }
 
 impl PartialEq for Authorization {
@@ -78,7 +67,7 @@ impl Authorization {
             engine: Engine::new(&policies),
             normalization: how.normalization.into(),
             trusted_proxies: how.trusted_proxies,
-            provider: provider(&policies),
+            provider: provider_of(&policies).cloned(),
         }))
     }
 
@@ -95,7 +84,7 @@ impl Authorization {
             engine: Engine::new(&policies),
             normalization: PathNormalization::Base,
             trusted_proxies: 0,
-            provider: provider(&policies),
+            provider: provider_of(&policies).cloned(),
         }))
     }
 

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use voile_model::mesh::{Mesh, Protocol, Service};
 use voile_model::{Identity, Port};
-use voile_policy::authorization::{Action, Facts, Policy, Rule, Term, naive};
+use voile_policy::authorization::{Action, Facts, Policy, Rule, Term, naive, provider_of};
 
 use super::{Held, is_known, mode, refused_at_the_door, said};
 use crate::subject::{Subject, subjects};
@@ -109,14 +109,27 @@ fn answer(
     let enforced = || held.policies.iter().filter(|policy| !policy.dry_run);
     let mut conditions = Vec::new();
     for policy in enforced() {
-        if !matches!(policy.action, Action::Deny | Action::Custom(_)) {
-            continue;
-        }
-        match weigh(policy, &facts, http) {
-            Maybe::Always => return Answer::Nothing(format!("{} denies everything", policy.name)),
-            Maybe::Never => {}
-            Maybe::When(rules) => {
+        // Where CUSTOM policies name several providers, what they match is denied.
+        let asked = match policy.action {
+            Action::Allow | Action::Audit => continue,
+            Action::Deny => None,
+            Action::Custom(_) => provider_of(&held.policies),
+        };
+        match (weigh(policy, &facts, http), asked) {
+            (Maybe::Never, _) => {}
+            (Maybe::Always, None) => {
+                return Answer::Nothing(format!("{} denies everything", policy.name));
+            }
+            (Maybe::Always, Some(asked)) => {
+                conditions.push(format!("`{asked}` says yes"));
+            }
+            (Maybe::When(rules), None) => {
                 conditions.extend(rules.into_iter().map(|rule| format!("not ({rule})")));
+            }
+            (Maybe::When(rules), Some(asked)) => {
+                let rules = rules.into_iter();
+                let or = |rule| format!("(`{asked}` says yes or not ({rule}))");
+                conditions.extend(rules.map(or));
             }
         }
     }
@@ -136,7 +149,11 @@ fn answer(
         if allowed.is_empty() {
             return Answer::Nothing("no ALLOW rule can match".to_owned());
         }
-        conditions.push(allowed.join(" or "));
+        let one = allowed.join(" or ");
+        conditions.push(match allowed.len() {
+            1 => one,
+            _ => format!("({one})"),
+        });
     }
     match conditions.is_empty() {
         true => Answer::Everything,
@@ -190,7 +207,12 @@ fn open(rule: &Rule, facts: &Facts<'_>) -> Option<String> {
             return Some(String::new());
         }
         let alternatives: Vec<String> = open.iter().map(|terms| terms.join(" and ")).collect();
-        (!alternatives.is_empty()).then(|| alternatives.join(" or "))
+        match alternatives.as_slice() {
+            [] => None,
+            [one] => Some(one.clone()),
+            // Other parts are asked beside.
+            several => Some(format!("({})", several.join(" or "))),
+        }
     };
     let parts = [
         part(&rule.from)?,

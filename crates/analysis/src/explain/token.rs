@@ -38,17 +38,20 @@ pub struct TokenSaid {
     pub source: Option<Source>,
 }
 
-/// The outcome, for the policies that come after.
+/// The outcome, for the policies.
+#[derive(Default)]
 pub(super) struct Looked {
     pub(super) said: Option<TokenSaid>,
-    /// Whether the request ends here, and what would have to be otherwise.
+    /// Whether the request ends with this status, and what would have to be otherwise.
     pub(super) refused: Option<(u16, Vec<String>)>,
     pub(super) claims: Option<Claims>,
+    /// As they came, the token among them: CUSTOM rules ask these, too.
+    pub(super) came: Lines,
     /// As the rules let them go on.
-    pub(super) headers: Vec<(String, Vec<u8>)>,
+    pub(super) headers: Lines,
 }
 
-type Lines = Vec<(String, Vec<u8>)>;
+pub(super) type Lines = Vec<(String, Vec<u8>)>;
 
 /// Looks at the request as the workload's sidecar would.
 pub(super) fn look(
@@ -67,9 +70,9 @@ pub(super) fn look(
         let why = "no RequestAuthentication holds there: nobody looks at tokens";
         return Looked {
             said: question.token.map(|_| said(why.to_owned(), None)),
-            refused: None,
-            claims: None,
+            came: lines.clone(),
             headers: lines,
+            ..Looked::default()
         };
     }
     let none = BTreeMap::new();
@@ -84,13 +87,13 @@ pub(super) fn look(
         None => (examine(&rules, question.method, path, &lines, now), lines),
         Some(brought) => placed(&rules, &written, question.method, (path, &lines), brought),
     };
+    let came = lines.clone();
     let owned = rules.owned_headers();
     lines.retain(|(name, _)| !owned.iter().any(|own| **own == **name));
     let mut looked = Looked {
-        said: None,
-        refused: None,
-        claims: None,
+        came,
         headers: lines,
+        ..Looked::default()
     };
     match outcome {
         Outcome::NoToken => {}
@@ -104,6 +107,8 @@ pub(super) fn look(
             looked.said = Some(said(why, rule));
             let otherwise = otherwise(refusal.reason, &written, rule);
             looked.refused = Some((refusal.status(), otherwise));
+            // Nothing was made of it.
+            looked.headers.clone_from(&looked.came);
         }
     }
     looked

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use voile_analysis::explain::{self, Brought, Explanation, Question};
+use voile_analysis::explain::{self, Brought, Decided, Explanation, Question, TokenSaid};
 use voile_model::{Identity, Mesh, Namespace};
 
 /// What is asked.
@@ -184,16 +184,47 @@ fn answer(args: &Args) -> Result<Vec<Explanation>, String> {
     }
 }
 
+/// The rule that decided, and where it was written.
+fn rule(decided: &Decided) -> Option<String> {
+    let (policy, rule) = (decided.policy.as_ref()?, decided.rule?);
+    let source = decided.source.as_ref()?;
+    Some(format!(
+        "AuthorizationPolicy {policy}, rule {rule}, in {source}"
+    ))
+}
+
+fn decided(one: &Decided) -> serde_json::Value {
+    serde_json::json!({
+        "why": one.why,
+        "policy": one.policy,
+        "rule": one.rule,
+        "file": one.source.as_ref().map(|source| source.file.to_string()),
+        "line": one.source.as_ref().map(|source| source.line),
+    })
+}
+
+fn token(one: &TokenSaid) -> serde_json::Value {
+    serde_json::json!({
+        "why": one.why,
+        "principal": one.principal,
+        "policy": one.policy,
+        "file": one.source.as_ref().map(|source| source.file.to_string()),
+        "line": one.source.as_ref().map(|source| source.line),
+    })
+}
+
 fn text(one: &Explanation) -> String {
     let verdict = if one.allowed { "ALLOWED" } else { "DENIED" };
     let mut out = format!(
         "{verdict} by {}, port {}: {}\n",
         one.workload, one.port, one.decided.why
     );
-    if let (Some(policy), Some(rule), Some(source)) =
-        (&one.decided.policy, one.decided.rule, &one.decided.source)
-    {
-        out += &format!("  AuthorizationPolicy {policy}, rule {rule}, in {source}\n");
+    if let Some(rule) = rule(&one.decided) {
+        out += &format!("  {rule}\n");
+    }
+    if let Some(asked) = &one.asked {
+        let by = rule(asked).unwrap_or_default();
+        out += &format!("  asked first: {}, by {by}\n", asked.why);
     }
     if let Some(token) = &one.token {
         out += &format!("  token: {}\n", token.why);
@@ -212,25 +243,15 @@ fn text(one: &Explanation) -> String {
 
 fn json(all: &[Explanation]) -> String {
     let one = |one: &Explanation| {
-        serde_json::json!({
-            "workload": one.workload,
-            "port": one.port.get(),
-            "allowed": one.allowed,
-            "why": one.decided.why,
-            "policy": one.decided.policy,
-            "rule": one.decided.rule,
-            "file": one.decided.source.as_ref().map(|source| source.file.to_string()),
-            "line": one.decided.source.as_ref().map(|source| source.line),
-            "token": one.token.as_ref().map(|token| serde_json::json!({
-                "why": token.why,
-                "principal": token.principal,
-                "policy": token.policy,
-                "file": token.source.as_ref().map(|source| source.file.to_string()),
-                "line": token.source.as_ref().map(|source| source.line),
-            })),
-            "otherwise": one.otherwise,
-            "beside": one.beside,
-        })
+        let mut said = decided(&one.decided);
+        said["workload"] = one.workload.clone().into();
+        said["port"] = one.port.get().into();
+        said["allowed"] = one.allowed.into();
+        said["asked"] = one.asked.as_ref().map(decided).into();
+        said["token"] = one.token.as_ref().map(token).into();
+        said["otherwise"] = one.otherwise.clone().into();
+        said["beside"] = one.beside.clone().into();
+        said
     };
     let all: Vec<_> = all.iter().map(one).collect();
     format!("{:#}\n", serde_json::Value::Array(all))

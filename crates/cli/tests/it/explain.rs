@@ -297,8 +297,90 @@ fn generated_issuers_and_their_tokens_fit_and_explain_says_so() {
             let forged = format!("{}x", &written[0][..written[0].len() - 1]);
             let (found, said) = explain(&forged);
             assert_eq!(found, Some(1), "{said}");
-            let part = "the token is refused, before any policy but CUSTOM (401)";
+            let part = "the token is refused, before any policy decides (401)";
             assert!(said.contains(part), "{said}");
         }
     }
+}
+
+/// A mesh whose CUSTOM policy asks about what has an `authorization` header below `/asked`.
+fn asking() -> (tempfile::TempDir, String) {
+    let folder = folder();
+    std::fs::remove_file(folder.path().join("policies.yaml")).expect("removed");
+    let token = generate_tokens(folder.path(), "jwt", "first").remove(0);
+    let asks = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    \
+         extensionProviders:\n    - name: login\n      envoyExtAuthzHttp: {service: shop/web.shop.svc.cluster.local, port: 80}\n\
+         ---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: ask, namespace: shop}\nspec:\n  \
+         action: CUSTOM\n  provider: {name: login}\n  rules:\n  - to: [{operation: {paths: [\"/asked*\"]}}]\n    \
+         when: [{key: \"request.headers[authorization]\", values: [\"*\"]}]\n";
+    std::fs::write(folder.path().join("ask.yaml"), asks).expect("written");
+    (folder, token)
+}
+
+#[test]
+fn explain_says_who_is_asked_before_the_token_is_looked_at() {
+    let (folder, good) = asking();
+    let ask = |path: &str, token: &str, more: &[&str]| {
+        let words = [
+            "explain",
+            "DIR",
+            "--to",
+            "shop/web:80",
+            "--path",
+            path,
+            "--jwt",
+            token,
+        ];
+        voile(&[&words, more].concat(), folder.path())
+    };
+    let asked = "asked first: provider `login`, by AuthorizationPolicy shop/ask, rule 0, in ";
+    // The token's header is there when somebody is asked, though policies no longer see it.
+    let (code, said) = ask("/asked", &good, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains(asked) && said.contains("ask.yaml:17:"),
+        "{said}"
+    );
+    assert!(
+        said.contains("if it says yes, the other policies let it pass"),
+        "{said}"
+    );
+    let (code, said) = ask("/asked", "x.y.z", &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(asked), "{said}");
+    let part =
+        "the token is refused, unless whoever is asked first says no, or brings a better one (401)";
+    assert!(said.contains(part), "{said}");
+    let (_, said) = ask("/asked", "x.y.z", &["--output", "json"]);
+    let read: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(read[0]["asked"]["policy"], "shop/ask", "{said}");
+    // Where no CUSTOM rule matches nobody is asked.
+    let (code, said) = ask("/", "x.y.z", &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        !said.contains("asked first") && said.contains("before any policy decides (401)"),
+        "{said}"
+    );
+    let (code, said) = ask("/", &good, &[]);
+    assert_eq!(
+        (code, said.contains("asked first")),
+        (Some(0), false),
+        "{said}"
+    );
+}
+
+#[test]
+fn who_can_tells_who_is_asked() {
+    let (folder, _) = asking();
+    let (code, said) = voile(&["who-can", "DIR", "shop/web"], folder.path());
+    assert_eq!(code, Some(0), "{said}");
+    let part = "if (`login` says yes or not (request.path is one of /asked* and request.headers[authorization] is one of *))";
+    assert!(said.contains(part), "{said}");
+    let file = folder.path().join("ask.yaml");
+    let text = std::fs::read_to_string(&file).expect("written");
+    let (before, _) = text.split_once("  rules:").expect("rules");
+    std::fs::write(&file, format!("{before}  rules: [{{}}]\n")).expect("written");
+    let (code, said) = voile(&["who-can", "DIR", "shop/web"], folder.path());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("if `login` says yes"), "{said}");
 }

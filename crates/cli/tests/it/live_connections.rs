@@ -25,7 +25,7 @@ const GOAWAY: u8 = 7;
 
 /// Says hello and then no more, until it is cut; `/quick` is answered whole, as often as it is asked, and `/waits` not at all.
 /// Gives how many wait.
-fn greet(mesh: &Mesh) -> Arc<AtomicUsize> {
+pub(crate) fn greet(mesh: &Mesh) -> Arc<AtomicUsize> {
     let waiting = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&waiting);
     application::serve(mesh.http_app(), move |stream| {

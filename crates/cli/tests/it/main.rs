@@ -56,5 +56,6 @@ mod traffic;
 mod truth;
 mod unlucky;
 mod up;
+mod up_keys;
 mod up_netns;
 mod ztunnel;

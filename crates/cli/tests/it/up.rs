@@ -47,7 +47,7 @@ pub(crate) struct Up {
 
 impl Up {
     /// On loopback addresses, which these tests are about.
-    fn start(fill: impl FnOnce(&Path), arguments: &[&str]) -> Up {
+    pub(crate) fn start(fill: impl FnOnce(&Path), arguments: &[&str]) -> Up {
         Self::start_as(
             fill,
             &[&["--isolation", "loopback"], arguments].concat(),

@@ -72,6 +72,7 @@ pub(crate) struct Mesh {
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) text: String,
+    pub(crate) version: String,
     pub(crate) changed: bool,
 }
 
@@ -165,6 +166,18 @@ impl Mesh {
         }
     }
 
+    /// The same, of what is said from now on.
+    pub(crate) async fn next_report(&mut self, fits: impl Fn(&Seen) -> bool) -> Seen {
+        let before = self.reports.borrow().len();
+        let new = |seen: &Vec<Seen>| seen.iter().skip(before).find(|seen| fits(seen)).cloned();
+        let wait = self.reports.wait_for(|seen| new(seen).is_some());
+        let seen = tokio::time::timeout(DEADLINE, wait)
+            .await
+            .expect("a report in time")
+            .unwrap();
+        new(&seen).expect("it was waited for")
+    }
+
     pub(crate) fn client(&self, credential: Credential) -> Client {
         self.client_that_rejects(credential, |_| None)
     }
@@ -227,6 +240,7 @@ async fn run(
         publish.send_modify(|all: &mut Vec<Seen>| {
             all.push(Seen {
                 text: format!("{}{:?}", lines.join("\n"), report.unreadable),
+                version: report.version.clone(),
                 changed: report.changed,
             });
         });

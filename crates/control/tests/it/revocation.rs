@@ -13,6 +13,7 @@ async fn lists_are_told_at_once_and_wrong_ones_leave_the_last_good_in_force() {
     let mut mesh = Mesh::start(SHOP).await;
     let state = mesh.folder.path().join("state");
     let file = state.join("ca-crl.pem");
+    let begun = mesh.report(|seen| !seen.version.is_empty()).await;
     let mut client = mesh.client(mesh.token("client", None));
     client.ask(REVOCATION_LISTS, &[REVOCATIONS]);
     client.until(|told| told.removed == [REVOCATIONS]).await;
@@ -22,6 +23,10 @@ async fn lists_are_told_at_once_and_wrong_ones_leave_the_last_good_in_force() {
         .until(|told| told.body(REVOCATION_LISTS, REVOCATIONS).is_some())
         .await;
     let first = told.body(REVOCATION_LISTS, REVOCATIONS).unwrap().to_vec();
+    // Readings between two reports are reported together: the good lists' own report must have come before a wrong one's.
+    let begun = begun.version;
+    let good_one = mesh.report(|seen| seen.version != begun).await;
+    assert!(good_one.changed, "{good_one:?}");
     let good = std::fs::read_to_string(&file).unwrap();
 
     let other = Mesh::start(SHOP).await;
@@ -41,8 +46,10 @@ async fn lists_are_told_at_once_and_wrong_ones_leave_the_last_good_in_force() {
         ("\n".repeat(2 * 1024 * 1024), "at most 1048576 are read"),
     ] {
         std::fs::write(&file, wrong).unwrap();
-        let seen = mesh.report(|seen| seen.text.contains(why)).await;
+        let seen = mesh.next_report(|seen| seen.text.contains(why)).await;
         assert!(seen.text.contains("ca-crl.pem"), "{}", seen.text);
+        assert!(!seen.changed, "{why}");
+        assert_eq!(seen.version, good_one.version, "{why}");
     }
     let held = client
         .told

@@ -50,6 +50,17 @@ pub struct Policy {
     pub rules: Vec<Rule>,
 }
 
+/// The one provider that the enforced CUSTOM policies name; none where there are none, and where they name several.
+pub fn provider_of(policies: &[Policy]) -> Option<&Arc<str>> {
+    let enforced = policies.iter().filter(|policy| !policy.dry_run);
+    let mut named = enforced.filter_map(|policy| match &policy.action {
+        Action::Custom(name) => Some(name),
+        Action::Allow | Action::Deny | Action::Audit => None,
+    });
+    let first = named.next()?;
+    named.all(|name| name == first).then_some(first)
+}
+
 /// Terms that must all hold. None of them: always.
 pub type Terms = Vec<Term>;
 

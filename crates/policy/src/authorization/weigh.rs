@@ -64,7 +64,8 @@ impl Groups {
         let mut provider = None;
         for policy in policies {
             groups.present |= 1 << Group::of(policy) as u8;
-            if let Action::Custom(name) = &policy.action {
+            // What is only tried out changes nothing of what is enforced.
+            if let (Action::Custom(name), false) = (&policy.action, policy.dry_run) {
                 groups.several_providers |= *provider.get_or_insert(name) != name;
             }
         }

@@ -137,6 +137,8 @@ impl Cache {
     pub(super) fn insert(&mut self, hash: u64, token: Arc<Token>, mut strangers: Strangers) {
         const LARGEST_SHARE: usize = 8; // one token may not push out all others
         strangers.truncate(MAX_STRANGERS);
+        // As many as may be tried took room that is not reckoned with.
+        strangers.shrink_to_fit();
         // With its place in the table and in the order, and what else may be kept in mind.
         let place = 2 * (size_of::<Entry>() + 2 * size_of::<u64>());
         let bytes = token.memory() + place + MAX_STRANGERS * size_of::<(Fingerprint, Reason)>();

@@ -76,6 +76,39 @@ fn the_index_decides_as_the_naive_evaluator_does() {
     );
 }
 
+/// Whether it passes, is denied or asked about, and by which policy and rule; why it is denied.
+fn by_name(set: &[Policy], verdict: &Verdict) -> (u8, Option<(PolicyName, u32)>, Option<Reason>) {
+    let (kind, rule, reason) = match verdict {
+        Verdict::Allowed(permit) => (0, permit.rule(), None),
+        Verdict::Denied(denial) => (1, denial.rule, Some(denial.reason)),
+        Verdict::Ask(ask) => (2, Some(ask.rule()), None),
+    };
+    let named = rule.map(|rule| (set[rule.policy as usize].name.clone(), rule.rule));
+    (kind, named, reason)
+}
+
+#[test]
+fn what_is_only_tried_out_changes_no_verdict() {
+    let mut tried = 0;
+    for seed in 0..sets() {
+        let mut random = Random::new(seed + 4_000_000);
+        let set = policies(&mut random, Scope::ALL, 12);
+        let enforced: Vec<Policy> = set.iter().filter(|one| !one.dry_run).cloned().collect();
+        tried += usize::from(enforced.len() < set.len());
+        let (all, only) = (Engine::new(&set), Engine::new(&enforced));
+        for _ in 0..REQUESTS {
+            let sent = request(&mut random, Scope::ALL);
+            let facts = sent.facts();
+            assert_eq!(
+                by_name(&set, &all.decide(&facts).verdict),
+                by_name(&enforced, &only.decide(&facts).verdict),
+                "seed {seed}: {sent:#?}\n{set:#?}"
+            );
+        }
+    }
+    assert!(tried > 100, "{tried} sets had any");
+}
+
 #[test]
 fn many_rules_that_are_alike_are_decided_as_the_naive_evaluator_does() {
     for seed in 0..sets() / 50 {

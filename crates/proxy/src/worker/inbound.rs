@@ -306,7 +306,9 @@ async fn identify(
         // TLS that is not ours belongs to the application, whatever the port says.
         Detected::Tls(hello) => {
             let mut opaque = plaintext(io, remote, Kind::Opaque);
-            if let Some(name) = hello.server_name {
+            if let Some(mut name) = hello.server_name {
+                // As rustls and Envoy tell it, so that nobody passes an authorizer by its spelling.
+                name.make_ascii_lowercase();
                 opaque
                     .caller
                     .tell(|told| told.server_name = Some(name.into()));

@@ -2,6 +2,7 @@
 //! `x-ask` or path says and keeps every question. It shares no code with the proxy but the messages.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(crate) struct Authorizer {
     asked: Arc<Mutex<Vec<AttributeContext>>>,
     /// Questions that nobody waits for any more.
     given_up: Arc<Mutex<u32>>,
+    /// Whether opaque connections are denied, which have no words to say what they wish.
+    closed: Arc<AtomicBool>,
 }
 
 impl Authorizer {
@@ -60,6 +63,11 @@ impl Authorizer {
         found.expect("asked about it").clone()
     }
 
+    /// Says no to opaque connections from now on.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
     pub(crate) fn wait_given_up(&self) {
         wait_until("the question is taken back", || {
             *self.given_up.lock().unwrap_or_else(PoisonError::into_inner) > 0
@@ -92,12 +100,14 @@ impl Authorization for Authorizer {
     ) -> Result<Response<CheckResponse>, Status> {
         let attributes = request.into_inner().attributes.unwrap_or_default();
         let http = http(&attributes);
+        let closed = attributes.request.is_none() && self.closed.load(Ordering::SeqCst);
         self.asked
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(attributes);
         let wish = http.headers.get("x-ask").cloned();
         let wish = wish.unwrap_or_else(|| http.path.trim_start_matches('/').to_owned());
+        let wish = if closed { "deny".to_owned() } else { wish };
         if wish == "never" {
             let mut waiting = Waiting(Arc::clone(&self.given_up), false);
             tokio::time::sleep(Duration::from_secs(600)).await;

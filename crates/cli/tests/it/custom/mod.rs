@@ -2,9 +2,11 @@
 //! it, refuse it in words of its own, be slow, be dead or lie.
 
 pub(crate) mod authorizer;
+mod connections;
 mod over_grpc;
 mod over_http;
 mod over_http2;
+mod under_way;
 mod with_tokens;
 
 use std::net::SocketAddr;

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{all_requests, ask, custom, free, in_force, path, provider, set, status, text};
 use crate::mesh::{Mesh, TCP_PORT, application, exchange, get, wait_until};
 
-const KIND: &str = "envoyExtAuthzHttp";
+pub(super) const KIND: &str = "envoyExtAuthzHttp";
 
 /// What each connection of the authorizer was told: heads and bodies.
-type Heard = Arc<Mutex<Vec<(String, String)>>>;
+pub(super) type Heard = Arc<Mutex<Vec<(String, String)>>>;
 
 /// Answers by the path behind `/check`.
-fn authorizer(listener: std::net::TcpListener) -> Heard {
+pub(super) fn authorizer(listener: std::net::TcpListener) -> Heard {
     let heard = Heard::default();
     let kept = Arc::clone(&heard);
     application::serve(listener, move |stream| {
@@ -45,15 +45,15 @@ fn authorizer(listener: std::net::TcpListener) -> Heard {
     heard
 }
 
-fn about(heard: &Heard, path: &str) -> (String, String) {
+pub(super) fn about(heard: &Heard, path: &str) -> (String, String) {
     let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
     let mut found = heard.iter().rev().filter(|(head, _)| head.contains(path));
     let (head, body) = found.next().expect("asked about it");
     (head.to_ascii_lowercase(), body.clone())
 }
 
-const LISTS: &str = ", pathPrefix: /check, statusOnError: \"503\", timeout: 5s, includeRequestHeadersInCheck: [x-told, \"x-pre-*\", \"*-suf\"], \
-    includeAdditionalHeadersInCheck: {x-from: mesh, x-told-over: ours}, headersToUpstreamOnAllow: [\"x-user*\"], \
+pub(super) const LISTS: &str = ", pathPrefix: /check, statusOnError: \"503\", timeout: 5s, includeRequestHeadersInCheck: [x-told, \"x-pre-*\", \"*-suf\"], \
+    includeAdditionalHeadersInCheck: {x-from: mesh, x-pre-over: ours}, headersToUpstreamOnAllow: [\"x-user*\"], \
     headersToDownstreamOnDeny: [x-why], headersToDownstreamOnAllow: [\"*note\"]";
 
 fn asking(fields: &str) -> (Mesh, Heard) {
@@ -72,7 +72,7 @@ fn it_is_told_by_lists_and_its_words_travel_by_lists() {
     let (mesh, heard) = asking(LISTS);
     let answer = ask(
         &mesh,
-        "GET /a?b=c HTTP/1.1\r\nx-told: 1\r\nx-untold: 2\r\nX-Pre-A: 3\r\nx-a-suf: 4\r\nAuthorization: me\r\nx-user: forged\r\nx-secret: s\r\nx-from: me",
+        "GET /a?b=c HTTP/1.1\r\nx-told: 1\r\nx-untold: 2\r\nX-Pre-A: 3\r\nx-a-suf: 4\r\nAuthorization: me\r\nx-user: forged\r\nx-secret: s\r\nx-from: me\r\nx-pre-over: me",
     );
     assert_eq!(answer.status, 200);
     let (head, body) = about(&heard, "/check/a?b=c");
@@ -84,12 +84,12 @@ fn it_is_told_by_lists_and_its_words_travel_by_lists() {
         "x-a-suf: 4",
         "authorization: me",
         "x-from: mesh",
-        "x-told-over: ours",
+        "x-pre-over: ours",
         "content-length: 0",
     ] {
         assert!(head.contains(&format!("{line}\r\n")), "{line}: {head}");
     }
-    for word in ["x-untold", "x-from: me\r\n", "x-user"] {
+    for word in ["x-untold", "x-from: me\r\n", "x-pre-over: me\r\n", "x-user"] {
         assert!(!head.contains(word), "{word}: {head}");
     }
     assert_eq!(body, "");

@@ -5,14 +5,15 @@ use bytes::Bytes;
 use http::Request;
 
 use super::authorizer::{Authorizer, http};
-use super::{custom, free, in_force, provider, set, status};
+use super::{custom, free, in_force, over_http, provider, set, status};
 use crate::http2::{call, connect, message, play, serve};
 use crate::mesh::{GRPC_PORT, HTTP_PORT, Mesh, application};
 
 const KIND: &str = "envoyExtAuthzGrpc";
 
+/// A mesh whose server asks about all it gets. Its HTTP port is called without a sidecar in between, which would make HTTP/1.1 of it.
 fn asking(fields: &str) -> (Mesh, Authorizer) {
-    let mesh = Mesh::start("STRICT");
+    let mesh = Mesh::start("PERMISSIVE");
     application::reflect(mesh.http_app());
     let listener = free();
     let at = listener.local_addr().expect("an address");
@@ -79,7 +80,7 @@ fn a_grpc_caller_is_told_in_grpcs_words_and_its_messages_are_shown_and_pass() {
 #[test]
 fn streams_of_one_connection_wait_each_for_their_own_word() {
     let (mesh, authorizer) = asking("");
-    let address = mesh.http();
+    let address = mesh.inbound(HTTP_PORT);
     play(|| async move {
         let mut client = connect(address).await;
         let ask = |path: &str| {
@@ -118,5 +119,132 @@ fn streams_of_one_connection_wait_each_for_their_own_word() {
         tokio::task::spawn_blocking(move || authorizer.wait_given_up())
             .await
             .expect("given up");
+    });
+}
+
+/// A request of HTTP/2 for the HTTP port, with these lines.
+fn request(path: &str, lines: &[(&str, &str)]) -> Request<()> {
+    let uri = format!("http://server.shop.svc.cluster.local:8080{path}");
+    let mut request = Request::post(uri);
+    for (name, value) in lines {
+        request = request.header(*name, *value);
+    }
+    request.body(()).expect("a request")
+}
+
+/// An answer's head, and its body as lower-case text.
+async fn whole(response: h2::client::ResponseFuture) -> (http::response::Parts, String) {
+    let (parts, mut body) = response.await.expect("an answer").into_parts();
+    let mut text = Vec::new();
+    while let Some(chunk) = body.data().await {
+        text.extend_from_slice(&chunk.expect("its body"));
+    }
+    (parts, String::from_utf8_lossy(&text).to_ascii_lowercase())
+}
+
+#[test]
+fn a_stream_is_changed_and_its_body_bounded_as_a_request_of_http1_is() {
+    let (mesh, authorizer) = asking(", includeRequestBodyInCheck: {maxRequestBytes: 10}");
+    let address = mesh.inbound(HTTP_PORT);
+    play(|| async move {
+        let mut client = connect(address).await;
+        let change = request(
+            "/c?token=t&a=1",
+            &[
+                ("x-ask", "change"),
+                ("x-user", "forged"),
+                ("x-group", "one"),
+                ("authorization", "secret"),
+                ("content-length", "10"),
+            ],
+        );
+        let (response, mut send) = client.send_request(change, false).expect("sent");
+        send.send_data(Bytes::from_static(b"0123456789"), true)
+            .expect("sent");
+        let (head, seen) = whole(response).await;
+        assert_eq!(head.status, 200);
+        assert_eq!(head.headers["x-seen"], "yes");
+        assert_eq!(head.headers["content-type"], "text/authorized");
+        assert!(
+            seen.starts_with("post /c?a=1&who=alice http/1.1\r\n"),
+            "{seen}"
+        );
+        for line in ["x-user: alice\r\n", "x-group: one\r\n", "x-group: two\r\n"] {
+            assert!(seen.contains(line), "{line}: {seen}");
+        }
+        assert!(
+            !seen.contains("forged") && !seen.contains("secret"),
+            "{seen}"
+        );
+        assert!(seen.ends_with("0123456789"), "{seen}");
+        let shown = http(&authorizer.about("/c?token=t&a=1"));
+        assert_eq!(shown.protocol, "HTTP/2");
+        assert_eq!(
+            (&*shown.body, &*shown.headers["x-envoy-auth-partial-body"]),
+            ("0123456789", "false")
+        );
+        // A byte more than may be shown.
+        let asked = authorizer.asked().len();
+        let (response, mut send) = client
+            .send_request(request("/long", &[]), false)
+            .expect("sent");
+        send.send_data(Bytes::from_static(b"0123456789a"), true)
+            .expect("sent");
+        let (head, _) = whole(response).await;
+        assert_eq!(head.status, 413);
+        assert_eq!(authorizer.asked().len(), asked, "nobody is asked about it");
+    });
+}
+
+#[test]
+fn a_stream_is_asked_about_over_http_by_the_same_lists() {
+    let mesh = Mesh::start("PERMISSIVE");
+    application::reflect(mesh.http_app());
+    let listener = free();
+    let at = listener.local_addr().expect("an address");
+    let heard = over_http::authorizer(listener);
+    let rules = format!("rules: [{{to: [{{operation: {{ports: [\"{HTTP_PORT}\"]}}}}]}}]");
+    let resources = provider(over_http::KIND, at, over_http::LISTS) + &custom(&rules);
+    set(&mesh, &resources);
+    in_force("the policy is in force", || status(&mesh, "/deny") == 401);
+    let address = mesh.inbound(HTTP_PORT);
+    play(|| async move {
+        let mut client = connect(address).await;
+        let lines = [
+            ("x-told", "1"),
+            ("x-untold", "2"),
+            ("x-user", "forged"),
+            ("x-from", "me"),
+            ("x-pre-over", "me"),
+        ];
+        let (response, _) = client
+            .send_request(request("/a?b=c", &lines), true)
+            .expect("sent");
+        let (head, seen) = whole(response).await;
+        assert_eq!(
+            (head.status.as_u16(), head.headers["x-note"].as_bytes()),
+            (200, &b"n"[..])
+        );
+        assert!(
+            seen.contains("x-user: alice\r\n") && !seen.contains("forged"),
+            "{seen}"
+        );
+        let (told, _) = over_http::about(&heard, "/check/a?b=c");
+        assert!(told.starts_with("post /check/a?b=c http/1.1\r\n"), "{told}");
+        assert!(
+            told.contains("x-told: 1\r\n") && told.contains("x-from: mesh\r\n"),
+            "{told}"
+        );
+        assert!(
+            !told.contains("untold") && !told.contains(": me\r\n"),
+            "{told}"
+        );
+        let (response, _) = client
+            .send_request(request("/deny", &[]), true)
+            .expect("sent");
+        let (head, seen) = whole(response).await;
+        assert_eq!((head.status.as_u16(), &*seen), (401, "rain"));
+        assert_eq!(head.headers["x-why"], "rain");
+        assert!(!head.headers.contains_key("x-other"), "{head:?}");
     });
 }

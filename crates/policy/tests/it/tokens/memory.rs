@@ -110,6 +110,49 @@ fn what_is_remembered_stays_within_its_bound() {
 }
 
 #[test]
+fn keys_that_made_no_signature_are_remembered_within_a_bound() {
+    let strange = || believing(&voile_testkit::tokens::SigningKey::new("EdDSA"));
+    // As many rules of one issuer as there may be checks for one request; the last one's key made the signatures.
+    let mut all: Vec<_> = (0..15).map(|_| strange()).collect();
+    all.push(believing(&ED));
+    let rules = compiled(&all);
+    let before = held();
+    let mut cache = Cache::new(11);
+    let mut most = 0;
+    for number in 0..2_500 {
+        let token = ED.token("EdDSA", &claims("a", &json!({ "jti": number.to_string() })));
+        let line = format!("Bearer {token}");
+        let outcome = asked(&rules, &mut cache, "/", &[("authorization", &line)]);
+        assert_eq!(said(&outcome), "a/user");
+        drop((outcome, line, token));
+        most = most.max(held() - before);
+    }
+    println!("{cache:?}, {most} bytes of heap at most");
+    let limit = isize::try_from(CACHE_BYTES).expect("a test's own value");
+    assert!(most <= limit, "{most} bytes");
+}
+
+#[test]
+fn keys_that_turn_all_day_leave_nothing_beside_a_token_that_stays_good() {
+    let mut cache = Cache::new(11);
+    let line = format!("Bearer {}", ED.token("EdDSA", &claims("a", &json!({}))));
+    let turned = |cache: &mut Cache| {
+        let strange = believing(&voile_testkit::tokens::SigningKey::new("EdDSA"));
+        let rules = compiled(&[strange, believing(&ED)]);
+        let outcome = asked(&rules, cache, "/", &[("authorization", &line)]);
+        assert_eq!(said(&outcome), "a/user");
+    };
+    for _ in 0..10 {
+        turned(&mut cache);
+    }
+    let before = held();
+    for _ in 0..500 {
+        turned(&mut cache);
+    }
+    assert!(held() - before <= 0, "{} bytes more", held() - before);
+}
+
+#[test]
 fn what_is_asked_for_again_stays_and_the_rest_goes() {
     let rules = compiled(&[believing(&ED)]);
     let mut cache = Cache::with_limit(11, 64 * 1024);

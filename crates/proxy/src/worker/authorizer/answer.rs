@@ -66,9 +66,11 @@ impl Answer {
     }
 }
 
-/// Whether a field says who somebody is: such fields are dropped wherever they come from.
+/// Whether a field says who somebody is, in any spelling that an application may take for it: such fields are dropped wherever
+/// they come from.
 pub(super) fn claims_identity(name: &str) -> bool {
-    crate::http2::IDENTITY_FIELDS.contains(&name)
+    let mut fields = crate::http2::IDENTITY_FIELDS.iter();
+    fields.any(|field| voile_http1::loosely_equal(name.as_bytes(), field.as_bytes()))
 }
 
 /// A name that may be written, in lower case.
@@ -78,7 +80,10 @@ fn lawful_name(name: &str) -> Option<Box<str>> {
         return None;
     }
     let name = name.to_ascii_lowercase();
-    let free = travels(&name, b"") && !RESERVED.contains(&&*name) && !name.starts_with(OURS);
+    let free = travels(&name, b"")
+        && !claims_identity(&name)
+        && !RESERVED.contains(&&*name)
+        && !name.starts_with(OURS);
     free.then(|| name.into())
 }
 
@@ -358,6 +363,7 @@ mod tests {
             "expect",
             "x-forwarded-client-cert",
             "x-envoy-peer-metadata",
+            "X_Forwarded-Client_Cert",
             "x-voile-unprocessed",
             "a b",
             "a:b",

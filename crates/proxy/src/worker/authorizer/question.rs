@@ -253,7 +253,7 @@ fn over_http(
         let ours = matches!(
             &*name,
             "host" | "content-length" | "expect" | "te" | "trailer"
-        );
+        ) || answer::claims_identity(&name);
         if !ours && !added && travels(&name, value) && is_told(http, &name) {
             add(&[name.as_bytes(), b": ", value, b"\r\n"]);
         }

@@ -1,0 +1,88 @@
+//! What is under way when a CUSTOM policy comes, or names somebody else: a yes holds as long as the same service is asked, and what is
+//! in the middle of something cannot wait for another's.
+
+use super::authorizer::Authorizer;
+use super::{custom, free, in_force, policy, provider, set};
+use crate::authorization::echo_application;
+use crate::live_connections::{UnderWay, cut_in_time, greet};
+use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, exchange, series};
+
+const KIND: &str = "envoyExtAuthzGrpc";
+
+/// A provider that is asked about requests and connections, and lets requests pass.
+fn somebody() -> (Authorizer, String) {
+    let listener = free();
+    let at = listener.local_addr().expect("an address");
+    let rules =
+        format!("rules: [{{to: [{{operation: {{ports: [\"{HTTP_PORT}\", \"{TCP_PORT}\"]}}}}]}}]");
+    (
+        Authorizer::start(listener),
+        provider(KIND, at, "") + &custom(&rules),
+    )
+}
+
+/// Shows by a refusal that what stands beside it is in force.
+fn marker(number: u32) -> String {
+    let rule = format!(
+        "action: DENY, rules: [{{to: [{{operation: {{ports: [\"{HTTP_PORT}\"]}}}}], when: [{{key: \"request.headers[x-mark]\", values: [\"{number}\"]}}]}}]"
+    );
+    policy("marker", &rule)
+}
+
+/// Asks on connections of its own, so that each worker is asked.
+fn marked(mesh: &Mesh, number: u32) {
+    let request = format!(
+        "GET /quick HTTP/1.1\r\nHost: server\r\nConnection: close\r\nx-mark: {number}\r\n\r\n"
+    );
+    in_force("the policies are in force", || {
+        let answer = exchange(mesh.inbound(HTTP_PORT), request.as_bytes());
+        answer.is_ok_and(|answer| answer.status == 403)
+    });
+}
+
+fn start() -> Mesh {
+    let mesh = Mesh::start("PERMISSIVE");
+    greet(&mesh);
+    echo_application(&mesh);
+    mesh
+}
+
+#[test]
+fn what_nobody_was_asked_about_is_cut_when_somebody_must_be() {
+    let mesh = start();
+    let under_way = UnderWay::begin(&mesh);
+    let count = under_way.count;
+    let (authorizer, asks) = somebody();
+    // A connection can wait for its word, which is no.
+    authorizer.close();
+    set(&mesh, &asks);
+    under_way.end();
+    cut_in_time(&mesh, count);
+}
+
+#[test]
+fn a_yes_holds_as_long_as_the_same_service_is_asked() {
+    let mesh = start();
+    let (authorizer, asks) = somebody();
+    set(&mesh, &(asks.clone() + &marker(1)));
+    marked(&mesh, 1);
+    let under_way = UnderWay::begin(&mesh);
+    let count = under_way.count;
+    let asked = authorizer.asked().len();
+    assert!(asked >= 4, "{asked}");
+    // What it would say now does not matter to what it let in.
+    authorizer.close();
+    set(&mesh, &(asks + &marker(2)));
+    marked(&mesh, 2);
+    let revoked = || {
+        let label = ["verdict=\"revoked\""];
+        let metrics = mesh.server_metrics();
+        series(&metrics, "voile_authorization_total", &label).unwrap_or_default()
+    };
+    assert_eq!(revoked(), 0.0, "nothing is cut");
+    let (other, asks) = somebody();
+    other.close();
+    set(&mesh, &asks);
+    under_way.end();
+    cut_in_time(&mesh, count);
+}
