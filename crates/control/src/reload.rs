@@ -173,7 +173,10 @@ impl<S: Source> Reload<S> {
             changes,
             held,
         } = self.check(&files)?;
-        if let (None, Some(mesh)) = (&changes, &self.mesh) {
+        let tokens = |changes: &Changes| !changes.tokens.is_empty();
+        if let Some(mesh) = &self.mesh
+            && changes.as_ref().is_none_or(tokens)
+        {
             self.keys.want(mesh);
         }
         self.status.reloads.fetch_add(1, Ordering::Relaxed);
@@ -217,8 +220,7 @@ impl<S: Source> Reload<S> {
     /// Translates what there is and, if it is something new, publishes; says whether it was. What is to be said of it waits for a rest.
     fn put_in_force(&mut self, changes: Option<&Changes>) -> bool {
         let before = std::mem::replace(&mut self.texts, self.keys.texts());
-        let keys = (before != self.texts).then_some(&self.texts);
-        let (snapshot, present) = self.translated(changes, keys);
+        let (snapshot, present) = self.translated(changes, before != self.texts);
         let changed = self.snapshot.as_deref() != Some(&snapshot);
         if changed {
             self.publish(snapshot);
@@ -318,7 +320,7 @@ impl<S: Source> Reload<S> {
     fn translated(
         &self,
         changes: Option<&Changes>,
-        keys: Option<&Texts>,
+        keys_changed: bool,
     ) -> (MeshSnapshot, Option<Present>) {
         let nothing = Mesh::default();
         let mesh = self.addressed.as_ref().or(self.mesh.as_ref());
@@ -327,9 +329,9 @@ impl<S: Source> Reload<S> {
             .stand_on(mesh, &self.texts, self.revocations.pem());
         let mesh = mesh.map_or(&nothing, |mesh| mesh);
         let before = self.snapshot.as_deref();
-        let updated = before
-            .zip(changes)
-            .and_then(|(before, changes)| update(mesh, before, changes, keys));
+        let updated = before.zip(changes).and_then(|(before, changes)| {
+            update(mesh, before, changes, (&self.texts, keys_changed))
+        });
         let mut snapshot = updated.unwrap_or_else(|| translate_with(mesh, &self.texts, before));
         snapshot.staff = self.staff(mesh, changes);
         snapshot.revoke(self.revocations.resource(), self.revocations.held());

@@ -196,6 +196,20 @@ fn canonical(folder: &Path) -> io::Result<PathBuf> {
     folder.canonicalize().map_err(with_name)
 }
 
+/// The control planes, and who asks them how they are.
+fn control_planes(
+    around: &Surroundings<'_>,
+    ground: &Ground,
+    options: &Options,
+) -> (Vec<Process>, Observer) {
+    let places = ground.control_planes(options.control_planes);
+    let controls = places.iter().enumerate();
+    let controls = controls
+        .map(|(number, place)| Process::new(control(around, number, *place, &options.control)));
+    let monitoring = places.iter().map(|place| place.monitoring);
+    (controls.collect(), Observer::start(monitoring.collect()))
+}
+
 impl Runner {
     fn prepare(
         mut options: Options,
@@ -230,12 +244,7 @@ impl Runner {
             show: options.logs,
             egress: options.egress,
         };
-        let places = ground.control_planes(options.control_planes);
-        let controls = places.iter().enumerate();
-        let controls = controls
-            .map(|(number, place)| Process::new(control(&around, number, *place, &options.control)))
-            .collect();
-        let observer = Observer::start(places.iter().map(|place| place.monitoring).collect());
+        let (controls, observer) = control_planes(&around, &ground, &options);
         let reach = reach::Reach::new(RelayThread::start()?);
         if let Some(network) = ground.network().filter(|_| options.egress) {
             network.lead_out(reach.runtime())?;

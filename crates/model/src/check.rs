@@ -29,7 +29,7 @@ mod topology;
 mod values;
 mod virtual_service;
 
-pub use checker::{Changes, Checker, Outcome, Patch, Turn};
+pub use checker::{Changes, Checker, Outcome, Patch, Reach, Turn};
 
 use std::collections::BTreeMap;
 use std::fmt;

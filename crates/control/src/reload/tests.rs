@@ -20,7 +20,7 @@ use super::*;
 use crate::keys::{KeyOptions, Origin};
 
 /// Documents that may be in any file; `%` becomes a small number.
-const DOCUMENTS: [&str; 30] = [
+const DOCUMENTS: [&str; 34] = [
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {istio-injection: enabled%}}",
     "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, labels: {istio-injection: enabled}}",
     "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.9.0.%, selector: {app: a}, ports: [{name: http, port: 8%, targetPort: 8080}]}",
@@ -51,6 +51,10 @@ const DOCUMENTS: [&str; 30] = [
     "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\nspec: {hosts: [a], http: [{match: [{headers: {x: {exact: y%}}}, {sourceNamespace: bank}], route: [{destination: {host: a, subset: s2}}]}, {retries: {attempts: %}, route: [{destination: {host: a, subset: v1}, weight: 9%}, {destination: {host: b}, weight: 1}]}]}",
     "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: near, namespace: bank}\nspec: {hosts: [a.shop.svc.cluster.local, b], exportTo: [bank], http: [{route: [{destination: {host: b, port: {number: 8%}}}]}]}",
     "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: wide, namespace: shop, creationTimestamp: \"2026-01-0%T00:00:00Z\"}\nspec: {hosts: [\"*.shop.svc.cluster.local\", \"*.example.com\"], http: [{name: all, route: [{destination: {host: asked.example.com}}]}]}",
+    "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: some, namespace: shop}\nspec: {selector: {matchLabels: {app: a%}}, mtls: {mode: DISABLE}, portLevelMtls: {808%: {mode: STRICT}}}",
+    "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: some, namespace: shop}\nspec: {workloadSelector: {labels: {version: v%}}, ingress: [{port: {number: 808%, protocol: HTTP, name: http}, captureMode: NONE, defaultEndpoint: \"127.0.0.1:8080\"}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}",
+    "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: some, namespace: shop}\nspec: {selector: {matchLabels: {app: a%}}, tracing: [{randomSamplingPercentage: %}]}",
+    "apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: all, namespace: istio-system}\nspec: {tracing: [{randomSamplingPercentage: 1%}]}",
 ];
 /// What is wrong in one way or another.
 const WRONG: [&str; 5] = [
@@ -65,11 +69,13 @@ const NAMES: [&str; DOCUMENTS.len()] = [
     "00.yaml", "01.yaml", "02.yaml", "03.yaml", "04.yaml", "05.yaml", "06.yaml", "07.yaml",
     "08.yaml", "09.yaml", "10.yaml", "11.yaml", "12.yaml", "13.yaml", "14.yaml", "15.yaml",
     "16.yaml", "17.yaml", "18.yaml", "19.yaml", "20.yaml", "21.yaml", "22.yaml", "23.yaml",
-    "24.yaml", "25.yaml", "26.yaml", "27.yaml", "28.yaml", "29.yaml",
+    "24.yaml", "25.yaml", "26.yaml", "27.yaml", "28.yaml", "29.yaml", "30.yaml", "31.yaml",
+    "32.yaml", "33.yaml",
 ];
 /// Of `DOCUMENTS`, those that can be patched in.
-const PATCHED: [usize; 18] = [
-    2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 18, 19, 20, 25, 27, 28, 29,
+const PATCHED: [usize; 28] = [
+    2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19, 20, 21, 22, 23, 25, 27, 28, 29, 30,
+    31, 32, 33,
 ];
 /// A service that needs a virtual address.
 const ASKED: usize = 11;
@@ -475,6 +481,30 @@ fn in_a_sound_mesh_every_edit_is_patched_in_and_ends_where_a_fresh_start_begins(
         patched > 200 && moved > 100,
         "{patched} patched, {moved} of consequence"
     );
+}
+
+/// Nothing but the mesh's configuration leads from the one to the other: the pod is in another namespace than the service.
+#[test]
+fn whoever_asks_a_provider_hears_that_its_service_came_and_went() {
+    let provider = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"extensionProviders: [{name: judge, envoyExtAuthzGrpc: {service: judge.bank.svc.cluster.local, port: 80}}]\"}";
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: judge, namespace: bank}\nspec: {selector: {app: judge}, ports: [{name: grpc, port: 80}]}";
+    let world = World::new();
+    let others = [0, 6, 13].map(|index| DOCUMENTS[index].replace("enabled%", "enabled"));
+    let mut always: Vec<String> = others.map(|text| text.replace('%', "1")).into();
+    always.push(provider.to_owned());
+    world.texts().insert("a.yaml", always);
+    let mut one = Loop::new(&world, false);
+    let told = |snapshot: &MeshSnapshot| {
+        let private = snapshot.configurations.get("shop/q");
+        private.expect("its configuration").resource.version.clone()
+    };
+    let without = told(&one.read(&world));
+    world.texts().insert("b.yaml", vec![service.to_owned()]);
+    let with = told(&one.read(&world));
+    assert!(one.reload.checker.is_plain(), "it was patched in");
+    assert_ne!(with, without);
+    world.texts().remove("b.yaml");
+    assert_eq!(told(&one.read(&world)), without);
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use voile_model::Port;
 use voile_model::mesh::{
-    CaptureMode, ConnectionPool, DestinationRule, Location, Mesh, Protocol as Written, Resolution,
-    Scope, Service, Sidecar, Subset, Workload,
+    ConnectionPool, DestinationRule, Location, Mesh, Protocol as Written, Resolution, Scope,
+    Service, Subset, Workload,
 };
-use voile_policy::{Mode, effective};
+use voile_policy::{Mode, effective, is_taken};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{Protocol, labels_on_wire, protocol_of};
 
@@ -24,7 +24,7 @@ pub(super) fn service_policy(mesh: &Mesh, service: &Service) -> wire::ServicePol
             let disabled = || {
                 member.ports.get(&port.number).is_some_and(|target| {
                     effective(mesh, &member.workload, *target).mode == Mode::Disable
-                        || !takes(mesh, &member.workload, *target)
+                        || !is_taken(mesh, &member.workload, *target)
                 })
             };
             member.workload.has_sidecar && (never || disabled())
@@ -72,17 +72,6 @@ fn subsets(mesh: &Mesh, service: &Service, rule: &DestinationRule) -> Vec<wire::
     rule.subsets.iter().map(one).collect()
 }
 
-/// Whether the workload's sidecar is in the way of this port at all. Where it is not, whatever PeerAuthentication says, mutual
-/// TLS would meet an application that knows nothing of it (in Istio such a port is out of reach until a rule says so).
-fn takes(mesh: &Mesh, workload: &Workload, port: Port) -> bool {
-    let listens = |sidecar: &Sidecar| {
-        let mut listeners = sidecar.ingress.iter();
-        listeners.any(|one| one.port.number == port && one.capture_mode == CaptureMode::None)
-    };
-    workload.captured_ports.contains(&port)
-        || mesh.sidecar_for(workload).is_some_and(|s| listens(s))
-}
-
 /// MeshConfig's `defaultHttpRetryPolicy`, where it was written.
 fn retry(mesh: &Mesh) -> Option<wire::RetryPolicy> {
     let policy = mesh.config.default_retry.as_ref()?;
@@ -116,7 +105,7 @@ pub(super) fn workload_policy(mesh: &Mesh, workload: &Workload) -> wire::Service
     let disabled = |mode: i32| never || mode == i32::from(wire::MutualTls::Disable);
     let taken = |port: u32| {
         let port = u16::try_from(port).ok().and_then(Port::new);
-        port.is_none_or(|port| takes(mesh, workload, port))
+        port.is_none_or(|port| is_taken(mesh, workload, port))
     };
     let port_policy = |port: &wire::CapturedPort| wire::PortPolicy {
         port: port.port,

@@ -10,13 +10,17 @@
 //! | an ambient workload | what is to be said of the policies that select it |
 //! | the first or last ambient workload | everything |
 //! | keys of token issuers | RequestAuthentications; the configurations of the namespaces of those that say something else |
+//! | a Sidecar, a PeerAuthentication | policy and configuration of the workloads for which it is or was; policy of the services that they stand behind |
+//! | a RequestAuthentication | all of them; configurations of the workloads for which it is or was |
+//! | a Telemetry | configurations of the workloads for which it is or was |
+//! | where there are ambient workloads, a PeerAuthentication | everything |
 //! | where the mesh's addresses are | all configurations |
 //! | anything else | everything |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use voile_model::check::{Changes, Turn};
+use voile_model::check::{Changes, Reach, Turn};
 use voile_model::mesh::{CaptureMode, Mesh, Provider, Service, Sidecar, Visibility, Workload};
 use voile_model::{Hostname, Namespace, ServiceKey, WorkloadKey};
 
@@ -24,15 +28,15 @@ use super::{Making, address, capture, names};
 use crate::keys::Texts;
 use crate::snapshot::MeshSnapshot;
 
-/// Makes the snapshot that follows on `previous`, which was made of the mesh before these changes; `keys` are given where they are
-/// others than before. None when that is not enough.
+/// Makes the snapshot that follows on `previous`, which was made of the mesh before these changes; of `keys` is said whether they
+/// are others than before. None when that is not enough.
 pub(crate) fn update(
     mesh: &Mesh,
     previous: &MeshSnapshot,
     changes: &Changes,
-    keys: Option<&Texts>,
+    (keys, anew): (&Texts, bool),
 ) -> Option<MeshSnapshot> {
-    if changes.everything {
+    if changes.everything || (changes.peers && previous.ambient) {
         return None;
     }
     if is_ambient_concerned(changes)
@@ -51,9 +55,12 @@ pub(crate) fn update(
     following.services();
     following.routes();
     following.policies();
-    if let Some(keys) = keys {
+    following.inbound();
+    if anew || !changes.tokens.is_empty() {
         following.keys(keys);
     }
+    let obeying = changes.tokens.iter().chain(&changes.telemetry);
+    obeying.for_each(|reach| following.obey(reach));
     following.places();
     Some(following.finish())
 }
@@ -174,6 +181,43 @@ impl<'a> Following<'a> {
             // It names its key sets, which are called by what they say.
             if before.get(&name) != self.making.snapshot.tokens.get(&name) {
                 self.obey_in(&policy.name.namespace);
+            }
+        }
+    }
+
+    /// How workloads listen, and may be called.
+    fn inbound(&mut self) {
+        let mut services: BTreeMap<ServiceKey, Arc<Service>> = BTreeMap::new();
+        for reach in &self.changes.inbound {
+            for workload in self.reached(reach) {
+                self.making.workload(workload);
+                self.obeying.insert(&workload.key);
+                let of = self.mesh.services_of(workload).into_iter();
+                services.extend(of.map(|member| (member.service.key.clone(), member.service)));
+            }
+        }
+        for (key, service) in services {
+            self.making.members(&service, key.to_string().into());
+        }
+    }
+
+    fn obey(&mut self, reach: &Reach) {
+        let reached = self.reached(reach);
+        let keys = reached.into_iter().map(|workload| &workload.key);
+        self.obeying.extend(keys);
+    }
+
+    /// For whom it is. In the root namespace some kinds are for all and some for its own: all are not too many.
+    fn reached(&self, reach: &Reach) -> Vec<&'a Arc<Workload>> {
+        let selected = |workload: &&'a Arc<Workload>| {
+            let selector = reach.selector.as_ref();
+            selector.is_none_or(|labels| labels.selects(&workload.labels))
+        };
+        match reach.namespace == self.mesh.config.root_namespace {
+            true => self.mesh.workloads.values().filter(selected).collect(),
+            false => {
+                let own = self.mesh.workloads_in(&reach.namespace);
+                own.filter(selected).collect()
             }
         }
     }

@@ -28,16 +28,11 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
         second_round(id, stored, &mut mesh, diagnostics);
     }
     give_addresses(&in_order, &mut mesh);
-    // Oldest first; without a time, the order of the documents, which is the order they are in.
-    mesh.peer_authentications
-        .sort_by_key(|policy| policy.created.unwrap_or(i64::MAX));
-    mesh.request_authentications
-        .sort_by_key(|one| one.created.unwrap_or(i64::MAX));
-    mesh.destination_rules
-        .sort_by_key(|rule| rule.created.unwrap_or(i64::MAX));
+    peers_by_age(&mut mesh);
+    tokens_by_age(&mut mesh);
+    rules_by_age(&mut mesh);
     in_order_of_age(&mut mesh.virtual_services);
-    mesh.telemetries
-        .sort_by_key(|telemetry| telemetry.created.unwrap_or(i64::MAX));
+    telemetries_by_age(&mut mesh);
     mesh.resources = resources;
     mesh
 }
@@ -46,6 +41,41 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
 pub(super) fn in_order_of_age(all: &mut [Arc<VirtualService>]) {
     let age = |one: &Arc<VirtualService>| one.created.unwrap_or(i64::MAX);
     all.sort_by(|one, other| (age(one), &one.source).cmp(&(age(other), &other.source)));
+}
+
+/// Puts those of its kind in order, of which this is a new one.
+pub(super) fn by_age(one: &Checked, mesh: &mut Mesh) {
+    match one {
+        Checked::PeerAuthentication(_) => peers_by_age(mesh),
+        Checked::RequestAuthentication(_) => tokens_by_age(mesh),
+        Checked::Telemetry(_) => telemetries_by_age(mesh),
+        _ => {}
+    }
+}
+
+/// What comes first of several of a kind: the oldest; without a time, the order of the documents.
+fn age(created: Option<i64>, source: &Source) -> (i64, Source) {
+    (created.unwrap_or(i64::MAX), source.clone())
+}
+
+fn peers_by_age(mesh: &mut Mesh) {
+    mesh.peer_authentications
+        .sort_by_cached_key(|one| age(one.created, &one.source));
+}
+
+fn tokens_by_age(mesh: &mut Mesh) {
+    mesh.request_authentications
+        .sort_by_cached_key(|one| age(one.created, &one.source));
+}
+
+fn rules_by_age(mesh: &mut Mesh) {
+    mesh.destination_rules
+        .sort_by_cached_key(|one| age(one.created, &one.source));
+}
+
+fn telemetries_by_age(mesh: &mut Mesh) {
+    mesh.telemetries
+        .sort_by_cached_key(|one| age(one.created, &one.source));
 }
 
 /// What others depend on: the mesh's configuration and the namespaces.

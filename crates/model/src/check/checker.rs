@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use super::{Checked, Read, ResourceId, Stored, assemble, document, intents, last_good, shut};
 use crate::diagnostic::Diagnostic;
+use crate::mesh::authorization::PolicyTarget;
 use crate::mesh::{Mesh, Service, VirtualService, Workload, WorkloadKind};
-use crate::names::{ResourceName, ServiceKey, WorkloadKey};
+use crate::names::{Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};
 use crate::source::SourceFile;
 
 /// See the module.
@@ -49,6 +50,24 @@ pub struct Patch {
 /// Something of a mesh before and after; absent where it was not there.
 pub type Turn<T> = (Option<Arc<T>>, Option<Arc<T>>);
 
+/// For whom a resource is: workloads of a namespace, or of all if it is the root namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reach {
+    /// Its namespace.
+    pub namespace: Namespace,
+    /// Which of them, where it says that.
+    pub selector: Option<Labels>,
+}
+
+impl Reach {
+    fn of(name: &ResourceName, selector: Option<&Labels>) -> Self {
+        Self {
+            namespace: name.namespace.clone(),
+            selector: selector.cloned(),
+        }
+    }
+}
+
 /// What a patch changed in a mesh.
 #[derive(Debug, Default)]
 pub struct Changes {
@@ -62,6 +81,14 @@ pub struct Changes {
     pub policies: BTreeSet<ResourceName>,
     /// A VirtualService.
     pub routes: bool,
+    /// For whom Sidecars and PeerAuthentications are and were: how workloads listen, and may be called.
+    pub inbound: Vec<Reach>,
+    /// Some of these were PeerAuthentications.
+    pub peers: bool,
+    /// For whom RequestAuthentications are and were.
+    pub tokens: Vec<Reach>,
+    /// For whom Telemetry is and was.
+    pub telemetry: Vec<Reach>,
 }
 
 impl Changes {
@@ -73,6 +100,9 @@ impl Changes {
             && self.workloads.is_empty()
             && self.policies.is_empty()
             && !self.routes
+            && self.inbound.is_empty()
+            && self.tokens.is_empty()
+            && self.telemetry.is_empty()
     }
 }
 
@@ -301,6 +331,7 @@ impl Patch {
             if let Checked::VirtualService(one) = &stored.checked {
                 mesh.intents.virtual_services.push(one.clone());
             }
+            assemble::by_age(&stored.checked, mesh);
             changes.after(mesh, &stored.checked);
         }
         if changes.routes {
@@ -323,6 +354,10 @@ fn stands_alone(checked: &Checked) -> bool {
             | Checked::Deployment(_)
             | Checked::AuthorizationPolicy(_)
             | Checked::VirtualService(_)
+            | Checked::Sidecar(_)
+            | Checked::PeerAuthentication(_)
+            | Checked::RequestAuthentication(_)
+            | Checked::Telemetry(_)
             | Checked::ConfigMap(_)
             | Checked::Secret(_)
     )
@@ -360,6 +395,24 @@ impl Changes {
                 mesh.virtual_services.retain(other);
                 mesh.intents.virtual_services.retain(other);
                 self.routes = true;
+            }
+            Checked::Sidecar(one) => {
+                mesh.sidecars.remove(&one.name);
+                self.note(checked);
+            }
+            Checked::PeerAuthentication(one) => {
+                mesh.peer_authentications
+                    .retain(|other| other.name != one.name);
+                self.note(checked);
+            }
+            Checked::RequestAuthentication(one) => {
+                mesh.request_authentications
+                    .retain(|other| other.name != one.name);
+                self.note(checked);
+            }
+            Checked::Telemetry(one) => {
+                mesh.telemetries.retain(|other| other.name != one.name);
+                self.note(checked);
             }
             Checked::ServiceAccount(account) => {
                 mesh.service_accounts.remove(&account.name);
@@ -408,8 +461,39 @@ impl Changes {
                 self.policies.insert(policy.name.clone());
             }
             Checked::VirtualService(_) => self.routes = true,
+            Checked::Sidecar(_)
+            | Checked::PeerAuthentication(_)
+            | Checked::RequestAuthentication(_)
+            | Checked::Telemetry(_) => self.note(checked),
             Checked::ServiceAccount(_) | Checked::Deployment(_) => {}
             _ => self.everything = true,
+        }
+    }
+
+    /// Notes for whom a resource is that says something of others.
+    fn note(&mut self, checked: &Checked) {
+        match checked {
+            Checked::Sidecar(one) => {
+                self.inbound
+                    .push(Reach::of(&one.name, one.selector.as_ref()));
+            }
+            Checked::PeerAuthentication(one) => {
+                self.inbound
+                    .push(Reach::of(&one.name, one.selector.as_ref()));
+                self.peers = true;
+            }
+            Checked::RequestAuthentication(one) => {
+                let selector = match &one.target {
+                    PolicyTarget::Workloads(selector) => Some(selector),
+                    PolicyTarget::Everything | PolicyTarget::References(_) => None,
+                };
+                self.tokens.push(Reach::of(&one.name, selector));
+            }
+            Checked::Telemetry(one) => {
+                self.telemetry
+                    .push(Reach::of(&one.name, one.selector.as_ref()));
+            }
+            _ => {}
         }
     }
 
