@@ -65,7 +65,7 @@ impl Vitals {
     pub fn new(now: Duration) -> Self {
         Self {
             in_flight: 0,
-            estimate: EWMA_INITIAL.as_nanos() as f64,
+            estimate: nanos(EWMA_INITIAL),
             at: now,
             shy_until: Duration::ZERO,
             since: now,
@@ -90,7 +90,7 @@ impl Vitals {
 
     /// An answer came after so long.
     pub fn observe(&mut self, took: Duration, now: Duration) {
-        let took = took.as_nanos() as f64;
+        let took = nanos(took);
         let kept = self.faded(now);
         self.estimate = if took >= kept {
             took
@@ -122,7 +122,7 @@ impl Vitals {
     /// alone, for itself and each request before it, of which a heavier endpoint carries more at once.
     #[must_use]
     pub fn cost(&self, weight: u32, now: Duration) -> f64 {
-        let wait = self.shy_until.saturating_sub(now).as_nanos() as f64;
+        let wait = nanos(self.shy_until.saturating_sub(now));
         // A nanosecond, so that load still decides where latency has faded.
         let expected = 1.0 + self.faded(now) + wait;
         expected * (1.0 + self.queued(weight))
@@ -141,9 +141,14 @@ impl Vitals {
     }
 }
 
+/// Not by way of 128 bits, whose conversion costs more than all the rest.
+fn nanos(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e9
+}
+
 /// What is left of an estimate after a time.
 fn decay(passed: Duration) -> f64 {
-    (-(passed.as_nanos() as f64) / EWMA_DECAY.as_nanos() as f64).exp()
+    (-passed.as_secs_f64() / EWMA_DECAY.as_secs_f64()).exp()
 }
 
 #[cfg(test)]
