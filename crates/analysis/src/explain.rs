@@ -215,14 +215,9 @@ fn refused_at_the_door(mesh: &Mesh, mode: Mode, from: Option<&Identity>) -> Opti
         .map(|denial| denial.to_string())
 }
 
-fn one(
-    mesh: &Mesh,
-    subject: &Subject<'_>,
-    (service, protocol): (&Service, Protocol),
-    port: Port,
-    question: &Question<'_>,
-) -> Explanation {
-    let mut explanation = Explanation {
+/// Before anything is asked: what holds where nothing says otherwise.
+fn undecided(subject: &Subject<'_>, port: Port) -> Explanation {
+    Explanation {
         workload: subject.name.clone(),
         port,
         allowed: true,
@@ -236,7 +231,17 @@ fn one(
         token: None,
         otherwise: Vec::new(),
         beside: Vec::new(),
-    };
+    }
+}
+
+fn one(
+    mesh: &Mesh,
+    subject: &Subject<'_>,
+    (service, protocol): (&Service, Protocol),
+    port: Port,
+    question: &Question<'_>,
+) -> Explanation {
+    let mut explanation = undecided(subject, port);
     if !subject.has_sidecar {
         explanation.decided.why = "no sidecar stands before it: nothing is enforced".to_owned();
         return explanation;

@@ -79,6 +79,28 @@ pub fn who_can(mesh: &Mesh, service: &Service) -> Vec<Access> {
     table
 }
 
+/// Whether one of the ALLOW policies lets in: always where there is none.
+fn allowed<'p>(policies: impl Iterator<Item = &'p Policy>, facts: &Facts<'_>, http: bool) -> Maybe {
+    let mut allows = policies
+        .filter(|policy| policy.action == Action::Allow)
+        .peekable();
+    if allows.peek().is_none() {
+        return Maybe::Always;
+    }
+    let mut some = Vec::new();
+    for policy in allows {
+        match weigh(policy, facts, http) {
+            Maybe::Always => return Maybe::Always,
+            Maybe::Never => {}
+            Maybe::When(rules) => some.extend(rules),
+        }
+    }
+    match some.is_empty() {
+        true => Maybe::Never,
+        false => Maybe::When(some),
+    }
+}
+
 fn answer(
     mesh: &Mesh,
     subject: &Subject<'_>,
@@ -133,27 +155,16 @@ fn answer(
             }
         }
     }
-    let allows: Vec<&Policy> = enforced()
-        .filter(|policy| policy.action == Action::Allow)
-        .collect();
-    let mut allowed = Vec::new();
-    let mut always = allows.is_empty();
-    for policy in allows {
-        match weigh(policy, &facts, http) {
-            Maybe::Always => always = true,
-            Maybe::Never => {}
-            Maybe::When(rules) => allowed.extend(rules),
+    match allowed(enforced(), &facts, http) {
+        Maybe::Always => {}
+        Maybe::Never => return Answer::Nothing("no ALLOW rule can match".to_owned()),
+        Maybe::When(rules) => {
+            let one = rules.join(" or ");
+            conditions.push(match rules.len() {
+                1 => one,
+                _ => format!("({one})"),
+            });
         }
-    }
-    if !always {
-        if allowed.is_empty() {
-            return Answer::Nothing("no ALLOW rule can match".to_owned());
-        }
-        let one = allowed.join(" or ");
-        conditions.push(match allowed.len() {
-            1 => one,
-            _ => format!("({one})"),
-        });
     }
     match conditions.is_empty() {
         true => Answer::Everything,

@@ -227,7 +227,7 @@ fn request_match(one: &HttpMatch) -> RequestMatch {
                 made.port = number.and_then(Port::new);
             }
             Subject::SourceLabel(name) => {
-                labels.extend(exact.map(|text| (name.clone(), text.clone())))
+                labels.extend(exact.map(|text| (name.clone(), text.clone())));
             }
             // Decided above, or of other layers, which are refused.
             Subject::SourceNamespace

@@ -8,6 +8,22 @@ use voile_proto::type_url::{REVOCATION_LISTS, REVOCATIONS};
 
 use crate::harness::{Mesh, SHOP};
 
+/// Whoever starts with a wrong list does not start: it could not say who is refused.
+async fn does_not_start(options: Options) {
+    let options = Options {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        plaintext: None,
+        monitoring: "127.0.0.1:0".parse().unwrap(),
+        ..options
+    };
+    let refused = Control::start(options, Box::new(|_| {})).await;
+    let refused = refused
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    assert!(refused.contains("ca-crl.pem"), "{refused}");
+}
+
 #[tokio::test]
 async fn lists_are_told_at_once_and_wrong_ones_leave_the_last_good_in_force() {
     let mut mesh = Mesh::start(SHOP).await;
@@ -58,24 +74,8 @@ async fn lists_are_told_at_once_and_wrong_ones_leave_the_last_good_in_force() {
         .map(<[u8]>::to_vec);
     assert_eq!(held, Some(first.clone()));
 
-    // Whoever starts with a wrong list does not start: it could not say who is refused.
     mesh.stop().await;
-    let options = Options::new(vec![mesh.config()], state.clone());
-    let refused = Control::start(
-        Options {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            plaintext: None,
-            monitoring: "127.0.0.1:0".parse().unwrap(),
-            ..options
-        },
-        Box::new(|_| {}),
-    )
-    .await;
-    let refused = refused
-        .err()
-        .map(|error| error.to_string())
-        .unwrap_or_default();
-    assert!(refused.contains("ca-crl.pem"), "{refused}");
+    does_not_start(Options::new(vec![mesh.config()], state.clone())).await;
 
     std::fs::write(&file, good).unwrap();
     mesh.restart().await;

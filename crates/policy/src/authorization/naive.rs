@@ -188,7 +188,7 @@ fn claim(path: &[&str], text: &Text, http: &Http<'_>) -> bool {
     let Some((first, inner)) = path.split_first() else {
         return false;
     };
-    let start = http.claims.and_then(|claims| claims.get(*first));
+    let start = http.claims.and_then(|claims| claims.get(first));
     let found = inner
         .iter()
         .try_fold(start, |value, name| Some(value?.get(name)));

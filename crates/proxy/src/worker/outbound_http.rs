@@ -1,5 +1,6 @@
 //! Outbound's part of HTTP: authority → service → endpoint, one indexed step each, and mutual TLS on the way.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -133,21 +134,23 @@ impl OutboundRole {
         &self,
         service: &Rc<ServiceState>,
         head: &Head<'_>,
-    ) -> Result<(Rc<ServiceState>, Terms), Refusal<Self>> {
+    ) -> Result<(Rc<ServiceState>, Terms), Astray> {
         let Some(routes) = &service.routes else {
             return Ok((Rc::clone(service), Terms::default()));
         };
         match routes.choose(&self.worker, head) {
             Chosen::To(service, terms) => Ok((service, terms)),
-            Chosen::Nowhere => Err(Refusal::new(404, ResponseFlag::NoRoute, UNROUTED)),
-            Chosen::Missing(what) => Err(Refusal::new(
-                503,
-                ResponseFlag::NoCluster,
-                format!("the route leads nowhere: {what}"),
-            )),
+            Chosen::Nowhere => Err((404, ResponseFlag::NoRoute, UNROUTED.into())),
+            Chosen::Missing(what) => {
+                let reason = format!("the route leads nowhere: {what}");
+                Err((503, ResponseFlag::NoCluster, reason.into()))
+            }
         }
     }
 }
+
+/// The status, flag and reason of a request that no route takes, or one that leads nowhere.
+type Astray = (u16, ResponseFlag, Cow<'static, str>);
 
 const UNROUTED: &str = "no route of this host's VirtualService takes the request";
 
@@ -218,7 +221,8 @@ impl HttpRole for OutboundRole {
         let authority = (!head.has_authority()).then(|| Rc::clone(&service.authority));
         let (service, terms) = match self.lead(service, head) {
             Ok(led) => led,
-            Err(mut refusal) => {
+            Err((status, flag, reason)) => {
+                let mut refusal = Refusal::new(status, flag, reason);
                 refusal.ticket = Some(OutboundTicket::new(Some(Rc::clone(service)), notes));
                 return Err(refusal);
             }

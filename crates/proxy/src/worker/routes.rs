@@ -73,8 +73,8 @@ impl RoutesState {
         };
         let target = |target: &Result<crate::plan::ServicePlan, Arc<str>>| {
             let wanted = target.as_ref().map_err(Arc::clone)?;
-            let known = old.into_iter().flat_map(|old| &old.targets).flatten();
-            let known = known.filter(|state| state.is_part(wanted)).next();
+            let mut known = old.into_iter().flat_map(|old| &old.targets).flatten();
+            let known = known.find(|state| state.is_part(wanted));
             let same = known.filter(|state| state.plan == *wanted);
             Ok(same.map_or_else(
                 || {

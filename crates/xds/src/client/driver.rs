@@ -248,11 +248,7 @@ impl Driver {
             Ok(responses) => responses,
             Err(error) => return error,
         };
-        self.publish.send_modify(|state| {
-            state.connections += 1;
-            state.address = Some(self.address.clone());
-            state.connected_since = Some(SystemTime::now());
-        });
+        self.connected();
         let commands = self.commands.clone();
         let mut answered = false;
         let mut patience = Patience::default();
@@ -297,6 +293,15 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Tells whoever asks that a stream is open, and to whom.
+    fn connected(&self) {
+        self.publish.send_modify(|state| {
+            state.connections += 1;
+            state.address = Some(self.address.clone());
+            state.connected_since = Some(SystemTime::now());
+        });
     }
 
     async fn begin(

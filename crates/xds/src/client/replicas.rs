@@ -113,16 +113,16 @@ mod tests {
 
     #[test]
     fn one_that_failed_is_passed_over_until_another_sends_us_away() {
-        let ways = ways(&["a", "b"]);
+        let first = ways(&["a", "b"]);
         let mut replicas = Replicas::default();
-        assert_eq!(drawn(&mut replicas, &ways, 0.0), "a");
+        assert_eq!(drawn(&mut replicas, &first, 0.0), "a");
         replicas.failed();
-        assert_eq!(drawn(&mut replicas, &ways, 0.0), "b");
+        assert_eq!(drawn(&mut replicas, &first, 0.0), "b");
         replicas.sent_away();
-        assert_eq!(drawn(&mut replicas, &ways, 0.0), "a", "it may be back");
+        assert_eq!(drawn(&mut replicas, &first, 0.0), "a", "it may be back");
         replicas.failed();
         // A name that stands for something else now begins anew.
-        let others = super::tests::ways(&["c", "d"]);
+        let others = ways(&["c", "d"]);
         assert_eq!(drawn(&mut replicas, &others, 0.9), "d");
         assert!(replicas.failed.is_empty());
     }

@@ -204,7 +204,7 @@ impl Play {
         }
     }
 
-    fn to_server(&mut self, request: DeltaDiscoveryRequest) -> Result<(), String> {
+    fn tell_server(&mut self, request: DeltaDiscoveryRequest) -> Result<(), String> {
         if request
             .initial_resource_versions
             .values()
@@ -241,7 +241,7 @@ impl Play {
         }
     }
 
-    fn to_client(&mut self, response: DeltaDiscoveryResponse) -> Result<(), String> {
+    fn tell_client(&mut self, response: DeltaDiscoveryResponse) -> Result<(), String> {
         let update = self.client.receive(response);
         let mut rejections = Vec::new();
         for name in &update.removed {
@@ -275,9 +275,9 @@ impl Play {
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..MAX_MESSAGES {
             if let Some(request) = self.requests.pop_front() {
-                self.to_server(request)?;
+                self.tell_server(request)?;
             } else if let Some(response) = self.responses.pop_front() {
-                self.to_client(response)?;
+                self.tell_client(response)?;
             } else if !self.speak()? {
                 return Ok(());
             }
@@ -383,7 +383,7 @@ impl System for Play {
                 self.changed(name);
             }
             Step::ToServer => match self.requests.pop_front() {
-                Some(request) => return self.to_server(request),
+                Some(request) => return self.tell_server(request),
                 None => return Ok(()),
             },
             Step::Speak => return self.speak().map(drop),
@@ -395,7 +395,7 @@ impl System for Play {
                     self.doubles -= 1;
                     self.responses.push_front(response.clone());
                 }
-                return self.to_client(response);
+                return self.tell_client(response);
             }
             Step::Break => self.reopen(),
         }

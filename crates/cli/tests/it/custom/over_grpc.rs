@@ -82,16 +82,7 @@ fn a_request_waits_for_the_word_of_who_is_asked() {
     };
     assert_eq!(port(to), Some(HTTP_PORT.into()));
     assert!(port(source).is_some_and(|port| port > 0));
-
-    let stranger = "GET /stranger HTTP/1.1\r\nHost: server\r\nConnection: close\r\nX_Forwarded-Client-Cert: URI=me\r\n\
-         x-forwarded-client-cert: URI=me\r\nx-envoy-peer-metadata: me\r\n\r\n";
-    let stranger = exchange(mesh.inbound(HTTP_PORT), stranger.as_bytes()).expect("an answer");
-    assert_eq!(stranger.status, 200);
-    let asked = authorizer.about("/stranger");
-    let told = http(&asked).headers;
-    let claimed = told.iter().find(|(_, value)| value.contains("me"));
-    assert_eq!(claimed, None, "a stranger's word");
-    assert_eq!(asked.source.expect("a source").principal, "");
+    told_nothing_of_a_stranger(&mesh, &authorizer);
     let metrics = mesh.server_metrics();
     let told = |verdict: &str| {
         let label = format!("verdict=\"{verdict}\"");
@@ -103,6 +94,19 @@ fn a_request_waits_for_the_word_of_who_is_asked() {
         "{metrics}"
     );
     assert_eq!((told("error"), told("error_allowed")), (0.0, 0.0));
+}
+
+/// What a stranger says of who it is reaches nobody who is asked.
+fn told_nothing_of_a_stranger(mesh: &Mesh, authorizer: &Authorizer) {
+    let stranger = "GET /stranger HTTP/1.1\r\nHost: server\r\nConnection: close\r\nX_Forwarded-Client-Cert: URI=me\r\n\
+         x-forwarded-client-cert: URI=me\r\nx-envoy-peer-metadata: me\r\n\r\n";
+    let stranger = exchange(mesh.inbound(HTTP_PORT), stranger.as_bytes()).expect("an answer");
+    assert_eq!(stranger.status, 200);
+    let asked = authorizer.about("/stranger");
+    let told = http(&asked).headers;
+    let claimed = told.iter().find(|(_, value)| value.contains("me"));
+    assert_eq!(claimed, None, "a stranger's word");
+    assert_eq!(asked.source.expect("a source").principal, "");
 }
 
 #[test]
