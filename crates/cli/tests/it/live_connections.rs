@@ -54,7 +54,7 @@ pub(crate) fn greet(mesh: &Mesh) -> Arc<AtomicUsize> {
     waiting
 }
 
-fn connect(to: SocketAddr, first: &[u8]) -> TcpStream {
+pub(crate) fn connect(to: SocketAddr, first: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(to).expect("the listener");
     stream
         .set_read_timeout(Some(PATIENCE))

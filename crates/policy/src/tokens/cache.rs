@@ -139,8 +139,9 @@ impl Cache {
         strangers.truncate(MAX_STRANGERS);
         // As many as may be tried took room that is not reckoned with.
         strangers.shrink_to_fit();
-        // With its place in the table and in the order, and what else may be kept in mind.
-        let place = 2 * (size_of::<Entry>() + 2 * size_of::<u64>());
+        // With its place in the order and in the table, which is never full and grows where entries come and go; with the counts of
+        // an `Arc`; and what else may be kept in mind.
+        let place = 3 * (size_of::<Entry>() + 2 * size_of::<u64>()) + 2 * size_of::<usize>();
         let bytes = token.memory() + place + MAX_STRANGERS * size_of::<(Fingerprint, Reason)>();
         if bytes > self.limit / LARGEST_SHARE {
             self.remove(hash);

@@ -1,11 +1,13 @@
 //! What is under way when a CUSTOM policy comes, or names somebody else: a yes holds as long as the same service is asked, and what is
 //! in the middle of something cannot wait for another's.
 
+use std::io::{BufRead as _, BufReader};
+
 use super::authorizer::Authorizer;
 use super::{custom, free, in_force, policy, provider, set};
 use crate::authorization::echo_application;
-use crate::live_connections::{UnderWay, cut_in_time, greet};
-use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, exchange, series};
+use crate::live_connections::{UnderWay, connect, cut_in_time, greet};
+use crate::mesh::{HTTP_PORT, Mesh, TCP_PORT, series};
 
 const KIND: &str = "envoyExtAuthzGrpc";
 
@@ -29,14 +31,17 @@ fn marker(number: u32) -> String {
     policy("marker", &rule)
 }
 
-/// Asks on connections of its own, so that each worker is asked.
+/// Asks on two connections that are open at once, so that each worker is asked.
 fn marked(mesh: &Mesh, number: u32) {
-    let request = format!(
-        "GET /quick HTTP/1.1\r\nHost: server\r\nConnection: close\r\nx-mark: {number}\r\n\r\n"
-    );
+    let request = format!("GET /quick HTTP/1.1\r\nHost: server\r\nx-mark: {number}\r\n\r\n");
     in_force("the policies are in force", || {
-        let answer = exchange(mesh.inbound(HTTP_PORT), request.as_bytes());
-        answer.is_ok_and(|answer| answer.status == 403)
+        let both = [(); 2].map(|()| {
+            let stream = connect(mesh.inbound(HTTP_PORT), request.as_bytes());
+            let mut line = String::new();
+            let read = BufReader::new(&stream).read_line(&mut line);
+            (stream, read.is_ok() && line.contains(" 403 "))
+        });
+        both.iter().all(|(_, refused)| *refused)
     });
 }
 
@@ -79,10 +84,11 @@ fn a_yes_holds_as_long_as_the_same_service_is_asked() {
         let metrics = mesh.server_metrics();
         series(&metrics, "voile_authorization_total", &label).unwrap_or_default()
     };
-    assert_eq!(revoked(), 0.0, "nothing is cut");
+    // A request with a mark may have been under way when it became a refusal; of the four none may be missing among those cut now.
+    let before = revoked();
     let (other, asks) = somebody();
     other.close();
     set(&mesh, &asks);
     under_way.end();
-    cut_in_time(&mesh, count);
+    cut_in_time(&mesh, before + count);
 }

@@ -160,6 +160,11 @@ impl Held {
         let body = proxy::ServicePolicy::default().encode_to_vec();
         let policy = resource(type_url::SERVICE_POLICY, &name(number), Vec::new(), body);
         self.hear(type_url::SERVICE_POLICY, vec![policy], &[]);
+        // Nobody routes it. What is asked for again is told again: the first word may be on what was let go.
+        self.ask(type_url::SERVICE_ROUTES, name(number));
+        for _ in 0..2 {
+            self.hear(type_url::SERVICE_ROUTES, Vec::new(), &[name(number)]);
+        }
     }
 
     /// All services are let go at once.
@@ -175,7 +180,10 @@ impl Held {
         }
         for name in &names {
             self.registry.forget_policy(name);
+            self.registry.forget_routes(name);
         }
+        self.subscriptions
+            .change(type_url::SERVICE_ROUTES, [], names.clone());
         self.subscriptions.change(type_url::ADDRESS, [], asked);
         self.subscriptions
             .change(type_url::SERVICE_POLICY, [], names.clone());
