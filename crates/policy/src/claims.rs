@@ -102,16 +102,6 @@ impl Claims {
         self.object().iter()
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.object().len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The claims as an object.
     pub fn object(&self) -> Object<'_> {
         Object {

@@ -1,10 +1,11 @@
 //! What tests of several crates need: an authority of their own, certificates that are wrong in every way worth
-//! refusing, and a TLS handshake without sockets. Only ever a dev-dependency.
+//! refusing, a TLS handshake without sockets, and instructions counted. Only ever a dev-dependency.
 
 mod authority;
 pub mod authorization;
 pub mod generated;
 mod handshake;
+pub mod instructions;
 pub mod tokens;
 
 pub use authority::{ShownCertificate, TestAuthority};

@@ -5,23 +5,21 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use voile_policy::authorization::experiment::Kind;
 use voile_policy::authorization::{Action, Engine, Verdict};
+pub(crate) use voile_testkit::instructions::{
+    COUNTED, ORDERS, begin_counting, count, end_counting,
+};
 
 /// Rules that are many. The whole of it takes two minutes in the release profile, and far longer in this one:
 /// `VOILE_RULES=10000 cargo test --release -p voile-policy --test it cost -- --nocapture`.
 const MANY: usize = 300;
 const FEW: usize = 10;
-/// Decisions counted for each case.
-pub(crate) const COUNTED: u64 = 50;
 /// How much more a decision among many rules may cost: a fifth, as promised, and for kinds of a few hundred instructions
 /// nothing that would be seen.
 pub(crate) const GROWTH_PERCENT: u64 = 120;
 
-pub(crate) const ORDERS: &str = "VOILE_TEST_DECISIONS";
 const SUBJECT: &str = "cost::subject";
 
 fn many() -> usize {
@@ -56,36 +54,6 @@ fn place(hit: Option<usize>) -> &'static str {
         Some(_) => "last",
         None => "miss",
     }
-}
-
-/// Instructions of one decision in each of so many cases, in order, when `subject` is run; none where valgrind is missing.
-pub(crate) fn count(subject: &str, cases: usize) -> Option<Vec<u64>> {
-    let found = Command::new("valgrind").arg("--version").output();
-    if !found.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: instructions are counted by valgrind, which is not here");
-        return None;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let out = folder.path().join("counts");
-    let done = Command::new("valgrind")
-        .args(["--tool=callgrind", "--zero-before=*::begin_counting*"])
-        .arg("--dump-before=*::end_counting*")
-        .arg(format!("--callgrind-out-file={}", out.display()))
-        .arg(env::current_exe().expect("a path"))
-        .args(["--exact", subject, "--ignored", "--test-threads=1"])
-        .env(ORDERS, "count")
-        .stdin(Stdio::null())
-        .output()
-        .expect("valgrind starts");
-    assert!(done.status.success(), "{done:?}");
-    let each = (1..=cases).map(|number| total(&out.with_extension(number.to_string())) / COUNTED);
-    Some(each.collect())
-}
-
-fn total(out: &Path) -> u64 {
-    let text = std::fs::read_to_string(out).expect("counts were written");
-    let totals = text.lines().find_map(|line| line.strip_prefix("totals: "));
-    totals.expect("totals").trim().parse().expect("a number")
 }
 
 #[test]
@@ -138,19 +106,6 @@ fn subject() {
         }
         end_counting();
     }
-}
-
-/// Valgrind forgets what it counted when this is called.
-#[inline(never)]
-pub(crate) fn begin_counting() {
-    // Not the same as the other: in release the two would be made one.
-    std::hint::black_box(1_u8);
-}
-
-/// Valgrind writes down what it counted when this is called.
-#[inline(never)]
-pub(crate) fn end_counting() {
-    std::hint::black_box(2_u8);
 }
 
 #[test]
