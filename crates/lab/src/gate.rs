@@ -71,6 +71,13 @@ pub(crate) fn reasons(definition: &Definition, run: &Run, generated: &Generated)
             run.achieved_rps,
             run.rate
         ));
+        if run.key().is_baseline() {
+            // Whichever of the two it was, and whether its own threads or those of other programs filled the machine.
+            reasons.push(
+                "lab saturated: nothing is between its generator and its server here, so the rate is beyond what they can do on this machine now"
+                    .to_owned(),
+            );
+        }
     }
     reasons.extend(saturated(validity, run, generated));
     let failed = run.errors as f64 / (generated.scheduled.max(1)) as f64;
@@ -176,12 +183,35 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_that_is_missed_with_nothing_in_between_is_the_labs_own_end() {
+        for (mode, expected) in [("baseline", true), ("both", false)] {
+            let run = Run {
+                mode: mode.to_owned(),
+                rate: 1000.0,
+                achieved_rps: 900.0,
+                ..Run::default()
+            };
+            let generated = Generated {
+                valid: true,
+                scheduled: 1000,
+                ..Generated::default()
+            };
+            let reasons = reasons(&quick(), &run, &generated);
+            let named = reasons.iter().any(|why| why.starts_with("lab saturated: "));
+            assert_eq!(named, expected, "{mode}: {reasons:?}");
+        }
+    }
+
+    #[test]
     fn each_bound_is_named_when_it_is_broken() {
         type Break = fn(&mut Run, &mut Generated);
         let cases: [(&str, Break); 10] = [
             ("", |_, _| {}),
             ("generator late", |_, g| g.lateness_us.p99 = 1_001),
-            ("rate missed", |r, _| r.achieved_rps = 900.0),
+            ("rate missed", |r, _| {
+                r.mode = "both".to_owned();
+                r.achieved_rps = 900.0;
+            }),
             ("requests failed (3 size)", |r, g| {
                 r.errors = 3;
                 g.errors.insert("size".to_owned(), 3);
