@@ -26,18 +26,30 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
         let Some(selector) = &gateway.selector else {
             continue;
         };
-        let selected = view.selected_anywhere(selector);
+        let mut selected = view.selected_anywhere(selector);
+        let any = selected.first().map(|one| one.name.clone());
+        selected.retain(|one| one.is_gateway());
         if selected.is_empty() {
+            let selector = shown(selector);
+            let (why, help) = match any {
+                None => (
+                    "no workload".to_owned(),
+                    "give the gateway's Deployment these labels",
+                ),
+                Some(other) => (
+                    format!("{other}, which is no gateway"),
+                    "give the gateway's Pods a sidecar and the annotation `inject.istio.io/templates: gateway`",
+                ),
+            };
             let said = format!(
-                "the selector ({}) of Gateway {} selects no workload: nothing listens",
-                shown(selector),
+                "the selector ({selector}) of Gateway {} selects {why}: nothing listens",
                 gateway.name
             );
             let source = gateway.source.clone();
             found.push(
                 Diagnostic::error(codes::GATEWAY_SELECTS_NOTHING, source, said)
                     .field("spec.selector")
-                    .help("give the gateway's Deployment these labels"),
+                    .help(help),
             );
         }
         let namespaces: BTreeSet<_> = selected.iter().map(|one| one.namespace).collect();

@@ -23,6 +23,11 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// Whether it is nothing but a proxy that takes what comes from outside.
+    pub(crate) fn is_gateway(&self) -> bool {
+        self.template.is_some_and(PodTemplate::is_gateway)
+    }
+
     /// Whether a service of the mesh stands before it.
     pub(crate) fn is_behind(&self, service: &Service) -> bool {
         service.key.namespace == *self.namespace

@@ -81,13 +81,24 @@ pub fn sidecar(
         .map(|place| format!("https://{}", place.xds))
         .collect();
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    let gateway = pod.template.is_gateway();
     let mut args = vec![
         ("--workload", pod.name.to_string()),
         ("--control", urls.join(",")),
         ("--root-cert", text(around.state.join("root-cert.pem"))),
         ("--token-file", text(around.run.token(&pod_id(pod)))),
     ];
-    if captured {
+    if gateway {
+        args.push(("--role", "gateway".to_owned()));
+    }
+    if gateway && captured {
+        // Alone in its namespace, as a sidecar; nothing is redirected to it.
+        args.extend([
+            ("--admin", format!("127.0.0.1:{ADMIN_PORT}")),
+            ("--metrics", format!("0.0.0.0:{METRICS_PORT}")),
+            ("--readiness", format!("0.0.0.0:{READINESS_PORT}")),
+        ]);
+    } else if captured {
         let keeps_source = pod.template.capture.keeps_source == Some(true);
         let outside = outside_resolver().filter(|_| around.egress);
         let resolver = outside.map_or_else(|| "none".to_owned(), |server| server.to_string());

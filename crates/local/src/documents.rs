@@ -40,7 +40,9 @@ pub fn render(
         } else {
             "Pending"
         };
-        let sidecar = pod.sidecar.as_ref().and_then(|plan| match layout {
+        // Gateways say what a gateway takes, and Sidecars nothing.
+        let said = pod.sidecar.as_ref().filter(|_| !pod.template.is_gateway());
+        let sidecar = said.and_then(|plan| match layout {
             Layout::Loopback(_) => Some(sidecar(pod, plan, listeners(pod))),
             // Without one of the user's everything is captured, and nothing need be said.
             Layout::Namespaces => plan.from.as_ref().map(|_| sidecar(pod, plan, bounds(plan))),

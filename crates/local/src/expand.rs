@@ -51,9 +51,9 @@ pub struct PodPlan {
     pub address: Ipv4Addr,
     /// What runs in it.
     pub template: PodTemplate,
-    /// The services it sees, each on an address of its own.
+    /// The services it sees, each on an address of its own; none of a gateway's.
     pub services: Vec<ServiceView>,
-    /// The hostname of each of `services`, and what it speaks.
+    /// The hostname of each of `services`, and what it speaks; of a gateway, the services that it calls.
     pub reach: Vec<Arc<Service>>,
     /// Names of the services it stands behind.
     pub behind: Vec<Arc<str>>,
@@ -117,6 +117,11 @@ impl PodPlan {
             .map_or((self.address, port), |l| endpoint(l, self.address))
     }
 
+    /// Whether its connections go through its proxy unasked, where namespaces can do that: a gateway is called by its address.
+    pub fn is_captured(&self) -> bool {
+        self.sidecar.is_some() && !self.template.is_gateway()
+    }
+
     /// What the view groups by: the Deployment, or the pod itself.
     pub fn workload(&self) -> &str {
         self.deployment.as_deref().unwrap_or(&self.name.name)
@@ -134,6 +139,7 @@ pub fn expand(
     addresses.begin();
     for candidate in candidates(mesh, roster, &mut plan.problems) {
         let pod = match addresses.layout() {
+            _ if candidate.template.is_gateway() => gateway(mesh, candidate, addresses)?,
             Layout::Loopback(_) => pod(mesh, candidate, addresses, &mut plan.problems)?,
             Layout::Namespaces => captured::pod(mesh, candidate, addresses)?,
         };
@@ -269,6 +275,33 @@ fn pod(
         behind: behind.into_iter().collect(),
         sidecar,
         endpoints,
+    })
+}
+
+/// A pod that is nothing but a proxy, which listens where Gateways say, and calls what VirtualServices lead to from there.
+fn gateway(
+    mesh: &Mesh,
+    candidate: Candidate<'_>,
+    addresses: &mut Addresses,
+) -> Result<PodPlan, AddressError> {
+    let Candidate {
+        name,
+        deployment,
+        source,
+        template,
+    } = candidate;
+    let behind: BTreeSet<_> = served_ports(mesh, &name, template).into_values().collect();
+    Ok(PodPlan {
+        address: addresses.pod(&name.to_string())?,
+        deployment,
+        source: source.clone(),
+        template: settled(mesh, template),
+        services: Vec::new(),
+        reach: mesh.led_to_from_outside(&name.namespace, &template.labels),
+        behind: behind.into_iter().collect(),
+        sidecar: Some(sidecar_plan(None)),
+        endpoints: Vec::new(),
+        name,
     })
 }
 

@@ -163,7 +163,7 @@ impl MeshNetwork {
             namespace: self.bridge.add_pod(&addresses, &gateways)?,
             tool: self.tool.clone(),
             v6: self.bridge.has_v6(),
-            captured: plan.sidecar.is_some(),
+            captured: plan.is_captured(),
             services: Vec::new(),
         };
         if network.captured {

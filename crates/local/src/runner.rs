@@ -532,7 +532,7 @@ impl Runner {
         });
         let mut apps = Vec::new();
         let mut wrong = Vec::new();
-        for one in &plan.template.containers {
+        for one in plan.template.applications() {
             match container(&around, &self.mesh, &plan, one) {
                 Ok(recipe) => {
                     let recipe = recipe.at(place.clone());
@@ -553,7 +553,7 @@ impl Runner {
     }
 
     fn application_place(&self, network: &PodNetwork, plan: &PodPlan) -> io::Result<Place> {
-        let (namespace, captured) = (plan.name.namespace.as_str(), plan.sidecar.is_some());
+        let (namespace, captured) = (plan.name.namespace.as_str(), plan.is_captured());
         let Some(text) = resolver(namespace, captured, self.options.egress) else {
             return network.application_place(None);
         };

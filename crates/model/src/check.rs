@@ -39,7 +39,7 @@ use std::sync::Arc;
 use crate::codes;
 use crate::diagnostic::Diagnostic;
 use crate::mesh::Mesh;
-use crate::mesh::intent::Intent;
+use crate::mesh::intent::{Gateway, Intent};
 use crate::mesh::{
     AuthorizationPolicy, ConfigMap, Deployment, DestinationRule, MeshConfig, NamespaceResource,
     PeerAuthentication, Pod, ProxyConfig, RequestAuthentication, Secret, Service, ServiceAccount,
@@ -85,6 +85,7 @@ pub(crate) enum Checked {
     RequestAuthentication(Arc<RequestAuthentication>),
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
+    Gateway(Arc<Gateway>),
     Telemetry(Arc<Telemetry>),
     MeshConfig(Arc<MeshConfig>),
     ConfigMap(Arc<ConfigMap>),

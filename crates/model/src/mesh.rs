@@ -5,6 +5,7 @@ pub mod authorization;
 pub mod capture;
 pub mod config;
 mod destination;
+mod edge;
 pub mod intent;
 pub mod peer_authentication;
 mod probe;
@@ -29,6 +30,7 @@ pub use config::{
     RetryPolicy,
 };
 pub use destination::{ConnectionPool, DestinationRule, Subset, TrafficPolicy};
+pub use edge::gateway_name;
 pub use peer_authentication::{MutualTlsMode, PeerAuthentication, PortMode};
 pub use probe::{Probe, Probes, Question};
 pub use relations::{POD_LABEL, ReachableService, ServiceWorkload, WorkloadService};
@@ -50,7 +52,7 @@ pub use sidecar::{
 pub use telemetry::Telemetry;
 pub use workload::{
     Container, ContainerPort, Deployment, EnvValue, Pod, PodPhase, PodTemplate, Restart, Share,
-    Strategy, Topology, Workload, WorkloadKind, WorkloadType,
+    Strategy, TEMPLATES, Topology, Workload, WorkloadKind, WorkloadType,
 };
 
 use crate::names::{Labels, Namespace, ResourceName, ServiceKey, WorkloadKey};
@@ -83,8 +85,10 @@ pub struct Mesh {
     pub request_authentications: Vec<Arc<RequestAuthentication>>,
     /// DestinationRules, oldest first (creation time, then the order of the documents).
     pub destination_rules: Vec<Arc<DestinationRule>>,
-    /// VirtualServices for the proxies of the mesh, oldest first (creation time, then the order of the documents).
+    /// VirtualServices, for the proxies of the mesh and for gateways, oldest first (creation time, then the order of the documents).
     pub virtual_services: Vec<Arc<VirtualService>>,
+    /// Istio's Gateways, oldest first (creation time, then the order of the documents).
+    pub gateways: Vec<Arc<intent::Gateway>>,
     /// Telemetry resources, oldest first (creation time, then the order of the documents).
     pub telemetries: Vec<Arc<Telemetry>>,
     /// ProxyConfig resources.

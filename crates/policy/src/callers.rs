@@ -7,9 +7,12 @@ use voile_model::mesh::{CaptureMode, Mesh, Sidecar, Workload};
 use crate::effective::effective;
 use crate::inbound::Mode;
 
-/// Whether the workload's sidecar is in the way of this port at all. Where it is not, whatever PeerAuthentication says, mutual
+/// Whether the workload's sidecar is in the way of this port at all; a gateway speaks no mutual TLS of the mesh's by itself. Where it is not, whatever PeerAuthentication says, mutual
 /// TLS would meet an application that knows nothing of it (in Istio such a port is out of reach until a rule says so).
 pub fn is_taken(mesh: &Mesh, workload: &Workload, port: Port) -> bool {
+    if workload.gateway {
+        return false;
+    }
     let listens = |sidecar: &Sidecar| {
         let mut listeners = sidecar.ingress.iter();
         listeners.any(|one| one.port.number == port && one.capture_mode == CaptureMode::None)

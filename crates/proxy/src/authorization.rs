@@ -135,7 +135,7 @@ impl Authorization {
 }
 
 /// The `count`-th address from the end, over all lines of the field.
-fn forwarded_for(head: &Head<'_>, count: u32) -> Option<IpAddr> {
+pub(crate) fn forwarded_for(head: &Head<'_>, count: u32) -> Option<IpAddr> {
     let lines = head.headers();
     let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-for"));
     let values: Vec<&[u8]> = lines.map(|(_, value)| value).collect();

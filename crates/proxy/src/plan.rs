@@ -1,7 +1,7 @@
 //! What a worker obeys: the checked answers of the control plane, joined into one closed state. Nothing in a plan
 //! points at something that is not in it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) own: Peer,
     pub(crate) inbound: Vec<InboundPlan>,
     pub(crate) outbound: Vec<OutboundPlan>,
+    /// What a gateway takes from outside.
+    pub(crate) gateway: Vec<GatewayPlan>,
     /// None where nothing is captured, and then nothing captured is served.
     pub(crate) capture: Option<CapturePlan>,
     pub(crate) trust_domain: TrustDomain,
@@ -99,6 +101,27 @@ pub(crate) struct OutboundPlan {
     /// Whether nobody has this address, so that only a name can tell which service is meant: then not even a lone service
     /// takes what does not name it.
     pub(crate) by_name: bool,
+}
+
+/// One listener of a gateway.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GatewayPlan {
+    pub(crate) name: Arc<str>,
+    pub(crate) bind: SocketAddr,
+    /// Proxies in front whose word in `x-forwarded-for` is believed.
+    pub(crate) trusted_proxies: u32,
+    /// How paths are written before they are compared, by policies and by routes.
+    pub(crate) normalization: mesh::PathNormalization,
+    pub(crate) servers: Vec<ServerPlan>,
+}
+
+/// What takes some of its connections.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ServerPlan {
+    /// Where they lead: a service for each virtual host, all of which have routes and no endpoints.
+    pub(crate) way: OutboundPlan,
+    /// Virtual hosts whose clients in plaintext are sent to `https`.
+    pub(crate) redirects: HashSet<Arc<str>>,
 }
 
 /// A captured destination that workers ask for: an address, or at an address of nobody's, a host that the client named.

@@ -2,6 +2,7 @@
 
 mod authorization;
 mod destination;
+mod gateway;
 mod index;
 mod named;
 pub(crate) mod names;
@@ -58,6 +59,10 @@ pub(crate) struct Registry {
     pub(crate) asks_revocations: bool,
     /// Whether the kernel redirects connections to this proxy.
     pub(crate) capturing: bool,
+    /// Whether this proxy is a gateway.
+    pub(crate) is_gateway: bool,
+    /// What it takes from outside, if it is.
+    pub(crate) gateway: gateway::Held,
     workloads_by_address: Index<IpAddr>,
     services_by_address: Index<IpAddr>,
     services_by_range: Ranges<Arc<str>>,
@@ -157,12 +162,15 @@ impl Registry {
             type_url::REVOCATION_LISTS => self.revoke(version, body)?,
             _ => {
                 let value = ProxyConfiguration::decode(body).map_err(|e| e.to_string())?;
+                let gateway = self.taken_from_outside(&version, &value)?;
                 let before = self.configuration.as_ref().map(|held| &held.value.labels);
-                if before != Some(&value.labels) {
+                let relabelled = before != Some(&value.labels);
+                if relabelled {
                     self.routes
                         .values_mut()
                         .for_each(HeldRoutes::forget_compiled);
                 }
+                self.gateway.turn_into(gateway, relabelled);
                 self.configuration = Some(Held { version, value });
             }
         }
@@ -295,6 +303,7 @@ impl Registry {
         called
             .into_iter()
             .chain(led_to)
+            .chain(self.gateway.services())
             .chain(telling.map(|collector| collector.service.to_string().into()))
             .chain(asked.map(|authorizer| authorizer.service.to_string().into()))
             .collect()
@@ -361,6 +370,7 @@ impl Registry {
             .chain(lists.filter(untold))
             .chain(self.services_wanted().into_iter().filter(unknown))
             .chain(unrouted)
+            .chain(self.gateway.routes().filter_map(|held| self.unled(held)))
             .chain(missing.map(|wanted| wanted.name.clone()))
             .chain(configuration.flat_map(|held| self.tokens.missing(held)))
             .collect()
@@ -416,6 +426,7 @@ impl Registry {
                 .iter()
                 .map(|listener| self.outbound(listener))
                 .collect(),
+            gateway: self.edge(configuration),
             trust_domain: configuration.trust_domain.clone(),
             trust_domain_aliases: configuration.trust_domain_aliases.clone(),
             revocations: self.revocations.as_ref().map(|held| held.value.clone()),

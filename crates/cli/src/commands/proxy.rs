@@ -1,11 +1,11 @@
-//! `voile proxy`: one sidecar in one process.
+//! `voile proxy`: one sidecar, or one gateway, in one process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Run the sidecar of one workload.
+/// Run the sidecar of one workload, or a gateway.
 ///
 /// It asks the control plane what to listen on, gets its certificate from there, and serves until SIGTERM or SIGINT:
 /// then it stops accepting, finishes requests in flight and exits 0. A second signal ends it at once.
@@ -17,6 +17,11 @@ pub(crate) struct Args {
     /// The workload this proxy stands for.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     workload: String,
+    /// What it is: the sidecar of an application, or a gateway, which takes what comes from outside at the ports that Gateway
+    /// resources open. It must be what the workload is (annotation inject.istio.io/templates of its Pod); else its configuration
+    /// is refused.
+    #[arg(long, value_enum, value_name = "ROLE", default_value = "sidecar")]
+    role: Role,
     /// The control plane. Of several (commas between them, or the option again), and of several addresses of one name, one is
     /// asked by chance, and another as soon as it fails.
     #[arg(
@@ -111,6 +116,15 @@ pub(crate) struct Args {
     min_body_rate: u32,
 }
 
+/// What a proxy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    /// It stands before an application.
+    Sidecar,
+    /// Nothing is behind it.
+    Gateway,
+}
+
 /// How connections get to the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum CaptureMode {
@@ -169,8 +183,17 @@ pub(crate) fn run(args: Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if args.role == Role::Gateway && args.capture != CaptureMode::None {
+        eprintln!(
+            "voile proxy: --role gateway with --capture: nothing is redirected to a gateway; clients connect to it"
+        );
+        return ExitCode::from(2);
+    }
     let options = voile_proxy::Options {
+        gateway: args.role == Role::Gateway,
         probers,
+        limits: limits(&args),
+        capture: capture(&args),
         workload: args.workload,
         control: args.control,
         root_cert: args.root_cert,
@@ -185,21 +208,8 @@ pub(crate) fn run(args: Args) -> ExitCode {
         resolver: args.resolver.unwrap_or(voile_proxy::Outside::System),
         handover: args.handover,
         handover_drain_timeout: args.handover_drain_timeout,
-        limits: voile_proxy::Limits {
-            connections: args.max_connections,
-            requests: args.max_requests,
-            requests_per_destination: args.max_requests_per_destination,
-            memory: args.memory_limit,
-            request_timeout: (!args.request_timeout.is_zero()).then_some(args.request_timeout),
-            min_body_rate: args.min_body_rate,
-        },
         service_idle: (!args.service_idle_timeout.is_zero()).then_some(args.service_idle_timeout),
         log: Some(log),
-        capture: (args.capture != CaptureMode::None).then_some(voile_proxy::Capture {
-            outbound: args.capture_outbound,
-            inbound: args.capture_inbound,
-            keeps_source: args.capture == CaptureMode::Tproxy,
-        }),
     };
     match voile_proxy::run(options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -212,6 +222,25 @@ pub(crate) fn run(args: Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn limits(args: &Args) -> voile_proxy::Limits {
+    voile_proxy::Limits {
+        connections: args.max_connections,
+        requests: args.max_requests,
+        requests_per_destination: args.max_requests_per_destination,
+        memory: args.memory_limit,
+        request_timeout: (!args.request_timeout.is_zero()).then_some(args.request_timeout),
+        min_body_rate: args.min_body_rate,
+    }
+}
+
+fn capture(args: &Args) -> Option<voile_proxy::Capture> {
+    (args.capture != CaptureMode::None).then_some(voile_proxy::Capture {
+        outbound: args.capture_outbound,
+        inbound: args.capture_inbound,
+        keeps_source: args.capture == CaptureMode::Tproxy,
+    })
 }
 
 /// What may be asked of the application, as Istio's injector writes it.

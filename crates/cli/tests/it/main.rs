@@ -16,6 +16,7 @@ mod envoy;
 mod explain;
 mod export;
 mod forward_proxy;
+mod gateway;
 mod graph;
 mod grpc_xds;
 mod handover;

@@ -5,6 +5,7 @@
 mod address;
 mod authorization;
 mod capture;
+mod gateways;
 mod listeners;
 pub(crate) mod names;
 mod policy;
@@ -291,7 +292,10 @@ fn configuration(
 ) -> wire::ProxyConfiguration {
     let config = &mesh.config;
     let topology = workload.topology;
-    let sidecar = mesh.sidecar_for(workload).map(|sidecar| &**sidecar);
+    // Neither Sidecars nor Services say what a gateway takes: Gateways do.
+    let gateway = workload.gateway;
+    let sidecar = mesh.sidecar_for(workload).filter(|_| !gateway);
+    let sidecar = sidecar.map(|sidecar| &**sidecar);
     let outbound_policy = sidecar
         .and_then(|sidecar| sidecar.outbound_policy)
         .unwrap_or(config.outbound_policy);
@@ -303,7 +307,11 @@ fn configuration(
             .iter()
             .map(ToString::to_string)
             .collect(),
-        inbound: listeners::inbound(mesh, workload, sidecar, problems),
+        inbound: match gateway {
+            true => Vec::new(),
+            false => listeners::inbound(mesh, workload, sidecar, problems),
+        },
+        gateway: gateway.then(|| gateways::gateway(mesh, workload)),
         outbound: listeners::outbound(mesh, workload, sidecar, problems),
         outbound_policy: match outbound_policy {
             voile_model::mesh::OutboundPolicy::AllowAny => wire::OutboundPolicy::AllowAny,

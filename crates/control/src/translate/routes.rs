@@ -9,7 +9,7 @@ use voile_model::mesh::{
     Criterion, HttpMatch, HttpRoute, Mesh, RouteDestination as Written, Routing, Service, Subject,
     TextMatch, VirtualService, Visibility, holding,
 };
-use voile_model::{Hostname, Labels, Namespace, Port};
+use voile_model::{Hostname, Labels, Namespace, Port, ResourceName};
 use voile_xds::server::Resource;
 use voile_xds::wire::{RequestMatch, RetryPolicy, Route, RouteDestination, RouteTarget, Routes};
 
@@ -25,10 +25,7 @@ impl Making<'_> {
             self.snapshot.routes = Shards::default();
             return;
         }
-        let answers = Answers {
-            mesh: self.mesh,
-            hosts: hosts(self.mesh),
-        };
+        let answers = Answers::new(self.mesh);
         let mut made: BTreeMap<Arc<str>, Routed> = BTreeMap::new();
         for service in self.mesh.services.values() {
             let holding = routing.of(service);
@@ -67,16 +64,36 @@ fn hosts(mesh: &Mesh) -> HashMap<&Hostname, Vec<&Arc<Service>>> {
     hosts
 }
 
-struct Answers<'a> {
+/// Where routes are to hold.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    /// At the proxies of the mesh.
+    Mesh,
+    /// Where a Gateway's traffic comes in.
+    Gateway(&'a ResourceName),
+}
+
+pub(super) struct Answers<'a> {
     mesh: &'a Mesh,
     hosts: HashMap<&'a Hostname, Vec<&'a Arc<Service>>>,
+}
+
+impl<'a> Answers<'a> {
+    pub(super) fn new(mesh: &'a Mesh) -> Self {
+        Self {
+            mesh,
+            hosts: hosts(mesh),
+        }
+    }
 }
 
 impl Answers<'_> {
     fn routed(&self, service: &Service, name: &Arc<str>, all: &[&Arc<VirtualService>]) -> Routed {
         let answer = |namespace: Option<&Namespace>| {
             let one = holding(all, service, namespace)?;
-            let routes = self.routes(one, namespace);
+            let routes = Routes {
+                routes: self.routes(one, namespace, Place::Mesh).collect(),
+            };
             let body = routes.encode().encode_to_vec();
             Some(Arc::new(resource(name.clone(), Vec::new(), body)))
         };
@@ -107,13 +124,15 @@ impl Answers<'_> {
         named
     }
 
-    fn routes(&self, one: &VirtualService, namespace: Option<&Namespace>) -> Routes {
+    /// What a VirtualService says to clients in a namespace.
+    pub(super) fn routes(
+        &self,
+        one: &VirtualService,
+        namespace: Option<&Namespace>,
+        place: Place<'_>,
+    ) -> impl Iterator<Item = Route> {
         let routes = one.http.iter();
-        Routes {
-            routes: routes
-                .filter_map(|route| self.route(one, route, namespace))
-                .collect(),
-        }
+        routes.filter_map(move |route| self.route(one, route, namespace, place))
     }
 
     /// None where no request of these clients can take it.
@@ -122,10 +141,16 @@ impl Answers<'_> {
         one: &VirtualService,
         route: &HttpRoute,
         namespace: Option<&Namespace>,
+        place: Place<'_>,
     ) -> Option<Route> {
+        let own = &one.name.namespace;
         let is_theirs = |one: &&HttpMatch| {
             let of = one.source_namespace();
-            one.is_for_mesh() && of.is_none_or(|of| namespace.is_some_and(|own| own.as_str() == of))
+            let here = match place {
+                Place::Mesh => one.is_for_mesh(),
+                Place::Gateway(name) => one.is_for_gateway(name, own),
+            };
+            here && of.is_none_or(|of| namespace.is_some_and(|own| own.as_str() == of))
         };
         let matches = route.matches.iter().filter(is_theirs);
         let matches: Vec<RequestMatch> = matches.map(request_match).collect();

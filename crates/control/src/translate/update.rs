@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a workload | its address, policy and configuration; of the services that it stands or stood behind: who is behind them, and their policy |
 //! | a service | its address and policy, what stands behind it; address, policy and configuration of the workloads that it selects or selected; configurations that list services (egress listeners) or lead to it (providers) |
-//! | a VirtualService; which hosts there are, who sees them, which ports they have | the routes of all services that have any |
+//! | a VirtualService; which hosts there are, who sees them, which ports they have | the routes of all services that have any, and configurations of gateways |
 //! | which hosts there are, who sees them, ranges of addresses | what is searched: names, ranges |
 //! | an AuthorizationPolicy | it; the configurations of its namespace, or of all if it is the root namespace; likewise the addresses of ambient workloads, which name policies |
 //! | an ambient workload | what is to be said of the policies that select it |
@@ -156,6 +156,10 @@ impl<'a> Following<'a> {
         let mut services = self.changes.services.values();
         if self.changes.routes || services.any(|turn| differ(turn, named)) {
             self.making.routes();
+            // What comes in from outside is routed by the gateways' own configurations.
+            let all = self.mesh.workloads.iter();
+            let gateways = all.filter(|(_, workload)| workload.gateway);
+            self.obeying.extend(gateways.map(|(key, _)| key));
         }
     }
 

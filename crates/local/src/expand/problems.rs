@@ -50,7 +50,7 @@ pub(super) fn check(
     binds: &mut BTreeMap<(IpAddr, Port), ResourceName>,
     problems: &mut Vec<Diagnostic>,
 ) {
-    for container in &pod.template.containers {
+    for container in pod.template.applications() {
         if container.command.is_empty() {
             let message = format!(
                 "the container `{}` has no command, and `voile up` cannot run its image",

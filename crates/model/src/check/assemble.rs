@@ -32,6 +32,7 @@ pub(super) fn assemble(resources: Resources, diagnostics: &mut Vec<Diagnostic>) 
     tokens_by_age(&mut mesh);
     rules_by_age(&mut mesh);
     in_order_of_age(&mut mesh.virtual_services);
+    gateways_by_age(&mut mesh);
     telemetries_by_age(&mut mesh);
     mesh.resources = resources;
     mesh
@@ -70,6 +71,11 @@ fn tokens_by_age(mesh: &mut Mesh) {
 
 fn rules_by_age(mesh: &mut Mesh) {
     mesh.destination_rules
+        .sort_by_cached_key(|one| age(one.created, &one.source));
+}
+
+fn gateways_by_age(mesh: &mut Mesh) {
+    mesh.gateways
         .sort_by_cached_key(|one| age(one.created, &one.source));
 }
 
@@ -197,6 +203,7 @@ pub(super) fn second_round(
         Checked::RequestAuthentication(one) => mesh.request_authentications.push(one.clone()),
         Checked::DestinationRule(rule) => mesh.destination_rules.push(rule.clone()),
         Checked::VirtualService(one) => mesh.virtual_services.push(one.clone()),
+        Checked::Gateway(one) => mesh.gateways.push(one.clone()),
         Checked::Telemetry(telemetry) => mesh.telemetries.push(telemetry.clone()),
         Checked::ConfigMap(map) => drop(mesh.config_maps.insert(map.name.clone(), map.clone())),
         Checked::ProxyConfig(config) => drop(
@@ -298,6 +305,7 @@ fn pod_workload(pod: &Pod) -> Option<Workload> {
         labels: pod.template.labels.clone(),
         service_account: pod.template.service_account.clone(),
         has_sidecar: pod.template.has_sidecar,
+        gateway: pod.template.is_gateway(),
         ambient: pod.template.ambient,
         node: pod.template.node.clone(),
         canonical_name: canonical_name(&pod.template.labels, &workload_name),

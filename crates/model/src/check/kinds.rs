@@ -14,6 +14,9 @@ pub(super) struct Kind {
     pub(super) scope: Scope,
 }
 
+/// Istio's kind; Gateway API has one of the same name.
+pub(super) const GATEWAY: &str = "Gateway";
+
 const CORE: &[&str] = &["v1"];
 const NETWORKING: &[&str] = &[
     "networking.istio.io/v1",
@@ -38,6 +41,7 @@ pub(super) const KINDS: &[Kind] = &[
     kind("ConfigMap", CORE),
     kind("Deployment", &["apps/v1"]),
     kind("DestinationRule", NETWORKING),
+    kind(GATEWAY, NETWORKING),
     Kind {
         name: "IPAddress",
         api_versions: &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],

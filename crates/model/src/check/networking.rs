@@ -91,6 +91,7 @@ fn workload_of(
             .clone()
             .unwrap_or_else(|| "default".into()),
         has_sidecar: endpoint.labels.get(TLS_MODE) == Some("istio"),
+        gateway: false,
         ambient: false,
         node: "".into(),
         canonical_name: canonical_name(&endpoint.labels, &name),

@@ -98,9 +98,6 @@ fn gateways(written: &[Text], meta: &Meta, report: &Report) -> Vec<NamedGateway>
                 (report.parsed(text, "a gateway", read, help)?, name)
             }
         };
-        let message = "gateways are not yet supported, and would not be routed by this";
-        let help = "leave `gateways` out for the proxies of the mesh, or wait for a later version";
-        report.error(codes::NOT_YET, &text.at, message, help);
         Some((Some(ResourceName::new(namespace, name)), source))
     };
     written.iter().filter_map(read).collect()

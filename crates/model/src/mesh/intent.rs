@@ -1,4 +1,4 @@
-//! What is written about routes, gateways and destinations, whether in force or not. No proxy is told of it; analysis alone
+//! What is written about routes, gateways and destinations, whether in force or not. No proxy is told of it from here; analysis
 //! looks at it, so that what is wrong across resources is known before anything obeys them.
 
 mod gateway;
@@ -8,7 +8,10 @@ use std::sync::Arc;
 use super::{VirtualService, Visibility};
 use crate::names::{Hostname, Labels, Port, ResourceName};
 use crate::source::Source;
-pub use gateway::{Admission, AttachedRoute, Backend, Gateway, Grant, Parent, Server, ServerHost};
+pub use gateway::{
+    Admission, AttachedRoute, Backend, Gateway, Grant, Parent, Server, ServerHost, ServerTls,
+    ServerTlsMode, TlsVersion,
+};
 
 /// All of it, in the order of the documents.
 #[derive(Debug, Clone, Default, PartialEq)]

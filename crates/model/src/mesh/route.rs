@@ -1,5 +1,5 @@
 //! Istio's VirtualService: which requests it takes, in which order, and what becomes of them. `Mesh::virtual_services` has those
-//! that are in force; analysis also sees those that ask for what is not yet (`Mesh::intents`).
+//! that are in force, in the mesh and at gateways; analysis also sees those that ask for what is not yet (`Mesh::intents`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -233,6 +233,20 @@ impl HttpMatch {
         }
     }
 
+    /// Whether it can hold for requests at a gateway, as far as `gateways` goes; `own` is the VirtualService's namespace.
+    #[must_use]
+    pub fn is_for_gateway(&self, gateway: &ResourceName, own: &Namespace) -> bool {
+        match self.criteria.get(&Subject::Gateways) {
+            Some(Criterion::OneOf(names)) => {
+                let named = |name: &Arc<str>| super::gateway_name(name, own);
+                names
+                    .iter()
+                    .any(|name| named(name).as_ref() == Some(gateway))
+            }
+            _ => true,
+        }
+    }
+
     /// The namespace that its callers must be of.
     #[must_use]
     pub fn source_namespace(&self) -> Option<&str> {
@@ -335,7 +349,8 @@ impl<'m> Routing<'m> {
             by_host: HashMap::new(),
             by_pattern: Vec::new(),
         };
-        for (index, one) in all.iter().enumerate() {
+        let ours = all.iter().enumerate();
+        for (index, one) in ours.filter(|(_, one)| one.is_for_mesh()) {
             for (host, _) in &one.hosts {
                 match host.is_wildcard() {
                     true => routing.by_pattern.push(index),
@@ -349,7 +364,7 @@ impl<'m> Routing<'m> {
     /// Whether there is nothing at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.by_host.is_empty() && self.by_pattern.is_empty()
     }
 
     /// Those that route a service for anybody, oldest first.

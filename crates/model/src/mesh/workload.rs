@@ -30,6 +30,8 @@ pub struct Workload {
     pub service_account: Arc<str>,
     /// Whether a proxy of the mesh stands before it, so that it can be spoken to in mutual TLS.
     pub has_sidecar: bool,
+    /// Whether that proxy is all there is: a gateway, which takes what comes from outside at the ports that Gateways open.
+    pub gateway: bool,
     /// Whether a node proxy (ztunnel) stands before it, which is spoken to over HBONE. Never together with a sidecar.
     pub ambient: bool,
     /// The node it runs on, empty when not said.
@@ -238,6 +240,28 @@ pub struct PodTemplate {
     /// Whether its probes go round its sidecar's mutual TLS (`sidecar.istio.io/rewriteAppHTTPProbers`); else they reach it
     /// as any caller without a sidecar does.
     pub rewrites_probes: bool,
+}
+
+/// Annotation that says by which templates a Pod is injected.
+pub const TEMPLATES: &str = "inject.istio.io/templates";
+/// The template of gateways, and its container, which stands for the proxy.
+const GATEWAY_TEMPLATE: &str = "gateway";
+const PROXY_CONTAINER: &str = "istio-proxy";
+
+impl PodTemplate {
+    /// Whether it is injected as a gateway: a proxy and nothing behind it.
+    pub fn is_gateway(&self) -> bool {
+        let templates = self.annotations.get(TEMPLATES).unwrap_or_default();
+        let mut templates = templates.split(',').map(str::trim);
+        self.has_sidecar && templates.any(|one| one == GATEWAY_TEMPLATE)
+    }
+
+    /// The containers that are applications: of a gateway not the one that the injector makes the proxy of.
+    pub fn applications(&self) -> impl Iterator<Item = &Container> {
+        let gateway = self.is_gateway();
+        let all = self.containers.iter();
+        all.filter(move |one| !gateway || &*one.name != PROXY_CONTAINER)
+    }
 }
 
 /// `restartPolicy` of a Pod.

@@ -57,6 +57,10 @@ pub struct ProxyConfiguration {
     /// The workload's own: routes may hold for callers with certain labels only.
     #[prost(message, repeated, tag = "31")]
     pub labels: ::prost::alloc::vec::Vec<Label>,
+    /// The workload is a gateway: these are its listeners, and it has no others. Refused by proxies of other roles, as is a
+    /// configuration without it by gateways.
+    #[prost(message, optional, tag = "40")]
+    pub gateway: ::core::option::Option<Gateway>,
 }
 impl ::prost::Name for ProxyConfiguration {
     const NAME: &'static str = "ProxyConfiguration";
@@ -1274,6 +1278,84 @@ impl ::prost::Name for RouteDestination {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.RouteDestination".into()
+    }
+}
+/// What a gateway takes from outside. All that its routes name is asked for and answered before any of it is obeyed.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Gateway {
+    #[prost(message, repeated, tag = "1")]
+    pub listeners: ::prost::alloc::vec::Vec<GatewayListener>,
+}
+impl ::prost::Name for Gateway {
+    const NAME: &'static str = "Gateway";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Gateway".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Gateway".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GatewayListener {
+    #[prost(message, optional, tag = "1")]
+    pub bind: ::core::option::Option<SocketAddress>,
+    /// Unique in this message and stable over edits.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// The port that Gateways call it by; routes may hold for some ports only.
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
+    /// In plaintext there is one. Never empty.
+    #[prost(message, repeated, tag = "4")]
+    pub servers: ::prost::alloc::vec::Vec<GatewayServer>,
+}
+impl ::prost::Name for GatewayListener {
+    const NAME: &'static str = "GatewayListener";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.GatewayListener".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.GatewayListener".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GatewayServer {
+    /// What requests may ask for, by their authority; those that ask for none of these are answered 404.
+    #[prost(message, repeated, tag = "3")]
+    pub hosts: ::prost::alloc::vec::Vec<VirtualHost>,
+}
+impl ::prost::Name for GatewayServer {
+    const NAME: &'static str = "GatewayServer";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.GatewayServer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.GatewayServer".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct VirtualHost {
+    /// Lower case, without port; may begin with `*.`, or be `*`. The exact one counts, then the longest.
+    #[prost(string, tag = "1")]
+    pub host: ::prost::alloc::string::String,
+    /// Absent: 404.
+    #[prost(message, optional, tag = "2")]
+    pub routes: ::core::option::Option<Routes>,
+    /// Who comes in plaintext is sent to `https` (301), whatever the routes say.
+    #[prost(bool, tag = "3")]
+    pub https_redirect: bool,
+}
+impl ::prost::Name for VirtualHost {
+    const NAME: &'static str = "VirtualHost";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.VirtualHost".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.VirtualHost".into()
     }
 }
 /// How the path of a request is written before it is compared, and on its way to the application.

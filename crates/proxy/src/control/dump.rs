@@ -80,6 +80,7 @@ pub(super) fn configuration(control: &Control) -> String {
         "workloads": workloads,
         "service_policies": policies,
         "routes": routes(registry),
+        "gateway": gateway(registry),
         "authorization_policies": authorization(registry),
         "request_authentications": tokens(registry),
         "key_sets": registry.tokens.key_sets().map(|name| &**name).collect::<Vec<_>>(),
@@ -95,6 +96,17 @@ fn routes(registry: &Registry) -> Vec<Value> {
         json!({"resource": &**name, "version": &*held.version, "routes": shown})
     };
     registry.routes.iter().map(one).collect()
+}
+
+fn gateway(registry: &Registry) -> Vec<Value> {
+    let one = |(listener, host, routes): (&str, &str, Vec<(&str, Vec<String>)>)| {
+        let routes = routes.into_iter();
+        let routes: Vec<Value> = routes
+            .map(|(name, to)| json!({"name": name, "destinations": to}))
+            .collect();
+        json!({"listener": listener, "host": host, "routes": routes})
+    };
+    registry.gateway.shown().map(one).collect()
 }
 
 fn authorization(registry: &Registry) -> Vec<Value> {

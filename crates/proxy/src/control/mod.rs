@@ -98,6 +98,8 @@ pub struct Options {
     pub capture: Option<Capture>,
     /// What may be asked of the application on the metrics port.
     pub probers: Probers,
+    /// Whether it is a gateway: nothing is behind it, and it takes what comes from outside.
+    pub gateway: bool,
 }
 
 /// Who knows the names outside the mesh.
@@ -511,6 +513,7 @@ fn client_settings(options: &Options) -> ClientSettings {
 fn sockets_at_hand(pages: &mut Pages, options: &Options) -> Shared {
     let mut shared = Shared::default();
     shared.registry.asks_revocations = true;
+    shared.registry.is_gateway = options.gateway;
     shared.sockets.inherited = std::mem::take(&mut pages.inherited);
     shared.sockets.lends = options.handover.is_some();
     for (direction, address, socket) in pages.captured.drain(..) {

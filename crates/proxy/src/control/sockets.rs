@@ -17,6 +17,7 @@ pub(super) const BIND_RETRY: Duration = Duration::from_secs(1);
 pub(super) enum Direction {
     Inbound,
     Outbound,
+    Gateway,
     CapturedInbound,
     CapturedOutbound,
 }
@@ -32,6 +33,7 @@ impl Direction {
         match self {
             Self::Inbound => "inbound",
             Self::Outbound => "outbound",
+            Self::Gateway => "gateway",
             Self::CapturedInbound => "captured-inbound",
             Self::CapturedOutbound => "captured-outbound",
         }
@@ -41,6 +43,7 @@ impl Direction {
         match self {
             Self::Inbound => "inbound",
             Self::Outbound => "outbound",
+            Self::Gateway => "gateway",
             Self::CapturedInbound => "captured inbound",
             Self::CapturedOutbound => "captured outbound",
         }

@@ -54,7 +54,9 @@ impl Shared {
                 .outbound
                 .iter()
                 .map(|l| (Direction::Outbound, l.bind, l.name.clone()));
-            let refusals = self.sockets.want(inbound.chain(outbound));
+            let outside = self.registry.gateway.binds();
+            let outside = outside.map(|(bind, name)| (Direction::Gateway, bind, name));
+            let refusals = self.sockets.want(inbound.chain(outbound).chain(outside));
             if let (false, Some(resource)) = (refusals.is_empty(), update.added.first()) {
                 rejections.push(Rejection {
                     name: resource.name.clone(),
@@ -378,7 +380,7 @@ impl Control {
         };
         let recording = Arc::new(self.recorders.follow(&plan, origin));
         let keys: BTreeSet<Key> = keys(&plan).collect();
-        let (inbound, outbound) = {
+        let (inbound, outbound, gateway) = {
             let mut shared = self.shared();
             shared.sockets.retain(|key| keys.contains(key));
             let id = |direction, bind: SocketAddr| {
@@ -396,7 +398,9 @@ impl Control {
                 .iter()
                 .map(|l| id(Direction::Outbound, l.bind))
                 .collect();
-            (inbound, outbound)
+            let gateway = plan.gateway.iter();
+            let gateway: Vec<_> = gateway.map(|l| id(Direction::Gateway, l.bind)).collect();
+            (inbound, outbound, gateway)
         };
         self.accepting
             .retain(|key, _| key.0.is_captured() || keys.contains(key));
@@ -405,12 +409,14 @@ impl Control {
             plan: Arc::clone(&plan),
             inbound: inbound.clone(),
             outbound: outbound.clone(),
+            gateway: gateway.clone(),
             recording: Arc::clone(&recording),
             heard,
         });
         tracing::info!(
             inbound = plan.inbound.len(),
             outbound = plan.outbound.len(),
+            gateway = plan.gateway.len(),
             "configuration in force"
         );
         self.published = Some(plan);
@@ -590,9 +596,9 @@ fn keys(plan: &Plan) -> impl Iterator<Item = Key> {
         .inbound
         .iter()
         .map(|listener| (Direction::Inbound, listener.bind));
-    inbound.chain(
-        plan.outbound
-            .iter()
-            .map(|listener| (Direction::Outbound, listener.bind)),
-    )
+    let outbound = plan.outbound.iter();
+    let outbound = outbound.map(|listener| (Direction::Outbound, listener.bind));
+    let gateway = plan.gateway.iter();
+    let gateway = gateway.map(|listener| (Direction::Gateway, listener.bind));
+    inbound.chain(outbound).chain(gateway)
 }

@@ -83,6 +83,11 @@ impl HeldRoutes {
     /// Checks the bytes of a `voile.proxy.v1.Routes`, expressions included.
     pub(super) fn decode(version: Arc<str>, body: &[u8]) -> Result<Self, String> {
         let said = Routes::decode(body).map_err(|error| error.to_string())?;
+        Self::new(version, said)
+    }
+
+    /// Checks what was read, expressions included.
+    pub(super) fn new(version: Arc<str>, said: Routes) -> Result<Self, String> {
         for (index, route) in said.routes.iter().enumerate() {
             for one in &route.matches {
                 matching(one).map_err(|error| format!("routes[{index}]: {error}"))?;
@@ -114,6 +119,13 @@ impl HeldRoutes {
                 routes: vec![route],
             },
             compiled: RefCell::default(),
+        }
+    }
+
+    /// Goes on with what was made of the same words before.
+    pub(super) fn follow(&mut self, before: &Self) {
+        if self.said == before.said {
+            self.compiled.clone_from(&before.compiled);
         }
     }
 
@@ -354,6 +366,11 @@ impl Registry {
                 || self.held_back.contains_key(called);
             return (!answered).then(|| format!("the routes of {called}").into());
         };
+        self.unled(held)
+    }
+
+    /// What of that to which routes lead was asked for and is not yet answered.
+    pub(super) fn unled(&self, held: &HeldRoutes) -> Option<Arc<str>> {
         held.targets().find_map(|to| {
             let name: Arc<str> = to.service.to_string().into();
             if !self.service_answered(&name) {
@@ -383,17 +400,22 @@ impl Registry {
 
     fn routes_plan(&self, wanted: &OutboundService) -> Option<Box<RoutesPlan>> {
         let held = self.routes.get(&service_name(wanted))?;
+        Some(self.plan_of(held, wanted.port))
+    }
+
+    /// Routes as they hold for a port that is called.
+    pub(super) fn plan_of(&self, held: &HeldRoutes, called: Port) -> Box<RoutesPlan> {
         let own = self.configuration.as_ref().map(|held| &held.value.labels);
         let none = Labels::default();
-        let compiled = held.compiled(wanted.port, own.unwrap_or(&none));
+        let compiled = held.compiled(called, own.unwrap_or(&none));
         let target = |to: &Result<RouteTarget, Arc<str>>| match to {
-            Ok(to) => self.target(to, wanted.port),
+            Ok(to) => self.target(to, called),
             Err(missing) => Err(missing.clone()),
         };
-        Some(Box::new(RoutesPlan {
+        Box::new(RoutesPlan {
             targets: compiled.targets.iter().map(target).collect(),
             compiled,
-        }))
+        })
     }
 
     /// Where a route leads from a port that was called.

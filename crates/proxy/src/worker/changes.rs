@@ -81,8 +81,13 @@ impl Changes {
 
     /// The observer of a request that is changed so.
     pub(crate) fn observed(self, notes: Option<Rc<Notes>>) -> Option<Rc<dyn Observe>> {
+        self.before(notes.map(|notes| notes as Rc<dyn Observe>))
+    }
+
+    /// The same for somebody who changes the request after us: his word goes for fields that both write.
+    pub(crate) fn before(self, notes: Option<Rc<dyn Observe>>) -> Option<Rc<dyn Observe>> {
         if self.is_empty() {
-            return notes.map(|notes| notes as Rc<dyn Observe>);
+            return notes;
         }
         let mut all = self;
         let kept = all.leaves_out.len();
@@ -103,6 +108,7 @@ impl Changes {
             }
             all.lines = written;
             all.leaves_out.extend(theirs.iter().cloned());
+            all.amends.splice(0..0, notes.amends().iter().cloned());
         }
         Some(Rc::new(Changed {
             changes: all,
@@ -116,7 +122,7 @@ struct Changed {
     changes: Changes,
     /// So many of the names that are left out are for whoever judged to write, and for nobody else.
     kept: usize,
-    notes: Option<Rc<Notes>>,
+    notes: Option<Rc<dyn Observe>>,
 }
 
 impl Observe for Changed {

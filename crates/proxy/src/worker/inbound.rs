@@ -392,7 +392,7 @@ fn stranger(remote: SocketAddr) -> Caller {
 }
 
 /// Somebody in plaintext, for whom a balancer connects.
-fn behind(remote: SocketAddr, client: Option<SocketAddr>) -> Caller {
+pub(super) fn behind(remote: SocketAddr, client: Option<SocketAddr>) -> Caller {
     let mut caller = stranger(remote);
     if client.is_some() {
         caller.tell(|told| told.client = client);

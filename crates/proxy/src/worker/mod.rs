@@ -8,7 +8,10 @@ mod captured;
 mod ceiling;
 mod changes;
 mod counted;
+mod edge;
 mod endpoint;
+mod gateway;
+mod gateway_http;
 mod inbound;
 mod inbound_http;
 mod late;
@@ -81,11 +84,12 @@ pub(crate) enum ToWorker {
         stream: TcpStream,
         peer: SocketAddr,
     },
-    /// Obey this from now on; listeners are named as in the plan, inbound first.
+    /// Obey this from now on; listeners are named in the order of the plan.
     Plan {
         plan: Arc<Plan>,
         inbound: Vec<ListenerId>,
         outbound: Vec<ListenerId>,
+        gateway: Vec<ListenerId>,
         recording: Arc<Recording>,
         /// When the last word that it is made of arrived.
         heard: Instant,
@@ -507,12 +511,13 @@ async fn serve(worker: Rc<Worker>, mut inbox: mpsc::UnboundedReceiver<ToWorker>)
                 plan,
                 inbound,
                 outbound,
+                gateway,
                 recording,
                 heard,
             } => {
                 worker.changed_at.set(heard);
                 *worker.recording.borrow_mut() = Rc::new(Recording::clone(&recording));
-                slots.apply(&worker, &plan, &inbound, &outbound);
+                slots.apply(&worker, &plan, [&inbound, &outbound, &gateway]);
             }
             ToWorker::Peer { address, peer } => {
                 worker

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voile_model::mesh::telemetry::Side;
+use voile_policy::authorization::{PathError, PathNormalization as Normalization};
 use voile_telemetry::access_log::Marks;
 use voile_traffic::Attempt;
 use voile_transport::Stream;
@@ -23,7 +24,7 @@ use super::logged::{self, Downstream, HttpContext};
 use super::names::host_of;
 use super::notes::Notes;
 use super::outbound::black_hole;
-use super::routes::{Chosen, Terms};
+use super::routes::{AtEdge, Chosen, Terms};
 use super::slots::{OutboundSlot, ServiceState, Table};
 use super::{Admitted, Overload, Worker, count, counted};
 use crate::http::{
@@ -39,6 +40,27 @@ pub(crate) struct OutboundRole {
     /// Where nobody has the address.
     names: Option<Box<Names>>,
     remote: SocketAddr,
+    /// At a gateway; behind a pointer, since few connections have any.
+    edge: Option<Box<Edge>>,
+}
+
+/// How routes of a gateway compare requests.
+#[derive(Clone, Copy)]
+pub(super) struct Edge {
+    pub(super) normalization: Normalization,
+    /// `http` or `https`: what the connection is.
+    pub(super) scheme: &'static str,
+}
+
+impl Edge {
+    /// The path and query that count, where they are not what came; an error where nobody can tell.
+    pub(super) fn path(self, head: &Head<'_>) -> Result<Option<Box<str>>, PathError> {
+        let came = head.path_and_query();
+        Ok(match self.normalization.normalize(came.as_bytes())? {
+            Cow::Owned(path) => String::from_utf8(path).ok().map(Into::into),
+            Cow::Borrowed(_) => None,
+        })
+    }
 }
 
 /// What the names mean by which the requests of a connection ask.
@@ -81,6 +103,11 @@ impl OutboundTicket {
             route_name: None,
         }
     }
+
+    /// Whether the certificate of who was asked is taken back.
+    pub(super) fn is_cut(&self) -> bool {
+        self.endpoint.as_ref().is_some_and(|to| to.0.is_cut())
+    }
 }
 
 impl OutboundRole {
@@ -98,7 +125,25 @@ impl OutboundRole {
                 Box::new(Names { captured, meanings })
             }),
             remote,
+            edge: None,
         }
+    }
+
+    /// The same for what comes from outside.
+    pub(super) fn of_gateway(self, edge: Edge) -> Self {
+        Self {
+            edge: Some(Box::new(edge)),
+            ..self
+        }
+    }
+
+    /// What counts of a request from outside. Whoever let it in has refused paths of which nobody can tell.
+    fn at_edge(&self, head: &Head<'_>) -> Option<AtEdge> {
+        let edge = self.edge.as_deref()?;
+        Some(AtEdge {
+            path: edge.path(head).ok().flatten(),
+            scheme: edge.scheme,
+        })
     }
 
     /// The slot of the service that the request names, at an address of nobody's. What a name means is never guessed.
@@ -117,7 +162,7 @@ impl OutboundRole {
 }
 
 /// A lone service takes everything; several share a listener by authority.
-fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<ServiceState>> {
+pub(super) fn choose<'a>(table: &'a Table, head: &Head<'_>) -> Option<&'a Rc<ServiceState>> {
     if let Some(only) = table.lone() {
         return Some(only);
     }
@@ -134,11 +179,12 @@ impl OutboundRole {
         &self,
         service: &Rc<ServiceState>,
         head: &Head<'_>,
+        edge: Option<&AtEdge>,
     ) -> Result<(Rc<ServiceState>, Terms), Astray> {
         let Some(routes) = &service.routes else {
             return Ok((Rc::clone(service), Terms::default()));
         };
-        match routes.choose(&self.worker, head) {
+        match routes.choose(&self.worker, head, edge) {
             Chosen::To(service, terms) => Ok((service, terms)),
             Chosen::Nowhere => Err((404, ResponseFlag::NoRoute, UNROUTED.into())),
             Chosen::Missing(what) => {
@@ -156,6 +202,8 @@ const UNROUTED: &str = "no route of this host's VirtualService takes the request
 
 const NO_ROUTE: &str = "no service of this listener has this authority (an explicit listener knows no original \
                         destination to fall back on)";
+
+const NOT_SERVED: &str = "no Gateway with routes serves this host";
 
 const BLACK_HOLE: &str =
     "the mesh knows no such destination, and its outboundTrafficPolicy is REGISTRY_ONLY";
@@ -212,6 +260,7 @@ impl HttpRole for OutboundRole {
         let Some(service) = choose(&table, head) else {
             let (status, reason) = match table.otherwise {
                 Otherwise::BlackHole => (502, BLACK_HOLE),
+                _ if self.edge.is_some() => (404, NOT_SERVED),
                 Otherwise::NoRoute | Otherwise::Service(_) => (404, NO_ROUTE),
             };
             let mut refusal = Refusal::new(status, ResponseFlag::NoRoute, reason);
@@ -219,7 +268,7 @@ impl HttpRole for OutboundRole {
             return Err(refusal);
         };
         let authority = (!head.has_authority()).then(|| Rc::clone(&service.authority));
-        let (service, terms) = match self.lead(service, head) {
+        let (service, terms) = match self.lead(service, head, self.at_edge(head).as_ref()) {
             Ok(led) => led,
             Err((status, flag, reason)) => {
                 let mut refusal = Refusal::new(status, flag, reason);
@@ -328,7 +377,7 @@ impl HttpRole for OutboundRole {
 
     /// Where the workload's certificate was taken back.
     fn is_revoked<'h>(&self, ticket: &OutboundTicket, _: impl FnOnce() -> Head<'h>) -> bool {
-        let revoked = ticket.endpoint.as_ref().is_some_and(|to| to.0.is_cut());
+        let revoked = ticket.is_cut();
         if revoked {
             count_revoked(&self.worker);
         }

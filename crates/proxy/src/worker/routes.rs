@@ -38,6 +38,14 @@ pub(crate) enum Chosen {
     To(Rc<ServiceState>, Terms),
 }
 
+/// A request at a gateway, as routes compare it.
+pub(crate) struct AtEdge {
+    /// Path and query, where they are not as they came.
+    pub(crate) path: Option<Box<str>>,
+    /// What the connection is, whatever the client says.
+    pub(crate) scheme: &'static str,
+}
+
 /// What a route says besides.
 #[derive(Clone, Default)]
 pub(crate) struct Terms {
@@ -100,9 +108,15 @@ impl RoutesState {
         self.targets.iter().flatten()
     }
 
-    /// Where a request goes.
-    pub(crate) fn choose(&self, worker: &Worker, head: &Head<'_>) -> Chosen {
-        let Some(rule) = self.table.choose(&Asked(head)) else {
+    /// Where a request goes; `edge` has what counts of it at a gateway instead of what came.
+    pub(crate) fn choose(&self, worker: &Worker, head: &Head<'_>, edge: Option<&AtEdge>) -> Chosen {
+        let path = edge.and_then(|edge| edge.path.as_deref());
+        let asked = Asked {
+            head,
+            path: path.unwrap_or_else(|| head.path_and_query()),
+            scheme: edge.map_or_else(|| head.scheme(), |edge| edge.scheme),
+        };
+        let Some(rule) = self.table.choose(&asked) else {
             return Chosen::Nowhere;
         };
         let target = self.compiled.rules[rule].target(|| worker.random());
@@ -121,35 +135,38 @@ impl RoutesState {
 }
 
 /// A head as routes ask it.
-struct Asked<'a>(&'a Head<'a>);
+struct Asked<'a> {
+    head: &'a Head<'a>,
+    path: &'a str,
+    scheme: &'a str,
+}
 
 impl Request for Asked<'_> {
     fn method(&self) -> &[u8] {
-        self.0.method().as_bytes()
+        self.head.method().as_bytes()
     }
 
     fn scheme(&self) -> &[u8] {
-        self.0.scheme().as_bytes()
+        self.scheme.as_bytes()
     }
 
     fn authority(&self) -> &[u8] {
-        self.0.authority().unwrap_or_default().as_bytes()
+        self.head.authority().unwrap_or_default().as_bytes()
     }
 
     fn path(&self) -> &[u8] {
-        let path = self.0.path();
+        let path = self.path.split('?').next().unwrap_or_default();
         path.split('#').next().unwrap_or_default().as_bytes()
     }
 
     fn query(&self) -> &[u8] {
-        let all = self.0.path_and_query();
-        let query = all.split_once('?').map_or("", |(_, query)| query);
+        let query = self.path.split_once('?').map_or("", |(_, query)| query);
         query.split('#').next().unwrap_or_default().as_bytes()
     }
 
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         let mut values = self
-            .0
+            .head
             .headers()
             .filter_map(|(known, value)| known.eq_ignore_ascii_case(name).then_some(value));
         let first = values.next()?;

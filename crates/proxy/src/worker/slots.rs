@@ -17,13 +17,14 @@ use voile_xds::wire::{MutualTls, Protocol};
 use super::admission::Belief;
 use super::captured::{self, Captured};
 use super::endpoint::Endpoint;
+use super::gateway::GatewaySlot;
 use super::inbound_http::InboundRole;
 use super::ledger::Account;
 use super::logged::Downstream;
 use super::outbound_http::OutboundRole;
 use super::routes::RoutesState;
 use super::stop::Stop;
-use super::{FromWorker, Place, Worker, inbound, outbound};
+use super::{FromWorker, Place, Worker, gateway, inbound, outbound};
 use crate::http::limits::UPSTREAM_IDLE;
 use crate::http::{Drain, HttpRole, HttpTimeouts, HttpWorker};
 use crate::plan::{
@@ -80,7 +81,7 @@ pub(crate) struct Http<R: HttpRole> {
 }
 
 impl<R: HttpRole + 'static> Http<R> {
-    fn new(worker: &Worker, settings: &Settings) -> Self {
+    pub(super) fn new(worker: &Worker, settings: &Settings) -> Self {
         let drain = Drain::new();
         Self {
             engine: RefCell::new(engine(worker, &drain, settings)),
@@ -131,7 +132,7 @@ impl<R: HttpRole + 'static> Http<R> {
         self.engine.borrow().idle_upstreams()
     }
 
-    fn renew(&self, worker: &Worker, settings: &Settings) {
+    pub(super) fn renew(&self, worker: &Worker, settings: &Settings) {
         *self.engine.borrow_mut() = engine(worker, &self.drain, settings);
     }
 }
@@ -160,17 +161,17 @@ fn engine<R: HttpRole + 'static>(
 pub(crate) struct Slots {
     inbound: HashMap<ListenerId, Rc<InboundSlot>>,
     outbound: HashMap<ListenerId, Rc<OutboundSlot>>,
+    gateway: HashMap<ListenerId, Rc<GatewaySlot>>,
     pub(crate) captured: Rc<Captured>,
 }
 
 impl Slots {
-    /// Obeys a plan; `inbound` and `outbound` name its listeners, in its order.
+    /// Obeys a plan; its listeners are named in its order.
     pub(crate) fn apply(
         &mut self,
         worker: &Worker,
         plan: &Plan,
-        inbound: &[ListenerId],
-        outbound: &[ListenerId],
+        [inbound, outbound, gateway]: [&[ListenerId]; 3],
     ) {
         let renewed = **worker.settings.borrow() != plan.settings;
         if renewed {
@@ -192,6 +193,8 @@ impl Slots {
             .retain(|id, slot| inbound.contains(id) || leave(&slot.http));
         self.outbound
             .retain(|id, slot| outbound.contains(id) || leave(&slot.http));
+        self.gateway
+            .retain(|id, slot| gateway.contains(id) || leave(&slot.http));
         judge |= self.captured.apply(worker, plan.capture.as_ref(), renewed);
         for (id, listener) in inbound.iter().zip(&plan.inbound) {
             match self.inbound.get(id) {
@@ -211,6 +214,15 @@ impl Slots {
                 }
             }
         }
+        for (id, listener) in gateway.iter().zip(&plan.gateway) {
+            match self.gateway.get(id) {
+                Some(slot) => slot.follow(worker, listener, renewed),
+                None => {
+                    let slot = Rc::new(GatewaySlot::new(worker, listener));
+                    self.gateway.insert(*id, slot);
+                }
+            }
+        }
         if judge {
             self.judge_again(worker);
         }
@@ -222,6 +234,7 @@ impl Slots {
             worker.shown.revoke(lists);
         }
         self.outbound.values().for_each(|slot| slot.http.doubt());
+        self.gateway.values().for_each(|slot| slot.http.doubt());
         self.captured.doubt_servers();
     }
 
@@ -229,6 +242,9 @@ impl Slots {
     fn judge_again(&self, worker: &Worker) {
         worker.judge_again();
         self.inbound
+            .values()
+            .for_each(|slot| slot.http.judge_again());
+        self.gateway
             .values()
             .for_each(|slot| slot.http.judge_again());
         self.captured.judge_again();
@@ -283,6 +299,11 @@ impl Slots {
                 outbound::serve(worker, slot, None, stream, peer).await;
                 drop(place);
             });
+        } else if let Some(slot) = self.gateway.get(&id).cloned() {
+            tokio::task::spawn_local(async move {
+                gateway::serve(worker, slot, stream, peer).await;
+                drop(place);
+            });
         }
         // Otherwise the listener was removed while the connection was handed over; it closes.
     }
@@ -291,6 +312,7 @@ impl Slots {
     pub(crate) fn relieve(&self) {
         self.inbound.values().for_each(|slot| slot.http.relieve());
         self.outbound.values().for_each(|slot| slot.http.relieve());
+        self.gateway.values().for_each(|slot| slot.http.relieve());
         self.captured.relieve();
     }
 
@@ -299,6 +321,9 @@ impl Slots {
             .values()
             .for_each(|slot| slot.http.drain(gently));
         self.outbound
+            .values()
+            .for_each(|slot| slot.http.drain(gently));
+        self.gateway
             .values()
             .for_each(|slot| slot.http.drain(gently));
         self.captured.drain(gently);
@@ -310,7 +335,10 @@ impl Slots {
             .outbound
             .values()
             .map(|slot| slot.http.idle_upstreams());
-        (inbound.chain(outbound).sum::<usize>() + self.captured.idle_upstreams()) as u64
+        let gateway = self.gateway.values();
+        let gateway = gateway.map(|slot| slot.http.idle_upstreams());
+        (inbound.chain(outbound).chain(gateway).sum::<usize>() + self.captured.idle_upstreams())
+            as u64
     }
 }
 

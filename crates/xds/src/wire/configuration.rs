@@ -11,8 +11,8 @@ use voile_model::{Labels, Port, ServiceKey, TrustDomain};
 use voile_proto::proxy as wire;
 
 use super::{
-    Authorizer, Capture, Protocol, Telemetry, WireError, address, labels_of, port, service_key,
-    socket, trust_domain,
+    Authorizer, Capture, Gateway, Protocol, Telemetry, WireError, address, labels_of, port,
+    service_key, socket, trust_domain,
 };
 
 /// The configuration of one sidecar.
@@ -56,6 +56,8 @@ pub struct ProxyConfiguration {
     pub proxy_protocol: bool,
     /// The workload's own.
     pub labels: Labels,
+    /// What a gateway takes from outside; none of a sidecar.
+    pub gateway: Option<Gateway>,
 }
 
 /// A policy and the version of it that belongs to a configuration.
@@ -183,16 +185,6 @@ impl ProxyConfiguration {
             [] => None,
             bytes => Some(address("source_address", bytes)?),
         };
-        let outbound_policy = match wire::OutboundPolicy::try_from(message.outbound_policy) {
-            Ok(wire::OutboundPolicy::AllowAny) => OutboundPolicy::AllowAny,
-            Ok(wire::OutboundPolicy::RegistryOnly) => OutboundPolicy::RegistryOnly,
-            Err(_) => {
-                return Err(super::unknown_value(
-                    "outbound_policy",
-                    message.outbound_policy,
-                ));
-            }
-        };
         Ok(Self {
             workload_uid: message.workload_uid.as_str().into(),
             trust_domain: trust_domain("trust_domain", &message.trust_domain)?,
@@ -206,7 +198,7 @@ impl ProxyConfiguration {
                 OutboundListener::check,
                 |l| (&l.name, l.bind),
             )?,
-            outbound_policy,
+            outbound_policy: outbound_policy(message.outbound_policy)?,
             connection: message
                 .connection
                 .as_ref()
@@ -235,7 +227,21 @@ impl ProxyConfiguration {
             key_sets: key_sets(&message.key_sets)?,
             proxy_protocol: message.proxy_protocol,
             labels: labels_of(&message.labels),
+            gateway: match &message.gateway {
+                None => None,
+                Some(gateway) => {
+                    Some(Gateway::check(gateway).map_err(|error| error.within("gateway"))?)
+                }
+            },
         })
+    }
+}
+
+fn outbound_policy(said: i32) -> Result<OutboundPolicy, WireError> {
+    match wire::OutboundPolicy::try_from(said) {
+        Ok(wire::OutboundPolicy::AllowAny) => Ok(OutboundPolicy::AllowAny),
+        Ok(wire::OutboundPolicy::RegistryOnly) => Ok(OutboundPolicy::RegistryOnly),
+        Err(_) => Err(super::unknown_value("outbound_policy", said)),
     }
 }
 
@@ -263,7 +269,7 @@ impl MutualTls {
 }
 
 /// Checks each, and that no name and no address is there twice.
-fn listeners<W, L>(
+pub(super) fn listeners<W, L>(
     field: &str,
     wire: &[W],
     check: impl Fn(&W) -> Result<L, WireError>,

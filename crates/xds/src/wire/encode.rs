@@ -111,7 +111,8 @@ pub fn encode_workload(
             .map(ToString::to_string)
             .unwrap_or_default(),
         network: workload.network.to_string(),
-        tunnel_protocol: match (workload.has_sidecar, workload.ambient) {
+        // A gateway takes what its Gateways say, and nothing in the mesh's mutual TLS by itself.
+        tunnel_protocol: match (workload.has_sidecar && !workload.gateway, workload.ambient) {
             (true, _) => wire::TunnelProtocol::LegacyIstioMtls,
             (false, true) => wire::TunnelProtocol::Hbone,
             (false, false) => wire::TunnelProtocol::None,

@@ -8,6 +8,7 @@ mod authorizer;
 mod capture;
 mod configuration;
 mod encode;
+mod gateway;
 mod policy;
 mod routes;
 mod telemetry;
@@ -29,6 +30,7 @@ pub use configuration::{
     OutboundService, PathNormalization, PolicyReference, ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
+pub use gateway::{Gateway, GatewayListener, GatewayServer, VirtualHost};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use routes::{RequestMatch, Route, RouteDestination, RouteTarget, Routes};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};

@@ -88,7 +88,11 @@ impl Routes {
 
     /// Checks the bytes of a `voile.proxy.v1.Routes`.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        let message = wire::Routes::decode(bytes)?;
+        Self::check(&wire::Routes::decode(bytes)?)
+    }
+
+    /// Checks a message.
+    pub fn check(message: &wire::Routes) -> Result<Self, WireError> {
         let routes = message.routes.iter().enumerate();
         let routes = routes
             .map(|(index, one)| route(one).map_err(|e| e.within(&format!("routes[{index}]"))));

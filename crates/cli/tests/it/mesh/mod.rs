@@ -110,6 +110,14 @@ impl Mesh {
         mesh
     }
 
+    /// Starts the proxy of one more pod of the namespace, of which the configuration speaks; gives it with its ports (admin, metrics,
+    /// readiness).
+    pub(crate) fn start_beside(&self, pod: &str, how: &Client) -> (Process, [u16; 3]) {
+        let ports = [free_port(), free_port(), free_port()];
+        let process = start_proxy(self.folder.path(), self.control_ports[0], pod, ports, how);
+        (process, ports)
+    }
+
     /// Starts another process in the place of a sidecar that was started with `--handover`; gives the old one.
     pub(crate) fn replace(&mut self, pod: &str, how: &Client) -> Process {
         let (ports, process) = match pod {

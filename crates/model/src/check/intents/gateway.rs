@@ -1,5 +1,4 @@
-//! Gateways of both APIs and what attaches to them. Of Gateway API only what points at something is read: its schema is the
-//! cluster's to check.
+//! Gateway API's Gateways and what attaches to them. Only what points at something is read: its schema is the cluster's to check.
 
 use std::sync::Arc;
 
@@ -9,116 +8,6 @@ use crate::mesh::intent::{
     Admission, AttachedRoute, Backend, Gateway, Grant, Parent, Server, ServerHost,
 };
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
-use crate::written::Text;
-
-/// Fields of a server's `tls` that mean nothing to analysis.
-const OTHER_TLS: &[&str] = &[
-    "httpsRedirect",
-    "serverCertificate",
-    "privateKey",
-    "caCertificates",
-    "caCrl",
-    "subjectAltNames",
-    "caCertCredentialName",
-    "tlsCertificates",
-    "verifyCertificateSpki",
-    "verifyCertificateHash",
-    "minProtocolVersion",
-    "maxProtocolVersion",
-    "cipherSuites",
-];
-/// Protocols whose servers need to know what to do with TLS.
-const ENCRYPTED: [&str; 2] = ["HTTPS", "TLS"];
-
-pub(super) fn of_istio(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Gateway> {
-    fields.ignore(&["status"]);
-    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
-    let selector = spec
-        .get("selector")
-        .map(|at| values::labels(&at.text_map(), report));
-    let own = meta.name.namespace.clone();
-    let servers = spec.list("servers", |cursor| server(cursor, &own, report));
-    spec.finish();
-    Some(Gateway {
-        selector: Some(selector.unwrap_or_default()),
-        gateway_api: false,
-        servers,
-        name: meta.name,
-        source: meta.source,
-    })
-}
-
-fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Server> {
-    let mut fields = cursor.fields()?;
-    let at = fields.at().clone();
-    let port = report
-        .required(fields.inner("port"), &at, "port")
-        .map(|mut port| {
-            let at = port.at().clone();
-            let number = report.required(port.integer("number"), &at, "number");
-            let protocol = report.required(port.text("protocol"), &at, "protocol");
-            let name = port.text("name");
-            port.ignore(&["targetPort"]);
-            port.finish();
-            (number, protocol, name)
-        });
-    let hosts = fields.texts("hosts");
-    if hosts.is_empty() {
-        report.required(None::<()>, &at, "hosts");
-    }
-    let hosts = hosts
-        .iter()
-        .filter_map(|text| server_host(text, own, report));
-    let hosts = hosts.collect();
-    let mut credentials = Vec::new();
-    let tls = fields.inner("tls");
-    let encrypted = tls.is_some();
-    if let Some(mut tls) = tls {
-        let one = tls.text("credentialName");
-        let more = tls.texts("credentialNames");
-        for text in one.into_iter().chain(more) {
-            credentials.push((None, text.value, report.source(&text.at)));
-        }
-        tls.ignore(&["mode"]);
-        tls.ignore(OTHER_TLS);
-        tls.finish();
-    }
-    let name = fields.text("name").map(|name| name.value);
-    fields.ignore(&["bind", "defaultEndpoint"]);
-    fields.finish();
-    let (number, protocol, port_name) = port?;
-    let protocol: Arc<str> = protocol?.value.to_ascii_uppercase().into();
-    if ENCRYPTED.contains(&&*protocol) && !encrypted {
-        report.required(None::<()>, &at, "tls");
-    }
-    let name = name.or_else(|| port_name.map(|name| name.value));
-    Some(Server {
-        source: report.source(&at),
-        name: name.unwrap_or_else(|| "".into()),
-        port: report.port(&number?)?,
-        protocol,
-        hosts,
-        credentials,
-        admission: Admission::All,
-    })
-}
-
-/// `HOST` or `NAMESPACE/HOST`.
-fn server_host(text: &Text, own: &Namespace, report: &Report) -> Option<ServerHost> {
-    let (namespace, host) = match text.value.split_once('/') {
-        None => (None, &*text.value),
-        Some(("*", host)) => (None, host),
-        Some((".", host)) => (Some(own.clone()), host),
-        Some((namespace, host)) => {
-            let read = |_: &str| Namespace::new(namespace);
-            let help = "write HOST, NAMESPACE/HOST, ./HOST or */HOST";
-            (Some(report.parsed(text, "a host", read, help)?), host)
-        }
-    };
-    let help = "a host name, *.HOST or *";
-    let host = report.parsed(text, "a host", |_| Hostname::new(host), help)?;
-    Some(ServerHost { namespace, host })
-}
 
 pub(super) fn of_gateway_api(
     meta: Meta,
@@ -134,6 +23,7 @@ pub(super) fn of_gateway_api(
         servers,
         name: meta.name,
         source: meta.source,
+        created: meta.created,
     })
 }
 
@@ -167,6 +57,8 @@ fn listener(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Ser
         name: name?.value,
         port: report.port(&number?)?,
         protocol: protocol?.value.to_ascii_uppercase().into(),
+        bind: None,
+        tls: None,
         hosts: vec![ServerHost {
             namespace: None,
             host: hostname,

@@ -1,5 +1,7 @@
-//! Gateways of both APIs, and Gateway API's routes that attach to them, as far as analysis needs them.
+//! Gateways of both APIs, and Gateway API's routes that attach to them. Istio's are in force (`Mesh::gateways`); of Gateway API's
+//! only what analysis needs is here.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::names::{Hostname, Labels, Namespace, Port, ResourceName};
@@ -12,6 +14,8 @@ pub struct Gateway {
     pub name: ResourceName,
     /// Where it was written.
     pub source: Source,
+    /// `metadata.creationTimestamp` in seconds since 1970, if written.
+    pub created: Option<i64>,
     /// The workloads that are it (Istio's API); `None` where its class makes them (Gateway API).
     pub selector: Option<Labels>,
     /// Whether it is Gateway API's.
@@ -31,12 +35,57 @@ pub struct Server {
     pub port: Port,
     /// What is spoken, in upper case.
     pub protocol: Arc<str>,
+    /// Where it listens; `None` is the workload's own address.
+    pub bind: Option<IpAddr>,
     /// Hosts that are served.
     pub hosts: Vec<ServerHost>,
+    /// What is said of TLS (Istio's API).
+    pub tls: Option<ServerTls>,
     /// Secrets that hold its certificate; without a namespace that of the workload.
     pub credentials: Vec<(Option<Namespace>, Arc<str>, Source)>,
     /// Whose routes may attach.
     pub admission: Admission,
+}
+
+/// `tls` of a server of Istio's API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerTls {
+    /// What becomes of it.
+    pub mode: ServerTlsMode,
+    /// Clients in plaintext are sent to `https`.
+    pub https_redirect: bool,
+    /// The oldest version that is spoken.
+    pub oldest: TlsVersion,
+    /// The newest.
+    pub newest: TlsVersion,
+    /// The suites of TLS 1.2, by OpenSSL's names; none is all there are.
+    pub cipher_suites: Vec<Arc<str>>,
+}
+
+/// `tls.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServerTlsMode {
+    /// It ends behind us: routes look at the name alone.
+    Passthrough,
+    /// It ends here.
+    Simple,
+    /// The same, and clients show a certificate.
+    Mutual,
+    /// The same, if they have one.
+    OptionalMutual,
+    /// The mesh's own.
+    IstioMutual,
+    /// To the service that the name says, without routes.
+    AutoPassthrough,
+}
+
+/// A version of TLS that is spoken here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TlsVersion {
+    /// 1.2.
+    V12,
+    /// 1.3.
+    V13,
 }
 
 /// A host that is served, and for whose routes.

@@ -121,6 +121,7 @@ impl Stage {
             own: Peer::default(),
             inbound: Vec::new(),
             outbound: Vec::new(),
+            gateway: Vec::new(),
             capture: None,
             trust_domain: self.authority.trust_domain().clone(),
             trust_domain_aliases: Vec::new(),
@@ -192,7 +193,7 @@ impl Stage {
         outbound: &[ListenerId],
     ) {
         let mut slots = Slots::default();
-        slots.apply(&self.worker, plan, inbound, outbound);
+        slots.apply(&self.worker, plan, [inbound, outbound, &[]]);
         let worker = Rc::clone(&self.worker);
         tokio::task::spawn_local(async move {
             while let Ok((stream, peer)) = listener.accept().await {

@@ -1,0 +1,111 @@
+//! A gateway: what comes from outside, by plain sockets, through it into the mesh.
+
+mod plain;
+
+use std::net::SocketAddr;
+
+use crate::mesh::{Answer, Client, HTTP_PORT, Mesh, Process, exchange, get, local, wait_until};
+
+/// A mesh with a gateway in front. Its client's sidecar has no part in these tests.
+struct Edge {
+    mesh: Mesh,
+    _gateway: Process,
+    ports: [u16; 3],
+}
+
+/// The last byte of the gateway's address.
+const POD: u8 = 4;
+
+/// The head of a resource of Istio's networking group.
+const NETWORKING: &str = "apiVersion: networking.istio.io/v1\nkind: ";
+
+/// The gateway's Pod, with further annotations.
+fn pod(mesh: &Mesh, annotations: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: gateway, namespace: shop}}\n---\n\
+         apiVersion: v1\nkind: Pod\nmetadata:\n  name: gateway\n  namespace: shop\n\
+         \x20 labels: {{app: gateway, istio: ingress}}\n\
+         \x20 annotations: {{inject.istio.io/templates: gateway{annotations}}}\n\
+         spec:\n  serviceAccountName: gateway\n  containers: [{{name: istio-proxy, image: auto}}]\n\
+         status: {{phase: Running, podIP: {}}}\n---\n",
+        mesh.address(POD, 0).ip()
+    )
+}
+
+/// A Gateway with these servers, in flow style.
+fn servers(list: &str) -> String {
+    format!(
+        "{NETWORKING}Gateway\nmetadata: {{name: edge, namespace: shop}}\nspec:\n  selector: {{istio: ingress}}\n  servers: [{list}]\n---\n"
+    )
+}
+
+/// A VirtualService at the gateway for these hosts, with these routes.
+fn routes(hosts: &str, http: &str) -> String {
+    format!(
+        "{NETWORKING}VirtualService\nmetadata: {{name: shop, namespace: shop}}\nspec:\n  hosts: [{hosts}]\n  gateways: [edge]\n  http: [{http}]\n---\n"
+    )
+}
+
+/// Everything to the mesh's one service.
+const TO_SERVER: &str = "{route: [{destination: {host: server, port: {number: 8080}}}]}";
+
+/// One server of HTTP.
+fn http_server(hosts: &str) -> String {
+    format!("{{port: {{number: {HTTP_PORT}, name: http, protocol: HTTP}}, hosts: [{hosts}]}}")
+}
+
+impl Edge {
+    /// Starts a STRICT mesh with a gateway whose Pod has these annotations too, and these resources beside.
+    fn start(annotations: &str, resources: &str) -> Self {
+        let mesh = Mesh::start("STRICT");
+        say(&mesh, "gateway.yaml", &pod(&mesh, annotations));
+        say(&mesh, "edge.yaml", resources);
+        let how = Client {
+            arguments: vec!["--role".to_owned(), "gateway".to_owned()],
+            ..Client::default()
+        };
+        let (gateway, ports) = mesh.start_beside("gateway", &how);
+        let edge = Self {
+            mesh,
+            _gateway: gateway,
+            ports,
+        };
+        wait_until("the gateway to be ready", || {
+            get(local(edge.ports[2]), "/healthz/ready").is_ok_and(|answer| answer.status == 200)
+        });
+        edge
+    }
+
+    /// Where it listens.
+    fn at(&self, port: u16) -> SocketAddr {
+        self.mesh.address(POD, port)
+    }
+
+    fn metrics(&self) -> String {
+        let answer = get(local(self.ports[1]), "/metrics").expect("metrics");
+        String::from_utf8(answer.body).expect("text")
+    }
+
+    /// Asks in plaintext; `fields` are complete lines.
+    fn ask(&self, method: &str, host: &str, path: &str, fields: &str) -> Answer {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Content-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        exchange(self.at(HTTP_PORT), request.as_bytes()).expect("an answer")
+    }
+
+    fn status(&self, host: &str, path: &str) -> u16 {
+        self.ask("GET", host, path, "").status
+    }
+}
+
+/// Puts a file in the place of another at once, as editors do.
+fn say(mesh: &Mesh, name: &str, text: &str) {
+    let new = mesh.config().join(format!("{name}.new"));
+    std::fs::write(&new, text).expect("written");
+    std::fs::rename(&new, mesh.config().join(name)).expect("renamed");
+}
+
+fn body(answer: &Answer) -> String {
+    String::from_utf8_lossy(&answer.body).into_owned()
+}

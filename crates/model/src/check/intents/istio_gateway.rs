@@ -1,0 +1,233 @@
+//! Check of Istio's Gateway. What a server asks for and cannot have yet is refused by name, and the Gateway is not in force.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::super::values::{self, Meta};
+use crate::codes;
+use crate::decode::{At, Cursor, Fields, Report};
+use crate::mesh::intent::{
+    Admission, Gateway, Server, ServerHost, ServerTls, ServerTlsMode, TlsVersion,
+};
+use crate::names::{Hostname, Namespace, Port};
+use crate::source::Source;
+use crate::written::Text;
+
+/// What is spoken in plaintext, and taken apart here.
+const PLAIN: [&str; 3] = ["HTTP", "HTTP2", "GRPC"];
+/// What servers may speak in Istio and not yet here.
+const NOT_YET: [&str; 7] = ["HTTPS", "TLS", "TCP", "GRPC-WEB", "MONGO", "MYSQL", "REDIS"];
+/// Servers of these need `tls`.
+const ENCRYPTED: [&str; 2] = ["HTTPS", "TLS"];
+
+const MODES: [(&str, ServerTlsMode); 6] = [
+    ("PASSTHROUGH", ServerTlsMode::Passthrough),
+    ("SIMPLE", ServerTlsMode::Simple),
+    ("MUTUAL", ServerTlsMode::Mutual),
+    ("OPTIONAL_MUTUAL", ServerTlsMode::OptionalMutual),
+    ("ISTIO_MUTUAL", ServerTlsMode::IstioMutual),
+    ("AUTO_PASSTHROUGH", ServerTlsMode::AutoPassthrough),
+];
+
+/// Versions by Istio's words; what is older than 1.2 is spoken by nobody here.
+const VERSIONS: [(&str, Option<TlsVersion>); 3] = [
+    ("TLS_AUTO", None),
+    ("TLSV1_2", Some(TlsVersion::V12)),
+    ("TLSV1_3", Some(TlsVersion::V13)),
+];
+
+/// The suites of TLS 1.2 that can be spoken, by OpenSSL's names; those of 1.3 are not chosen among, as in Envoy.
+const SUITES: [&str; 6] = [
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+];
+
+pub(super) fn of_istio(meta: Meta, fields: &mut Fields<'_>, report: &Report) -> Option<Gateway> {
+    fields.ignore(&["status"]);
+    let mut spec = report.required(fields.inner("spec"), &meta.at, "spec")?;
+    let selector = spec
+        .get("selector")
+        .map(|at| values::labels(&at.text_map(), report));
+    let own = meta.name.namespace.clone();
+    let servers = spec.list("servers", |cursor| server(cursor, &own, report));
+    if servers.is_empty() {
+        report.required(None::<()>, spec.at(), "servers");
+    }
+    spec.finish();
+    Some(Gateway {
+        selector: Some(selector.unwrap_or_default()),
+        gateway_api: false,
+        servers,
+        name: meta.name,
+        source: meta.source,
+        created: meta.created,
+    })
+}
+
+fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Server> {
+    let mut fields = cursor.fields()?;
+    let at = fields.at().clone();
+    let port = report.required(fields.inner("port"), &at, "port");
+    let port = port.map(|port| listener_port(port, report));
+    let hosts = fields.texts("hosts");
+    if hosts.is_empty() {
+        report.required(None::<()>, &at, "hosts");
+    }
+    let hosts = hosts.iter();
+    let hosts = hosts.filter_map(|text| server_host(text, own, report));
+    let hosts = hosts.collect();
+    let mut credentials = Vec::new();
+    let tls = fields.inner("tls");
+    let tls = tls.and_then(|tls| server_tls(tls, &mut credentials, report));
+    let name = fields.text("name").map(|name| name.value);
+    let bind = fields.text("bind").filter(|text| !text.value.is_empty());
+    let bind = bind.and_then(|text| bound(&text, report));
+    fields.not_yet(&["defaultEndpoint"]);
+    fields.finish();
+    let (number, protocol, port_name) = port??;
+    encryption(&protocol, tls.as_ref(), &at, report);
+    let name = name.or(port_name);
+    Some(Server {
+        source: report.source(&at),
+        name: name.unwrap_or_else(|| "".into()),
+        port: number,
+        protocol,
+        bind,
+        hosts,
+        tls,
+        credentials,
+        admission: Admission::All,
+    })
+}
+
+/// Number, protocol in upper case, and name.
+type ServerPort = (Port, Arc<str>, Option<Arc<str>>);
+
+fn listener_port(mut port: Fields<'_>, report: &Report) -> Option<ServerPort> {
+    let at = port.at().clone();
+    let number = report.required(port.integer("number"), &at, "number");
+    let protocol = report.required(port.text("protocol"), &at, "protocol");
+    let name = port.text("name").map(|name| name.value);
+    // Istio has taken no notice of it since 1.7.
+    port.ignore(&["targetPort"]);
+    port.finish();
+    let protocol = protocol?;
+    let said: Arc<str> = protocol.value.to_ascii_uppercase().into();
+    if NOT_YET.contains(&&*said) {
+        let message = format!("a server that speaks {said} is not yet supported");
+        let help = format!(
+            "{} are; remove it, or wait for a later version",
+            PLAIN.join(", ")
+        );
+        report.error(codes::NOT_YET, &protocol.at, message, help);
+    } else if !PLAIN.contains(&&*said) {
+        let words = PLAIN.iter().chain(&NOT_YET).copied();
+        let help = crate::text::suggest(&protocol.value, words);
+        report.bad(&protocol, " as the protocol of a server", help);
+    }
+    Some((report.port(&number?)?, said, name))
+}
+
+/// Whether what is said of TLS goes with the protocol.
+fn encryption(protocol: &str, tls: Option<&ServerTls>, at: &At, report: &Report) {
+    let encrypted = ENCRYPTED.contains(&protocol);
+    match tls {
+        None if encrypted => drop(report.required(None::<()>, at, "tls")),
+        Some(tls) if PLAIN.contains(&protocol) && !tls.https_redirect => {
+            let message = format!(
+                "a server of {protocol} is in plaintext and has no `tls` but httpsRedirect"
+            );
+            let help = "write protocol: HTTPS, or remove `tls`";
+            report.error(codes::CONTRADICTION, at, message, help);
+        }
+        _ => {}
+    }
+}
+
+type Credential = (Option<Namespace>, Arc<str>, Source);
+
+fn server_tls(
+    mut tls: Fields<'_>,
+    credentials: &mut Vec<Credential>,
+    report: &Report,
+) -> Option<ServerTls> {
+    let at = tls.at().clone();
+    if let Some(text) = tls.text("credentialName") {
+        credentials.push((None, text.value, report.source(&text.at)));
+    }
+    let mode = match tls.text("mode") {
+        // Istio's default.
+        None => ServerTlsMode::Passthrough,
+        Some(text) => report.one_of(&text, &MODES)?,
+    };
+    let https_redirect = tls.boolean("httpsRedirect").is_some_and(|flag| flag.value);
+    let [oldest, newest] = ["minProtocolVersion", "maxProtocolVersion"].map(|field| {
+        let text = tls.text(field)?;
+        report.one_of(&text, &VERSIONS)?
+    });
+    let cipher_suites = tls.texts("cipherSuites");
+    for text in &cipher_suites {
+        if !SUITES.contains(&&*text.value) {
+            let help = format!("there are {}", SUITES.join(", "));
+            report.bad(text, " as a suite of TLS 1.2 here", help);
+        }
+    }
+    tls.not_yet(&[
+        "serverCertificate",
+        "privateKey",
+        "caCertificates",
+        "caCrl",
+        "subjectAltNames",
+        "caCertCredentialName",
+        "credentialNames",
+        "tlsCertificates",
+        "verifyCertificateSpki",
+        "verifyCertificateHash",
+    ]);
+    tls.finish();
+    let (oldest, newest) = (
+        oldest.unwrap_or(TlsVersion::V12),
+        newest.unwrap_or(TlsVersion::V13),
+    );
+    if oldest > newest {
+        let message = "minProtocolVersion is newer than maxProtocolVersion: nobody gets in";
+        report.error(codes::CONTRADICTION, &at, message, "swap them");
+    }
+    Some(ServerTls {
+        mode,
+        https_redirect,
+        oldest,
+        newest,
+        cipher_suites: cipher_suites.into_iter().map(|text| text.value).collect(),
+    })
+}
+
+fn bound(text: &Text, report: &Report) -> Option<IpAddr> {
+    if text.value.starts_with("unix:") {
+        let message = "Unix sockets are not yet supported here";
+        report.error(codes::NOT_YET, &text.at, message, "write an IP address");
+        return None;
+    }
+    values::ip(text, report)
+}
+
+/// `HOST` or `NAMESPACE/HOST`.
+fn server_host(text: &Text, own: &Namespace, report: &Report) -> Option<ServerHost> {
+    let (namespace, host) = match text.value.split_once('/') {
+        None => (None, &*text.value),
+        Some(("*", host)) => (None, host),
+        Some((".", host)) => (Some(own.clone()), host),
+        Some((namespace, host)) => {
+            let read = |_: &str| Namespace::new(namespace);
+            let help = "write HOST, NAMESPACE/HOST, ./HOST or */HOST";
+            (Some(report.parsed(text, "a host", read, help)?), host)
+        }
+    };
+    let help = "a host name, *.HOST or *";
+    let host = report.parsed(text, "a host", |_| Hostname::new(host), help)?;
+    Some(ServerHost { namespace, host })
+}

@@ -1,0 +1,329 @@
+//! A gateway's part of HTTP: what comes from outside asks the policies as at a sidecar's inbound side, and goes on as from a
+//! sidecar's outbound side.
+//!
+//! ```text
+//! head → policies, tokens ─ no ─► refusal
+//!            └ yes → https? → routes of the virtual host → endpoint, in mutual TLS
+//! ```
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use voile_model::mesh::telemetry::Side;
+use voile_traffic::Attempt;
+use voile_transport::Stream;
+use voile_xds::wire::MutualTls;
+
+use super::admission::Admission;
+use super::authorization::{self, Asking, Denied, Granted, Judged, Leave, count_revoked};
+use super::changes::Changes;
+use super::edge::{self, Arrived};
+use super::endpoint::outbound_labels;
+use super::gateway::GatewaySlot;
+use super::inbound::Caller;
+use super::logged::{self, HttpContext};
+use super::notes::Notes;
+use super::outbound::black_hole;
+use super::outbound_http::{Edge, OutboundRole, OutboundTicket, choose};
+use super::slots::OutboundSlot;
+use super::{Admitted, Worker, counted};
+use crate::http::{
+    ConnectFailure, DENIED, Exchange, Head, HttpRole, Pending, Refusal, ResponseFlag, Route, Shown,
+    Told,
+};
+
+/// One connection from outside.
+pub(crate) struct GatewayRole {
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    server: Rc<OutboundSlot>,
+    caller: Caller,
+    admission: Admission,
+    out: OutboundRole,
+    edge: Edge,
+}
+
+/// What becomes of a request, and by whose leave.
+pub(crate) enum GatewayTicket {
+    /// It goes on. Behind a pointer: refusals would be as large.
+    Sent(Box<Sent>),
+    /// It may, and there is nowhere to go.
+    Astray(Option<Box<OutboundTicket>>),
+    /// It may not.
+    Denied(Box<Denied>, Option<Rc<Notes>>),
+}
+
+/// A request that goes on.
+pub(crate) struct Sent {
+    route: Route<OutboundRole>,
+    leave: Leave,
+}
+
+/// A request that waits for an external service's word: it counts as admitted already.
+pub(crate) struct Question {
+    asking: Box<Asking>,
+    admitted: Admitted,
+}
+
+/// The scheme of what comes in plaintext.
+pub(super) const PLAIN: &str = "http";
+
+/// How a request ended, in the log, whose client did not wait for the external service.
+const UNDECIDED: &str = "ext_authz_undecided";
+/// Why a request is refused that names no host.
+const NO_HOST: &str = "a gateway serves hosts, and the request names none";
+/// The same for a path that may mean another to whoever reads it next.
+const UNREADABLE_PATH: &str = "path_normalization_failed";
+
+impl GatewayRole {
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        slot: Rc<GatewaySlot>,
+        server: Rc<OutboundSlot>,
+        caller: Caller,
+        scheme: &'static str,
+    ) -> Self {
+        let client: SocketAddr = caller.client();
+        let out = OutboundRole::new(Rc::clone(&worker), Rc::clone(&server), None, client);
+        let edge = Edge {
+            normalization: slot.plan.borrow().normalization.into(),
+            scheme,
+        };
+        Self {
+            out: out.of_gateway(edge),
+            admission: Admission::new(caller.arrival.clone()),
+            worker,
+            slot,
+            server,
+            caller,
+            edge,
+        }
+    }
+
+    /// Whether the request may go on, by the policies and its token.
+    fn judged(&self, head: &Head<'_>) -> Result<Judged, Denied> {
+        let belief = self.worker.belief.borrow().clone();
+        let refused = |why: String| Denied::new(403, "refused_by_policy", why);
+        let belief = belief.ok_or_else(|| refused("no trust domain yet".to_owned()))?;
+        let permit = self.admission.permit(MutualTls::Disable, &belief);
+        let permit = permit.map_err(|denial| refused(denial.to_string()))?;
+        if self.edge.path(head).is_err() {
+            return Err(Denied::new(400, UNREADABLE_PATH, UNREADABLE_PATH));
+        }
+        let inbound = &self.slot.inbound;
+        authorization::request(&self.worker, inbound, &self.caller, head, permit)
+    }
+
+    /// To the endpoint of its route, with leave.
+    fn way(&self, head: &Head<'_>, granted: Granted) -> Result<Route<Self>, Refusal<Self>> {
+        if !head.has_authority() {
+            return Err(astray(Refusal::new(400, ResponseFlag::NoRoute, NO_HOST)));
+        }
+        if let Some(told) = self.to_https(head) {
+            let mut refusal = Refusal::new(301, ResponseFlag::None, "https");
+            refusal.told = Some(Box::new(told));
+            return Err(refusal);
+        }
+        let route = self.out.route(head).map_err(astray)?;
+        let Granted {
+            leave,
+            path,
+            changes,
+        } = granted;
+        let path = path.or_else(|| self.edge.path(head).ok().flatten());
+        Ok(Route {
+            key: route.key,
+            connect_timeout: route.connect_timeout,
+            upstream: route.upstream,
+            default_authority: route.default_authority.clone(),
+            path: route.path.clone().or(path),
+            observer: self.told(head).then(changes).before(route.observer.clone()),
+            to_sidecar: route.to_sidecar,
+            retry: route.retry.clone(),
+            ticket: GatewayTicket::Sent(Box::new(Sent { route, leave })),
+        })
+    }
+
+    /// What the mesh is told of the client.
+    fn told(&self, head: &Head<'_>) -> Changes {
+        let arrived = Arrived {
+            peer: self.caller.client().ip(),
+            trusted: self.slot.plan.borrow().trusted_proxies,
+            scheme: self.edge.scheme,
+        };
+        edge::changes(head, arrived)
+    }
+
+    /// Where the request is to come again, if its host is served in TLS only.
+    fn to_https(&self, head: &Head<'_>) -> Option<Told> {
+        let plan = self.slot.plan.borrow();
+        let redirects = &plan.servers.first()?.redirects;
+        if redirects.is_empty() || self.edge.scheme != PLAIN {
+            return None;
+        }
+        let table = self.server.table.borrow();
+        let host = choose(&table, head)?;
+        redirects.get(host.plan.service.host.as_str())?;
+        // Not to the port of plaintext, where nobody speaks TLS.
+        let authority = head.authority()?;
+        let end = authority.rfind(':').filter(|colon| {
+            let port = &authority[colon + 1..];
+            port.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        let name = end.map_or(authority, |end| &authority[..end]);
+        let path = head.path_and_query();
+        Some(Told {
+            lines: format!("location: https://{name}{path}\r\n").into_bytes(),
+            body: Vec::new(),
+        })
+    }
+}
+
+/// A refusal of the way out as ours.
+fn astray(refusal: Refusal<OutboundRole>) -> Refusal<GatewayRole> {
+    Refusal {
+        status: refusal.status,
+        reason: refusal.reason,
+        flag: refusal.flag,
+        ticket: Some(GatewayTicket::Astray(refusal.ticket.map(Box::new))),
+        pending: None,
+        told: refusal.told,
+    }
+}
+
+fn denied(mut denied: Denied, notes: Option<Rc<Notes>>) -> Refusal<GatewayRole> {
+    let flag = match denied.status {
+        400 => ResponseFlag::DownstreamProtocolError,
+        _ => ResponseFlag::Unauthorized,
+    };
+    let mut refusal = Refusal::new(denied.status, flag, denied.reason.clone());
+    refusal.told = denied.told.take();
+    refusal.ticket = Some(GatewayTicket::Denied(denied.into(), notes));
+    refusal
+}
+
+impl HttpRole for GatewayRole {
+    type Upstream = Stream;
+    type Key = u32;
+    type Ticket = GatewayTicket;
+    type Question = Question;
+
+    fn route(&self, head: &Head<'_>) -> Result<Route<Self>, Refusal<Self>> {
+        let notes = || Notes::begin(&self.worker, Side::Client, head);
+        match self.judged(head).map_err(|why| denied(why, notes()))? {
+            Judged::Let(granted) => self.way(head, granted),
+            Judged::Ask(asking) => {
+                let admitted = self.worker.admit(None)?;
+                let undecided = Denied::new(403, UNDECIDED, DENIED);
+                let mut refusal = denied(undecided, notes());
+                refusal.pending = Some(Box::new(Pending {
+                    body: asking.body(),
+                    question: Question { asking, admitted },
+                }));
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn ask(&self, question: &mut Question, body: Option<Shown>) {
+        question.asking.ask(&self.worker, body).await;
+    }
+
+    fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
+        let Question { asking, admitted } = question;
+        let inbound = &self.slot.inbound;
+        let granted = asking.granted(&self.worker, inbound, &self.caller, head);
+        // Its way out counts it from here on.
+        drop(admitted);
+        match granted {
+            Ok(granted) => self.way(head, granted),
+            Err(why) => Err(denied(why, Notes::begin(&self.worker, Side::Client, head))),
+        }
+    }
+
+    async fn connect(&self, route: &Route<Self>) -> Result<Stream, ConnectFailure> {
+        match &route.ticket {
+            GatewayTicket::Sent(sent) => self.out.connect(&sent.route).await,
+            GatewayTicket::Astray(_) | GatewayTicket::Denied(..) => {
+                Err(ConnectFailure::nobody("no route"))
+            }
+        }
+    }
+
+    fn again(&self, route: &mut Route<Self>, last: Attempt, made: u32) -> Option<Duration> {
+        let GatewayTicket::Sent(sent) = &mut route.ticket else {
+            return None;
+        };
+        let wait = self.out.again(&mut sent.route, last, made)?;
+        route.key = sent.route.key;
+        route.to_sidecar = sent.route.to_sidecar;
+        Some(wait)
+    }
+
+    fn is_revoked<'h>(&self, ticket: &GatewayTicket, head: impl FnOnce() -> Head<'h>) -> bool {
+        let GatewayTicket::Sent(sent) = ticket else {
+            return false;
+        };
+        let leave = &sent.leave;
+        let inbound = &self.slot.inbound;
+        let holds = !sent.route.ticket.is_cut()
+            && (leave.stands(&self.worker)
+                || leave.holds(&self.worker, inbound, &self.caller, &head()));
+        if !holds {
+            count_revoked(&self.worker);
+        }
+        !holds
+    }
+
+    fn record(&self, exchange: Exchange<'_, Self>) {
+        let ticket = match exchange.ticket {
+            Some(GatewayTicket::Denied(denied, notes)) => {
+                return self.record_denied(denied, notes.as_deref(), &exchange);
+            }
+            Some(GatewayTicket::Sent(sent)) => Some(&sent.route.ticket),
+            Some(GatewayTicket::Astray(ticket)) => ticket.as_deref(),
+            None => None,
+        };
+        self.out.record(Exchange {
+            ticket,
+            head: exchange.head,
+            status: exchange.status,
+            flag: exchange.flag,
+            details: exchange.details,
+            request_head_bytes: exchange.request_head_bytes,
+            request_body_bytes: exchange.request_body_bytes,
+            response_head_bytes: exchange.response_head_bytes,
+            response_body_bytes: exchange.response_body_bytes,
+            started: exchange.started,
+            duration: exchange.duration,
+            upstream_reused: exchange.upstream_reused,
+            attempts: exchange.attempts,
+            grpc: exchange.grpc,
+        });
+    }
+}
+
+impl GatewayRole {
+    fn record_denied(&self, denied: &Denied, notes: Option<&Notes>, exchange: &Exchange<'_, Self>) {
+        let worker = &*self.worker;
+        let protocol = counted::protocol(exchange);
+        let labels = outbound_labels(worker, &black_hole(), None, protocol);
+        let series = worker.shard.borrow_mut().series(&labels);
+        counted::count(worker, Side::Client, series, exchange);
+        if logged::wants(worker, Side::Client, notes) {
+            let bind = self.slot.plan.borrow().bind;
+            let context = HttpContext {
+                route: None,
+                upstream: None,
+                cluster: "",
+                operation: &format_args!("unknown:{}", bind.port()),
+                peer: None,
+                downstream: self.caller.downstream(bind),
+                details: Some(&denied.details),
+                marks: denied.marks(),
+            };
+            logged::http(worker, Side::Client, exchange, notes, &context);
+        }
+    }
+}
