@@ -1,5 +1,5 @@
 //! Control groups that hold one process each (and what it starts) to a share of CPU and memory, and tell how often it was
-//! held back. Version 2, or version 1 where the controllers live there.
+//! held back. Version 2, or version 1 where the controllers live there; each by itself, since machines have them apart, too.
 //!
 //! A group lies below our own, so that limits set on us go on counting. It is removed when dropped; groups of ours that a
 //! killed process left behind are removed by the next one ([`sweep`]).
@@ -49,25 +49,28 @@ impl Throttling {
     }
 }
 
-/// Where the controllers are.
+/// Where a controller is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Hierarchy {
-    /// One folder for both.
-    V2(PathBuf),
-    /// A folder for each.
-    V1 {
-        cpu: Option<PathBuf>,
-        memory: Option<PathBuf>,
-    },
+struct Place {
+    base: PathBuf,
+    v2: bool,
+}
+
+/// Where the controllers are: in version 2 one folder for all that it has, in version 1 one for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hierarchy {
+    cpu: Option<Place>,
+    memory: Option<Place>,
 }
 
 /// A group.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cgroup {
     /// One in version 2; one for each controller in version 1.
     folders: Vec<PathBuf>,
     /// The one that counts time, if any.
     cpu: Option<PathBuf>,
+    /// Whether that is of version 2.
     v2: bool,
 }
 
@@ -78,68 +81,52 @@ impl Cgroup {
     /// When this machine has no control groups, or they are not ours to make; says which and why.
     pub fn create(name: &str, limits: Limits) -> io::Result<Self> {
         let name = format!("{PREFIX}{}-{name}", std::process::id());
-        match hierarchy()? {
-            Hierarchy::V2(base) => Self::v2(&base, &name, limits),
-            Hierarchy::V1 { cpu, memory } => Self::v1(cpu, memory, &name, limits),
-        }
+        Self::within(&hierarchy()?, &name, limits)
     }
 
-    fn v2(base: &Path, name: &str, limits: Limits) -> io::Result<Self> {
-        if limits.cpu.is_some() {
-            enable(base, "cpu")?;
-        }
-        if limits.memory_bytes.is_some() {
-            enable(base, "memory")?;
-        }
-        let folder = base.join(name);
-        make(&folder)?;
-        let group = Self {
-            folders: vec![folder.clone()],
-            cpu: Some(folder.clone()),
-            v2: true,
-        };
-        if let Some(cores) = limits.cpu {
-            let period = PERIOD.as_micros();
-            set(
-                &folder.join("cpu.max"),
-                &format!("{} {period}", quota(cores)),
-            )?;
-        }
-        if let Some(bytes) = limits.memory_bytes {
-            set(&folder.join("memory.max"), &bytes.to_string())?;
-            let _ = fs::write(folder.join("memory.swap.max"), "0");
-        }
-        Ok(group)
-    }
-
-    fn v1(
-        cpu: Option<PathBuf>,
-        memory: Option<PathBuf>,
-        name: &str,
-        limits: Limits,
-    ) -> io::Result<Self> {
-        let mut group = Self {
-            folders: Vec::new(),
-            cpu: None,
-            v2: false,
-        };
+    /// What was made before a failure is removed with it.
+    fn within(there: &Hierarchy, name: &str, limits: Limits) -> io::Result<Self> {
+        let mut group = Self::default();
         let missing = |what: &str| io::Error::other(format!("no control groups for {what} here"));
         if let Some(cores) = limits.cpu {
-            let folder = cpu.ok_or_else(|| missing("CPU time"))?.join(name);
-            make(&folder)?;
-            group.folders.push(folder.clone());
-            group.cpu = Some(folder.clone());
-            let period = PERIOD.as_micros().to_string();
-            set(&folder.join("cpu.cfs_period_us"), &period)?;
-            set(&folder.join("cpu.cfs_quota_us"), &quota(cores).to_string())?;
+            let place = there.cpu.as_ref().ok_or_else(|| missing("CPU time"))?;
+            let folder = group.below(place, "cpu", name)?;
+            let (quota, period) = (quota(cores), PERIOD.as_micros());
+            if place.v2 {
+                set(&folder.join("cpu.max"), &format!("{quota} {period}"))?;
+            } else {
+                set(&folder.join("cpu.cfs_period_us"), &period.to_string())?;
+                set(&folder.join("cpu.cfs_quota_us"), &quota.to_string())?;
+            }
+            (group.cpu, group.v2) = (Some(folder), place.v2);
         }
         if let Some(bytes) = limits.memory_bytes {
-            let folder = memory.ok_or_else(|| missing("memory"))?.join(name);
-            make(&folder)?;
-            group.folders.push(folder.clone());
-            set(&folder.join("memory.limit_in_bytes"), &bytes.to_string())?;
+            let place = there.memory.as_ref().ok_or_else(|| missing("memory"))?;
+            let folder = group.below(place, "memory", name)?;
+            if place.v2 {
+                set(&folder.join("memory.max"), &bytes.to_string())?;
+                let _ = fs::write(folder.join("memory.swap.max"), "0");
+            } else {
+                set(&folder.join("memory.limit_in_bytes"), &bytes.to_string())?;
+            }
         }
         Ok(group)
+    }
+
+    /// The group's folder where that controller is, made where it is not there yet.
+    fn below(&mut self, place: &Place, controller: &str, name: &str) -> io::Result<PathBuf> {
+        if place.v2 {
+            enable(&place.base, controller)?;
+        }
+        self.folder(place.base.join(name))
+    }
+
+    fn folder(&mut self, folder: PathBuf) -> io::Result<PathBuf> {
+        if !self.folders.contains(&folder) {
+            make(&folder)?;
+            self.folders.push(folder.clone());
+        }
+        Ok(folder)
     }
 
     /// Files in which a process writes "0" to move here.
@@ -212,11 +199,11 @@ impl Drop for Cgroup {
 
 /// Removes groups that processes which are gone left behind.
 pub fn sweep() {
-    let bases = match hierarchy() {
-        Ok(Hierarchy::V2(base)) => vec![base],
-        Ok(Hierarchy::V1 { cpu, memory }) => cpu.into_iter().chain(memory).collect(),
-        Err(_) => return,
+    let Ok(Hierarchy { cpu, memory }) = hierarchy() else {
+        return;
     };
+    let mut bases: Vec<PathBuf> = cpu.into_iter().chain(memory).map(|at| at.base).collect();
+    bases.dedup();
     for base in bases {
         for entry in fs::read_dir(base).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -324,17 +311,23 @@ fn find(mounts: &str, own: &str, controllers: &dyn Fn(&Path) -> String) -> Optio
         let own = base.join(path.unwrap_or("/").trim_start_matches('/'));
         if own.is_dir() { own } else { base }
     };
-    if let Some(base) = mounted("cgroup2", "") {
-        let has = controllers(&base);
-        let has = |name: &str| has.split_whitespace().any(|word| word == name);
-        if has("cpu") && has("memory") {
+    let unified = mounted("cgroup2", "");
+    let unified = unified.map(|base| (controllers(&base), base));
+    let place = |controller: &str| {
+        let in_v2 = unified.as_ref().filter(|(has, _)| {
+            let mut words = has.split_whitespace();
+            words.any(|word| word == controller)
+        });
+        if let Some((_, base)) = in_v2 {
             // Version 2 wants processes at leaves only, so a sibling of ours it must be: below the root.
-            return Some(Hierarchy::V2(base));
+            let base = base.clone();
+            return Some(Place { base, v2: true });
         }
-    }
-    let cpu = mounted("cgroup", "cpu").map(|base| below(base, "cpu"));
-    let memory = mounted("cgroup", "memory").map(|base| below(base, "memory"));
-    (cpu.is_some() || memory.is_some()).then_some(Hierarchy::V1 { cpu, memory })
+        let base = below(mounted("cgroup", controller)?, controller);
+        Some(Place { base, v2: false })
+    };
+    let (cpu, memory) = (place("cpu"), place("memory"));
+    (cpu.is_some() || memory.is_some()).then_some(Hierarchy { cpu, memory })
 }
 
 #[cfg(test)]
@@ -347,19 +340,30 @@ mod tests {
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
         let both = |_: &Path| "cpuset cpu io memory pids".to_owned();
         let none = |_: &Path| String::new();
+        let cpu_alone = |_: &Path| "cpu hugetlb".to_owned();
+        let place = |base: &str, v2| {
+            let base = PathBuf::from(base);
+            Some(Place { base, v2 })
+        };
+        let found = |cpu, memory| Some(Hierarchy { cpu, memory });
+        let root = "/sys/fs/cgroup";
         assert_eq!(
             find(v2, "0::/user\n", &both),
-            Some(Hierarchy::V2(PathBuf::from("/sys/fs/cgroup")))
+            found(place(root, true), place(root, true))
         );
         assert_eq!(find(v2, "0::/user\n", &none), None);
         let hybrid = "cgroup /c/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /c/memory cgroup rw,memory 0 0\n\
                       cgroup2 /c/unified cgroup2 rw 0 0\n";
+        let own = "4:memory:/no/such\n1:cpu,cpuacct:/\n0::/\n";
+        let memory = || place("/c/memory", false);
         assert_eq!(
-            find(hybrid, "4:memory:/no/such\n1:cpu,cpuacct:/\n0::/\n", &none),
-            Some(Hierarchy::V1 {
-                cpu: Some(PathBuf::from("/c/cpu,cpuacct")),
-                memory: Some(PathBuf::from("/c/memory")),
-            })
+            find(hybrid, own, &none),
+            found(place("/c/cpu,cpuacct", false), memory())
+        );
+        // A controller that version 2 has is in no other.
+        assert_eq!(
+            find(hybrid, own, &cpu_alone),
+            found(place("/c/unified", true), memory())
         );
         assert_eq!(find("proc /proc proc rw 0 0\n", "", &both), None);
     }
@@ -408,13 +412,11 @@ mod tests {
             return;
         };
         let name = format!("{PREFIX}{}-real", std::process::id());
-        let group = match Cgroup::v2(&base, &name, Limits::default()) {
-            Ok(group) => group,
-            Err(why) => {
-                eprintln!("skipped: {why}");
-                return;
-            }
-        };
+        let mut group = Cgroup::default();
+        if let Err(why) = group.folder(base.join(name)) {
+            eprintln!("skipped: {why}");
+            return;
+        }
         let spec = Spec::new("waits", "sleep").arg("1000");
         let mut child = spec
             .cgroup(&group)
@@ -446,7 +448,12 @@ mod tests {
             memory_bytes: None,
         };
         let name = format!("{PREFIX}{}-refused", std::process::id());
-        let why = Cgroup::v2(&base, &name, limits).expect_err("it has none");
+        let cpu = Some(Place {
+            base: base.clone(),
+            v2: true,
+        });
+        let there = Hierarchy { cpu, memory: None };
+        let why = Cgroup::within(&there, &name, limits).expect_err("it has none");
         assert!(why.to_string().contains("has no controller cpu"), "{why}");
         assert!(!base.join(name).exists());
     }

@@ -16,6 +16,7 @@ use voile_report::agreement::{Agreement, Scene, Slice};
 use voile_report::record::{Kind, Latency};
 
 use crate::contestants::{Hop, Route};
+use crate::definition::Asks;
 use crate::environment::{environment, head, warnings};
 use crate::find::Peer;
 use crate::generator::{Broken, Order, finish_load, start_load};
@@ -377,6 +378,7 @@ fn ours(lab: &Lab<'_>, stage: &Stage) -> Result<Slice, Broken> {
         marker: None,
         refused: None,
         token: String::new(),
+        asks: Asks::default(),
         sink: false,
     };
     let (mut load, out) = start_load(lab, &route, &order).map_err(Broken::Failed)?;

@@ -206,6 +206,7 @@ impl<'a> Court<'a> {
             sink: false,
             refused: Outfit::of(cell).refusal(),
             token: cell.shape.token.clone(),
+            asks: Outfit::of(cell).asks(),
         }
     }
 
@@ -269,14 +270,18 @@ impl<'a> Court<'a> {
                 }
                 let known = |proof: &Proof| {
                     let path = |proof: &Proof| {
-                        let words = [&proof.mode, &proof.protocol, &proof.verdict, &proof.token];
-                        (words.map(String::clone), proof.tls)
+                        let path = [&proof.mode, &proof.protocol];
+                        let mesh = [&proof.verdict, &proof.hit, &proof.token];
+                        (path.map(String::clone), mesh.map(String::clone), proof.tls)
                     };
                     proof.contestant == proven.proof.contestant
                         && path(proof) == path(&proven.proof)
+                        && failures(proof).is_empty()
                 };
-                if !reasons.is_empty() || !record.proofs.iter().any(known) {
-                    record.proofs.push(proven.proof);
+                // Of ways that differ in numbers alone the last is shown, which has most of them.
+                match record.proofs.iter().position(known) {
+                    Some(at) if reasons.is_empty() => record.proofs[at] = proven.proof,
+                    _ => record.proofs.push(proven.proof),
                 }
                 if !reasons.is_empty() {
                     self.broken.insert(way.clone(), reasons);
@@ -313,6 +318,7 @@ impl<'a> Court<'a> {
             sink,
             refused: way.outfit.refusal(),
             token: way.outfit.token.clone(),
+            asks: way.outfit.asks(),
         }
     }
 
@@ -595,6 +601,12 @@ impl<'a> Court<'a> {
         record.profiles.clear();
         let mut cells: Vec<&Cell> = self.definition.cells.iter().collect();
         cells.retain(|cell| !is_started_anew(cell) && !self.broken.contains_key(&Way::of(cell)));
+        let all = cells.len();
+        cells.retain(|cell| Outfit::of(cell).endpoints().is_none());
+        if cells.len() < all {
+            let note = "Cells with several endpoints were not looked at more closely.";
+            record.notes.push(note.to_owned());
+        }
         if cells.len() > profile::MAX_CELLS {
             let left = cells.split_off(profile::MAX_CELLS).len();
             let most = profile::MAX_CELLS;

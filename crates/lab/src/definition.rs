@@ -24,8 +24,8 @@ use cells::Asked;
 pub use events::{Action, Event};
 pub use generated::Generated;
 pub(crate) use generated::{
-    Action as PolicyAction, FORGED, FRESH, Hit, Meeting, Refusal, believed, carried, has_policies,
-    meeting, refusal, resources as generated_resources,
+    Action as PolicyAction, Asks, FORGED, FRESH, Hit, Meeting, Refusal, Routes, Stray, believed,
+    carried, endpoints, has_policies, meeting, refusal, resources as generated_resources,
 };
 pub use hooks::Hook;
 pub(crate) use peers::{AccessLog, PeerFeatures};
@@ -230,7 +230,19 @@ impl Definition {
         let events = events::events(&place, std::mem::take(&mut written.events), slice)?;
         let hooks = hooks::hooks(&place, &written)?;
         let Asked { cells, missing } = cells::cells(&place, &written, &mut variants)?;
+        if !events.is_empty() && cells.iter().any(|cell| !cell.shape.hit.is_empty()) {
+            let why = "[[events]] are seen by requests that no route is for: routes in a definition of their own";
+            return Err(place.error(0..0, why));
+        }
         let isolation = place::isolation(&place, written.isolation.as_ref())?;
+        let has_endpoints = |cell: &Cell| endpoints(&cell.shape.generated).is_some();
+        if let (Some(word), true) = (&written.isolation, cells.iter().any(has_endpoints))
+            && isolation != Isolation::Loopback
+        {
+            let why =
+                "endpoints by number have addresses of the loopback device: isolation \"loopback\"";
+            return Err(place.error(word.span(), why));
+        }
         Ok(Self {
             name: name.clone(),
             title: written.title.clone(),

@@ -72,7 +72,7 @@ pub(crate) fn head(command: &str, notes: Vec<String>, environment: Environment) 
 }
 
 /// RFC 3339, UTC, whole seconds.
-pub(crate) fn now() -> String {
+pub fn now() -> String {
     let now = time::OffsetDateTime::now_utc();
     let format =
         time::macros::format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");

@@ -9,7 +9,7 @@ use voile_host::child::{Output, Spec, Supervised};
 use voile_report::record::{Kind, Latency};
 
 use crate::contestants::Route;
-use crate::definition::{Refusal, carried};
+use crate::definition::{Asks, Refusal, carried};
 use crate::events::INTERVAL;
 use crate::plan::fresh_tokens;
 use crate::target::Lab;
@@ -48,6 +48,8 @@ pub(crate) struct Order {
     pub(crate) refused: Option<Refusal>,
     /// What token they carry; empty is none.
     pub(crate) token: String,
+    /// What they ask for.
+    pub(crate) asks: Asks,
     /// The server takes bytes and answers only every [`SINK_BYTES`]; a request of a proof is as long.
     pub(crate) sink: bool,
 }
@@ -146,6 +148,7 @@ impl Order {
     /// Where requests go, and which options make them what they are to be.
     fn request(&self, lab: &Lab<'_>, route: &Route) -> Result<Vec<String>, String> {
         let entry = route.entry;
+        let path = self.asks.path();
         let size = self.size.to_string();
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         // A body that a capture can recognise, or one of the size asked for.
@@ -178,7 +181,7 @@ impl Order {
                 [all, body].concat()
             }
             ("http2", _) => {
-                let mut all = words(&[&format!("h2c://{entry}/?size={size}")]);
+                let mut all = words(&[&format!("h2c://{entry}{path}?size={size}")]);
                 all.extend(self.good_answer(&size));
                 // Packed heads hide a marker from a capture; a body does not.
                 match (&self.marker, self.request_bytes) {
@@ -189,7 +192,7 @@ impl Order {
                 all
             }
             _ => {
-                let mut url = format!("http://{entry}/?size={size}");
+                let mut url = format!("http://{entry}{path}?size={size}");
                 if let Some(marker) = &self.marker {
                     url = format!("{url}&marker={marker}");
                 }
@@ -201,6 +204,9 @@ impl Order {
         };
         if let Some(host) = route.host.as_ref().filter(|_| self.protocol != "tcp") {
             arguments.extend(words(&["--header", &format!("Host: {host}")]));
+        }
+        if let Some((name, value)) = &self.asks.header {
+            arguments.extend(words(&["--header", &format!("{name}: {value}")]));
         }
         if let Some(bind) = &route.bind {
             arguments.extend(words(&["--bind", &bind.to_string()]));
@@ -225,11 +231,13 @@ impl Order {
         Ok(["--header-each".to_owned(), each])
     }
 
-    /// What an answer over HTTP must be like to be counted as good: of the size asked for, or a refusal.
+    /// What an answer over HTTP must be like to be counted as good: of the size asked for, or a refusal, or of the
+    /// status that a stray is to get.
     fn good_answer(&self, size: &str) -> [String; 2] {
-        let words = match self.refused {
-            Some(refusal) => ["--expect-status", refusal.statuses()[0]],
-            None => ["--expect-size", size],
+        let words = match (self.asks.answered, self.refused) {
+            (Some(status), _) => ["--expect-status", status],
+            (None, Some(refusal)) => ["--expect-status", refusal.statuses()[0]],
+            (None, None) => ["--expect-size", size],
         };
         words.map(str::to_owned)
     }

@@ -1,22 +1,34 @@
 //! Where contestants stand: for each outfit (number of workers, CPU set) a folder, bounds and a server to lead to. Outfits
-//! of one CPU set share the server, so that all of a cell's contestants meet the same processes.
+//! of one CPU set share the server (but those that are balanced over several endpoints), so that all of a cell's contestants meet the same processes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::agent::{Far, What};
 use crate::bounds::Bounds;
 use crate::contestants::Instance;
 use crate::definition::{Action, Definition, Isolation};
+use crate::endpoints;
 use crate::network::{self, Network, Visit};
 use crate::plan::{Outfit, Way};
 use crate::process::Process;
 use crate::target::{Echo, HTTP, Lab, TCP, TCP_SINK, start_echo_bound};
 
+/// Servers that contestants lead to.
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub(crate) echo: Echo,
+    pub(crate) server: Instance,
+    /// As in [`Lab`].
+    pub(crate) endpoints: Vec<SocketAddr>,
+}
+
 /// One outfit's place.
 pub(crate) struct Hall {
     pub(crate) folder: std::path::PathBuf,
     pub(crate) echo: Echo,
+    pub(crate) endpoints: Vec<SocketAddr>,
     pub(crate) workers: u32,
     pub(crate) bounds: Bounds,
     pub(crate) ways: Vec<Way>,
@@ -51,7 +63,7 @@ impl<'a> Halls<'a> {
         };
         let visit = network.as_ref().map(Network::visit).transpose()?;
         let mut servers = Vec::new();
-        let mut by_cpus: BTreeMap<String, (Echo, Instance)> = BTreeMap::new();
+        let mut served: BTreeMap<(String, Option<u32>), Served> = BTreeMap::new();
         let mut halls = BTreeMap::new();
         for cell in &definition.cells {
             let outfit = Outfit::of(cell);
@@ -66,27 +78,29 @@ impl<'a> Halls<'a> {
             };
             std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
             let bounds = Bounds::new(definition, &outfit.cpus);
-            if !by_cpus.contains_key(&outfit.cpus) {
+            let which = (outfit.cpus.clone(), outfit.endpoints());
+            if !served.contains_key(&which) {
                 let lab = Lab {
-                    voile: voile.to_owned(),
-                    folder: &folder,
-                    echo: Echo::NOWHERE,
-                    workers: 1,
                     bounds: bounds.clone(),
                     network: network.as_ref(),
                     far,
-                    upgradable: false,
-                    outfit: Outfit::default(),
-                    ways: Vec::new(),
-                    stopped,
+                    ..Lab::on_loopback(voile, &folder, Echo::NOWHERE, stopped)
                 };
-                let served = serve(lab, by_cpus.len(), tcp_serves, &mut servers)?;
-                by_cpus.insert(outfit.cpus.clone(), served);
+                let one = match which.1 {
+                    Some(number) => endpoints::serve(&lab, number, &mut servers)?,
+                    None => serve(lab, served.len(), tcp_serves, &mut servers)?,
+                };
+                served.insert(which.clone(), one);
             }
-            let (echo, server) = by_cpus[&outfit.cpus].clone();
+            let Served {
+                echo,
+                server,
+                endpoints,
+            } = served[&which].clone();
             let hall = Hall {
                 folder,
                 echo,
+                endpoints,
                 workers: outfit.workers.unwrap_or(definition.workers),
                 bounds,
                 ways: ways(definition, &outfit),
@@ -117,6 +131,7 @@ impl<'a> Halls<'a> {
             voile: self.voile.to_owned(),
             folder: &hall.folder,
             echo: hall.echo,
+            endpoints: hall.endpoints.clone(),
             workers: hall.workers,
             bounds: hall.bounds.clone(),
             network: self.network.as_ref(),
@@ -156,7 +171,12 @@ fn serve(
     number: usize,
     tcp_serves: &'static str,
     servers: &mut Vec<Process>,
-) -> Result<(Echo, Instance), String> {
+) -> Result<Served, String> {
+    let one_for_all = |echo, server| Served {
+        echo,
+        server,
+        endpoints: Vec::new(),
+    };
     if let Some(network) = lab.network {
         let echo = network.shared_echo(number)?;
         let (http, tcp) = ([echo.http.port()], [echo.tcp.port()]);
@@ -164,7 +184,7 @@ fn serve(
         let child = network.start_echo(&lab, &network.server, &name, &http, &tcp)?;
         let server = network::server(&child);
         servers.push(child.into());
-        return Ok((echo, server));
+        return Ok(one_for_all(echo, server));
     }
     if let Some(far) = lab.far {
         let sink = tcp_serves == TCP_SINK;
@@ -178,7 +198,7 @@ fn serve(
         };
         let server = process.instance("server");
         servers.push(Process::There(process));
-        return Ok((Echo { http, tcp }, server));
+        return Ok(one_for_all(Echo { http, tcp }, server));
     }
     let start = |serves| {
         start_echo_bound(
@@ -198,5 +218,5 @@ fn serve(
         tcp: tcp_at,
     };
     servers.extend([http.into(), tcp.into()]);
-    Ok((echo, server))
+    Ok(one_for_all(echo, server))
 }

@@ -14,6 +14,7 @@ mod control_plane;
 mod court;
 mod decisions;
 mod definition;
+mod endpoints;
 mod environment;
 mod events;
 mod experiment;
@@ -37,6 +38,7 @@ mod profile;
 mod proof;
 mod sidecars;
 mod slice;
+mod strays;
 mod target;
 mod wire;
 
@@ -50,6 +52,7 @@ pub use definition::{
     Action, CpuSet, Definition, DefinitionError, Event, Generated, Hook, Isolation, Limits, Only,
     Overrides, Variant, quick,
 };
+pub use environment::now;
 pub use experiment::{Outcome, Settings, can_run, run};
 pub use find::{Found, Nginx, Peer, fortio, peers};
 pub use folder::{Format, Redrawn, default_folder, read, redraw, write_plots};

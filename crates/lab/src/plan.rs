@@ -7,7 +7,8 @@ use std::time::Duration;
 use voile_report::record::Kind;
 
 use crate::definition::{
-    Definition, FRESH, Generated, Meeting, Refusal, believed, has_policies, meeting, refusal,
+    Asks, Definition, FRESH, Generated, Meeting, Refusal, Routes, believed, endpoints,
+    has_policies, meeting, refusal,
 };
 use crate::idle::{SETTLE, possible};
 
@@ -48,6 +49,8 @@ pub(crate) struct Outfit {
     pub(crate) generated: Generated,
     /// What the policies among that do to requests; empty is nothing.
     pub(crate) verdict: String,
+    /// Which of the routes among that takes the requests; empty is no routes.
+    pub(crate) hit: String,
     /// What token requests carry; empty is none. Proxies remember tokens, so that those with others have their own.
     pub(crate) token: String,
 }
@@ -68,6 +71,21 @@ impl Outfit {
         meeting(&self.generated, &self.verdict, &self.token)
     }
 
+    /// How many servers it leads to, where that is not the one that all share.
+    pub(crate) fn endpoints(&self) -> Option<u32> {
+        endpoints(&self.generated)
+    }
+
+    /// Its routes by number.
+    pub(crate) fn routes(&self) -> Option<Routes> {
+        Routes::of(&self.generated, &self.hit)
+    }
+
+    /// What requests ask for.
+    pub(crate) fn asks(&self) -> Asks {
+        self.routes().map_or_else(Asks::default, Routes::taken)
+    }
+
     /// How every request is to be refused; none where all are let in.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
         refusal(&self.generated, &self.verdict, &self.token)
@@ -79,6 +97,7 @@ impl Outfit {
             cpus: cell.shape.cpus.clone(),
             generated: cell.shape.generated.clone(),
             verdict: cell.shape.verdict.clone(),
+            hit: cell.shape.hit.clone(),
             token: cell.shape.token.clone(),
         }
     }
@@ -91,8 +110,11 @@ impl Outfit {
             .iter()
             .map(|(kind, n)| format!("-{n}-{kind}"));
         let mesh: String = mesh.collect();
-        let (verdict, token) = (&self.verdict, &self.token);
-        format!("outfit-{workers}-{}{mesh}-{verdict}-{token}", self.cpus)
+        let (verdict, hit, token) = (&self.verdict, &self.hit, &self.token);
+        format!(
+            "outfit-{workers}-{}{mesh}-{verdict}-{hit}-{token}",
+            self.cpus
+        )
     }
 }
 
@@ -140,6 +162,9 @@ impl fmt::Display for Way {
         }
         for (kind, number) in &outfit.generated {
             write!(f, " {number} {kind}")?;
+        }
+        if !outfit.hit.is_empty() {
+            write!(f, " hit {}", outfit.hit)?;
         }
         if !outfit.verdict.is_empty() {
             write!(f, " {}", outfit.verdict)?;

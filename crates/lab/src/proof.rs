@@ -11,9 +11,11 @@ use voile_report::record::{Check, Proof, Verdict};
 
 use crate::contestants::{Contestant, Counts, Expected, Hop, Instance, Recorded, Route, SERVER};
 use crate::definition::Refusal;
+use crate::endpoints;
 use crate::generator::{Broken, Generated, Order, finish_load, start_load};
 use crate::impostor::impostor;
 use crate::plan::Way;
+use crate::strays::strays;
 use crate::target::Lab;
 use crate::wire::{Capture, Hello, Seen};
 
@@ -74,6 +76,8 @@ pub(crate) fn prove(
     let mut hello = None;
     match capture.and_then(|capture| capture.finish(lab)) {
         Ok((seen, lost)) => {
+            let (seen, spread) = endpoints::as_one_hop(lab, seen);
+            checks.extend(spread);
             for (hop, seen) in route.hops.iter().zip(&seen) {
                 let exactly = !(hop.to == "server" && contestant.collects_there());
                 let shared = hop.is_tunnel() || contestant.shares_connections();
@@ -99,6 +103,7 @@ pub(crate) fn prove(
             .filter(|hop| hop.tls)
             .flat_map(|hop| strangers(hop, lab.folder)),
     );
+    checks.extend(strays(lab, way, route, &order)?);
     checks.extend(no_impostor(lab, contestant, way).map_err(Broken::Failed)?);
     let proof = of_way(contestant.name(), way, checks);
     Ok(Proven { proof, hello })
@@ -111,6 +116,7 @@ fn of_way(contestant: &str, way: &Way, checks: Vec<Check>) -> Proof {
         tls: way.tls,
         protocol: way.protocol.clone(),
         verdict: way.outfit.verdict.clone(),
+        hit: way.outfit.hit.clone(),
         token: way.outfit.token.clone(),
         checks,
     }
@@ -126,7 +132,7 @@ struct Captures {
 
 impl Captures {
     fn start(lab: &Lab<'_>, route: &Route, marker: &str) -> Result<Self, String> {
-        let hops = &route.hops;
+        let hops = &endpoints::all_hops(lab, route);
         let is_there = |hop: &Hop| lab.far.is_some_and(|far| far.has(hop.address));
         let (there, here): (Vec<usize>, Vec<usize>) =
             (0..hops.len()).partition(|at| is_there(&hops[*at]));
@@ -202,7 +208,7 @@ pub(crate) fn failures(proof: &Proof) -> Vec<String> {
         .collect()
 }
 
-fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<String>) -> Check {
+pub(crate) fn check(claim: impl Into<String>, shown: bool, evidence: impl Into<String>) -> Check {
     let verdict = if shown {
         Verdict::Proven
     } else {

@@ -54,6 +54,8 @@ pub(crate) struct Lab<'a> {
     pub(crate) folder: &'a Path,
     /// Where the echo servers listen.
     pub(crate) echo: Echo,
+    /// Where those listen that requests are balanced over, the first as in `echo`; empty where there is but one.
+    pub(crate) endpoints: Vec<SocketAddr>,
     /// Threads of each proxy.
     pub(crate) workers: u32,
     /// What binds its processes.
@@ -84,6 +86,7 @@ impl<'a> Lab<'a> {
             voile: voile.to_owned(),
             folder,
             echo,
+            endpoints: Vec::new(),
             workers: 1,
             bounds: Bounds::default(),
             network: None,
@@ -99,6 +102,7 @@ impl<'a> Lab<'a> {
     pub(crate) fn with_places<const N: usize>(&self, places: [(&'static str, Place); N]) -> Self {
         Lab {
             voile: self.voile.clone(),
+            endpoints: self.endpoints.clone(),
             bounds: self.bounds.with_places(places),
             outfit: self.outfit.clone(),
             ways: self.ways.clone(),

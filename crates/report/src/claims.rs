@@ -70,6 +70,9 @@ pub struct Where {
     pub generated: Option<BTreeMap<String, u32>>,
     /// What the policies do to the requests, as in [`crate::shape::Shape`]; where it is not said, nothing, or as there.
     pub verdict: Option<String>,
+    /// Which of the routes takes the requests, as in [`crate::shape::Shape`]; where it is not said, none, or as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit: Option<String>,
     /// What token requests carry, as in [`crate::shape::Shape`]; where it is not said, none, or as there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
@@ -92,6 +95,7 @@ impl Where {
             && says(&self.connections, &cell.connections)
             && self.generated.clone().unwrap_or_default() == cell.shape.generated
             && self.verdict.clone().unwrap_or_default() == cell.shape.verdict
+            && self.hit.clone().unwrap_or_default() == cell.shape.hit
             && self.token.clone().unwrap_or_default() == cell.shape.token
             && self.start.clone().unwrap_or_default() == cell.shape.start
     }
@@ -112,6 +116,7 @@ impl Where {
                     .clone()
                     .unwrap_or_else(|| cell.shape.generated.clone()),
                 verdict: or(&self.verdict, &cell.shape.verdict),
+                hit: or(&self.hit, &cell.shape.hit),
                 token: or(&self.token, &cell.shape.token),
                 start: or(&self.start, &cell.shape.start),
                 ..cell.shape.clone()
@@ -144,6 +149,10 @@ impl fmt::Display for Where {
             self.connections.map(|n| format!("{n} connections")),
             generated,
             self.verdict.clone().filter(|word| !word.is_empty()),
+            self.hit.as_ref().map(|word| match word.as_str() {
+                "" => "without routes".to_owned(),
+                word => format!("route hit: {word}"),
+            }),
             self.token.as_ref().map(|word| match word.as_str() {
                 "" => "no token".to_owned(),
                 word => format!("token {word}"),

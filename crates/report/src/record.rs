@@ -135,6 +135,9 @@ pub struct Target {
     /// What policies do to the requests, as there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
+    /// Which of the routes takes the requests, as there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit: Option<String>,
     /// What token requests carry, as there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
@@ -480,6 +483,9 @@ pub struct Proof {
     /// What policies do to the requests, as in [`crate::shape::Shape`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verdict: String,
+    /// Which of the routes takes the requests, as there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hit: String,
     /// What token requests carry, as there.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub token: String,

@@ -1,4 +1,4 @@
-//! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set, policies, tokens, a cold start. A cell that says
+//! What tells one cell from another beside who, on which path and at which rate: sizes, workers, CPU set, policies, routes, tokens, a cold start. A cell that says
 //! nothing of these is as the whole experiment, so that records of before there were several mean the same.
 
 use std::collections::BTreeMap;
@@ -32,6 +32,10 @@ pub struct Shape {
     /// nobody, and one more lets all pass.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub verdict: String,
+    /// Which of the routes among them takes the requests: `first`, `last`, or `miss`: one behind all of them that takes everything.
+    /// Empty: there are no routes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hit: String,
     /// What token requests carry: `same` (one for all), `fresh` (each another), `forged`. Empty: none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub token: String,
@@ -40,6 +44,9 @@ pub struct Shape {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub start: String,
 }
+
+/// What is by number and no configuration: servers, of which the last is slow.
+pub const ENDPOINTS: &str = "endpoints";
 
 /// What a cell says that is measured from its processes' first request on.
 pub const COLD: &str = "cold";
@@ -60,7 +67,10 @@ impl Shape {
     /// The same load on generator and server, whatever the proxies are.
     #[must_use]
     pub fn same_load(&self, other: &Self) -> bool {
-        let load = |shape: &Self| (shape.request_bytes, shape.response_bytes);
+        let load = |shape: &Self| {
+            let endpoints = shape.generated.get(ENDPOINTS).copied();
+            (shape.request_bytes, shape.response_bytes, endpoints)
+        };
         load(self) == load(other) && self.cpus == other.cpus && self.hook == other.hook
     }
 }
@@ -80,12 +90,22 @@ impl fmt::Display for Shape {
         ];
         let mesh = self.generated.iter().map(|(kind, n)| format!("{n} {kind}"));
         let verdict = (!self.verdict.is_empty()).then(|| self.verdict.clone());
+        let hit = match self.hit.as_str() {
+            "" => None,
+            "miss" => Some("none of them hit".to_owned()),
+            one => Some(format!("{one} one hit")),
+        };
         let token = match self.token.as_str() {
             "" => None,
             "fresh" => Some("fresh tokens".to_owned()),
             one => Some(format!("{one} token")),
         };
-        let words = words.into_iter().flatten().chain(mesh).chain(verdict);
+        let words = words
+            .into_iter()
+            .flatten()
+            .chain(mesh)
+            .chain(hit)
+            .chain(verdict);
         let cold = self.is_cold().then(|| "cold start".to_owned());
         let words = words.chain(token).chain(cold);
         let words: Vec<String> = words.collect();
@@ -116,10 +136,11 @@ mod tests {
             hook: "cold".to_owned(),
             generated: BTreeMap::from([("paths".to_owned(), 1000)]),
             verdict: "deny-last".to_owned(),
+            hit: "first".to_owned(),
             token: "same".to_owned(),
             start: COLD.to_owned(),
         };
-        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 paths, deny-last, same token, cold start";
+        let words = "64 B requests, 16 KiB answers, 1 worker, CPU set split, hook cold, 1000 paths, first one hit, deny-last, same token, cold start";
         assert_eq!(shape.to_string(), words);
         assert_eq!(Shape::default().to_string(), "");
         assert_eq!(
@@ -140,5 +161,11 @@ mod tests {
             ..Shape::default()
         };
         assert!(plain.same_load(&workers) && !plain.same_load(&larger));
+        let by_number = |kind: &str| Shape {
+            generated: BTreeMap::from([(kind.to_owned(), 10)]),
+            ..Shape::default()
+        };
+        assert!(plain.same_load(&by_number("routes")), "the same server");
+        assert!(!plain.same_load(&by_number(ENDPOINTS)), "slower servers");
     }
 }

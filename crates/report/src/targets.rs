@@ -116,6 +116,7 @@ impl Target {
             && says(&self.connections, &cell.connections)
             && says(&self.generated, &cell.shape.generated)
             && says(&self.verdict, &cell.shape.verdict)
+            && says(&self.hit, &cell.shape.hit)
             && says(&self.token, &cell.shape.token)
     }
 }

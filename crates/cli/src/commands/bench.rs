@@ -6,6 +6,7 @@ mod graph;
 mod policy;
 mod presets;
 mod records;
+mod several;
 mod sidecars;
 
 use std::io::{IsTerminal, Write};
@@ -52,7 +53,12 @@ enum Command {
     DataPlanes(presets::Args),
     /// Re-test Istio's documentation on performance and scalability, as far as it is built. Quick: about four minutes.
     PerformanceAndScalability(presets::Args),
-    /// All presets, one after the other, each with a record of its own.
+    /// Measure what routes of one host cost by their number, beside Envoy with the same, and a slow endpoint among ten.
+    ///
+    /// 1 to 10,000 routes by exact path, prefix and header; and who keeps a slow endpoint out of the tail: Voile's default, Envoy's round
+    /// robin or its least request. Quick: about four minutes; whole: half an hour.
+    Routing(presets::Args),
+    /// All presets, one after the other, each with a record of its own in a folder of all [default: voile-results/DATE-all].
     All(presets::Args),
     /// Draw report.html and results.csv of a record folder again, and print its table.
     Report {
@@ -178,11 +184,13 @@ struct Comparison {
 
 #[derive(Debug, clap::Args)]
 struct Choices {
-    /// The record folder [default: voile-results/DATE-NAME]. Each round is there as soon as it is measured.
+    /// The record folder [default: voile-results/DATE-NAME]. Each round is there as soon as it is measured. Of several experiments
+    /// each has its own below it, by its name.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Go on with the record in that folder after its last whole round: it was interrupted, or more --rounds are wanted.
-    /// Definition, build and machine must be the same.
+    /// Definition, build and machine must be the same. Of several experiments those that are whole are left as they are, and those
+    /// that are not there are begun.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     resume: Option<PathBuf>,
     /// Where a peer is: envoy=PATH, nginx=PATH, haproxy=PATH. Looked for on PATH, in /usr/sbin and in Python
@@ -232,7 +240,9 @@ const INTERRUPTED: u8 = 130;
 
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
-        Command::Quick(run) => experiment(voile_lab::quick(), &run).map(drop),
+        Command::Quick(run) => overridden(voile_lab::quick(), &run)
+            .and_then(|quick| experiment(quick, &run, keeping(&run), None))
+            .map(drop),
         Command::Run { files, run } => run_files(&files, &run),
         Command::Targets { folders } => targets(&folders),
         Command::BestPractices(args) => presets::run(Some("best-practices"), &args),
@@ -242,6 +252,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::PerformanceAndScalability(args) => {
             presets::run(Some("performance-and-scalability"), &args)
         }
+        Command::Routing(args) => presets::run(Some("routing"), &args),
         Command::All(args) => presets::run(None, &args),
         Command::Report { folder, plots } => redraw(&folder, &plots),
         Command::Compare(args) => records::compare(&args),
@@ -293,40 +304,11 @@ fn run_files(files: &[PathBuf], run: &Choices) -> Done {
         .iter()
         .map(|file| read(file))
         .collect::<Result<_, _>>()?;
-    let (records, done) = run_all(definitions, run)?;
+    let (records, done) = several::run_all(definitions, run, None)?;
     if records.len() > 1 {
         println!("\n{}", voile_report::table::targets(&records));
     }
     done
-}
-
-/// Runs each. What fails of several is told and does not keep the others from running.
-fn run_all(
-    definitions: Vec<Definition>,
-    run: &Choices,
-) -> Result<(Vec<Record>, Done), (u8, String)> {
-    let several = definitions.len() > 1;
-    let one = run.out.as_ref().or(run.resume.as_ref());
-    if let (Some(folder), true) = (one, several) {
-        let why = format!(
-            "{} is one record's folder; without --out each of several experiments gets its own",
-            folder.display()
-        );
-        return Err(usage(why));
-    }
-    let (mut records, mut failure) = (Vec::new(), None);
-    for definition in definitions {
-        let name = definition.name.clone();
-        match experiment(definition, run) {
-            Ok(record) => records.extend(record.map(|record| *record)),
-            Err((code, why)) if several && !voile_host::interrupt::asked() => {
-                eprintln!("voile bench: {name}: {why}");
-                failure = Some((code, format!("{name} failed")));
-            }
-            Err(failure) => return Err(failure),
-        }
-    }
-    Ok((records, failure.map_or(Ok(()), Err)))
 }
 
 fn targets(folders: &[PathBuf]) -> Done {
@@ -343,8 +325,15 @@ fn targets(folders: &[PathBuf]) -> Done {
     Ok(())
 }
 
-/// Runs one experiment and writes its record, which is returned; none when it was only asked what would run.
-fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record>>, (u8, String)> {
+/// What came of one experiment.
+enum Ran {
+    /// It was only asked what would run: about how long that takes.
+    Planned(Duration),
+    Measured(Box<Record>),
+}
+
+/// As the command line wants it.
+fn overridden(definition: Definition, run: &Choices) -> Result<Definition, (u8, String)> {
     let only = run
         .only
         .as_ref()
@@ -356,7 +345,26 @@ fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record
         smoke: run.smoke,
         contestants: run.contestants.clone(),
     };
-    let definition = definition.with(&overrides).map_err(usage)?;
+    definition.with(&overrides).map_err(usage)
+}
+
+/// Where the record of one experiment is kept.
+fn keeping(run: &Choices) -> Keeping {
+    match (&run.resume, &run.out) {
+        (Some(folder), _) => Keeping::Resume(folder.clone()),
+        (None, Some(folder)) => Keeping::New(folder.clone()),
+        (None, None) => Keeping::Default,
+    }
+}
+
+/// Runs one experiment and writes its record. `goes_on` is what --resume is to be given after an interruption, where that is not
+/// the record's own folder.
+fn experiment(
+    definition: Definition,
+    run: &Choices,
+    keeping: Keeping,
+    goes_on: Option<&Path>,
+) -> Result<Ran, (u8, String)> {
     let agent = agent::address(run.agent.as_deref(), run.agent_token_file.as_deref())?;
     let found = voile_lab::peers(&run.peers).map_err(usage)?;
     for (name, peer) in found.all() {
@@ -387,15 +395,11 @@ fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record
             let all = plan.duration() * run.repeat;
             println!("  {} times, about {} s in all", run.repeat, all.as_secs());
         }
-        return Ok(None);
+        let looking = Plan::looking(&definition) * u32::from(run.profile);
+        return Ok(Ran::Planned(plan.duration() * run.repeat + looking));
     }
     let voile = program(run.voile.as_deref())?;
     voile_host::interrupt::watch().map_err(|e| failed(format!("cannot watch for signals: {e}")))?;
-    let keeping = match (&run.resume, &run.out) {
-        (Some(folder), _) => Keeping::Resume(folder.clone()),
-        (None, Some(folder)) => Keeping::New(folder.clone()),
-        (None, None) => Keeping::Default,
-    };
     let settings = Settings {
         definition,
         voile,
@@ -412,8 +416,8 @@ fn experiment(definition: Definition, run: &Choices) -> Result<Option<Box<Record
     } else {
         failed
     })?;
-    keep(&outcome)?;
-    Ok(Some(Box::new(outcome.record)))
+    keep(&outcome, goes_on)?;
+    Ok(Ran::Measured(Box::new(outcome.record)))
 }
 
 /// The program to measure: that one, or this one.
@@ -520,7 +524,7 @@ fn generators(comparison: &Comparison) -> Done {
     Err(failed("a bound is missed".to_owned()))
 }
 
-fn keep(outcome: &Outcome) -> Done {
+fn keep(outcome: &Outcome, goes_on: Option<&Path>) -> Done {
     let experiment = &outcome.record.experiment;
     let folder = outcome.folder.display();
     let whole = experiment.rounds_whole;
@@ -529,7 +533,8 @@ fn keep(outcome: &Outcome) -> Done {
         1 => "round 1 is kept".to_owned(),
         n => format!("rounds 1 to {n} are kept"),
     };
-    let go_on = format!("{kept}; --resume {folder} goes on after them");
+    let go_on = goes_on.unwrap_or(&outcome.folder).display();
+    let go_on = format!("{kept}; --resume {go_on} goes on after them");
     print!("{}", voile_report::table::render(&outcome.record));
     for note in &outcome.record.notes {
         println!("\n{note}");

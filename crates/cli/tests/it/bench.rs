@@ -669,6 +669,7 @@ fn presets_are_planned_and_named_and_what_is_missing_is_said() {
         "security-policies",
         "data-planes",
         "performance-and-scalability",
+        "routing",
         "all",
     ] {
         let ran = Process::output(|voile| {

@@ -70,7 +70,11 @@ fn sidecars_capture_between_namespaces_within_their_limits_and_nothing_is_left()
         "only definition and record are left: {left:?}"
     );
     assert_eq!(
-        groups_of(&["/sys/fs/cgroup", "/sys/fs/cgroup/cpu"]),
+        groups_of(&[
+            "/sys/fs/cgroup",
+            "/sys/fs/cgroup/cpu",
+            "/sys/fs/cgroup/unified"
+        ]),
         Vec::<String>::new()
     );
 }

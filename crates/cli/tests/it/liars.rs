@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::mesh::Process;
 use crate::mesh::application::{read_request, serve};
-use crate::truth::{DEFINITION, measured, reasons};
+use crate::truth::{DEFINITION, measured, measured_once, reasons};
 
 /// The size of the answers that are asked for.
 const SIZE: usize = 64;
@@ -293,5 +293,49 @@ fn who_does_not_look_at_tokens_is_caught_whether_they_are_good_or_forged() {
                 && !let_in.contains("failed ("),
             "{token}: {let_in}"
         );
+    }
+}
+
+/// Routes that are not in force: requests come to the server all the same, and nothing but strays tells.
+#[test]
+fn who_does_not_obey_its_routes_is_caught_whichever_of_them_is_to_take_the_requests() {
+    let script = r#"[ "$1" = control ] && rm "$3/routes.yaml"; exec "$VOILE" "$@""#;
+    let group = |words: &str| format!("modes = [\"both\"]\n{words}\n");
+    let cells = [
+        "routes = [7]\nhits = [\"first\", \"last\", \"miss\"]",
+        "prefix_routes = [7]",
+        "header_routes = [7]",
+    ]
+    .map(group);
+    let apart = "[[cells]]\ncontestants = [\"voile\"]\n";
+    let definition = DEFINITION.replace("modes = [\"both\"]\n", &cells.join(apart));
+    // What a busy machine spoils of a slice is no matter here: the proofs come before.
+    let (ran, record) = measured_once(script, &definition);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let honest = reasons(&record, "voile");
+    assert!(!honest.contains("proof of path"), "{honest}: {said}");
+    let proofs = record["proofs"].as_array().expect("proofs").iter();
+    let proven = proofs.filter(|proof| proof["contestant"] == "voile");
+    let proven: String = proven.map(|proof| proof["checks"].to_string()).collect();
+    // By hit: first, last (of which the kinds are listed as one), miss.
+    let shown = |words: &str| proven.matches(words).count();
+    assert_eq!(
+        shown("is answered 503: it leads to a service that nobody serves"),
+        15
+    );
+    assert_eq!(shown("a request that no route takes is answered 404"), 2);
+    let runs = record["runs"].as_array().expect("runs").iter();
+    let cheats: Vec<_> = runs.filter(|run| run["contestant"] == "cheat").collect();
+    assert_eq!(cheats.len(), 5, "{said}");
+    for run in cheats {
+        let why = run["invalid_reasons"].to_string();
+        let no_route = "a request that no route takes is answered 404: 0 of";
+        assert!(why.contains("is answered 503: it leads to"), "{run}");
+        assert_eq!(
+            why.contains(no_route),
+            run["shape"]["hit"] != "miss",
+            "{run}"
+        );
+        assert!(!why.contains("failed ("), "{run}");
     }
 }

@@ -1,7 +1,9 @@
 //! Envoy as two sidecars, from the committed templates in `benchmarks/peers/envoy/`.
 
+mod endpoints;
 mod features;
 mod policies;
+mod routes;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -147,6 +149,14 @@ impl Peer for Envoy {
         } else {
             template.to_owned()
         };
+        let template = match self.outfit.routes().filter(|_| side == Side::Client) {
+            Some(by_number) => routes::with(&template, by_number, &self.features, &lab.ways)?,
+            None => template,
+        };
+        let template = match side {
+            Side::Client => endpoints::with(&template, self.features.balancer, &lab.endpoints)?,
+            Side::Server => template,
+        };
         let template = features::with(&template, &self.features, &name)?;
         let mut values = values.clone();
         let admin = status_address(lab, &values)?;
@@ -240,6 +250,9 @@ impl Peer for Envoy {
         terms.extend(self.features.title());
         if self.has_filters() {
             terms.push(policies::TERMS.to_owned());
+        }
+        if self.outfit.routes().is_some() {
+            terms.push(routes::TERMS.to_owned());
         }
         terms
     }

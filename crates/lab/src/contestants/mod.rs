@@ -292,9 +292,9 @@ pub(crate) fn named(
         return Ok(Box::new(voile.fitted(outfit)));
     }
     let (program, features) = PeerFeatures::of(name)?;
-    let judges = outfit.has_policies() || outfit.believes();
-    if judges && !["baseline", "voile", "envoy"].contains(&program) {
-        return Err(format!("the lab has no policies for {program}"));
+    let configured = outfit.has_policies() || outfit.believes() || outfit.routes().is_some();
+    if configured && !["baseline", "voile", "envoy"].contains(&program) {
+        return Err(format!("the lab has no policies and routes for {program}"));
     }
     match program {
         "baseline" => Ok(Box::new(baseline::Baseline)),

@@ -1,5 +1,6 @@
 //! Voile as its users run it: a live control plane that reads a folder, two sidecars with tokens, everything else default.
 
+mod by_number;
 mod changes;
 mod served;
 
@@ -19,13 +20,14 @@ use super::{
     SERVER, Stage, certificates, lines, listeners, peers_folder,
 };
 use crate::agent::Far;
-use crate::definition::{Action, Variant, generated_resources};
+use crate::definition::{Action, Variant};
 use crate::events::Sign;
 use crate::find;
 use crate::network::{GATEWAY, INBOUND, OUTBOUND};
 use crate::plan::{Outfit, Way};
 use crate::process::Process;
 use crate::target::{Echo, Lab, STOP_GRACE};
+use by_number::host;
 use changes::Changes;
 pub(crate) use served::counted;
 pub(super) use served::{CONNECTIONS, serve};
@@ -475,10 +477,7 @@ impl Contestant for Voile {
             ports.resources(&lab.echo, &self.variant, &folder)?,
         )
         .map_err(|e| format!("mesh.yaml: {e}"))?;
-        let generated = generated_resources(&lab.outfit.generated, &lab.outfit.verdict);
-        if !generated.is_empty() {
-            crate::folder::write(&config.join("generated.yaml"), &generated)?;
-        }
+        self.write_by_number(lab, &config, &ports)?;
         let control = self.start_control(lab, &config, &state, &ports)?;
         // What is in here is ended with it, also when something below fails.
         let mut running = Running {
@@ -532,10 +531,8 @@ impl Contestant for Voile {
                 server_listener: INBOUND,
             };
             let mut route = captured.route(way, &calls)?;
-            route.host = Some(match way.mode.as_str() {
-                "clientonly" => format!("direct.lab.svc.cluster.local:{direct}"),
-                _ => format!("server.lab.svc.cluster.local:{mutual}"),
-            });
+            let port = [mutual, direct][usize::from(way.mode == "clientonly")];
+            route.host = Some(format!("{}:{port}", host(&way.mode, true)));
             return Some(route);
         }
         let (client, server) = (running.ports.client, running.ports.server);
@@ -545,16 +542,16 @@ impl Contestant for Voile {
             tls,
             spot: None,
         };
-        let (name, port, mut hops) = match (way.mode.as_str(), way.tls) {
+        let (port, mut hops) = match (way.mode.as_str(), way.tls) {
             ("clientonly", false) => {
                 let port = port("DIRECT_PORT")?;
                 let hops = vec![hop(CLIENT, client, port, false)];
-                ("direct.lab.internal", port, hops)
+                (port, hops)
             }
             ("serveronly", false) => {
                 let port = port("PLAIN_PORT")?;
                 let hops = vec![hop(SERVER, server, port, false)];
-                ("server.lab.svc.cluster.local", port, hops)
+                (port, hops)
             }
             ("both", tls) => {
                 let port = port(if tls { "MUTUAL_PORT" } else { "PLAIN_PORT" })?;
@@ -562,13 +559,13 @@ impl Contestant for Voile {
                     hop(CLIENT, client, port, false),
                     hop(SERVER, server, port, tls),
                 ];
-                ("server.lab.svc.cluster.local", port, hops)
+                (port, hops)
             }
             _ => return None,
         };
         hops.push(lab.server_hop(&way.protocol));
         let mut route = Route::through(hops);
-        route.host = Some(format!("{name}:{port}"));
+        route.host = Some(format!("{}:{port}", host(&way.mode, false)));
         Some(route)
     }
 
@@ -695,7 +692,7 @@ impl Contestant for Voile {
         };
         Ok(right.zip(wrong).map(|(right, wrong)| Stage {
             entry: SocketAddr::new(called, port),
-            host: Some(format!("server.lab.svc.cluster.local:{port}")),
+            host: Some(format!("{}:{port}", host("both", running.ports.captured))),
             server: SocketAddr::new(running.ports.server, port),
             right,
             wrong,

@@ -10,7 +10,8 @@ use voile_report::shape::COLD;
 
 use super::features::{self, FEATURES};
 use super::generated::{
-    self, FORGED, Generated, Hit, KINDS, MOST, Make, SAME, TOKENS, VERDICTS, believed, refusal,
+    self, FORGED, Generated, HITS, Hit, KINDS, MOST, SAME, TOKENS, USUAL_HIT, VERDICTS, believed,
+    refusal,
 };
 use super::hooks::NONE;
 use super::near::meant;
@@ -20,6 +21,9 @@ use super::{
     ARRIVALS, CONTESTANTS, DefinitionError, MAX_CONNECTIONS, MAX_RATE, MAX_SIZE_BYTES, MAX_WORKERS,
     MODES, MODES_MISSING, PROTOCOLS, Variant,
 };
+
+/// Endpoints of a cell: listeners of one server, each with an address of its own.
+const MOST_ENDPOINTS: u32 = 100;
 
 /// In a definition: processes run all the time, which a cell need not say.
 const WARM: &str = "warm";
@@ -88,7 +92,7 @@ fn expand(
     missing: &mut Vec<String>,
 ) -> Result<Vec<CellKey>, DefinitionError> {
     let loads = loads(place, written, group)?;
-    let meshes = meshes(place, group, missing)?;
+    let meshes = meshes(place, group)?;
     let modes = modes(place, group, missing)?;
     let features = features(place, group)?;
     let known: Vec<String> = CONTESTANTS
@@ -130,6 +134,7 @@ fn expand(
         let all = cross(&all, &meshes, |cell, mesh| {
             cell.shape.generated.clone_from(mesh);
         });
+        let all = routed(place, group, &all)?;
         let all = judged(place, group, &all)?;
         let all = carrying(place, group, &all)?;
         let mut possible: Vec<CellKey> = Vec::new();
@@ -269,7 +274,9 @@ fn impossible(cell: &CellKey, name: &str) -> Option<String> {
     if cell.kind == Kind::Idle && name == "baseline" {
         return Some("kind \"idle\" needs a proxy: not baseline".to_owned());
     }
-    if let Some(why) = cannot_be_believed(cell).or_else(|| cannot_be_judged(cell)) {
+    let no = cannot_be_routed(cell).or_else(|| cannot_be_balanced(cell));
+    let no = no.or_else(|| cannot_be_believed(cell));
+    if let Some(why) = no.or_else(|| cannot_be_judged(cell)) {
         return Some(why);
     }
     let echoes = ["tcp", "grpc"].contains(&cell.protocol.as_str());
@@ -385,7 +392,7 @@ fn starts(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<String>, Defini
     starts.iter().map(one).collect()
 }
 
-/// Those of the meshes whose configuration this contestant can be given: Envoy's is translated from policies and issuers, other
+/// Those of the meshes whose configuration this contestant can be given: Envoy's is made from policies, issuers and routes, other
 /// peers have none.
 fn made_for(
     name: &str,
@@ -397,13 +404,15 @@ fn made_for(
         return meshes.to_vec();
     }
     let can = |mesh: &&Generated| match name {
-        "envoy" => generated::only_policies(mesh),
+        "envoy" => generated::translates(mesh),
         _ => mesh.is_empty(),
     };
     let mut made: Vec<Generated> = meshes.iter().filter(can).cloned().collect();
     if made.len() < meshes.len() && name != "baseline" {
         let words = match name {
-            "envoy" => "of configuration by number it is given policies and issuers only",
+            "envoy" => {
+                "of what is by number it is given policies, issuers, routes and endpoints only"
+            }
             _ => "configuration by number is made for voile and envoy only",
         };
         note(missing, format!("{name}: {words}"));
@@ -412,6 +421,32 @@ fn made_for(
         made.push(Generated::new());
     }
     made
+}
+
+/// Each cell that has routes times which of them takes its requests; those without are there once.
+fn routed(
+    place: &Place<'_>,
+    group: &WrittenCells,
+    cells: &[CellKey],
+) -> Result<Vec<CellKey>, DefinitionError> {
+    let known = HITS.map(|(word, _)| word);
+    let words: Vec<String> = match &group.hits {
+        None => vec![USUAL_HIT.to_owned()],
+        Some(hits) => {
+            let one = |hit| place.word("hit", hit, &known);
+            hits.iter().map(one).collect::<Result<_, _>>()?
+        }
+    };
+    let each = cells.iter().flat_map(|cell| {
+        let cell = std::slice::from_ref(cell);
+        match generated::kinds_of_routes(&cell[0].shape.generated) {
+            0 => cell.to_vec(),
+            _ => cross(cell, &words, |cell, word| {
+                cell.shape.hit.clone_from(word);
+            }),
+        }
+    });
+    Ok(each.collect())
 }
 
 /// Each cell that has policies times what becomes of its requests; those without are there once.
@@ -465,6 +500,54 @@ fn carrying(
     }))
 }
 
+/// Why requests of that cell cannot go by its routes.
+fn cannot_be_routed(cell: &CellKey) -> Option<String> {
+    let (generated, verdict) = (&cell.shape.generated, &cell.shape.verdict);
+    let has = |kinds: &[&str]| kinds.iter().any(|kind| generated.contains_key(*kind));
+    let why = match generated::kinds_of_routes(generated) {
+        0 => return None,
+        1 if cell.mode == "serveronly" => {
+            "routes are the client's sidecar's, which mode serveronly has not"
+        }
+        1 if !["http1", "http2"].contains(&cell.protocol.as_str()) => {
+            "routes are chosen by paths and headers that the lab's requests have over http1 and http2 only"
+        }
+        1 if cell.kind == Kind::Idle && cell.connections > 0 => {
+            "kind \"idle\" opens connections by requests that no route takes: connections = [0]"
+        }
+        1 if generated::Meeting::of(verdict).is_some_and(|meeting| meeting.hit != Hit::Miss)
+            && has(&["paths", "path_policies", "policies", "rules"]) =>
+        {
+            "requests that routes take have paths of their own, which rules with paths do not meet"
+        }
+        1 => return None,
+        _ => {
+            "one kind of routes at a time: a request is taken by one of routes, prefix_routes, header_routes"
+        }
+    };
+    Some(why.to_owned())
+}
+
+/// Why requests of that cell cannot be balanced over its endpoints.
+fn cannot_be_balanced(cell: &CellKey) -> Option<String> {
+    let number = generated::endpoints(&cell.shape.generated)?;
+    if !(2..=MOST_ENDPOINTS).contains(&number) {
+        return Some(format!(
+            "endpoints is {number}; it must lie between 2 and {MOST_ENDPOINTS}, of which the last is slow"
+        ));
+    }
+    let why = if cell.mode != "clientonly" {
+        "endpoints are servers without sidecars, which the client's chooses among: mode clientonly"
+    } else if cell.protocol == "tcp" {
+        "endpoints are slow by request: http1, http2 or grpc"
+    } else if cell.kind == Kind::Idle {
+        "endpoints are chosen for requests: kind \"latency\" or \"saturation\""
+    } else {
+        return None;
+    };
+    Some(why.to_owned())
+}
+
 /// Why requests of that cell cannot carry its token, or its mesh ask about it.
 fn cannot_be_believed(cell: &CellKey) -> Option<String> {
     let (token, believes) = (&cell.shape.token, believed(&cell.shape.generated) > 0);
@@ -515,28 +598,15 @@ fn cannot_be_judged(cell: &CellKey) -> Option<String> {
     None
 }
 
-/// What each of the group's meshes holds by number; empty is nothing. What cannot be made is named.
-fn meshes(
-    place: &Place<'_>,
-    group: &WrittenCells,
-    missing: &mut Vec<String>,
-) -> Result<Vec<Generated>, DefinitionError> {
+/// What each of the group's meshes holds by number; empty is nothing.
+fn meshes(place: &Place<'_>, group: &WrittenCells) -> Result<Vec<Generated>, DefinitionError> {
     let mut meshes = vec![Generated::new()];
-    let (mut asked, mut can) = (false, false);
-    for (kind, make) in &KINDS {
+    for (kind, _) in &KINDS {
         let Some(numbers) = group.numbers(kind) else {
             continue;
         };
-        let mut wanted = Vec::new();
-        for number in numbers {
-            let number = place.number(kind, number, 0..=MOST)?;
-            match make {
-                Make::NotYet(why) if number > 0 => {
-                    note(missing, format!("{number} {kind}: {why}"));
-                }
-                _ => wanted.push(number),
-            }
-        }
+        let one = |number| place.number(kind, number, 0..=MOST);
+        let wanted: Vec<u32> = numbers.iter().map(one).collect::<Result<_, _>>()?;
         let with = |mesh: &Generated, number: u32| {
             let mut mesh = mesh.clone();
             if number > 0 {
@@ -544,18 +614,10 @@ fn meshes(
             }
             mesh
         };
-        asked = true;
-        can |= !wanted.is_empty();
-        if !wanted.is_empty() {
-            let all = meshes
-                .iter()
-                .flat_map(|mesh| wanted.iter().map(move |n| with(mesh, *n)));
-            meshes = all.collect();
-        }
-    }
-    if asked && !can {
-        // What is left would be a mesh without any of it, which nobody asked for here.
-        meshes.clear();
+        let all = meshes
+            .iter()
+            .flat_map(|mesh| wanted.iter().map(move |n| with(mesh, *n)));
+        meshes = all.collect();
     }
     Ok(meshes)
 }

@@ -4,7 +4,7 @@
 use super::Variant;
 
 /// All sets that a definition may name, alone or joined by `+`; the first changes nothing.
-pub(super) const FEATURES: [&str; 12] = [
+pub(super) const FEATURES: [&str; 14] = [
     "default",
     "no-metrics",
     "detection",
@@ -15,19 +15,25 @@ pub(super) const FEATURES: [&str; 12] = [
     "tracing-1",
     "demo",
     "out-of-process",
+    "round-robin",
+    "least-request",
     "policies",
     "routes",
 ];
 
+const BALANCERS: &str = "needs DestinationRule's loadBalancer, which issue 7 (traffic) brings";
+
 /// What is said of a set that cannot be measured yet.
-const MISSING: [(&str, &str); 2] = [
+const MISSING: [(&str, &str); 4] = [
+    ("round-robin", BALANCERS),
+    ("least-request", BALANCERS),
     (
         "policies",
         "is an axis of its own: `policies = [100, 1000]`, `rules`, `principals`, `paths`, `source_ips`, with `verdicts`",
     ),
     (
         "routes",
-        "needs routes by VirtualService, which issue 7 (traffic) brings; then `routes = [100, 1000]` is their axis",
+        "is an axis of its own: `routes = [100, 1000]`, `prefix_routes`, `header_routes`, with `hits`",
     ),
 ];
 
@@ -295,7 +301,8 @@ mod tests {
         assert_eq!(log.append.matches("\n---\n").count(), 1, "{}", log.append);
         assert!(with_all(&voile, "access-log+tracing").is_err());
         assert!(
-            with_all(&voile, "detection+routes").is_err_and(|why| why.contains("needs routes"))
+            with_all(&voile, "detection+routes")
+                .is_err_and(|why| why.contains("an axis of its own"))
         );
         assert_eq!(with_all(&voile, "default").expect("nothing"), voile);
     }

@@ -1,15 +1,19 @@
 //! Configuration by number: so many services (policies, issuers of tokens, routes), so that what they cost is seen against
-//! their number; and whether the experiment's requests meet a rule of the policies, which, which token they carry, and what
-//! becomes of them. A kind that is here and cannot be made yet is named as missing.
+//! their number; and whether the experiment's requests meet a rule of the policies, which, which route takes them, which token
+//! they carry, and what becomes of them.
 //!
 //! A new kind is a line in [`KINDS`] with the function that writes its resources; definitions then have a list of that name.
 
 mod policies;
+mod routes;
 mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use voile_report::shape::ENDPOINTS;
+
+pub(crate) use routes::{Asks, Routes, Stray};
 pub(crate) use tokens::{FORGED, FRESH, SAME, TOKENS, believed, carried};
 use tokens::{ISSUERS, REQUEST_PRINCIPALS};
 
@@ -24,14 +28,16 @@ pub(super) enum Make {
     AboutTokens(fn(u32, Option<Meeting>, &str) -> String),
     /// Issuers of tokens, at the server.
     Issuers,
+    /// Routes at the client's sidecar, by a VirtualService for each host that is called.
+    Routes,
+    /// Servers that the client's sidecar chooses among, of which the last is slow.
+    Endpoints,
     /// Anything else: the text of so many.
     Others(fn(u32) -> String),
-    /// Why it cannot be made yet.
-    NotYet(&'static str),
 }
 
 /// What can be made by number.
-pub(super) const KINDS: [(&str, Make); 13] = [
+pub(super) const KINDS: [(&str, Make); 16] = [
     ("services", Make::Others(services)),
     ("policies", Make::Policies(policies::mixed_policies)),
     ("path_policies", Make::Policies(policies::path_policies)),
@@ -53,10 +59,10 @@ pub(super) const KINDS: [(&str, Make); 13] = [
         "peer_authentications",
         Make::Others(policies::peer_authentications),
     ),
-    (
-        "routes",
-        Make::NotYet("needs routes by VirtualService, which issue 7 (traffic) brings"),
-    ),
+    ("routes", Make::Routes),
+    ("prefix_routes", Make::Routes),
+    ("header_routes", Make::Routes),
+    (ENDPOINTS, Make::Endpoints),
 ];
 
 /// The most of a kind: ten times what Istio's largest published tests had.
@@ -103,6 +109,14 @@ pub(super) const VERDICTS: [(&str, Meeting); 9] = {
         ("dry-run-miss", one(Action::DryRun, Hit::Miss)),
     ]
 };
+
+/// Which of the routes takes the requests, by the words of a definition; without a word of it the last.
+pub(super) const HITS: [(&str, Hit); 3] = [
+    ("first", Hit::First),
+    ("last", Hit::Last),
+    ("miss", Hit::Miss),
+];
+pub(super) const USUAL_HIT: &str = "last";
 
 impl Meeting {
     /// By its word; none where the policies match nobody and one more lets all pass.
@@ -176,10 +190,26 @@ pub(crate) fn has_policies(generated: &Generated) -> bool {
     generated.keys().any(|kind| are_policies(kind))
 }
 
-/// Whether there is nothing else but issuers of tokens.
-pub(super) fn only_policies(generated: &Generated) -> bool {
+/// How many servers a mesh has, where that is not one for all.
+pub(crate) fn endpoints(generated: &Generated) -> Option<u32> {
+    generated.get(ENDPOINTS).copied()
+}
+
+/// Whether there is nothing else but issuers of tokens, routes and endpoints: what a peer's own configuration can say.
+pub(super) fn translates(generated: &Generated) -> bool {
     let mut kinds = generated.keys();
-    kinds.all(|kind| are_policies(kind) || kind == ISSUERS)
+    let others = |kind: &str| kind == ISSUERS || kind == ENDPOINTS || are_routes(kind);
+    kinds.all(|kind| are_policies(kind) || others(kind))
+}
+
+/// Whether that kind is routes.
+fn are_routes(kind: &str) -> bool {
+    matches!(makes(kind), Some(Make::Routes))
+}
+
+/// How many kinds of routes are among them.
+pub(super) fn kinds_of_routes(generated: &Generated) -> usize {
+    generated.keys().filter(|kind| are_routes(kind)).count()
 }
 
 /// Whether policies of that mesh ask about something else than tokens, too.
@@ -200,7 +230,7 @@ pub(crate) fn resources(generated: &Generated, verdict: &str) -> String {
                 text += &write(*number, meeting, &tokens::principal(generated));
             }
             Some(Make::Others(write)) => text += &write(*number),
-            Some(Make::Issuers | Make::NotYet(_)) | None => {}
+            Some(Make::Issuers | Make::Routes | Make::Endpoints) | None => {}
         }
     }
     // Policies that ask whose a token is need an issuer, whether or not one was asked for.

@@ -15,6 +15,8 @@ const SETS: [(&str, &[&str]); 3] = [
             "tracing-1",
             "demo",
             "out-of-process",
+            "round-robin",
+            "least-request",
         ],
     ),
     ("nginx", &["access-log", "access-log-json"]),
@@ -44,6 +46,8 @@ pub(crate) struct PeerFeatures {
     pub(crate) detection: bool,
     /// Statistics are off.
     pub(crate) quiet: bool,
+    /// How it chooses among endpoints, in Envoy's word; none is its own default.
+    pub(crate) balancer: Option<&'static str>,
     /// The server's side asks a service about every request.
     pub(crate) asks: bool,
 }
@@ -75,6 +79,8 @@ impl PeerFeatures {
                 features.log = Some(AccessLog::Text);
                 features.sampling = Some(100);
             }
+            "round-robin" => features.balancer = Some("ROUND_ROBIN"),
+            "least-request" => features.balancer = Some("LEAST_REQUEST"),
             "out-of-process" => {
                 features.log = Some(AccessLog::Service);
                 features.asks = true;
@@ -98,6 +104,10 @@ impl PeerFeatures {
         if self.detection {
             words.push("ports without a protocol: detection on".to_owned());
         }
+        words.extend(
+            self.balancer
+                .map(|word| format!("endpoints chosen by {word}")),
+        );
         if self.asks {
             words.push("a gRPC service asked about every request".to_owned());
         }

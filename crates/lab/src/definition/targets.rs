@@ -85,6 +85,7 @@ pub(super) fn targets(
                 minus: target.minus,
                 generated: target.generated,
                 verdict: target.verdict,
+                hit: target.hit,
                 token: target.token,
                 ratio_to: target.ratio_to.map(Into::into),
                 more_than: target.more_than.map(Into::into),

@@ -148,6 +148,10 @@ pub(super) struct WrittenCells {
     pub(super) issuers: Option<Vec<Spanned<u32>>>,
     pub(super) peer_authentications: Option<Vec<Spanned<u32>>>,
     pub(super) routes: Option<Vec<Spanned<u32>>>,
+    pub(super) prefix_routes: Option<Vec<Spanned<u32>>>,
+    pub(super) header_routes: Option<Vec<Spanned<u32>>>,
+    pub(super) hits: Option<Vec<Spanned<String>>>,
+    pub(super) endpoints: Option<Vec<Spanned<u32>>>,
     pub(super) verdicts: Option<Vec<Spanned<String>>>,
     pub(super) tokens: Option<Vec<Spanned<String>>>,
     pub(super) starts: Option<Vec<Spanned<String>>>,
@@ -170,6 +174,9 @@ impl WrittenCells {
             "issuers" => &self.issuers,
             "peer_authentications" => &self.peer_authentications,
             "routes" => &self.routes,
+            "prefix_routes" => &self.prefix_routes,
+            "header_routes" => &self.header_routes,
+            "endpoints" => &self.endpoints,
             _ => &None,
         };
         numbers.as_ref()
@@ -247,6 +254,7 @@ pub(super) struct WrittenTarget {
     pub(super) minus: Option<String>,
     pub(super) generated: Option<BTreeMap<String, u32>>,
     pub(super) verdict: Option<String>,
+    pub(super) hit: Option<String>,
     pub(super) token: Option<String>,
     pub(super) ratio_to: Option<WrittenWhere>,
     pub(super) more_than: Option<WrittenWhere>,
@@ -268,6 +276,7 @@ pub(super) struct WrittenWhere {
     connections: Option<u32>,
     generated: Option<BTreeMap<String, u32>>,
     verdict: Option<String>,
+    hit: Option<String>,
     token: Option<String>,
     start: Option<String>,
 }
@@ -283,6 +292,7 @@ impl From<WrittenWhere> for Where {
             connections: written.connections,
             generated: written.generated,
             verdict: written.verdict,
+            hit: written.hit,
             token: written.token,
             start: written.start,
         }

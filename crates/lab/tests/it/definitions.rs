@@ -61,16 +61,15 @@ fn configuration_by_number_is_an_axis_and_what_cannot_be_made_is_named() {
         sizes,
         [
             "baseline ",
-            "voile 50 policies",
-            "voile 50 policies, 1000 services",
-            "envoy 50 policies",
+            "voile 50 policies, 7 routes, last one hit",
+            "voile 50 policies, 7 routes, 1000 services, last one hit",
+            "envoy 50 policies, 7 routes, last one hit",
             "relay "
         ]
     );
     let missing = definition.missing.join("\n");
     for words in [
-        "7 routes: needs routes by VirtualService",
-        "envoy: of configuration by number it is given policies and issuers only",
+        "envoy: of what is by number it is given policies, issuers, routes and endpoints only",
         "relay: configuration by number is made for voile and envoy only",
     ] {
         assert!(missing.contains(words), "{words}: {missing}");
@@ -94,10 +93,6 @@ fn verdicts_are_an_axis_of_cells_with_policies() {
         .map(|cell| cell.shape.to_string())
         .collect();
     assert_eq!(cells, ["", "10 paths, allow-last", "10 paths, deny-first"]);
-    // What is asked for and cannot be made makes no cell without it.
-    let definition = Definition::parse("mine.toml", &with("routes = [1]")).expect("good");
-    assert_eq!(definition.cells.len(), 1, "the baseline");
-    assert!(definition.missing[0].starts_with("1 routes: needs routes by VirtualService"));
     for (words, told) in [
         (
             "paths = [1]\nverdicts = [\"alow-last\"]",
@@ -119,6 +114,150 @@ fn verdicts_are_an_axis_of_cells_with_policies() {
         let error = Definition::parse("mine.toml", &with(words)).expect_err(words);
         assert!(error.to_string().contains(told), "{words}: {error}");
     }
+}
+
+/// Voile and Envoy in mode both, with these words.
+fn routed(words: &str) -> String {
+    GOOD.replace(
+        "contestants = [\"relay\"]\nmodes = [\"both\"]",
+        &format!("contestants = [\"voile\", \"envoy\"]\nmodes = [\"both\"]\n{words}"),
+    )
+}
+
+#[test]
+fn hits_are_an_axis_of_cells_with_routes_and_without_a_word_the_last_is_hit() {
+    for (words, expected) in [
+        (
+            "routes = [0, 10]\nhits = [\"first\", \"miss\"]",
+            vec![
+                "",
+                "10 routes, first one hit",
+                "10 routes, none of them hit",
+            ],
+        ),
+        ("prefix_routes = [9]", vec!["9 prefix_routes, last one hit"]),
+        (
+            "header_routes = [9]\nprotocol = \"http2\"",
+            vec!["9 header_routes, last one hit"],
+        ),
+        (
+            "routes = [9]\npaths = [7]",
+            vec!["7 paths, 9 routes, last one hit"],
+        ),
+    ] {
+        let definition = Definition::parse("mine.toml", &routed(words)).expect("good");
+        assert_eq!(definition.missing, Vec::<String>::new(), "{words}");
+        for contestant in ["voile", "envoy"] {
+            let own = definition.cells.iter();
+            let own = own.filter(|cell| cell.contestant == contestant);
+            let shapes: Vec<String> = own.map(|cell| cell.shape.to_string()).collect();
+            assert_eq!(shapes, expected, "{contestant}: {words}");
+        }
+    }
+}
+
+#[test]
+fn routes_that_no_request_could_take_are_mistakes() {
+    for (words, told) in [
+        (
+            "routes = [1]\nhits = [\"lst\"]",
+            "hit \"lst\" is unknown; known: first, last, miss; did you mean \"last\"?",
+        ),
+        (
+            "routes = [1]\nprefix_routes = [1]",
+            "one kind of routes at a time",
+        ),
+        (
+            "routes = [1]\nprotocol = \"tcp\"",
+            "over http1 and http2 only",
+        ),
+        (
+            "routes = [1]\nprotocol = \"grpc\"",
+            "over http1 and http2 only",
+        ),
+        (
+            "routes = [1]\nkind = \"idle\"",
+            "opens connections by requests that no route takes",
+        ),
+        (
+            "routes = [1]\npaths = [1]\nverdicts = [\"allow-last\"]",
+            "which rules with paths do not meet",
+        ),
+    ] {
+        let error = Definition::parse("mine.toml", &routed(words)).expect_err(words);
+        assert!(error.to_string().contains(told), "{words}: {error}");
+    }
+    let text = routed("routes = [1]").replace("[\"both\"]", "[\"serveronly\"]");
+    let error = Definition::parse("mine.toml", &text).expect_err("the client's");
+    assert!(
+        error.to_string().contains("are the client's sidecar's"),
+        "{error}"
+    );
+    let events = "[[events]]\nat = \"400ms\"\naction = \"restart-proxy\"\n";
+    let text = routed("routes = [1]") + events;
+    let error = Definition::parse("mine.toml", &text).expect_err("no path of theirs");
+    assert!(
+        error.to_string().contains("a definition of their own"),
+        "{error}"
+    );
+}
+
+#[test]
+fn endpoints_are_an_axis_of_the_clients_sidecar_and_have_no_baseline() {
+    let with = |words: &str| {
+        GOOD.replace(
+            "contestants = [\"relay\"]\nmodes = [\"both\"]",
+            &format!("contestants = [\"voile\", \"envoy\"]\n{words}"),
+        )
+    };
+    let words =
+        "modes = [\"clientonly\"]\nendpoints = [10]\nfeatures = [\"default\", \"least-request\"]";
+    let definition = Definition::parse("mine.toml", &with(words)).expect("good");
+    let cells: Vec<String> = definition.cells[1..]
+        .iter()
+        .map(|cell| format!("{} {}", cell.contestant, cell.shape))
+        .collect();
+    let expected = [
+        "voile 10 endpoints",
+        "envoy 10 endpoints",
+        "envoy+least-request 10 endpoints",
+    ];
+    assert_eq!(cells, expected);
+    let missing = definition.missing.join("; ");
+    assert!(
+        missing.contains("DestinationRule's loadBalancer"),
+        "{missing}"
+    );
+    let (baseline, voile) = (&definition.cells[0], &definition.cells[1]);
+    assert!(
+        !baseline.shape.same_load(&voile.shape),
+        "its server is quick"
+    );
+    for (words, told) in [
+        ("modes = [\"both\"]\nendpoints = [10]", "mode clientonly"),
+        (
+            "modes = [\"clientonly\"]\nendpoints = [1]",
+            "must lie between 2 and 100",
+        ),
+        (
+            "modes = [\"clientonly\"]\nprotocol = \"tcp\"\nendpoints = [2]",
+            "slow by request",
+        ),
+        (
+            "modes = [\"clientonly\"]\nkind = \"idle\"\nendpoints = [2]",
+            "chosen for requests",
+        ),
+    ] {
+        let error = Definition::parse("mine.toml", &with(words)).expect_err(words);
+        assert!(error.to_string().contains(told), "{words}: {error}");
+    }
+    let words = "modes = [\"clientonly\"]\nendpoints = [2]";
+    let text = format!("isolation = \"netns\"\n{}", with(words));
+    let error = Definition::parse("mine.toml", &text).expect_err("one machine's loopback");
+    assert!(
+        error.to_string().contains("isolation \"loopback\""),
+        "{error}"
+    );
 }
 
 #[test]
@@ -494,7 +633,7 @@ fn a_matrix_is_the_product_of_its_axes() {
     assert_eq!(definition.cpus["split"]["server-sidecar"], [1]);
     let missing = definition.missing.join("; ");
     assert!(
-        missing.contains("routes") && missing.contains("VirtualService"),
+        missing.contains("feature set routes: is an axis of its own"),
         "{missing}"
     );
 }

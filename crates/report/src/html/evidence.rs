@@ -76,6 +76,9 @@ fn proofs(page: &mut String, record: &Record) {
         if !proof.verdict.is_empty() {
             let _ = write!(title, ", {}", proof.verdict);
         }
+        if !proof.hit.is_empty() {
+            let _ = write!(title, ", route hit: {}", proof.hit);
+        }
         if !proof.token.is_empty() {
             let _ = write!(title, ", token {}", proof.token);
         }

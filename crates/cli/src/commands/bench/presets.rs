@@ -1,6 +1,7 @@
 //! `voile bench best-practices` and the other presets: what others published, measured again here.
 
-use super::{Choices, Done, run_all, usage};
+use super::several::{Below, run_all};
+use super::{Choices, Done, usage};
 
 /// How a preset is run.
 #[derive(Debug, clap::Args)]
@@ -21,7 +22,8 @@ pub(super) fn run(name: Option<&'static str>, args: &Args) -> Done {
         .collect::<Result<Vec<_>, _>>()
         .map_err(usage)?;
     let several = definitions.len() > 1;
-    let (records, done) = run_all(definitions, &args.run)?;
+    let below = several.then(Below::all);
+    let (records, done) = run_all(definitions, &args.run, below)?;
     for record in records.iter().filter(|_| several) {
         let judged = voile_report::claims::judge(record);
         println!(

@@ -1,0 +1,129 @@
+//! Several experiments, one after the other: where each has its record, what is done when one of them fails or the user ends them
+//! all, and how they are gone on with.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use voile_lab::{Definition, Keeping};
+use voile_report::record::Record;
+
+use super::{Choices, Done, Ran, experiment, failed, keeping, overridden, usage};
+
+/// A folder with a record's folder in it for each experiment, by its name.
+pub(super) struct Below(PathBuf);
+
+impl Below {
+    /// That of all presets, where the user names none.
+    pub(super) fn all() -> Self {
+        Self(voile_lab::default_folder("all", &voile_lab::now()))
+    }
+
+    /// Where the record of that experiment is kept; or the record that is there and whole.
+    fn keeping(&self, definition: &Definition, run: &Choices) -> Result<Kept, (u8, String)> {
+        let folder = self.0.join(&definition.name);
+        if run.resume.is_none() || !is_record(&folder) {
+            return Ok(Kept::Wanted(Keeping::New(folder)));
+        }
+        let mut record = voile_lab::read(&folder).map_err(failed)?;
+        if record.experiment.rounds_whole < definition.rounds * run.repeat {
+            return Ok(Kept::Wanted(Keeping::Resume(folder)));
+        }
+        voile_report::summarise::summarise(&mut record);
+        Ok(Kept::Whole(Box::new(record)))
+    }
+}
+
+enum Kept {
+    Wanted(Keeping),
+    Whole(Box<Record>),
+}
+
+fn is_record(folder: &Path) -> bool {
+    folder.join("record.json").is_file()
+}
+
+/// The folder of all of them, as the command line names it.
+fn below(
+    definitions: &[Definition],
+    run: &Choices,
+    usual: Option<Below>,
+) -> Result<Option<Below>, (u8, String)> {
+    if let Some(folder) = run.out.as_ref().or(run.resume.as_ref()) {
+        let shown = folder.display();
+        if is_record(folder) {
+            return Err(usage(format!(
+                "{shown} is one record's folder; of several experiments each has its own below the folder that is named"
+            )));
+        }
+        let none = !definitions
+            .iter()
+            .any(|one| is_record(&folder.join(&one.name)));
+        if run.resume.is_some() && none {
+            return Err(usage(format!(
+                "{shown} holds no record of these experiments"
+            )));
+        }
+        return Ok(Some(Below(folder.clone())));
+    }
+    Ok(usual)
+}
+
+/// How one of several was ended, and how all are gone on with.
+fn told(name: &str, why: &str, goes_on: Option<&Path>) -> String {
+    match goes_on.filter(|_| !why.contains("--resume")) {
+        Some(folder) => format!("{name}: {why}; --resume {} goes on", folder.display()),
+        None => format!("{name}: {why}"),
+    }
+}
+
+/// Runs each. What fails of several is told and does not keep the others from running.
+pub(super) fn run_all(
+    definitions: Vec<Definition>,
+    run: &Choices,
+    usual: Option<Below>,
+) -> Result<(Vec<Record>, Done), (u8, String)> {
+    let number = definitions.len();
+    let definitions: Vec<Definition> = definitions
+        .into_iter()
+        .map(|definition| overridden(definition, run))
+        .collect::<Result<_, _>>()?;
+    let below = match number {
+        0 | 1 => None,
+        _ => below(&definitions, run, usual)?,
+    };
+    let goes_on = below.as_ref().map(|below| below.0.as_path());
+    let (mut records, mut failure, mut planned) = (Vec::new(), None, Duration::ZERO);
+    for (at, definition) in definitions.into_iter().enumerate() {
+        let name = definition.name.clone();
+        let kept = match &below {
+            Some(below) => below.keeping(&definition, run)?,
+            None => Kept::Wanted(keeping(run)),
+        };
+        let keeping = match kept {
+            Kept::Wanted(keeping) => keeping,
+            Kept::Whole(record) => {
+                println!("{name} is whole and left as it is");
+                records.push(*record);
+                continue;
+            }
+        };
+        if number > 1 && !run.dry_run {
+            eprintln!("{name}: experiment {} of {number}", at + 1);
+        }
+        match experiment(definition, run, keeping, goes_on) {
+            Ok(Ran::Planned(takes)) => planned += takes,
+            Ok(Ran::Measured(record)) => records.push(*record),
+            Err((code, why)) if number > 1 && !voile_host::interrupt::asked() => {
+                eprintln!("voile bench: {name}: {why}");
+                failure = Some((code, format!("{name} failed")));
+            }
+            Err((code, why)) if number > 1 => return Err((code, told(&name, &why, goes_on))),
+            Err(failure) => return Err(failure),
+        }
+    }
+    if run.dry_run && number > 1 {
+        let minutes = planned.as_secs().div_ceil(60);
+        println!("{number} experiments, about {minutes} min in all");
+    }
+    Ok((records, failure.map_or(Ok(()), Err)))
+}

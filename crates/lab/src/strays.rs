@@ -1,0 +1,52 @@
+//! Proof that routes are in force: requests by routes that lead nowhere, and by none, are answered as such. That the experiment's
+//! own requests come to the server would be true without any routes.
+
+use std::time::Duration;
+
+use voile_report::record::Check;
+
+use crate::contestants::Route;
+use crate::definition::Stray;
+use crate::generator::{Broken, Order, finish_load, start_load};
+use crate::plan::Way;
+use crate::proof::check;
+use crate::target::Lab;
+
+/// How long each kind of stray is sent, and how many a second, over one connection.
+const STRAYING: Duration = Duration::from_millis(100);
+const RATE: u32 = 100;
+/// How long the generator may take beyond that.
+const OVERTIME: Duration = Duration::from_secs(8);
+
+/// Sends some of each kind, one after the other.
+pub(crate) fn strays(
+    lab: &Lab<'_>,
+    way: &Way,
+    route: &Route,
+    order: &Order,
+) -> Result<Vec<Check>, Broken> {
+    let Some(routes) = way.outfit.routes() else {
+        return Ok(Vec::new());
+    };
+    let all = routes.strays().into_iter();
+    all.map(|stray| astray(lab, route, order, stray)).collect()
+}
+
+fn astray(lab: &Lab<'_>, route: &Route, order: &Order, stray: Stray) -> Result<Check, Broken> {
+    let order = Order {
+        asks: stray.asks,
+        marker: None,
+        rate: RATE,
+        connections: 1,
+        duration: STRAYING,
+        ..order.clone()
+    };
+    let (mut load, out) = start_load(lab, route, &order).map_err(Broken::Failed)?;
+    let generated = finish_load(&mut load, &out, STRAYING + OVERTIME, lab)?;
+    let shown = generated.ok > 0 && generated.errors_total == 0;
+    let mut evidence = format!("{} of {}", generated.ok, generated.scheduled);
+    if !shown {
+        evidence = format!("{evidence}; otherwise {:?}", generated.errors);
+    }
+    Ok(check(stray.claim, shown, evidence))
+}
