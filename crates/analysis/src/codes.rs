@@ -161,4 +161,6 @@ codes! {
     ROUTE_NOT_ADMITTED = "V0432";
     /// A VirtualService routes a host that no service of the mesh has: nobody asks for its routes.
     ROUTED_HOST_WITHOUT_SERVICE = "V0433";
+    /// A VirtualService without hosts to which no other hands over: no request takes its routes.
+    DELEGATE_OF_NOBODY = "V0440";
 }

@@ -45,6 +45,7 @@ pub(crate) fn check(view: &View<'_>, found: &mut Vec<Diagnostic>) {
         }
         shadows::check(service, found);
     }
+    unused(&intents.virtual_services, found);
     conflicts(&intents.virtual_services, found);
 }
 
@@ -330,6 +331,25 @@ impl Checking<'_> {
             said,
             help.to_owned(),
         );
+    }
+}
+
+/// One without hosts is there for others to hand over to; if nobody does, no request ever takes its routes.
+fn unused(all: &[Arc<VirtualService>], found: &mut Vec<Diagnostic>) {
+    let routes = all.iter().flat_map(|one| &one.http);
+    let named = routes.filter_map(|route| Some(&route.delegate.as_ref()?.name));
+    let named: BTreeSet<&ResourceName> = named.collect();
+    for one in all.iter().filter(|one| one.hosts.is_empty()) {
+        if !named.contains(&one.name) {
+            let said = format!(
+                "VirtualService {} has no hosts, and no other hands over to it: no request takes its routes",
+                one.name
+            );
+            let diagnostic =
+                Diagnostic::warning(codes::DELEGATE_OF_NOBODY, one.source.clone(), said);
+            let help = "write `hosts`, or `delegate` in the VirtualService that has the host";
+            found.push(diagnostic.field("spec.hosts").help(help));
+        }
     }
 }
 

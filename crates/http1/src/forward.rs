@@ -17,6 +17,8 @@ use crate::response::ResponseHead;
 pub struct RequestEdit<'a> {
     /// `Host` when the request names no authority (HTTP/1.0 only).
     pub default_authority: Option<&'a str>,
+    /// The authority that goes on instead of the one that came; not of CONNECT, whose target it is.
+    pub authority: Option<&'a str>,
     /// Path and query that go on instead of those that came.
     pub path: Option<&'a str>,
     /// Complete field lines, each with its CRLF.
@@ -95,7 +97,8 @@ impl RequestHead<'_> {
             from: index.start,
             to: section,
         };
-        let moved = edit.path.is_some() || index.target.authority.is_some();
+        let authority = edit.authority.filter(|_| !self.is_connect());
+        let moved = edit.path.is_some() || authority.is_some() || index.target.authority.is_some();
         if index.version == Version::Http10 || moved {
             runs.from = section;
             let path = match self.is_connect() {
@@ -108,7 +111,9 @@ impl RequestHead<'_> {
                 &[method.as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\n"],
             );
         }
-        if let Some(authority) = index.target.authority {
+        if let Some(authority) = authority {
+            write(out, &[b"Host: ", authority.as_bytes(), b"\r\n"]);
+        } else if let Some(authority) = index.target.authority {
             write(out, &[b"Host: ", authority.of(bytes), b"\r\n"]);
         } else if index.host.is_none() {
             let authority = edit.default_authority.unwrap_or_default();
@@ -120,7 +125,8 @@ impl RequestHead<'_> {
                 let same = |known: &Cow<'static, str>| loosely_equal(name, known.as_bytes());
                 field.known == Known::Other && edit.leave_out.iter().any(same)
             };
-            let action = if left_out {
+            let renamed = field.known == Known::Host && authority.is_some();
+            let action = if left_out || renamed {
                 Line::Drop
             } else {
                 self.action(field)

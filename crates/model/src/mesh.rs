@@ -1,9 +1,11 @@
 //! The checked mesh: everything in it is valid by itself, and knows where it was written. Whether things fit together is
 //! the business of `voile-analysis`.
 
+pub mod action;
 pub mod authorization;
 pub mod capture;
 pub mod config;
+mod delegate;
 mod destination;
 mod edge;
 pub mod intent;

@@ -10,6 +10,7 @@
 //! Workers learn of changes by message and keep what they learn in plain cells: a request touches no lock, no atomic
 //! and no shared reference count.
 
+mod actions;
 mod authorization;
 mod control;
 pub mod http;

@@ -38,6 +38,8 @@ pub enum Attempt {
     },
     /// An answer that the policy may wish to have again; nothing of it went to the client.
     Answered(u16),
+    /// The same of a gRPC call, which ended with this status before it brought anything.
+    AnsweredGrpc(u16),
 }
 
 impl Attempt {
@@ -46,7 +48,7 @@ impl Attempt {
     pub fn untouched(self) -> bool {
         match self {
             Self::NotConnected | Self::NotSent | Self::NotReceived | Self::Refused => true,
-            Self::Unanswered { .. } | Self::Answered(_) => false,
+            Self::Unanswered { .. } | Self::Answered(_) | Self::AnsweredGrpc(_) => false,
         }
     }
 
@@ -199,6 +201,7 @@ impl RetryPolicy {
             ),
             Attempt::Unanswered { .. } => self.on.has(Conditions::RESET.and(any)),
             Attempt::Answered(status) => self.wishes_status(status),
+            Attempt::AnsweredGrpc(status) => self.wishes_grpc(status.into()),
         }
     }
 

@@ -70,6 +70,18 @@ impl Share {
         }
     }
 
+    /// So many millionths, at most all.
+    #[must_use]
+    pub fn of_millionths(millionths: u32) -> Self {
+        Self(millionths.min(Self::WHOLE))
+    }
+
+    /// It in millionths.
+    #[must_use]
+    pub fn millionths(self) -> u32 {
+        self.0
+    }
+
     /// Whether a request is of it.
     #[must_use]
     pub fn takes(self, random: u64) -> bool {

@@ -1,6 +1,8 @@
 //! VirtualServices through a control plane and a sidecar, to the endpoint that answers: by what a request is, by weight, and while
 //! all of it is being changed.
 
+mod actions;
+
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,14 +14,18 @@ use crate::mesh::{HTTP_PORT, Mesh, application, exchange, read_answer, wait_unti
 const HEAD: &str = "apiVersion: networking.istio.io/v1\nkind: ";
 
 /// A second version of the server, without a sidecar.
-fn second_version(mesh: &Mesh) {
-    let pod = format!(
+fn second_pod(mesh: &Mesh) -> String {
+    format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: server-v2\n  namespace: shop\n\
          \x20 labels: {{app: server, version: v2, sidecar.istio.io/inject: \"false\"}}\n\
          spec:\n  containers: [{{name: app}}]\nstatus: {{phase: Running, podIP: {}}}\n",
         mesh.address(3, 0).ip()
-    );
-    say(mesh, "v2.yaml", &pod);
+    )
+}
+
+/// The same, and both versions' applications.
+fn second_version(mesh: &Mesh) {
+    say(mesh, "v2.yaml", &second_pod(mesh));
     answer(mesh.http_app(), "v1");
     let second = TcpListener::bind(mesh.address(3, HTTP_PORT)).expect("an address");
     answer(second, "v2");

@@ -75,6 +75,7 @@ fn hosts(
         .map(|name| (name, mesh.routed_at(name, client).collect::<Vec<_>>()))
         .collect();
     for service in &mesh.virtual_services {
+        let whole = mesh.handed(service);
         let mut done = BTreeSet::new();
         for (gateway, server) in servers {
             let here = routed.get(&gateway.name).into_iter().flatten();
@@ -88,7 +89,7 @@ fn hosts(
                 let place = Place::Gateway(&gateway.name);
                 let entry = hosts.entry(host).or_default();
                 entry.https_redirect |= redirects(server);
-                let routes = answers.routes(service, Some(client), place);
+                let routes = answers.routes(&whole, Some(client), place);
                 entry.routes.extend(routes);
             }
         }

@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use prost::Message;
+use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::{
     Criterion, HttpMatch, HttpRoute, Mesh, RouteDestination as Written, Routing, Service, Subject,
     TextMatch, VirtualService, Visibility, holding,
 };
 use voile_model::{Hostname, Labels, Namespace, Port, ResourceName};
 use voile_xds::server::Resource;
-use voile_xds::wire::{RequestMatch, RetryPolicy, Route, RouteDestination, RouteTarget, Routes};
+use voile_xds::wire::{
+    Mirror, RequestMatch, RetryPolicy, Route, RouteDestination, RouteTarget, Routes,
+};
 
 use super::Making;
 use crate::shards::Shards;
@@ -163,13 +166,36 @@ impl Answers<'_> {
         let destinations = destinations.map(|to| RouteDestination {
             to: self.target(one, &to.to, namespace),
             weight: if alone { 1 } else { to.weight },
+            headers: to.headers.clone(),
         });
+        let mirrors = route.mirrors.iter().map(|mirror| Mirror {
+            to: self.target(one, &mirror.to, namespace),
+            share: mirror.share,
+        });
+        let destinations = match &route.delegate {
+            None => destinations.collect(),
+            // It stands here still: there is nobody to hand over to.
+            Some(delegate) => {
+                let missing = format!("no VirtualService {} can be handed over to", delegate.name);
+                vec![RouteDestination {
+                    to: Err(missing.into()),
+                    weight: 1,
+                    headers: HeaderRules::default(),
+                }]
+            }
+        };
         Some(Route {
             name: route.name.clone().unwrap_or_default(),
             matches,
-            destinations: destinations.collect(),
+            destinations,
             timeout: route.timeout,
             retry: route.retries.as_ref().map(RetryPolicy::of),
+            answer: route.answer.clone(),
+            rewrite: route.rewrite.clone(),
+            headers: route.headers.clone(),
+            fault: route.fault,
+            cors: route.cors.clone(),
+            mirrors: mirrors.collect(),
         })
     }
 

@@ -429,8 +429,12 @@ impl Outbound<'_> {
 
     /// What is written of routes is not translated yet: then nothing goes where nobody meant it to go.
     fn refused(&self, service: &Service, made: &mut Made) -> Option<Value> {
-        let routing = Routing::new(self.mesh).of(service);
-        let one = holding(&routing, service, Some(&self.workload.key.namespace))?;
+        let routing = Routing::new(self.mesh);
+        let one = holding(
+            &routing.of(service),
+            service,
+            Some(&self.workload.key.namespace),
+        )?;
         let about = format!("VirtualService {}", one.name);
         let why = format!(
             "requests to {} are answered 503: its routes are not translated yet",

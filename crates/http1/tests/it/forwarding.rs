@@ -95,6 +95,7 @@ fn requests_lose_what_belongs_to_the_connection_and_nothing_else() {
 #[test]
 fn the_request_line_goes_on_in_origin_form_with_one_true_host() {
     let edit = RequestEdit {
+        authority: None,
         leave_out: &[],
         default_authority: Some("fallback:80"),
         path: None,
@@ -309,6 +310,35 @@ fn words_of_one_hop_are_read_and_go_no_further() {
         assert_eq!(got, (timeout, unprocessed), "{fields:?}");
         let forwarded = response(&input, Version::Http11, true);
         assert_eq!(forwarded, "HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n");
+    }
+}
+
+#[test]
+fn a_request_that_is_renamed_has_one_host_but_a_tunnel_keeps_its_target() {
+    let edit = RequestEdit {
+        authority: Some("c:1"),
+        ..RequestEdit::default()
+    };
+    let table = [
+        (
+            "GET /p HTTP/1.1\r\nA: b\r\nHost: h\r\n\r\n",
+            "GET /p HTTP/1.1\r\nHost: c:1\r\nA: b\r\n\r\n",
+        ),
+        (
+            "GET http://a/p HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET /p HTTP/1.1\r\nHost: c:1\r\n\r\n",
+        ),
+        (
+            "GET /p HTTP/1.0\r\n\r\n",
+            "GET /p HTTP/1.1\r\nHost: c:1\r\n\r\n",
+        ),
+        (
+            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+            "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+        ),
+    ];
+    for (input, expected) in table {
+        assert_eq!(request(input, &edit), expected, "{input:?}");
     }
 }
 

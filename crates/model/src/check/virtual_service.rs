@@ -1,8 +1,12 @@
 //! Check of VirtualService. One reading serves who obeys it and analysis, which also looks at what asks for something that is not
 //! in force yet: that is an error by name, and leaves the resource out.
 
+mod actions;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use voile_traffic::route::Regex;
 
 use super::config;
 use super::destination::whole;
@@ -23,15 +27,10 @@ use crate::written::config::RetrySettings;
 const MAX_WEIGHT: i64 = 1_000_000;
 
 /// Conditions of `retryOn` that are known and not obeyed.
-const UNHEEDED: [&str; 8] = [
-    "cancelled",
-    "deadline-exceeded",
+const UNHEEDED: [&str; 3] = [
     "envoy-ratelimited",
-    "internal",
-    "resource-exhausted",
     "retriable-headers",
     "retriable-status-codes",
-    "unavailable",
 ];
 
 /// Whose words are read.
@@ -107,11 +106,6 @@ impl Reading<'_> {
     fn hosts(&self, spec: &mut Fields<'_>) -> Vec<(crate::names::Hostname, crate::source::Source)> {
         let report = self.report;
         let hosts = spec.texts("hosts");
-        if hosts.is_empty() {
-            let message = "without `hosts` it is one that others hand over to (`delegate`), which is not yet supported";
-            let help = "write its routes into the VirtualService that has the host";
-            report.error(codes::NOT_YET, spec.at(), message, help);
-        }
         let whole = |host: &Text| Some((whole(host, self.name, report)?, report.source(&host.at)));
         hosts.iter().filter_map(whole).collect()
     }
@@ -122,58 +116,56 @@ impl Reading<'_> {
         let name = fields.text("name").map(|name| name.value);
         let matches = fields.list("match", |cursor| self.http_match(cursor));
         let route = fields.list("route", |cursor| self.weighted(cursor));
-        let mut mirrors: Vec<RouteDestination> = Vec::new();
-        mirrors.extend(fields.get("mirror").and_then(|at| self.destination(&at)));
-        mirrors.extend(fields.list("mirrors", |cursor| {
-            let mut mirror = cursor.fields()?;
-            let to = mirror.get("destination");
-            mirror.ignore(&["percentage"]);
-            mirror.finish();
-            self.destination(&to?)
-        }));
+        let answer = self.answer(&mut fields);
+        let mirrors = self.mirrors(&mut fields);
+        let rewrite = fields.inner("rewrite").map(|one| self.rewrite(one));
+        let headers = self.headers(&mut fields);
+        let fault = fields.inner("fault").map(|one| self.fault(one));
+        let cors = fields.inner("corsPolicy").map(|one| self.cors(one));
         let delegate = fields.get("delegate").and_then(|at| self.delegate(&at));
         self.one_answer(&mut fields, !route.is_empty(), cursor.at());
         let timeout = fields.text("timeout");
         let timeout = timeout.and_then(|text| {
             let limit = report.duration(&text)?;
-            if !limit.is_zero() {
-                self.not_yet(&text, "timeout");
-            }
-            Some(limit)
+            Some(limit).filter(|limit| !limit.is_zero())
         });
         let retries = fields.inner("retries").map(|fields| self.retries(fields));
-        fields.not_yet(&[
-            "corsPolicy",
-            "delegate",
-            "directResponse",
-            "fault",
-            "headers",
-            "mirror",
-            "mirrorPercent",
-            "mirrorPercentage",
-            "mirror_percent",
-            "mirrors",
-            "redirect",
-            "rewrite",
-        ]);
         fields.finish();
         self.sharing(&route, cursor.at());
-        Some(HttpRoute {
+        let read = HttpRoute {
             source: report.source(cursor.at()),
             name,
             matches,
             route,
+            answer,
             mirrors,
             delegate,
-            timeout: timeout.filter(|limit| !limit.is_zero()),
+            rewrite,
+            headers,
+            fault,
+            cors: cors.map(Arc::new),
+            timeout,
             retries,
-        })
+        };
+        self.answers_alone(&read, cursor.at());
+        Some(read)
     }
 
-    fn not_yet(&self, text: &Text, name: &str) {
-        let message = format!("`{name}` is not yet supported, and would not be in force");
-        let help = "remove it, or wait for a later version";
-        self.report.error(codes::NOT_YET, &text.at, message, help);
+    /// What is said of requests that go on, where none does.
+    fn answers_alone(&self, route: &HttpRoute, at: &At) {
+        let said = [
+            ("rewrite", route.rewrite.is_some()),
+            ("fault", route.fault.is_some()),
+            ("mirrors", !route.mirrors.is_empty()),
+            ("timeout", route.timeout.is_some()),
+            ("retries", route.retries.is_some()),
+        ];
+        let said = said.into_iter().find(|(_, said)| *said);
+        if let Some((name, _)) = said.filter(|_| route.answer.is_some()) {
+            let message = format!("`{name}` is for requests that go on; this route answers them");
+            let help = format!("remove `{name}`");
+            self.report.error(codes::CONTRADICTION, at, message, help);
+        }
     }
 
     /// A route sends requests on, answers them, or hands over; exactly one of these.
@@ -213,9 +205,6 @@ impl Reading<'_> {
             report.error(codes::MISSING, &place, "`attempts` is missing", help);
         }
         let written = RetrySettings::read(fields);
-        if let Some(text) = &written.per_try_timeout {
-            self.not_yet(text, "perTryTimeout");
-        }
         if let Some(text) = &written.retry_on {
             let words = text.value.split(',').map(str::trim);
             let unheeded: Vec<&str> = words.filter(|word| UNHEEDED.contains(word)).collect();
@@ -265,7 +254,8 @@ impl Reading<'_> {
         let any_case = fields.boolean("ignoreUriCase");
         // It has no name by itself in what proxies tell.
         fields.ignore(&["name"]);
-        fields.not_yet(&["statPrefix"]);
+        // Istio's proxies name statistics of their own by it; ours have none by match.
+        fields.ignore(&["statPrefix"]);
         fields.finish();
         Some(HttpMatch {
             source: self.report.source(cursor.at()),
@@ -319,11 +309,17 @@ impl Reading<'_> {
     fn text_match(&self, cursor: &Cursor<'_>) -> Option<TextMatch> {
         let mut fields = cursor.fields()?;
         let texts = ["exact", "prefix", "regex"].map(|field| fields.text(field));
-        fields.not_yet(&["regex"]);
         fields.finish();
         for text in texts.iter().flatten().filter(|text| text.value.is_empty()) {
             let help = "write `{}` to ask only whether it is there";
             self.report.bad(text, ": it is empty", help);
+        }
+        if let [_, _, Some(text)] = &texts
+            && let Err(error) = Regex::new(&text.value)
+        {
+            let help = "expressions are RE2's, and describe the whole text";
+            let message = error.to_string();
+            self.report.error(codes::BAD_VALUE, &text.at, message, help);
         }
         let [exact, prefix, regex] = texts.map(|text| text.map(|text| text.value));
         let exact = exact.map(TextMatch::Exact);
@@ -390,11 +386,12 @@ impl Reading<'_> {
             }
             u32::try_from(weight.value).ok().filter(|_| fits)
         });
-        fields.not_yet(&["headers"]);
+        let headers = self.headers(&mut fields);
         fields.finish();
         Some(WeightedDestination {
             to: self.destination(&to?)?,
             weight: weight.unwrap_or(0),
+            headers,
         })
     }
 

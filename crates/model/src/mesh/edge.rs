@@ -67,9 +67,9 @@ impl Mesh {
     pub fn led_to_from_outside(&self, client: &Namespace, labels: &Labels) -> Vec<Arc<Service>> {
         let gateways = self.gateways_for(labels);
         let routed = gateways.flat_map(|one| self.routed_at(&one.name, client));
-        let hosts: Vec<&Hostname> = routed
-            .flat_map(|one| one.destinations().map(|to| &to.host))
-            .collect();
+        let routed: Vec<Arc<VirtualService>> = routed.map(|one| self.handed(one)).collect();
+        let destinations = routed.iter().flat_map(|one| one.destinations());
+        let hosts: Vec<&Hostname> = destinations.map(|to| &to.host).collect();
         let all = self.services.values();
         all.filter(|one| hosts.contains(&&one.key.hostname))
             .cloned()

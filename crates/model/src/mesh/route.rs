@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::action::{Answer, Cors, Fault, HeaderRules, Mirror, Rewrite};
+use super::delegate::whole;
 use super::{Mesh, RetryPolicy, Service, Visibility};
 use crate::names::{Hostname, Namespace, Port, ResourceName};
 use crate::source::Source;
@@ -62,10 +64,20 @@ pub struct HttpRoute {
     pub matches: Vec<HttpMatch>,
     /// Where requests go, by weight.
     pub route: Vec<WeightedDestination>,
+    /// What is answered instead of sending them anywhere.
+    pub answer: Option<Answer>,
     /// Where copies of them go.
-    pub mirrors: Vec<RouteDestination>,
+    pub mirrors: Vec<Mirror>,
     /// Another VirtualService that says more.
     pub delegate: Option<Delegate>,
+    /// What goes on instead of what came.
+    pub rewrite: Option<Rewrite>,
+    /// What becomes of headers, wherever requests go.
+    pub headers: HeaderRules,
+    /// What is done to requests on purpose.
+    pub fault: Option<Fault>,
+    /// What pages of other origins may ask.
+    pub cors: Option<Arc<Cors>>,
     /// How long a request may take; none, and nothing, is as long as it does.
     pub timeout: Option<Duration>,
     /// How it is tried again; none is what holds for the destination.
@@ -79,13 +91,15 @@ pub struct WeightedDestination {
     pub to: RouteDestination,
     /// Its share of the requests. One alone takes all of them.
     pub weight: u32,
+    /// What becomes of headers of those that go here, before what the route says.
+    pub headers: HeaderRules,
 }
 
 impl HttpRoute {
     /// Everything it sends requests to, copies included.
     pub fn destinations(&self) -> impl Iterator<Item = &RouteDestination> {
         let weighted = self.route.iter().map(|one| &one.to);
-        weighted.chain(&self.mirrors)
+        weighted.chain(self.mirrors.iter().map(|mirror| &mirror.to))
     }
 }
 
@@ -334,7 +348,8 @@ impl VirtualService {
 /// Which VirtualServices a service's callers may have to obey, looked up by host.
 #[derive(Debug)]
 pub struct Routing<'m> {
-    all: &'m [Arc<VirtualService>],
+    /// In the order of the mesh, with the routes of those that they hand over to.
+    all: Vec<Arc<VirtualService>>,
     by_host: HashMap<&'m Hostname, Vec<usize>>,
     by_pattern: Vec<usize>,
 }
@@ -344,8 +359,9 @@ impl<'m> Routing<'m> {
     #[must_use]
     pub fn new(mesh: &'m Mesh) -> Self {
         let all = mesh.virtual_services.as_slice();
+        let by_name = all.iter().map(|one| (&one.name, one)).collect();
         let mut routing = Self {
-            all,
+            all: all.iter().map(|one| whole(one, &by_name)).collect(),
             by_host: HashMap::new(),
             by_pattern: Vec::new(),
         };
@@ -369,7 +385,7 @@ impl<'m> Routing<'m> {
 
     /// Those that route a service for anybody, oldest first.
     #[must_use]
-    pub fn of(&self, service: &Service) -> Vec<&'m Arc<VirtualService>> {
+    pub fn of(&self, service: &Service) -> Vec<&Arc<VirtualService>> {
         let host = &service.key.hostname;
         let named = self.by_host.get(host).into_iter().flatten();
         let mut found: Vec<usize> = named.chain(&self.by_pattern).copied().collect();

@@ -1144,15 +1144,30 @@ pub struct Route {
     /// One of these; none matches everything.
     #[prost(message, repeated, tag = "2")]
     pub matches: ::prost::alloc::vec::Vec<RequestMatch>,
-    /// Never empty.
+    /// Empty only where there is an answer.
     #[prost(message, repeated, tag = "3")]
     pub destinations: ::prost::alloc::vec::Vec<RouteDestination>,
-    /// Milliseconds that a request may take; 0 = as long as it does.
+    /// Milliseconds that an answer may take to its end, over all attempts, from when all of the request was received;
+    /// 0 = as long as it does.
     #[prost(uint32, tag = "4")]
     pub timeout_ms: u32,
     /// Absent: the destination's.
     #[prost(message, optional, tag = "5")]
     pub retry: ::core::option::Option<RetryPolicy>,
+    /// What is answered without asking anybody.
+    #[prost(message, optional, tag = "6")]
+    pub answer: ::core::option::Option<RouteAnswer>,
+    #[prost(message, optional, tag = "7")]
+    pub rewrite: ::core::option::Option<Rewrite>,
+    /// After those of the destination.
+    #[prost(message, optional, tag = "8")]
+    pub headers: ::core::option::Option<HeaderRules>,
+    #[prost(message, optional, tag = "9")]
+    pub fault: ::core::option::Option<Fault>,
+    #[prost(message, optional, tag = "10")]
+    pub cors: ::core::option::Option<Cors>,
+    #[prost(message, repeated, tag = "11")]
+    pub mirrors: ::prost::alloc::vec::Vec<Mirror>,
 }
 impl ::prost::Name for Route {
     const NAME: &'static str = "Route";
@@ -1162,6 +1177,386 @@ impl ::prost::Name for Route {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.Route".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RouteAnswer {
+    #[prost(uint32, tag = "1")]
+    pub status: u32,
+    /// Absent: the body is all there is.
+    #[prost(message, optional, tag = "2")]
+    pub redirect: ::core::option::Option<Redirect>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub body: ::prost::alloc::vec::Vec<u8>,
+}
+impl ::prost::Name for RouteAnswer {
+    const NAME: &'static str = "RouteAnswer";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RouteAnswer".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RouteAnswer".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Redirect {
+    /// Empty: the request's.
+    #[prost(string, tag = "1")]
+    pub scheme: ::prost::alloc::string::String,
+    /// Empty: the request's.
+    #[prost(string, tag = "2")]
+    pub host: ::prost::alloc::string::String,
+    /// Absent: the request's.
+    #[prost(message, optional, tag = "3")]
+    pub path: ::core::option::Option<PathRewrite>,
+    /// 0 = as `port_of` says.
+    #[prost(uint32, tag = "4")]
+    pub port: u32,
+    #[prost(enumeration = "redirect::PortOf", tag = "5")]
+    pub port_of: i32,
+}
+/// Nested message and enum types in `Redirect`.
+pub mod redirect {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum PortOf {
+        /// The one that the request named, unless it was its scheme's own and the scheme changes.
+        Request = 0,
+        /// The one that was called.
+        Listener = 1,
+        /// The one that the scheme implies.
+        Scheme = 2,
+    }
+    impl PortOf {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Request => "REQUEST",
+                Self::Listener => "LISTENER",
+                Self::Scheme => "SCHEME",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "REQUEST" => Some(Self::Request),
+                "LISTENER" => Some(Self::Listener),
+                "SCHEME" => Some(Self::Scheme),
+                _ => None,
+            }
+        }
+    }
+}
+impl ::prost::Name for Redirect {
+    const NAME: &'static str = "Redirect";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Redirect".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Redirect".into()
+    }
+}
+/// None of these is refused.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PathRewrite {
+    #[prost(oneof = "path_rewrite::Path", tags = "1, 2, 3, 4")]
+    pub path: ::core::option::Option<path_rewrite::Path>,
+}
+/// Nested message and enum types in `PathRewrite`.
+pub mod path_rewrite {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Path {
+        #[prost(string, tag = "1")]
+        Full(::prost::alloc::string::String),
+        /// Instead of the bytes that matched; of all of the path where it was matched whole.
+        #[prost(string, tag = "2")]
+        Prefix(::prost::alloc::string::String),
+        /// Instead of the segments that matched.
+        #[prost(string, tag = "3")]
+        Segments(::prost::alloc::string::String),
+        #[prost(message, tag = "4")]
+        Regex(super::RegexRewrite),
+    }
+}
+impl ::prost::Name for PathRewrite {
+    const NAME: &'static str = "PathRewrite";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.PathRewrite".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.PathRewrite".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RegexRewrite {
+    #[prost(string, tag = "1")]
+    pub pattern: ::prost::alloc::string::String,
+    /// \\0 is the match, \1 to \9 are its groups.
+    #[prost(string, tag = "2")]
+    pub substitution: ::prost::alloc::string::String,
+}
+impl ::prost::Name for RegexRewrite {
+    const NAME: &'static str = "RegexRewrite";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.RegexRewrite".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.RegexRewrite".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Rewrite {
+    /// Absent: the path stays.
+    #[prost(message, optional, tag = "1")]
+    pub path: ::core::option::Option<PathRewrite>,
+    /// Empty: the authority stays.
+    #[prost(string, tag = "2")]
+    pub authority: ::prost::alloc::string::String,
+}
+impl ::prost::Name for Rewrite {
+    const NAME: &'static str = "Rewrite";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Rewrite".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Rewrite".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeaderRules {
+    #[prost(message, optional, tag = "1")]
+    pub request: ::core::option::Option<HeaderEdits>,
+    #[prost(message, optional, tag = "2")]
+    pub response: ::core::option::Option<HeaderEdits>,
+}
+impl ::prost::Name for HeaderRules {
+    const NAME: &'static str = "HeaderRules";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HeaderRules".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HeaderRules".into()
+    }
+}
+/// In this order.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeaderEdits {
+    #[prost(string, repeated, tag = "1")]
+    pub remove: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "2")]
+    pub set: ::prost::alloc::vec::Vec<HeaderField>,
+    #[prost(message, repeated, tag = "3")]
+    pub add: ::prost::alloc::vec::Vec<HeaderField>,
+}
+impl ::prost::Name for HeaderEdits {
+    const NAME: &'static str = "HeaderEdits";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HeaderEdits".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HeaderEdits".into()
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeaderField {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub value: ::prost::alloc::string::String,
+}
+impl ::prost::Name for HeaderField {
+    const NAME: &'static str = "HeaderField";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.HeaderField".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.HeaderField".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Fault {
+    #[prost(message, optional, tag = "1")]
+    pub delay: ::core::option::Option<FaultDelay>,
+    #[prost(message, optional, tag = "2")]
+    pub abort: ::core::option::Option<FaultAbort>,
+}
+impl ::prost::Name for Fault {
+    const NAME: &'static str = "Fault";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Fault".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Fault".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FaultDelay {
+    #[prost(uint32, tag = "1")]
+    pub fixed_ms: u32,
+    /// Share of the requests.
+    #[prost(uint32, tag = "2")]
+    pub millionths: u32,
+}
+impl ::prost::Name for FaultDelay {
+    const NAME: &'static str = "FaultDelay";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.FaultDelay".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.FaultDelay".into()
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FaultAbort {
+    /// Share of the requests.
+    #[prost(uint32, tag = "3")]
+    pub millionths: u32,
+    /// None of these is refused.
+    #[prost(oneof = "fault_abort::With", tags = "1, 2")]
+    pub with: ::core::option::Option<fault_abort::With>,
+}
+/// Nested message and enum types in `FaultAbort`.
+pub mod fault_abort {
+    /// None of these is refused.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum With {
+        #[prost(uint32, tag = "1")]
+        HttpStatus(u32),
+        #[prost(uint32, tag = "2")]
+        GrpcStatus(u32),
+    }
+}
+impl ::prost::Name for FaultAbort {
+    const NAME: &'static str = "FaultAbort";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.FaultAbort".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.FaultAbort".into()
+    }
+}
+/// `*` in a list is all.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Cors {
+    #[prost(message, repeated, tag = "1")]
+    pub origins: ::prost::alloc::vec::Vec<Origin>,
+    #[prost(string, repeated, tag = "2")]
+    pub methods: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "3")]
+    pub headers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "4")]
+    pub expose: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Seconds.
+    #[prost(uint64, optional, tag = "5")]
+    pub max_age: ::core::option::Option<u64>,
+    #[prost(bool, tag = "6")]
+    pub credentials: bool,
+    /// A preflight from elsewhere goes on, instead of being answered without leave.
+    #[prost(bool, tag = "7")]
+    pub forward_unmatched: bool,
+}
+impl ::prost::Name for Cors {
+    const NAME: &'static str = "Cors";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Cors".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Cors".into()
+    }
+}
+/// None of these is refused.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Origin {
+    #[prost(oneof = "origin::Origin", tags = "1, 2, 3, 4, 5, 6")]
+    pub origin: ::core::option::Option<origin::Origin>,
+}
+/// Nested message and enum types in `Origin`.
+pub mod origin {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Origin {
+        #[prost(bool, tag = "1")]
+        Any(bool),
+        #[prost(string, tag = "2")]
+        Exact(::prost::alloc::string::String),
+        #[prost(string, tag = "3")]
+        Prefix(::prost::alloc::string::String),
+        #[prost(string, tag = "4")]
+        Suffix(::prost::alloc::string::String),
+        #[prost(string, tag = "5")]
+        Regex(::prost::alloc::string::String),
+        #[prost(message, tag = "6")]
+        Within(super::OriginWithin),
+    }
+}
+impl ::prost::Name for Origin {
+    const NAME: &'static str = "Origin";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Origin".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Origin".into()
+    }
+}
+/// What stands before and after a star.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OriginWithin {
+    #[prost(string, tag = "1")]
+    pub before: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub after: ::prost::alloc::string::String,
+}
+impl ::prost::Name for OriginWithin {
+    const NAME: &'static str = "OriginWithin";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.OriginWithin".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.OriginWithin".into()
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Mirror {
+    #[prost(message, optional, tag = "1")]
+    pub to: ::core::option::Option<RouteDestination>,
+    /// Share of the requests.
+    #[prost(uint32, tag = "2")]
+    pub millionths: u32,
+}
+impl ::prost::Name for Mirror {
+    const NAME: &'static str = "Mirror";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.Mirror".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.Mirror".into()
     }
 }
 /// All of it must hold.
@@ -1252,7 +1647,7 @@ impl ::prost::Name for TextMatch {
         "type.googleapis.com/voile.proxy.v1.TextMatch".into()
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RouteDestination {
     /// `namespace/hostname`. Empty: there is no such service, subset or port.
     #[prost(string, tag = "1")]
@@ -1269,6 +1664,9 @@ pub struct RouteDestination {
     /// Where `service` is empty: what is missing. Requests that come here are answered 503.
     #[prost(string, tag = "5")]
     pub missing: ::prost::alloc::string::String,
+    /// Of requests that go here, before those of the route.
+    #[prost(message, optional, tag = "6")]
+    pub headers: ::core::option::Option<HeaderRules>,
 }
 impl ::prost::Name for RouteDestination {
     const NAME: &'static str = "RouteDestination";

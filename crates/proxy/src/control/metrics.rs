@@ -75,6 +75,8 @@ struct Totals {
     idle: u64,
     retries: u64,
     retries_over_budget: u64,
+    mirrored: u64,
+    mirrors_dropped: u64,
     authorization: AuthorizationFigures,
     tokens: TokenFigures,
 }
@@ -89,6 +91,8 @@ impl Totals {
         self.idle += figures.idle_upstreams;
         self.retries += figures.retries;
         self.retries_over_budget += figures.retries_over_budget;
+        self.mirrored += figures.mirrored;
+        self.mirrors_dropped += figures.mirrors_dropped;
         self.authorization.add(&figures.authorization);
         self.tokens.add(&figures.tokens);
     }
@@ -144,6 +148,18 @@ impl Totals {
             "counter",
             "Retries not made because the destination's retry budget was used up.",
             self.retries_over_budget,
+        );
+        single(
+            "voile_mirrored_requests_total",
+            "counter",
+            "Copies of requests sent to where their route mirrors them.",
+            self.mirrored,
+        );
+        single(
+            "voile_mirrored_requests_dropped_total",
+            "counter",
+            "Copies not sent, because too many were under way or the request was too long to be kept.",
+            self.mirrors_dropped,
         );
     }
 }

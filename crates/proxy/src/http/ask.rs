@@ -48,6 +48,8 @@ pub struct Told {
     pub lines: Vec<u8>,
     /// The body.
     pub body: Vec<u8>,
+    /// What a gRPC caller is told instead of what follows from the status.
+    pub grpc_status: Option<u16>,
 }
 
 impl Told {
@@ -60,6 +62,21 @@ impl Told {
     pub(crate) fn says(&self, wanted: &str) -> bool {
         let mut fields = self.fields();
         fields.any(|(name, _)| name.eq_ignore_ascii_case(wanted.as_bytes()))
+    }
+}
+
+impl Told {
+    /// Takes out every field of that name, in lower case.
+    pub(crate) fn remove(&mut self, unwanted: &str) {
+        let mut kept = Vec::with_capacity(self.lines.len());
+        for (name, value) in self.fields() {
+            if !name.eq_ignore_ascii_case(unwanted.as_bytes()) {
+                for part in [name, b": ", value, b"\r\n"] {
+                    kept.extend_from_slice(part);
+                }
+            }
+        }
+        self.lines = kept;
     }
 }
 
@@ -94,6 +111,8 @@ pub enum Manner {
     Overwrite,
     /// The same, where there are any.
     IfPresent,
+    /// They are taken out, and nothing is put in.
+    Remove,
 }
 
 impl Amendment {
@@ -104,6 +123,7 @@ impl Amendment {
             Manner::IfAbsent => (false, !present),
             Manner::Overwrite => (present, true),
             Manner::IfPresent => (present, present),
+            Manner::Remove => (present, false),
         }
     }
 }
@@ -174,6 +194,7 @@ mod tests {
             (Manner::IfAbsent, "a: 1|a: 2|b: 3|n: y"),
             (Manner::Overwrite, "b: 3|a: x|n: y"),
             (Manner::IfPresent, "b: 3|a: x"),
+            (Manner::Remove, "b: 3"),
         ];
         for (manner, expected) in manners {
             let changes = [change("a", "x", manner), change("n", "y", manner)];

@@ -86,7 +86,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             told: refusal.told.as_deref(),
             reason: &refusal.reason,
             unprocessed: refusal.flag.is_overload(),
-            ..Local::new(refusal.status, refusal.flag, "refused_by_role")
+            ..Local::new(refusal.status, refusal.flag, refusal.details)
         };
         let end = upload.filter(Upload::received).map(|upload| upload.end());
         (self.answer(facts, local, end, tally).await, refusal.ticket)

@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use voile_http1::{Asked, RequestEdit, Version};
@@ -19,6 +19,7 @@ use super::head::{Head, is_grpc};
 use super::io::Io;
 use super::reply::Reply;
 use super::role::{ConnectFailure, Exchange, Grpc, HttpRole, ResponseFlag, Route, UpstreamHttp};
+use super::timer::Timer;
 use super::tunnel::Direction;
 use super::upload::Upload;
 use super::upstream::Upstream;
@@ -127,14 +128,26 @@ enum Opened<U> {
     Stream(U),
     Failed(ConnectFailure),
     ClientGone,
+    /// All the time that there was for the answer is over.
+    Expired,
+}
+
+/// What is answered when the time for an answer is over.
+const LATE: &str = "response_timeout";
+
+/// Whether the time for an answer is over; to be asked when all of the request was received.
+fn is_over<R: HttpRole>(route: &Route<R>, timer: &mut Timer, cx: &mut Context<'_>) -> bool {
+    let deadline = route.deadline();
+    deadline.is_some_and(|deadline| timer.passed(cx, deadline))
 }
 
 /// What a request's head says that it did not bring.
 pub(super) fn edit<R: HttpRole>(route: &Route<R>) -> RequestEdit<'_> {
-    let observer = route.observer.as_deref();
+    let (observer, edit) = (route.observer.as_deref(), route.edit());
     RequestEdit {
-        path: route.path.as_deref(),
-        default_authority: route.default_authority.as_deref().or(Some(NO_AUTHORITY)),
+        authority: edit.authority,
+        path: edit.path,
+        default_authority: edit.default_authority.or(Some(NO_AUTHORITY)),
         add: observer.map_or(&[], |observer| observer.adds()),
         leave_out: observer.map_or(&[], |observer| observer.leaves_out()),
     }
@@ -319,6 +332,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
                 None => match self.open(route, facts, upload.received()).await {
                     Opened::Stream(stream) => stream,
                     Opened::ClientGone => return self.client_gone(upload, tally),
+                    Opened::Expired => return self.expired(facts, upload, tally).await,
                     Opened::Failed(failure) => {
                         if self
                             .again(route, Attempt::NotConnected, upload, tally)
@@ -460,6 +474,10 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         if pause.is_zero() {
             return true;
         }
+        // What there is of an answer is better than none after the time for it is over.
+        if route.ends_within(pause) {
+            return false;
+        }
         // Boxed: it is rare, and every idle connection would pay for its size.
         let mut sleep = Box::pin(tokio::time::sleep(pause));
         let received = upload.received();
@@ -503,6 +521,7 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
         facts: Facts,
         received: bool,
     ) -> Opened<Upstream<R::Upstream>> {
+        let limited = received && !facts.asked.connect;
         // Boxed: it is rare, and every idle connection would pay for its size.
         let mut connecting = Box::pin(connect(self.worker, self.role, route, facts.websocket));
         let Some(work) = &mut self.work else {
@@ -517,9 +536,20 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             Poll::Ready(Ok(stream)) => Poll::Ready(Opened::Stream(stream)),
             Poll::Ready(Err(failure)) => Poll::Ready(Opened::Failed(failure)),
             Poll::Pending if received && client.is_gone(cx) => Poll::Ready(Opened::ClientGone),
+            Poll::Pending if limited && is_over(route, client.timer, cx) => {
+                Poll::Ready(Opened::Expired)
+            }
             Poll::Pending => Poll::Pending,
         })
         .await
+    }
+
+    /// The time for an answer was over before anybody was reached.
+    async fn expired(&mut self, facts: Facts, upload: &Upload, tally: &mut Tally) -> After {
+        tally.request_body = upload.body_bytes;
+        let local = Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE);
+        let end = upload.received().then(|| upload.end());
+        self.answer(facts, local, end, tally).await
     }
 
     /// Whether the response is the connection's last.
@@ -570,7 +600,15 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             }
             let last = retiring || worker.drain.is_draining();
             flight.terms.persist = facts.keep_alive && !last;
-            flight.poll(cx, &mut client, desk, &worker.buffers, &worker.timeouts)
+            let polled = flight.poll(cx, &mut client, desk, &worker.buffers, &worker.timeouts);
+            // A tunnel has no end that could be waited for.
+            let limited = flight.upload.received() && !facts.asked.connect;
+            match polled {
+                Poll::Pending if limited && is_over(route, client.timer, cx) => {
+                    Poll::Ready(Landing::Expired)
+                }
+                polled => polled,
+            }
         })
         .await
     }
@@ -605,11 +643,9 @@ impl<S: Io, R: HttpRole> Connection<'_, S, R> {
             Landing::RequestBody(error) => {
                 Local::new(400, ResponseFlag::DownstreamProtocolError, error.reason())
             }
-            Landing::Timeout => Local::new(
-                504,
-                ResponseFlag::UpstreamRequestTimeout,
-                "response_timeout",
-            ),
+            Landing::Timeout | Landing::Expired => {
+                Local::new(504, ResponseFlag::UpstreamRequestTimeout, LATE)
+            }
             Landing::Idle => {
                 Local::new(408, ResponseFlag::StreamIdleTimeout, "stream_idle_timeout")
             }

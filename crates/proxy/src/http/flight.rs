@@ -29,6 +29,8 @@ pub(crate) enum Landing {
     Idle,
     /// The upstream did not begin its answer in time.
     Timeout,
+    /// All the time that there was for the answer is over.
+    Expired,
     /// What was let in may go on no longer.
     Revoked,
 }
@@ -130,6 +132,11 @@ impl<U: Io> Flight<'_, U> {
                 self.upload.finished = true;
                 if let Some(observer) = self.terms.observer {
                     observer.received();
+                    if observer.wants_copy() {
+                        let (_, body) = self.upload.held(client.input);
+                        let whole = self.upload.replayable;
+                        observer.copy(whole.then(|| [head, body].concat()));
+                    }
                 }
             }
             // The upstream may have answered before it closed: what it said decides.

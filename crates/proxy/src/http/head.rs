@@ -1,5 +1,7 @@
 //! A request head as roles see it, whichever engine parsed it. A view: nothing is copied and nothing allocated.
 
+use std::time::Duration;
+
 use voile_http1::{RequestHead, Version};
 use voile_http2::Fields;
 
@@ -126,6 +128,18 @@ impl<'a> Head<'a> {
             Self::Http1(_) => false,
             Self::Http2(head) => head.get("content-type").is_some_and(is_grpc),
         }
+    }
+
+    /// How long its answer may take where so much is allowed: a gRPC caller that waits no longer than `grpc-timeout` is answered
+    /// when that is over, as by Envoy.
+    pub(crate) fn allows(&self, limit: Duration) -> Duration {
+        let said = match self {
+            Self::Http1(_) => None,
+            Self::Http2(head) if self.is_grpc() => head.get("grpc-timeout"),
+            Self::Http2(_) => None,
+        };
+        let said = said.and_then(crate::http2::grpc::timeout);
+        said.map_or(limit, |said| said.min(limit))
     }
 
     /// The first value of a field; names compare without case.

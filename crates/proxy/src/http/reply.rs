@@ -56,7 +56,13 @@ impl Reply<'_> {
     /// The status that goes out; with a gRPC call's own beside it.
     pub(crate) fn statuses(&self) -> (u16, Option<u16>) {
         match self.grpc {
-            true => (200, Some(grpc::from_http(self.status))),
+            true => {
+                let said = self.told.and_then(|told| told.grpc_status);
+                (
+                    200,
+                    Some(said.unwrap_or_else(|| grpc::from_http(self.status))),
+                )
+            }
             false => (self.status, None),
         }
     }

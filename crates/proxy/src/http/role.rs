@@ -9,6 +9,7 @@
 //! ```
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::future::Future;
 use std::hash::Hash;
 use std::net::SocketAddr;
@@ -127,14 +128,37 @@ pub struct Route<R: HttpRole> {
     pub upstream: UpstreamHttp,
     /// The authority to send when the request names none, which only HTTP/1.0 allows.
     pub default_authority: Option<Rc<str>>,
-    /// Path and query to send on instead of those that came.
-    pub path: Option<Box<str>>,
+    /// What is otherwise than with most requests; boxed, since every idle connection would pay for its size.
+    pub besides: Option<Box<Besides>>,
     /// Who edits and watches this request for logs and spans; none costs nothing.
     pub observer: Option<Rc<dyn Observe>>,
     /// Whether a verified sidecar answers, whose word that it did nothing is believed.
     pub to_sidecar: bool,
     /// Answers to be held back because [`HttpRole::again`] may wish for others.
     pub retry: Option<Rc<RetryPolicy>>,
+}
+
+/// What is otherwise than with most requests.
+#[derive(Debug, Clone, Default)]
+pub struct Besides {
+    /// The authority to send on instead of the one that came.
+    pub authority: Option<Rc<str>>,
+    /// Path and query to send on instead of those that came.
+    pub path: Option<Box<str>>,
+    /// How long the answer may take, to its end and over all attempts, from when all of the request was received.
+    pub timeout: Option<Duration>,
+    /// When that was, once somebody asked.
+    received: Cell<Option<Instant>>,
+}
+
+impl Besides {
+    /// When the time for an answer is over; to be asked when all of the request was received.
+    fn deadline(&self) -> Option<Instant> {
+        let limit = self.timeout?;
+        let since = self.received.get().unwrap_or_else(Instant::now);
+        self.received.set(Some(since));
+        Some(since + limit)
+    }
 }
 
 impl<R: HttpRole> Route<R> {
@@ -146,7 +170,7 @@ impl<R: HttpRole> Route<R> {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             upstream: UpstreamHttp::Http1,
             default_authority: None,
-            path: None,
+            besides: None,
             observer: None,
             to_sidecar: false,
             retry: None,
@@ -155,9 +179,36 @@ impl<R: HttpRole> Route<R> {
 }
 
 impl<R: HttpRole> Route<R> {
-    /// The authority where none came, and the path instead of the one that came.
-    pub(crate) fn edit(&self) -> (Option<&str>, Option<&str>) {
-        (self.default_authority.as_deref(), self.path.as_deref())
+    /// What goes on of the head's first line that is not what came.
+    pub(crate) fn edit(&self) -> Edit<'_> {
+        let besides = self.besides.as_deref();
+        Edit {
+            authority: besides.and_then(|besides| besides.authority.as_deref()),
+            default_authority: self.default_authority.as_deref(),
+            path: besides.and_then(|besides| besides.path.as_deref()),
+        }
+    }
+
+    /// What is otherwise, to be changed.
+    pub(crate) fn besides(&mut self) -> &mut Besides {
+        self.besides.get_or_insert_default()
+    }
+
+    /// How long the answer may take, if that is limited.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.besides.as_ref()?.timeout
+    }
+
+    /// When the time for an answer is over, if it is limited; to be asked when all of the request was received.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.besides.as_ref()?.deadline()
+    }
+
+    /// Whether that is before a pause is over.
+    pub(crate) fn ends_within(&self, pause: Duration) -> bool {
+        let received = self.besides.as_ref().and_then(|one| one.received.get());
+        let deadline = received.and_then(|_| self.deadline());
+        deadline.is_some_and(|deadline| Instant::now() + pause >= deadline)
     }
 
     /// The same way for a role that only carries it: the route itself is that role's ticket.
@@ -168,13 +219,30 @@ impl<R: HttpRole> Route<R> {
             upstream: self.upstream,
             observer: self.observer.clone(),
             default_authority: self.default_authority.clone(),
-            // Written already, in the head that is carried.
-            path: None,
+            besides: self.besides.as_deref().map(|besides| {
+                Box::new(Besides {
+                    // Written already, in the head that is carried.
+                    authority: None,
+                    path: None,
+                    ..besides.clone()
+                })
+            }),
             to_sidecar: self.to_sidecar,
             retry: self.retry.clone(),
             ticket: self,
         }
     }
+}
+
+/// See [`Route::edit`].
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Edit<'a> {
+    /// Instead of the one that came.
+    pub(crate) authority: Option<&'a str>,
+    /// Where none came.
+    pub(crate) default_authority: Option<&'a str>,
+    /// Path and query instead of those that came.
+    pub(crate) path: Option<&'a str>,
 }
 
 /// Edits one request's head, and is told what the record needs and only the engine sees. What is told again, because the
@@ -197,6 +265,17 @@ pub trait Observe {
     /// All of the request was received.
     fn received(&self);
 
+    /// Whether [`Self::copy`] is to be called.
+    fn wants_copy(&self) -> bool {
+        false
+    }
+
+    /// The whole request as it went on, in HTTP/1.1's words, when all of it was received; none where it was too long to be kept.
+    /// May be told again.
+    fn copy(&self, request: Option<Vec<u8>>) {
+        let _ = request;
+    }
+
     /// The final head of the response.
     fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>);
 
@@ -211,7 +290,7 @@ pub trait Observe {
 
 /// A request the role will not forward.
 pub struct Refusal<R: HttpRole> {
-    /// The status to answer, 400..=599.
+    /// The status to answer, 200..=599.
     pub status: u16,
     /// One short line for the body, for a person.
     pub reason: Cow<'static, str>,
@@ -223,6 +302,8 @@ pub struct Refusal<R: HttpRole> {
     pub pending: Option<Box<Pending<R::Question>>>,
     /// What the client is told instead of the reason.
     pub told: Option<Box<Told>>,
+    /// For logs.
+    pub details: &'static str,
 }
 
 impl<R: HttpRole> Refusal<R> {
@@ -235,6 +316,7 @@ impl<R: HttpRole> Refusal<R> {
             ticket: None,
             pending: None,
             told: None,
+            details: "refused_by_role",
         }
     }
 }
@@ -363,6 +445,10 @@ pub enum ResponseFlag {
     RateLimited,
     /// `OM`: refused because memory is short.
     OverloadManager,
+    /// `DI`: made to wait on purpose.
+    DelayInjected,
+    /// `FI`: answered with an error on purpose.
+    FaultInjected,
 }
 
 impl ResponseFlag {
@@ -391,6 +477,8 @@ impl ResponseFlag {
             Self::Unauthorized => "UAEX",
             Self::RateLimited => "RL",
             Self::OverloadManager => "OM",
+            Self::DelayInjected => "DI",
+            Self::FaultInjected => "FI",
         }
     }
 }

@@ -21,13 +21,14 @@ use voile_http2::{Fields, Reason, RecvStream, SendResponse, SendStream};
 use voile_traffic::Attempt;
 
 use super::limits::PREMATURE;
+use super::pump::Replay;
 use super::server::Live;
 use super::stream::Call;
 use super::{headers, trailers, websocket};
 use crate::http::io::Io;
 use crate::http::{
-    ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Revocation,
-    Route, serve_connection,
+    ConnectFailure, Edit, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag,
+    Revocation, Route, serve_connection,
 };
 
 /// The status of an upgrade.
@@ -153,12 +154,24 @@ pub(crate) async fn serve<R: HttpRole + 'static>(
     serve_connection(&engine, &translated, caller, &head).await;
 }
 
+/// A request that went on over HTTP/2, in HTTP/1.1's words; none where its body was too long to be kept.
+pub(super) fn copied(head: &Fields, replay: &Replay) -> Option<Vec<u8>> {
+    let body = replay.bytes()?;
+    let mut request = head.clone();
+    if !body.is_empty() && !head.contains("content-length") {
+        request.push("content-length", body.len().to_string().as_bytes());
+    }
+    let mut request = request_head(&request, None, false, Edit::default());
+    request.extend_from_slice(&body);
+    Some(request)
+}
+
 /// The head in HTTP/1.1's words.
 fn request_head(
     parts: &Fields,
     websocket_key: Option<&str>,
     chunked: bool,
-    (default_authority, path): (Option<&str>, Option<&str>),
+    edit: Edit<'_>,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
     let method = match websocket_key {
@@ -166,14 +179,15 @@ fn request_head(
         None => parts.method(),
     };
     let head = Head::Http2(parts);
-    let authority = head
-        .authority()
-        .or(default_authority)
-        .unwrap_or("localhost");
     let connect = websocket::is_plain_connect(parts);
+    let renamed = edit.authority.filter(|_| !connect);
+    let authority = renamed
+        .or_else(|| head.authority())
+        .or(edit.default_authority)
+        .unwrap_or("localhost");
     let target = match connect {
         true => authority,
-        false => path.unwrap_or_else(|| head.path_and_query()),
+        false => edit.path.unwrap_or_else(|| head.path_and_query()),
     };
     put(
         &mut out,

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use voile_http2::{Fields, Reason, ResponseFuture};
+use voile_traffic::{Attempt, RetryPolicy};
 
 use super::grpc::{self, Messages};
 use super::headers;
@@ -29,8 +30,12 @@ pub(crate) enum Landing {
     Interim,
     /// Nothing moved for too long.
     Idle,
-    /// The upstream did not answer in time.
+    /// The upstream did not begin its answer in time.
     Timeout,
+    /// All the time that there was for the answer is over.
+    Expired,
+    /// A whole head that was held back, since another attempt may be wished for. Polling goes on after [`Flight::accept`].
+    Held(Attempt),
     /// What was let in may go on no longer.
     Revoked,
 }
@@ -53,6 +58,8 @@ pub(crate) enum Down {
     Waiting {
         response: Option<ResponseFuture>,
         interim: u32,
+        /// The head that was held back.
+        held: Option<Fields>,
     },
     Body(Box<Pump>),
     /// A head without a body went on.
@@ -69,8 +76,14 @@ pub(crate) struct Flight<'a> {
     timeouts: HttpTimeouts,
     started: Instant,
     waiting_since: Option<Instant>,
+    /// What all attempts have together, from when all of the request was received.
+    pub(crate) limit: Option<Duration>,
+    /// Answers that it wishes to have again are held back, while that can be.
+    pub(crate) retry: Option<&'a RetryPolicy>,
     /// Is told what the record needs.
     pub(crate) observer: Option<&'a dyn Observe>,
+    /// Is called with what was sent, when all of the request was received.
+    pub(crate) copy: Option<&'a dyn Fn(&Replay)>,
 }
 
 impl<'a> Flight<'a> {
@@ -88,13 +101,17 @@ impl<'a> Flight<'a> {
             down: Down::Waiting {
                 response: Some(response),
                 interim: 0,
+                held: None,
             },
             idle_since: None,
             timer: Timer::default(),
             timeouts,
             started,
             waiting_since: None,
+            limit: None,
+            retry: None,
             observer: None,
+            copy: None,
         }
     }
 
@@ -113,12 +130,29 @@ impl<'a> Flight<'a> {
                 if let Some(observer) = self.observer {
                     observer.received();
                 }
+                if let Some(copy) = self.copy.take() {
+                    copy(self.replay);
+                }
             }
             Poll::Pending => {}
         }
-        if let Down::Waiting { response, interim } = &mut self.down {
-            match poll_head(cx, response, interim, call) {
+        if let Down::Waiting {
+            response,
+            interim,
+            held,
+        } = &mut self.down
+        {
+            let head = match held.take() {
+                Some(head) => Poll::Ready(Ok(head)),
+                None => poll_head(cx, response, interim, call),
+            };
+            match head {
                 Poll::Ready(Ok(answer)) => {
+                    let policy = self.retry.filter(|_| self.replay.is_whole());
+                    if let Some(why) = wishes_another(policy, &answer, call.is_grpc) {
+                        *held = Some(answer);
+                        return Poll::Ready(Landing::Held(why));
+                    }
                     self.replay.forget();
                     if let Err(landing) = self.begin(answer, call, tally) {
                         return Poll::Ready(landing);
@@ -153,7 +187,7 @@ impl<'a> Flight<'a> {
         if matches!(self.down, Down::Over) {
             return Poll::Ready(Landing::Done);
         }
-        match self.late(cx, call.is_grpc) {
+        match self.late(cx, call) {
             Some(landing) => Poll::Ready(landing),
             None => Poll::Pending,
         }
@@ -199,16 +233,24 @@ impl<'a> Flight<'a> {
     }
 
     /// Only waiting for the client is bounded, as in HTTP/1.1; a quiet gRPC caller is not late, it has nothing to say.
-    fn late(&mut self, cx: &mut Context<'_>, is_grpc: bool) -> Option<Landing> {
+    fn late(&mut self, cx: &mut Context<'_>, call: &mut Call) -> Option<Landing> {
         let (answering, down_stalled, down_bytes) = match &self.down {
             Down::Body(pump) => (true, pump.stalled, pump.bytes),
             _ => (false, false, 0),
         };
-        let sending = !self.up.is_done() && !self.up.stalled && !answering && !is_grpc;
+        if let Some(limit) = self.limit.filter(|_| self.up.is_done()) {
+            let since = *call.received.get_or_insert_with(Instant::now);
+            if self.timer.passed(cx, since + limit) {
+                return Some(Landing::Expired);
+            }
+        }
+        let sending = !self.up.is_done() && !self.up.stalled && !answering && !call.is_grpc;
         if !sending && !down_stalled {
             self.idle_since = None;
             let waiting = self.up.is_done() && !answering;
-            let limit = self.timeouts.request.filter(|_| waiting)?;
+            let each = self.retry.and_then(|policy| policy.per_try_timeout);
+            let limit = [self.timeouts.request, each].into_iter().flatten().min();
+            let limit = limit.filter(|_| waiting)?;
             let since = *self.waiting_since.get_or_insert_with(Instant::now);
             let late = self.timer.passed(cx, since + limit);
             return late.then_some(Landing::Timeout);
@@ -225,6 +267,11 @@ impl<'a> Flight<'a> {
             deadline = deadline.min(whole);
         }
         self.timer.passed(cx, deadline).then_some(Landing::Idle)
+    }
+
+    /// Takes whatever comes from now on, the head that was held back included.
+    pub(crate) fn accept(&mut self) {
+        self.replay.forget();
     }
 
     /// Whether the client has nothing of an answer and all of the request is still at hand.
@@ -308,7 +355,7 @@ fn own_words(
             "interim_responses",
             Reason::PROTOCOL_ERROR,
         ),
-        Landing::Timeout => (
+        Landing::Timeout | Landing::Expired => (
             504,
             Flag::UpstreamRequestTimeout,
             "response_timeout",
@@ -329,13 +376,26 @@ fn own_words(
             } = *revocation;
             (status, flag, details, Reason::CANCEL)
         }
-        Landing::Upstream(_) | Landing::Client(_) | Landing::Done => (
+        Landing::Upstream(_) | Landing::Client(_) | Landing::Done | Landing::Held(_) => (
             503,
             Flag::UpstreamConnectionTermination,
             "upstream_connection_termination",
             Reason::INTERNAL_ERROR,
         ),
     }
+}
+
+/// Why an answer is worth another attempt, if it is.
+fn wishes_another(policy: Option<&RetryPolicy>, answer: &Fields, is_grpc: bool) -> Option<Attempt> {
+    let policy = policy?;
+    let status = answer.status();
+    if policy.wishes_status(status) {
+        return Some(Attempt::Answered(status));
+    }
+    // A call that ended before it brought anything says so in its head.
+    let code = grpc::status(answer).filter(|_| is_grpc)?;
+    let wished = policy.wishes_grpc(code.into());
+    wished.then_some(Attempt::AnsweredGrpc(code))
 }
 
 fn count(pump: &Pump) -> u64 {

@@ -1,5 +1,7 @@
 //! What a proxy knows of gRPC: messages counted by their prefixes, and its statuses.
 
+use std::time::Duration;
+
 use voile_http2::Fields;
 
 /// Counts length-prefixed messages in a body that comes in pieces.
@@ -45,6 +47,25 @@ impl Messages {
 pub(crate) fn status(fields: &Fields) -> Option<u16> {
     let value = fields.get("grpc-status")?;
     std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// `grpc-timeout`: at most eight digits and a unit. None where it is neither, or nothing at all.
+pub(crate) fn timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let timeout = match unit {
+        b'H' => Duration::from_secs(number * 3600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    };
+    (!timeout.is_zero()).then_some(timeout)
 }
 
 /// The status a gRPC caller is told when we answer with an HTTP status: gRPC's own table, as Envoy follows it. Where that
@@ -99,6 +120,28 @@ mod tests {
                 messages.take(piece);
             }
             assert_eq!(messages.count, 5, "in pieces of {step}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_a_number_with_a_unit() {
+        let millis = |text: &str| timeout(text.as_bytes()).map(|time| time.as_micros());
+        for (text, expected) in [
+            ("1H", Some(3_600_000_000)),
+            ("2M", Some(120_000_000)),
+            ("99999999S", Some(99_999_999_000_000)),
+            ("250m", Some(250_000)),
+            ("7u", Some(7)),
+            ("3000n", Some(3)),
+            ("0S", None),
+            ("", None),
+            ("S", None),
+            ("1s", None),
+            ("-1S", None),
+            ("1 S", None),
+            ("123456789m", None),
+        ] {
+            assert_eq!(millis(text), expected, "{text}");
         }
     }
 

@@ -5,8 +5,8 @@ use voile_http1::loosely_equal;
 use voile_http2::Fields;
 
 use super::websocket::is_plain_connect;
-use crate::http::Observe;
 use crate::http::ask::{Names, lines};
+use crate::http::{Edit, Observe};
 
 /// Fields removed in both directions because a forged one would be believed further on.
 pub(crate) const IDENTITY_FIELDS: [&str; 3] = [
@@ -73,18 +73,19 @@ fn is_authority(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(plain)
 }
 
-/// The request that goes on over HTTP/2, in `out`. `default_authority` is for a request that names none; `path`
-/// goes on instead of the one that came.
+/// The request that goes on over HTTP/2, in `out`, as the route edits it.
 pub(crate) fn forward_request(
     head: &Fields,
     observer: Option<&dyn Observe>,
-    (default_authority, path): (Option<&str>, Option<&str>),
+    edit: Edit<'_>,
     out: &mut Fields,
 ) {
     let host = || std::str::from_utf8(head.get("host")?).ok();
-    let authority = head.authority().or_else(host).or(default_authority);
+    let renamed = edit.authority.filter(|_| !is_plain_connect(head));
+    let named = renamed.or_else(|| head.authority()).or_else(host);
+    let authority = named.or(edit.default_authority);
     out.push(":method", head.method().as_bytes());
-    if let Some(path) = path.or_else(|| head.path()) {
+    if let Some(path) = edit.path.or_else(|| head.path()) {
         out.push(":scheme", head.scheme().unwrap_or("http").as_bytes());
         out.push(":path", path.as_bytes());
     }

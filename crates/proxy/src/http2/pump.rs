@@ -63,6 +63,12 @@ impl Replay {
         self.lost = true;
     }
 
+    /// Everything sent so far, if it is all that there was.
+    pub(crate) fn bytes(&self) -> Option<Vec<u8>> {
+        let chunks = self.first.iter().chain(&self.chunks);
+        (!self.lost).then(|| chunks.flatten().copied().collect())
+    }
+
     pub(crate) fn is_whole(&self) -> bool {
         !self.lost
     }

@@ -27,7 +27,8 @@ pub(crate) fn send(
 ) -> Sent {
     let mut response = respond.block();
     if is_grpc {
-        let code = grpc::from_http(status);
+        let said = told.and_then(|told| told.grpc_status);
+        let code = said.unwrap_or_else(|| grpc::from_http(status));
         let message = match told {
             None => grpc::message(reason),
             Some(told) => grpc::message(&String::from_utf8_lossy(&told.body)),

@@ -17,6 +17,7 @@ use super::server::Live;
 use super::upstream::Lease;
 use super::{downgrade, headers, is_extended_connect, is_plain_connect, reply};
 use crate::http::ask::Held;
+use crate::http::timer::Timer;
 use crate::http::{
     ConnectFailure, Exchange, Grpc, Head, HttpRole, HttpWorker, Refusal, ResponseFlag, Route, Told,
     UpstreamHttp,
@@ -45,6 +46,8 @@ pub(crate) struct Call {
     /// CONNECT, whatever is spoken through it.
     pub(crate) is_tunnel: bool,
     idempotent: bool,
+    /// When all of the request was received, where the time for its answer is limited.
+    pub(crate) received: Option<Instant>,
     /// What of the body was taken while somebody was asked: it goes first.
     pub(crate) held: Option<Box<Held>>,
 }
@@ -178,6 +181,7 @@ impl Call {
             is_head: parts.method() == "HEAD",
             is_tunnel: parts.method() == "CONNECT",
             idempotent: head.is_idempotent(),
+            received: None,
             held: None,
         }
     }
@@ -223,13 +227,8 @@ impl Call {
         if tally.details.is_empty() {
             let (status, flag) = (refusal.status, refusal.flag);
             let told = refusal.told.as_deref();
-            self.say(
-                status,
-                flag,
-                "refused_by_role",
-                (&refusal.reason, told),
-                tally,
-            );
+            let details = refusal.details;
+            self.say(status, flag, details, (&refusal.reason, told), tally);
         }
     }
 
@@ -258,14 +257,22 @@ async fn forward<R: HttpRole + 'static>(
     tally: &mut Tally,
 ) {
     let (mut body, mut upload, mut replay) = (Some(body), None, Replay::default());
+    // A tunnel has no end that could be waited for.
+    let limit = route.timeout().filter(|_| !call.is_tunnel);
     loop {
         tally.attempts += 1;
         let observer = route.observer.clone();
         let observer = observer.as_deref();
         let extended = parts.protocol().is_some();
-        let lease = match acquire(worker, role, route, call, extended).await {
+        let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
+        let deadline = deadline(limit, empty, call);
+        let lease = match acquire(worker, role, route, (call, deadline), extended).await {
             Ok(lease) => lease,
             Err(Missing::Client(cause)) => return client_gone(cause, tally),
+            Err(Missing::Time) => {
+                let flag = ResponseFlag::UpstreamRequestTimeout;
+                return call.answer(504, flag, LATE, LATE, tally);
+            }
             Err(Missing::Upstream(_))
                 if again(role, route, Attempt::NotConnected, call, tally).await =>
             {
@@ -281,9 +288,12 @@ async fn forward<R: HttpRole + 'static>(
         if let Some(observer) = observer {
             observer.sends(lease.local_address());
         }
-        let empty = call.held.is_none() && body.as_ref().is_some_and(RecvStream::is_end_stream);
         let mut request = call.respond.block();
         headers::forward_request(parts, observer, route.edit(), &mut request);
+        if tally.attempts > 1 {
+            let number = tally.attempts.to_string();
+            request.push("x-envoy-attempt-count", number.as_bytes());
+        }
         let Some((response, sink)) = lease.link.send_request(request, empty) else {
             // The connection is closing: nothing of this request went anywhere.
             lease.spoiled();
@@ -308,20 +318,34 @@ async fn forward<R: HttpRole + 'static>(
         };
         let mut flight = Flight::new(up, &mut replay, response, worker.timeouts, call.started);
         flight.observer = observer;
-        let revoked = || role.is_revoked(&route.ticket, || Head::Http2(parts));
-        let landing = poll_fn(|cx| match revoked() {
-            true => Poll::Ready(Landing::Revoked),
-            false => flight.poll(cx, call, tally),
+        flight.limit = limit;
+        let copying = observer.filter(|observer| observer.wants_copy());
+        let copying = copying.map(|observer| {
+            let mut sent = Fields::new();
+            headers::forward_request(parts, Some(observer), route.edit(), &mut sent);
+            (observer, sent)
         });
-        let landing = landing.await;
-        let failed = failure(landing, &lease);
+        let copy = |replay: &Replay| {
+            if let Some((observer, sent)) = &copying {
+                observer.copy(downgrade::copied(sent, replay));
+            }
+        };
+        flight.copy = copying.is_some().then_some(&copy as &dyn Fn(&Replay));
         // What asks for a tunnel is sent once.
+        let policy = route.retry.clone().filter(|_| !call.is_tunnel);
+        flight.retry = policy.as_deref();
+        let mut landing = fly(role, &route.ticket, parts, &mut flight, call, tally).await;
+        let failed = failure(landing, &lease);
         let again_is_fine = flight.is_held() && !is_plain_connect(parts);
         if let Some(failed) = failed.filter(|_| again_is_fine) {
             let harmless = failed.is_harmless(call.idempotent) && tally.attempts < MAX_ATTEMPTS;
             // The role is asked first: it may know a better place.
             if again(role, route, failed, call, tally).await || harmless {
                 continue;
+            }
+            if matches!(landing, Landing::Held(_)) {
+                flight.accept();
+                landing = fly(role, &route.ticket, parts, &mut flight, call, tally).await;
             }
         }
         return flight.land(landing, &R::REVOCATION, call, tally);
@@ -339,6 +363,9 @@ fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
         Landing::Upstream(cause) => Some(Attempt::Unanswered {
             reused: lease.reused && cause == Cause::Connection,
         }),
+        Landing::Held(why) => Some(why),
+        // As in HTTP/1.1: no answer in time is one of 504.
+        Landing::Timeout => Some(Attempt::Answered(504)),
         Landing::Interim => {
             // It goes on and on; nobody else shall wait behind it.
             lease.spoiled();
@@ -347,9 +374,37 @@ fn failure(landing: Landing, lease: &Lease) -> Option<Attempt> {
         Landing::Done
         | Landing::Client(_)
         | Landing::Idle
-        | Landing::Timeout
+        | Landing::Expired
         | Landing::Revoked => None,
     }
+}
+
+/// What is answered when the time for an answer is over.
+const LATE: &str = "response_timeout";
+
+/// When the time for an answer is over, if all of the request was received.
+fn deadline(limit: Option<Duration>, empty: bool, call: &mut Call) -> Option<Instant> {
+    let limit = limit?;
+    if empty {
+        call.received.get_or_insert_with(Instant::now);
+    }
+    Some(call.received? + limit)
+}
+
+/// One attempt, as long as leave for it is not taken back.
+async fn fly<R: HttpRole>(
+    role: &R,
+    ticket: &R::Ticket,
+    parts: &Fields,
+    flight: &mut Flight<'_>,
+    call: &mut Call,
+    tally: &mut Tally,
+) -> Landing {
+    poll_fn(|cx| match role.is_revoked(ticket, || Head::Http2(parts)) {
+        true => Poll::Ready(Landing::Revoked),
+        false => flight.poll(cx, call, tally),
+    })
+    .await
 }
 
 /// Asks the role for another attempt and waits as it says. False when the client left meanwhile, too.
@@ -366,6 +421,12 @@ async fn again<R: HttpRole>(
     if pause.is_zero() {
         return true;
     }
+    // What there is of an answer is better than none after the time for it is over.
+    if let (Some(limit), Some(since)) = (route.timeout(), call.received)
+        && since.elapsed() + pause >= limit
+    {
+        return false;
+    }
     let mut sleep = Box::pin(tokio::time::sleep(pause));
     poll_fn(|cx| match sleep.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(true),
@@ -377,6 +438,8 @@ async fn again<R: HttpRole>(
 /// Why there is no upstream.
 enum Missing {
     Client(Cause),
+    /// All the time that there was for the answer is over.
+    Time,
     Upstream(ConnectFailure),
 }
 
@@ -384,13 +447,17 @@ async fn acquire<R: HttpRole + 'static>(
     worker: &Rc<HttpWorker<R>>,
     role: &R,
     route: &Route<R>,
-    call: &mut Call,
+    (call, deadline): (&mut Call, Option<Instant>),
     extended_connect: bool,
 ) -> Result<Lease, Missing> {
+    let mut timer = Timer::default();
     let mut acquiring = pin!(worker.http2.acquire(role, route, extended_connect));
     poll_fn(|cx| {
         if let Poll::Ready(acquired) = acquiring.as_mut().poll(cx) {
             return Poll::Ready(acquired.map_err(Missing::Upstream));
+        }
+        if deadline.is_some_and(|at| timer.passed(cx, at)) {
+            return Poll::Ready(Err(Missing::Time));
         }
         call.poll_gone(cx).map(|cause| Err(Missing::Client(cause)))
     })

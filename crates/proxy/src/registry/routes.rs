@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use voile_model::mesh::TextMatch as Said;
+use voile_model::mesh::action::HeaderRules;
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::type_url;
 use voile_traffic::route::{
     FieldMatch, Match, PathMatch, Regex, RouteTable, TextMatch, ValueMatch,
 };
 use voile_xds::wire::{
-    OutboundService, RequestMatch, Route, RouteTarget, Routes, ServicePolicy, Subset,
+    OutboundService, RequestMatch, Route, RouteDestination, RouteTarget, Routes, ServicePolicy,
+    Subset,
 };
 
 use super::{Registry, retry_of, service_name};
+use crate::actions::Actions;
 use crate::plan::{RoutesPlan, ServicePlan};
 
 /// What refuses every request where routes came that cannot be read, and none were held before.
@@ -62,20 +65,35 @@ pub(crate) struct Rule {
     shares: Vec<(u64, usize)>,
     /// Instead of the destination's.
     pub(crate) retry: Option<voile_traffic::RetryPolicy>,
+    /// How long an answer may take.
+    pub(crate) timeout: Option<Duration>,
+    /// What becomes of requests besides; of most nothing.
+    pub(crate) actions: Option<Box<Actions>>,
 }
 
 impl Rule {
-    /// The target of one request; `random` is uniform.
-    pub(crate) fn target(&self, random: impl FnOnce() -> u64) -> usize {
+    /// Which of its shares takes one request, and the target of that; none where it is answered. `random` is uniform.
+    pub(crate) fn share(&self, random: impl FnOnce() -> u64) -> Option<(usize, usize)> {
         match self.shares.as_slice() {
-            [(_, only)] => *only,
+            [(_, only)] => Some((0, *only)),
             shares => {
-                let sum = shares.last().map_or(1, |(sum, _)| *sum);
+                let (sum, _) = *shares.last()?;
                 let drawn = ((u128::from(random()) * u128::from(sum)) >> 64) as u64;
                 let at = shares.partition_point(|(upto, _)| *upto <= drawn);
-                shares.get(at).map_or(0, |(_, target)| *target)
+                shares.get(at).map(|(_, target)| (at, *target))
             }
         }
+    }
+}
+
+impl CompiledRoutes {
+    /// The number of a target.
+    fn number(&mut self, to: &Result<RouteTarget, Arc<str>>) -> usize {
+        let known = self.targets.iter().position(|known| known == to);
+        known.unwrap_or_else(|| {
+            self.targets.push(to.clone());
+            self.targets.len() - 1
+        })
     }
 }
 
@@ -102,17 +120,11 @@ impl HeldRoutes {
 
     /// What holds where nothing that could be read was ever told: fail closed.
     pub(super) fn unreadable(version: Arc<str>) -> Self {
-        let nowhere = voile_xds::wire::RouteDestination {
+        let route = Route::to(vec![RouteDestination {
             to: Err(UNREADABLE.into()),
             weight: 1,
-        };
-        let route = Route {
-            name: "".into(),
-            matches: Vec::new(),
-            destinations: vec![nowhere],
-            timeout: None,
-            retry: None,
-        };
+            headers: HeaderRules::default(),
+        }]);
         Self {
             version,
             said: Routes {
@@ -142,17 +154,12 @@ impl HeldRoutes {
 
     /// Whether somewhere that it leads is nothing.
     fn misses(&self) -> bool {
-        let mut all = self
-            .said
-            .routes
-            .iter()
-            .flat_map(|route| &route.destinations);
-        all.any(|one| one.to.is_err())
+        self.said.ways().any(Result::is_err)
     }
 
     /// For people with a question: each route with its name and where it leads.
     pub(crate) fn shown(&self) -> Vec<(&str, Vec<String>)> {
-        let to = |one: &voile_xds::wire::RouteDestination| match &one.to {
+        let to = |one: &RouteDestination| match &one.to {
             Err(missing) => format!("{}: nowhere, {missing}", one.weight),
             Ok(to) => {
                 let port = to
@@ -199,17 +206,17 @@ fn compile(said: &Routes, port: Port, own: &Labels) -> CompiledRoutes {
         let mut shares = Vec::new();
         for to in route.destinations.iter().filter(|to| to.weight > 0) {
             sum += u64::from(to.weight);
-            let known = made.targets.iter().position(|known| *known == to.to);
-            let target = known.unwrap_or_else(|| {
-                made.targets.push(to.to.clone());
-                made.targets.len() - 1
-            });
-            shares.push((sum, target));
+            shares.push((sum, made.number(&to.to)));
         }
+        let mirrors = route.mirrors.iter();
+        let mirrors = mirrors.map(|mirror| (mirror.share, made.number(&mirror.to)));
+        let mirrors = mirrors.collect();
         made.rules.push(Rule {
             name: route.name.clone(),
             shares,
             retry: route.retry.as_ref().map(retry_of),
+            timeout: route.timeout,
+            actions: Actions::of(route, mirrors).map(Box::new),
         });
     }
     made.table = RouteTable::new(alternatives);

@@ -25,7 +25,7 @@ use super::inbound::Caller;
 use super::logged::{self, HttpContext};
 use super::notes::Notes;
 use super::outbound::black_hole;
-use super::outbound_http::{Edge, OutboundRole, OutboundTicket, choose};
+use super::outbound_http::{Delayed, Edge, OutboundRole, OutboundTicket, choose};
 use super::slots::OutboundSlot;
 use super::{Admitted, Worker, counted};
 use crate::http::{
@@ -60,10 +60,12 @@ pub(crate) struct Sent {
     leave: Leave,
 }
 
-/// A request that waits for an external service's word: it counts as admitted already.
-pub(crate) struct Question {
-    asking: Box<Asking>,
-    admitted: Admitted,
+/// A request that waits.
+pub(crate) enum Question {
+    /// For an external service's word: it counts as admitted already.
+    Leave(Box<Asking>, Admitted),
+    /// As its route says; it has leave.
+    Delayed(Delayed, Granted),
 }
 
 /// The scheme of what comes in plaintext.
@@ -125,24 +127,46 @@ impl GatewayRole {
             refusal.told = Some(Box::new(told));
             return Err(refusal);
         }
-        let route = self.out.route(head).map_err(astray)?;
+        match self.out.route(head) {
+            Ok(route) => Ok(self.sent(head, route, granted)),
+            Err(mut refusal) => Err(match refusal.pending.take() {
+                None => astray(refusal),
+                // It is made to wait on purpose, by its route.
+                Some(delay) => Refusal {
+                    pending: Some(Box::new(Pending {
+                        question: Question::Delayed(delay.question, granted),
+                        body: None,
+                    })),
+                    ..astray(refusal)
+                },
+            }),
+        }
+    }
+
+    /// To the endpoint that its route leads to.
+    fn sent(&self, head: &Head<'_>, route: Route<OutboundRole>, granted: Granted) -> Route<Self> {
         let Granted {
             leave,
             path,
             changes,
         } = granted;
         let path = path.or_else(|| self.edge.path(head).ok().flatten());
-        Ok(Route {
+        let mut besides = route.besides.clone();
+        if path.is_some() {
+            let besides = besides.get_or_insert_default();
+            besides.path = besides.path.take().or(path);
+        }
+        Route {
             key: route.key,
             connect_timeout: route.connect_timeout,
             upstream: route.upstream,
             default_authority: route.default_authority.clone(),
-            path: route.path.clone().or(path),
+            besides,
             observer: self.told(head).then(changes).before(route.observer.clone()),
             to_sidecar: route.to_sidecar,
             retry: route.retry.clone(),
             ticket: GatewayTicket::Sent(Box::new(Sent { route, leave })),
-        })
+        }
     }
 
     /// What the mesh is told of the client.
@@ -175,7 +199,7 @@ impl GatewayRole {
         let path = head.path_and_query();
         Some(Told {
             lines: format!("location: https://{name}{path}\r\n").into_bytes(),
-            body: Vec::new(),
+            ..Told::default()
         })
     }
 }
@@ -189,6 +213,7 @@ fn astray(refusal: Refusal<OutboundRole>) -> Refusal<GatewayRole> {
         ticket: Some(GatewayTicket::Astray(refusal.ticket.map(Box::new))),
         pending: None,
         told: refusal.told,
+        details: refusal.details,
     }
 }
 
@@ -219,7 +244,7 @@ impl HttpRole for GatewayRole {
                 let mut refusal = denied(undecided, notes());
                 refusal.pending = Some(Box::new(Pending {
                     body: asking.body(),
-                    question: Question { asking, admitted },
+                    question: Question::Leave(asking, admitted),
                 }));
                 Err(refusal)
             }
@@ -227,11 +252,20 @@ impl HttpRole for GatewayRole {
     }
 
     async fn ask(&self, question: &mut Question, body: Option<Shown>) {
-        question.asking.ask(&self.worker, body).await;
+        match question {
+            Question::Leave(asking, _) => asking.ask(&self.worker, body).await,
+            Question::Delayed(delayed, _) => self.out.ask(delayed, body).await,
+        }
     }
 
     fn answered(&self, head: &Head<'_>, question: Question) -> Result<Route<Self>, Refusal<Self>> {
-        let Question { asking, admitted } = question;
+        let (asking, admitted) = match question {
+            Question::Leave(asking, admitted) => (asking, admitted),
+            Question::Delayed(delayed, granted) => {
+                let route = self.out.answered(head, delayed).map_err(astray)?;
+                return Ok(self.sent(head, route, granted));
+            }
+        };
         let inbound = &self.slot.inbound;
         let granted = asking.granted(&self.worker, inbound, &self.caller, head);
         // Its way out counts it from here on.

@@ -153,7 +153,9 @@ impl InboundRole {
         };
         let mut route = Route::new(key, ticket);
         route.observer = observer;
-        route.path = path;
+        if path.is_some() {
+            route.besides().path = path;
+        }
         route.connect_timeout = self.worker.settings.borrow().connect_timeout;
         route.upstream = upstream(protocol, head);
         if !head.has_authority() && !self.authority.is_empty() {

@@ -9,6 +9,7 @@ mod ceiling;
 mod changes;
 mod counted;
 mod edge;
+mod effects;
 mod endpoint;
 mod gateway;
 mod gateway_http;
@@ -17,6 +18,7 @@ mod inbound_http;
 mod late;
 mod ledger;
 mod logged;
+mod mirror;
 mod names;
 mod notes;
 mod outbound;
@@ -170,6 +172,8 @@ pub(crate) struct WorkerFigures {
     pub(crate) idle_upstreams: u64,
     pub(crate) retries: u64,
     pub(crate) retries_over_budget: u64,
+    pub(crate) mirrored: u64,
+    pub(crate) mirrors_dropped: u64,
     pub(crate) authorization: authorization::Figures,
     pub(crate) tokens: tokens::Figures,
 }
@@ -183,6 +187,10 @@ pub(crate) struct Counters {
     pub(crate) refused: Cell<u64>,
     pub(crate) retries: Cell<u64>,
     pub(crate) retries_over_budget: Cell<u64>,
+    /// Copies of requests sent.
+    pub(crate) mirrored: Cell<u64>,
+    /// Copies not sent: too many under way, or the request too long to be kept.
+    pub(crate) mirrors_dropped: Cell<u64>,
     pub(crate) authorization: authorization::Counters,
     pub(crate) tokens: tokens::Counters,
 }
@@ -231,6 +239,8 @@ pub(crate) struct Worker {
     pub(crate) seat: Seat,
     /// Requests in flight through this proxy.
     all: Rc<Account>,
+    /// Copies of requests under way.
+    pub(crate) copies: Cell<u32>,
     /// Most connections held since the last time that most of them ended.
     peak: Cell<usize>,
     /// When we last said that memory is short.
@@ -277,6 +287,7 @@ impl Worker {
             load,
             all: seat.all(),
             seat,
+            copies: Cell::new(0),
             peak: Cell::new(0),
             short_since: Cell::new(None),
             next_key: Cell::new(0),
@@ -578,6 +589,8 @@ fn figures(worker: &Worker, slots: &Slots) -> WorkerFigures {
         idle_upstreams: slots.idle_upstreams(),
         retries: worker.counters.retries.get(),
         retries_over_budget: worker.counters.retries_over_budget.get(),
+        mirrored: worker.counters.mirrored.get(),
+        mirrors_dropped: worker.counters.mirrors_dropped.get(),
         authorization: worker.counters.authorization.figures(),
         tokens: worker.counters.tokens.figures(),
     }

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,19 +16,22 @@ use voile_xds::wire::Protocol;
 
 use super::authorization::count_revoked;
 use super::captured::Captured;
+use super::effects::{Effects, refused};
 use super::endpoint::{InFlight, outbound_labels};
 use super::inbound_http::upstream;
 use super::ledger::Begun;
 use super::logged::{self, Downstream, HttpContext};
+use super::mirror::Mirrors;
 use super::names::host_of;
 use super::notes::Notes;
 use super::outbound::black_hole;
-use super::routes::{AtEdge, Chosen, Terms};
+use super::routes::{Acts, AtEdge, Chosen, Terms};
 use super::slots::{OutboundSlot, ServiceState, Table};
 use super::{Admitted, Overload, Worker, count, counted};
+use crate::actions::Answered;
 use crate::http::{
-    ConnectFailure, Exchange, Head, HttpRole, Observe, Refusal, ResponseFlag, Revocation, Route,
-    UpstreamHttp,
+    ConnectFailure, Exchange, Head, HttpRole, Observe, Pending, Refusal, ResponseFlag, Revocation,
+    Route, Shown, UpstreamHttp,
 };
 use crate::plan::{Otherwise, Target};
 
@@ -89,6 +91,37 @@ pub(crate) struct OutboundTicket {
     tried: Vec<u32>,
     /// The route's, where it has one.
     route_name: Option<Rc<str>>,
+    /// It was made to wait on purpose.
+    delayed: bool,
+}
+
+/// A request that waits on purpose, and where it goes then.
+pub(crate) struct Delayed {
+    wait: Duration,
+    way: Way,
+}
+
+/// Where the routes lead a request.
+struct Way {
+    service: Rc<ServiceState>,
+    /// Of who was called, where the request names nobody.
+    authority: Option<Rc<str>>,
+    /// The port that was called.
+    port: u16,
+    terms: Terms,
+    notes: Option<Rc<Notes>>,
+    delayed: bool,
+}
+
+impl Way {
+    /// For what is answered here.
+    fn ticket(self) -> OutboundTicket {
+        OutboundTicket {
+            route_name: self.terms.name,
+            delayed: self.delayed,
+            ..OutboundTicket::new(Some(self.service), self.notes)
+        }
+    }
 }
 
 impl OutboundTicket {
@@ -101,6 +134,7 @@ impl OutboundTicket {
             retrying: None,
             tried: Vec::new(),
             route_name: None,
+            delayed: false,
         }
     }
 
@@ -186,12 +220,122 @@ impl OutboundRole {
         };
         match routes.choose(&self.worker, head, edge) {
             Chosen::To(service, terms) => Ok((service, terms)),
+            Chosen::Here(terms) => Ok((Rc::clone(service), terms)),
             Chosen::Nowhere => Err((404, ResponseFlag::NoRoute, UNROUTED.into())),
             Chosen::Missing(what) => {
                 let reason = format!("the route leads nowhere: {what}");
                 Err((503, ResponseFlag::NoCluster, reason.into()))
             }
         }
+    }
+}
+
+/// A request that is made to wait, whichever way it goes then.
+fn delayed(wait: Duration, mut way: Way) -> Refusal<OutboundRole> {
+    way.delayed = true;
+    let ticket = OutboundTicket {
+        delayed: true,
+        ..OutboundTicket::new(Some(Rc::clone(&way.service)), way.notes.clone())
+    };
+    let mut refusal = Refusal::new(503, ResponseFlag::DelayInjected, "fault_delay");
+    refusal.ticket = Some(ticket);
+    refusal.pending = Some(Box::new(Pending {
+        question: Delayed { wait, way },
+        body: None,
+    }));
+    refusal
+}
+
+impl OutboundRole {
+    /// Does what the route says besides, and picks who takes the request.
+    fn proceed(&self, head: &Head<'_>, way: Way) -> Result<Route<Self>, Refusal<Self>> {
+        let effects = match &way.terms.acts {
+            None => None,
+            Some(acts) => match self.act(acts, head, &way) {
+                Ok(effects) => Some(effects),
+                Err(answered) => {
+                    let mut refusal = refused(*answered);
+                    refusal.ticket = Some(way.ticket());
+                    return Err(refusal);
+                }
+            },
+        };
+        let admitted = match self.worker.admit(Some(&way.service.account)) {
+            Ok(admitted) => admitted,
+            Err(mut refusal) => {
+                refusal.ticket = Some(way.ticket());
+                return Err(refusal);
+            }
+        };
+        let Some(endpoint) = way.service.pick(&self.worker) else {
+            let mut refusal =
+                Refusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
+            refusal.ticket = Some(way.ticket());
+            return Err(refusal);
+        };
+        let endpoint = InFlight::begin(endpoint);
+        let mut route = self.to(head, way, endpoint, admitted);
+        if let Some(effects) = effects {
+            if effects.path.is_some() || effects.authority.is_some() {
+                let besides = route.besides();
+                (besides.path, besides.authority) = (effects.path, effects.authority);
+            }
+            route.observer = effects.observer.or(route.observer.take());
+        }
+        Ok(route)
+    }
+
+    fn act(&self, acts: &Acts, head: &Head<'_>, way: &Way) -> Result<Effects, Box<Answered>> {
+        let mirrors = |to| Mirrors {
+            worker: Rc::clone(&self.worker),
+            engine: self.slot.http.engine(),
+            to,
+        };
+        let edge = self.at_edge(head);
+        let (edge, notes) = (edge.as_ref(), way.notes.as_ref());
+        acts.on(&self.worker, head, edge, way.port, notes, mirrors)
+    }
+
+    /// The way to an endpoint.
+    fn to(&self, head: &Head<'_>, way: Way, endpoint: InFlight, admitted: Admitted) -> Route<Self> {
+        let Way {
+            service,
+            authority,
+            terms,
+            notes,
+            delayed,
+            ..
+        } = way;
+        let (key, protocol) = (endpoint.0.key, service.plan.protocol);
+        let to_sidecar = endpoint.0.plan.expected.is_some();
+        let (upgrades, as_client) = (service.plan.http2_upgrade, service.plan.client_protocol);
+        let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
+        let retry = terms.retry.unwrap_or_else(|| Rc::clone(&service.retry));
+        let ticket = OutboundTicket {
+            endpoint: Some(endpoint),
+            _admitted: Some(admitted),
+            route_name: terms.name,
+            delayed,
+            ..OutboundTicket::new(Some(service), notes)
+        };
+        let mut route = Route::new(key, ticket);
+        route.observer = observer;
+        route.retry = Some(retry);
+        if let Some(limit) = terms.timeout {
+            route.besides().timeout = Some(head.allows(limit));
+        }
+        route.connect_timeout = self.worker.settings.borrow().connect_timeout;
+        route.upstream = match as_client {
+            true => upstream(Protocol::Auto, head),
+            false => upstream(protocol, head),
+        };
+        // What upgrades to another protocol stays HTTP/1.1: not every server knows the HTTP/2 way.
+        if upgrades && to_sidecar && !head.wants_upgrade() {
+            route.upstream = UpstreamHttp::Http2;
+        }
+        route.default_authority = authority;
+        route.to_sidecar = to_sidecar;
+        route
     }
 }
 
@@ -212,7 +356,7 @@ impl HttpRole for OutboundRole {
     type Upstream = Stream;
     type Key = u32;
     type Ticket = OutboundTicket;
-    type Question = Infallible;
+    type Question = Delayed;
 
     fn unknown(&self, head: &Head<'_>) -> Option<Rc<str>> {
         let meanings = self.names.as_ref()?.meanings.borrow();
@@ -268,54 +412,39 @@ impl HttpRole for OutboundRole {
             return Err(refusal);
         };
         let authority = (!head.has_authority()).then(|| Rc::clone(&service.authority));
-        let (service, terms) = match self.lead(service, head, self.at_edge(head).as_ref()) {
+        let called = service;
+        let edge = self.at_edge(head);
+        let (service, terms) = match self.lead(called, head, edge.as_ref()) {
             Ok(led) => led,
             Err((status, flag, reason)) => {
                 let mut refusal = Refusal::new(status, flag, reason);
-                refusal.ticket = Some(OutboundTicket::new(Some(Rc::clone(service)), notes));
+                refusal.ticket = Some(OutboundTicket::new(Some(Rc::clone(called)), notes));
                 return Err(refusal);
             }
         };
-        let admitted = match self.worker.admit(Some(&service.account)) {
-            Ok(admitted) => admitted,
-            Err(mut refusal) => {
-                refusal.ticket = Some(OutboundTicket::new(Some(service), notes));
-                return Err(refusal);
-            }
+        let way = Way {
+            service,
+            authority,
+            port: called.plan.port,
+            terms,
+            notes,
+            delayed: false,
         };
-        let Some(endpoint) = service.pick(&self.worker) else {
-            let mut refusal =
-                Refusal::new(503, ResponseFlag::NoHealthyUpstream, "no healthy upstream");
-            refusal.ticket = Some(OutboundTicket::new(Some(service), notes));
-            return Err(refusal);
-        };
-        let (key, protocol) = (endpoint.key, service.plan.protocol);
-        let to_sidecar = endpoint.plan.expected.is_some();
-        let (upgrades, as_client) = (service.plan.http2_upgrade, service.plan.client_protocol);
-        let endpoint = Some(InFlight::begin(endpoint));
-        let observer = notes.clone().map(|notes| notes as Rc<dyn Observe>);
-        let retry = terms.retry.unwrap_or_else(|| Rc::clone(&service.retry));
-        let ticket = OutboundTicket {
-            endpoint,
-            _admitted: Some(admitted),
-            route_name: terms.name,
-            ..OutboundTicket::new(Some(service), notes)
-        };
-        let mut route = Route::new(key, ticket);
-        route.observer = observer;
-        route.retry = Some(retry);
-        route.connect_timeout = self.worker.settings.borrow().connect_timeout;
-        route.upstream = match as_client {
-            true => upstream(Protocol::Auto, head),
-            false => upstream(protocol, head),
-        };
-        // What upgrades to another protocol stays HTTP/1.1: not every server knows the HTTP/2 way.
-        if upgrades && to_sidecar && !head.wants_upgrade() {
-            route.upstream = UpstreamHttp::Http2;
+        match &way.terms.acts {
+            None => self.proceed(head, way),
+            Some(acts) => match acts.actions.delay(|| self.worker.random()) {
+                None => self.proceed(head, way),
+                Some(wait) => Err(delayed(wait, way)),
+            },
         }
-        route.default_authority = authority;
-        route.to_sidecar = to_sidecar;
-        Ok(route)
+    }
+
+    async fn ask(&self, question: &mut Delayed, _: Option<Shown>) {
+        tokio::time::sleep(question.wait).await;
+    }
+
+    fn answered(&self, head: &Head<'_>, question: Delayed) -> Result<Route<Self>, Refusal<Self>> {
+        self.proceed(head, question.way)
     }
 
     /// Elsewhere if the policy wishes it and the destination's budget allows it; the endpoint that failed comes last.
@@ -388,6 +517,15 @@ impl HttpRole for OutboundRole {
         let worker = &*self.worker;
         let protocol = counted::protocol(&exchange);
         let ticket = exchange.ticket;
+        let delayed = ticket.is_some_and(|ticket| ticket.delayed);
+        let exchange = match exchange.flag {
+            // Nothing went wrong but what was meant to.
+            ResponseFlag::None if delayed => Exchange {
+                flag: ResponseFlag::DelayInjected,
+                ..exchange
+            },
+            _ => exchange,
+        };
         let service = ticket.and_then(|ticket| ticket.service.as_ref());
         let endpoint = ticket.and_then(|ticket| ticket.endpoint.as_ref());
         let series = match (service, endpoint) {

@@ -4,12 +4,14 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use voile_traffic::RetryPolicy;
 use voile_traffic::route::{Request, RouteTable};
 
 use super::Worker;
 use super::slots::ServiceState;
+use crate::actions::Actions;
 use crate::http::Head;
 use crate::plan::RoutesPlan;
 use crate::registry::routes::CompiledRoutes;
@@ -26,6 +28,8 @@ pub(crate) struct RoutesState {
 struct RuleState {
     name: Rc<str>,
     retry: Option<Rc<RetryPolicy>>,
+    timeout: Option<Duration>,
+    actions: Option<Rc<Actions>>,
 }
 
 /// Where one request goes.
@@ -36,6 +40,8 @@ pub(crate) enum Chosen {
     Missing(Arc<str>),
     /// To this service, or part of one.
     To(Rc<ServiceState>, Terms),
+    /// By a route that answers it.
+    Here(Terms),
 }
 
 /// A request at a gateway, as routes compare it.
@@ -53,6 +59,22 @@ pub(crate) struct Terms {
     pub(crate) name: Option<Rc<str>>,
     /// Instead of the destination's.
     pub(crate) retry: Option<Rc<RetryPolicy>>,
+    /// How long an answer may take.
+    pub(crate) timeout: Option<Duration>,
+    /// What else becomes of the request; boxed, since most routes say nothing.
+    pub(crate) acts: Option<Box<Acts>>,
+}
+
+/// What becomes of one request besides.
+#[derive(Clone)]
+pub(crate) struct Acts {
+    pub(crate) actions: Rc<Actions>,
+    /// Which of the route's destinations takes it.
+    pub(crate) share: usize,
+    /// How much of the path a prefix stands for that matched.
+    pub(crate) matched: Option<usize>,
+    /// Where copies of it go.
+    pub(crate) mirrors: Vec<Rc<ServiceState>>,
 }
 
 impl RoutesState {
@@ -70,6 +92,9 @@ impl RoutesState {
                 let rules = plan.compiled.rules.iter().map(|rule| RuleState {
                     name: (*rule.name).into(),
                     retry: rule.retry.clone().map(Rc::new),
+                    timeout: rule.timeout,
+                    // Expressions remember their way, each worker's its own.
+                    actions: rule.actions.as_deref().cloned().map(Rc::new),
                 });
                 (Rc::new(plan.compiled.table.clone()), rules.collect())
             }
@@ -110,35 +135,58 @@ impl RoutesState {
 
     /// Where a request goes; `edge` has what counts of it at a gateway instead of what came.
     pub(crate) fn choose(&self, worker: &Worker, head: &Head<'_>, edge: Option<&AtEdge>) -> Chosen {
-        let path = edge.and_then(|edge| edge.path.as_deref());
-        let asked = Asked {
-            head,
-            path: path.unwrap_or_else(|| head.path_and_query()),
-            scheme: edge.map_or_else(|| head.scheme(), |edge| edge.scheme),
-        };
-        let Some(rule) = self.table.choose(&asked) else {
+        let Some(chosen) = self.table.choose_match(&Asked::new(head, edge)) else {
             return Chosen::Nowhere;
         };
-        let target = self.compiled.rules[rule].target(|| worker.random());
-        match &self.targets[target] {
-            Err(missing) => Chosen::Missing(Arc::clone(missing)),
-            Ok(service) => {
-                let rule = &self.rules[rule];
-                let terms = Terms {
-                    name: (!rule.name.is_empty()).then(|| Rc::clone(&rule.name)),
-                    retry: rule.retry.clone(),
-                };
-                Chosen::To(Rc::clone(service), terms)
-            }
+        let share = self.compiled.rules[chosen.route].share(|| worker.random());
+        let rule = &self.rules[chosen.route];
+        let acts = rule.actions.as_ref().map(|actions| {
+            Box::new(Acts {
+                actions: Rc::clone(actions),
+                share: share.map_or(0, |(share, _)| share),
+                matched: chosen.matched,
+                mirrors: self.mirrors(worker, actions),
+            })
+        });
+        let terms = Terms {
+            name: (!rule.name.is_empty()).then(|| Rc::clone(&rule.name)),
+            retry: rule.retry.clone(),
+            timeout: rule.timeout,
+            acts,
+        };
+        match share.map(|(_, target)| &self.targets[target]) {
+            None => Chosen::Here(terms),
+            Some(Err(missing)) => Chosen::Missing(Arc::clone(missing)),
+            Some(Ok(service)) => Chosen::To(Rc::clone(service), terms),
         }
+    }
+
+    /// Where copies of one request go; what is not there gets none.
+    fn mirrors(&self, worker: &Worker, actions: &Actions) -> Vec<Rc<ServiceState>> {
+        let taken = actions.mirrors.iter();
+        let taken = taken.filter(|(share, _)| share.takes(worker.random()));
+        let there = taken.filter_map(|(_, target)| self.targets.get(*target)?.as_ref().ok());
+        there.cloned().collect()
     }
 }
 
 /// A head as routes ask it.
-struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     head: &'a Head<'a>,
     path: &'a str,
     scheme: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    /// `edge` has what counts at a gateway instead of what came.
+    pub(crate) fn new(head: &'a Head<'a>, edge: Option<&'a AtEdge>) -> Self {
+        let path = edge.and_then(|edge| edge.path.as_deref());
+        Self {
+            head,
+            path: path.unwrap_or_else(|| head.path_and_query()),
+            scheme: edge.map_or_else(|| head.scheme(), |edge| edge.scheme),
+        }
+    }
 }
 
 impl Request for Asked<'_> {

@@ -268,8 +268,8 @@ fn denied(refusal: Refusal, seen: &Seen<'_>) -> Denied {
     let path = seen.path().as_bytes();
     let (status, text) = (refusal.status(), refusal.text());
     let mut told = Told {
-        lines: Vec::new(),
         body: text.clone().into_bytes(),
+        ..Told::default()
     };
     if status == 401 {
         let challenge = refusal.challenge(SCHEME, authority, path);

@@ -85,6 +85,18 @@ impl RegexRewrite {
         })
     }
 
+    /// The expression, as it is written.
+    #[must_use]
+    pub fn pattern(&self) -> &str {
+        &self.pattern
+    }
+
+    /// What its matches give way to, as it is written.
+    #[must_use]
+    pub fn substitution(&self) -> &str {
+        &self.substitution
+    }
+
     fn apply(&self, path: &[u8], out: &mut Vec<u8>) {
         let mut copied = 0;
         for found in self.compiled.captures_iter(path) {

@@ -2,6 +2,7 @@
 //! control plane into small checked types which the proxy uses, so that nothing behind this wall ever sees a port of
 //! 70,000, an address of five bytes or an unset enum. Every refusal names the field and why.
 
+mod action;
 mod address;
 mod authorization;
 mod authorizer;
@@ -32,7 +33,7 @@ pub use configuration::{
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
 pub use gateway::{Gateway, GatewayListener, GatewayServer, VirtualHost};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
-pub use routes::{RequestMatch, Route, RouteDestination, RouteTarget, Routes};
+pub use routes::{Mirror, RequestMatch, Route, RouteDestination, RouteTarget, Routes};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};
 pub use tokens::{ReceivedTokens, decode_key_set, decode_tokens, encode_tokens};
 use voile_model::{Hostname, Labels, Namespace, Port, ServiceKey, TrustDomain};

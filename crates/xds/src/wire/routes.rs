@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use prost::Message;
 use voile_model::mesh::TextMatch;
+use voile_model::mesh::action::{Answer, Cors, Fault, HeaderRules, Rewrite, Share};
 use voile_model::{Labels, Port, ServiceKey};
 use voile_proto::proxy as wire;
 
-use super::{RetryPolicy, WireError, labels_of, labels_on_wire, milliseconds, port, service_key};
+use super::{
+    RetryPolicy, WireError, action, labels_of, labels_on_wire, milliseconds, port, service_key,
+};
 
 /// Routes of one service's requests; the first that matches counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,12 +29,53 @@ pub struct Route {
     pub name: Arc<str>,
     /// One of these; none matches everything.
     pub matches: Vec<RequestMatch>,
-    /// Never empty, and not all of weight 0.
+    /// Not all of weight 0, and empty only where there is an answer.
     pub destinations: Vec<RouteDestination>,
     /// How long a request may take.
     pub timeout: Option<Duration>,
     /// How it is tried again; `None` is the destination's way.
     pub retry: Option<RetryPolicy>,
+    /// What is answered without asking anybody.
+    pub answer: Option<Answer>,
+    /// What goes on instead of what came.
+    pub rewrite: Option<Rewrite>,
+    /// What becomes of headers, after what their destination says.
+    pub headers: HeaderRules,
+    /// What is done to requests on purpose.
+    pub fault: Option<Fault>,
+    /// What pages of other origins may ask.
+    pub cors: Option<Arc<Cors>>,
+    /// Where copies go.
+    pub mirrors: Vec<Mirror>,
+}
+
+impl Route {
+    /// A route for everything, to these.
+    #[must_use]
+    pub fn to(destinations: Vec<RouteDestination>) -> Self {
+        Self {
+            name: "".into(),
+            matches: Vec::new(),
+            destinations,
+            timeout: None,
+            retry: None,
+            answer: None,
+            rewrite: None,
+            headers: HeaderRules::default(),
+            fault: None,
+            cors: None,
+            mirrors: Vec::new(),
+        }
+    }
+}
+
+/// Where copies of some requests go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    /// Where to, or what is missing there.
+    pub to: Result<RouteTarget, Arc<str>>,
+    /// How many are copied.
+    pub share: Share,
 }
 
 /// What a request must be: all of it.
@@ -66,6 +110,8 @@ pub struct RouteDestination {
     pub to: Result<RouteTarget, Arc<str>>,
     /// Share of the requests.
     pub weight: u32,
+    /// What becomes of headers.
+    pub headers: HeaderRules,
 }
 
 /// A service, or a part of it.
@@ -80,10 +126,17 @@ pub struct RouteTarget {
 }
 
 impl Routes {
-    /// Everything that requests may be sent to.
+    /// Everything that requests may be sent to, copies included; or what is missing there.
+    pub fn ways(&self) -> impl Iterator<Item = &Result<RouteTarget, Arc<str>>> {
+        self.routes.iter().flat_map(|route| {
+            let destinations = route.destinations.iter().map(|one| &one.to);
+            destinations.chain(route.mirrors.iter().map(|one| &one.to))
+        })
+    }
+
+    /// What of it is there.
     pub fn targets(&self) -> impl Iterator<Item = &RouteTarget> {
-        let destinations = self.routes.iter().flat_map(|route| &route.destinations);
-        destinations.filter_map(|one| one.to.as_ref().ok())
+        self.ways().filter_map(|to| to.as_ref().ok())
     }
 
     /// Checks the bytes of a `voile.proxy.v1.Routes`.
@@ -110,6 +163,12 @@ impl Routes {
             destinations: route.destinations.iter().map(encode_destination).collect(),
             timeout_ms: route.timeout.map_or(0, milliseconds),
             retry: route.retry.as_ref().map(RetryPolicy::encode),
+            answer: route.answer.as_ref().map(action::encode_answer),
+            rewrite: route.rewrite.as_ref().map(action::encode_rewrite),
+            headers: action::encode_headers(&route.headers),
+            fault: route.fault.as_ref().map(action::encode_fault),
+            cors: route.cors.as_deref().map(action::encode_cors),
+            mirrors: route.mirrors.iter().map(encode_mirror).collect(),
         };
         wire::Routes {
             routes: self.routes.iter().map(one).collect(),
@@ -127,8 +186,13 @@ fn route(message: &wire::Route) -> Result<Route, WireError> {
         destinations
             .push(destination(one).map_err(|e| e.within(&format!("destinations[{index}]")))?);
     }
-    if destinations.iter().all(|one| one.weight == 0) {
+    let answer = message.answer.as_ref().map(action::answer).transpose()?;
+    if answer.is_none() && destinations.iter().all(|one| one.weight == 0) {
         return Err(WireError::new("destinations", "none has a weight"));
+    }
+    let mut mirrors = Vec::with_capacity(message.mirrors.len());
+    for (index, one) in message.mirrors.iter().enumerate() {
+        mirrors.push(mirror(one).map_err(|e| e.within(&format!("mirrors[{index}]")))?);
     }
     let timeout =
         (message.timeout_ms > 0).then(|| Duration::from_millis(message.timeout_ms.into()));
@@ -138,6 +202,15 @@ fn route(message: &wire::Route) -> Result<Route, WireError> {
         destinations,
         timeout,
         retry: message.retry.as_ref().map(RetryPolicy::check),
+        answer,
+        rewrite: message.rewrite.as_ref().map(action::rewrite).transpose()?,
+        headers: action::headers(message.headers.as_ref())?,
+        fault: message.fault.as_ref().map(action::fault).transpose()?,
+        cors: match &message.cors {
+            Some(cors) => Some(Arc::new(action::cors(cors)?)),
+            None => None,
+        },
+        mirrors,
     })
 }
 
@@ -201,7 +274,29 @@ fn destination(message: &wire::RouteDestination) -> Result<RouteDestination, Wir
     Ok(RouteDestination {
         to,
         weight: message.weight,
+        headers: action::headers(message.headers.as_ref())?,
     })
+}
+
+fn mirror(message: &wire::Mirror) -> Result<Mirror, WireError> {
+    let to = message.to.as_ref();
+    let to = to.ok_or_else(|| WireError::new("to", "missing"))?;
+    Ok(Mirror {
+        to: destination(to)?.to,
+        share: Share::of_millionths(message.millionths),
+    })
+}
+
+fn encode_mirror(one: &Mirror) -> wire::Mirror {
+    let to = RouteDestination {
+        to: one.to.clone(),
+        weight: 0,
+        headers: HeaderRules::default(),
+    };
+    wire::Mirror {
+        to: Some(encode_destination(&to)),
+        millionths: one.share.millionths(),
+    }
 }
 
 fn encode_match(one: &RequestMatch) -> wire::RequestMatch {
@@ -241,6 +336,7 @@ fn encode_text(text: &TextMatch) -> wire::TextMatch {
 fn encode_destination(one: &RouteDestination) -> wire::RouteDestination {
     let message = wire::RouteDestination {
         weight: one.weight,
+        headers: action::encode_headers(&one.headers),
         ..wire::RouteDestination::default()
     };
     match &one.to {

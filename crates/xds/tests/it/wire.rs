@@ -1,13 +1,18 @@
 //! Messages that arrive: what is understood, and what is refused with which words.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
 use voile_model::Labels;
 use voile_model::mesh::TextMatch;
+use voile_model::mesh::action::{
+    Abort, AbortStatus, Answer, Cors, Delay, Fault, HeaderEdits, HeaderRules, Origin, OriginMatch,
+    PathRewrite, Redirect, RedirectPort, Regex, RegexRewrite, Rewrite, Share,
+};
 use voile_proto::{proxy, workload};
 use voile_xds::wire::{
-    Address, MutualTls, Protocol, ProxyConfiguration, RequestMatch, RetryPolicy, Route,
+    Address, Mirror, MutualTls, Protocol, ProxyConfiguration, RequestMatch, RetryPolicy, Route,
     RouteDestination, RouteTarget, Routes, ServicePolicy, Tunnel, decode_key_set, decode_tokens,
     encode_labels, encode_service, encode_tokens, encode_workload, parse_service_key,
 };
@@ -333,6 +338,69 @@ fn rules_about_tokens_that_make_no_sense_are_refused_by_field() {
     }
 }
 
+/// A route that does all that a route may do to requests.
+fn acting() -> Route {
+    let regex = RegexRewrite::new("a(b)", r"\1").expect("an expression");
+    let text = |text: &str| OriginMatch::Exact(text.to_owned());
+    let origins = [
+        text("https://a"),
+        OriginMatch::Prefix("https://b".to_owned()),
+        OriginMatch::Suffix(".c".to_owned()),
+        OriginMatch::Regex(Regex::new("https://d.*").expect("an expression")),
+    ];
+    let within = [
+        Origin::Any,
+        Origin::Within("https://".to_owned(), ".e".to_owned()),
+    ];
+    Route {
+        rewrite: Some(Rewrite {
+            path: Some(PathRewrite::Regex(regex)),
+            authority: Some("there".into()),
+        }),
+        fault: Some(Fault {
+            delay: Some(Delay {
+                fixed: Duration::from_secs(1),
+                share: Share::ALL,
+            }),
+            abort: Some(Abort {
+                with: AbortStatus::Grpc(0),
+                share: Share::of_millionths(1),
+            }),
+        }),
+        cors: Some(Arc::new(Cors {
+            origins: origins
+                .map(Origin::Text)
+                .into_iter()
+                .chain(within)
+                .collect(),
+            methods: vec!["GET".to_owned()],
+            headers: vec!["*".to_owned()],
+            expose: vec!["x".to_owned()],
+            max_age: Some(0),
+            credentials: true,
+            forward_unmatched: true,
+        })),
+        mirrors: vec![Mirror {
+            to: Err("nobody".into()),
+            share: Share::of_millionths(500_000),
+        }],
+        ..Route::to(Vec::new())
+    }
+}
+
+fn redirecting(port: RedirectPort, path: PathRewrite) -> Route {
+    let to = Redirect {
+        scheme: Some("https".to_owned()),
+        host: Some("there".to_owned()),
+        port,
+        path: Some(path),
+    };
+    Route {
+        answer: Some(Answer::Redirect { to, status: 307 }),
+        ..Route::to(Vec::new())
+    }
+}
+
 #[test]
 fn routes_come_back_as_they_went() {
     let text = |text: &str| Some(TextMatch::Exact(text.into()));
@@ -341,7 +409,19 @@ fn routes_come_back_as_they_went() {
         subset: subset.map(Into::into),
         port: port.and_then(voile_model::Port::new),
     };
-    let to = |to, weight| RouteDestination { to, weight };
+    let headers = HeaderRules {
+        request: HeaderEdits {
+            remove: vec!["a".to_owned()],
+            set: vec![("b".to_owned(), "1".to_owned())],
+            add: vec![("c".to_owned(), "2".to_owned())],
+        },
+        response: HeaderEdits::default(),
+    };
+    let to = |to, weight| RouteDestination {
+        to,
+        weight,
+        headers: headers.clone(),
+    };
     let everything = RequestMatch {
         uri: Some(TextMatch::Prefix("/a".into())),
         any_case: true,
@@ -371,14 +451,26 @@ fn routes_come_back_as_they_went() {
                     per_try_timeout: Some(Duration::from_secs(2)),
                     backoff: Some(Duration::from_millis(10)),
                 }),
+                headers: headers.clone(),
+                ..acting()
             },
+            Route::to(vec![to(Ok(target(Some("v2"), None)), 1)]),
             Route {
-                name: "".into(),
-                matches: Vec::new(),
-                destinations: vec![to(Ok(target(Some("v2"), None)), 1)],
-                timeout: None,
-                retry: None,
+                answer: Some(Answer::Direct {
+                    status: 418,
+                    body: b"\xfftea".as_slice().into(),
+                }),
+                ..Route::to(Vec::new())
             },
+            redirecting(
+                RedirectPort::Exact(8080),
+                PathRewrite::Full("/a".to_owned()),
+            ),
+            redirecting(
+                RedirectPort::Listener,
+                PathRewrite::Segments("/b".to_owned()),
+            ),
+            redirecting(RedirectPort::Scheme, PathRewrite::Prefix("/c".to_owned())),
         ],
     };
     let back = Routes::decode(&routes.encode().encode_to_vec()).expect("routes");
@@ -409,7 +501,43 @@ fn routes_that_make_no_sense_are_refused_by_field() {
         }],
     };
     assert!(Routes::decode(&good.encode_to_vec()).is_ok());
-    let spoil: [(&str, Spoil); 5] = [
+    let spoil: [(&str, Spoil); 11] = [
+        ("routes[0].answer.status: 99 is no status", |r| {
+            r.routes[0].answer = Some(proxy::RouteAnswer {
+                status: 99,
+                ..proxy::RouteAnswer::default()
+            });
+        }),
+        ("routes[0].rewrite.path: says nothing", |r| {
+            r.routes[0].rewrite = Some(proxy::Rewrite {
+                path: Some(proxy::PathRewrite::default()),
+                authority: String::new(),
+            });
+        }),
+        ("routes[0].headers.response: `connection` frames", |r| {
+            r.routes[0].headers = Some(proxy::HeaderRules {
+                request: None,
+                response: Some(proxy::HeaderEdits {
+                    remove: vec!["connection".to_owned()],
+                    ..proxy::HeaderEdits::default()
+                }),
+            });
+        }),
+        ("routes[0].fault.abort: says no status", |r| {
+            r.routes[0].fault = Some(proxy::Fault {
+                delay: None,
+                abort: Some(proxy::FaultAbort::default()),
+            });
+        }),
+        ("routes[0].cors.origins: says nothing", |r| {
+            r.routes[0].cors = Some(proxy::Cors {
+                origins: vec![proxy::Origin::default()],
+                ..proxy::Cors::default()
+            });
+        }),
+        ("routes[0].mirrors[0].to: missing", |r| {
+            r.routes[0].mirrors.push(proxy::Mirror::default());
+        }),
         ("routes[0].destinations: none has a weight", |r| {
             r.routes[0].destinations.clear();
         }),

@@ -1,0 +1,316 @@
+//! What a route does to requests besides sending them on, compiled: redirects and answers, rewrites, headers, faults, CORS. Pure;
+//! chance is an argument. In the order of Istio's proxies: fault (delay, then abort), CORS, then what the route itself answers or
+//! changes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use voile_model::mesh::action::{
+    Abort, AbortStatus, Answer, Cors, Delay, HeaderEdits, HeaderRules, PathRewrite, Rewrite, Share,
+};
+use voile_traffic::route::{CorsDecision, CorsField, HeaderEdit, Request};
+use voile_xds::wire::Route;
+
+use crate::http::{Amendment, Manner, ResponseFlag, Told};
+
+/// See the module. Most routes have none.
+#[derive(Debug, Clone)]
+pub(crate) struct Actions {
+    answer: Option<Answer>,
+    rewrite: Option<Rewrite>,
+    delay: Option<Delay>,
+    abort: Option<Abort>,
+    cors: Option<Arc<Cors>>,
+    /// By the number of the destination's share; of a route that answers there is one.
+    edits: Vec<Edits>,
+    /// Where copies go, as numbers of targets.
+    pub(crate) mirrors: Vec<(Share, usize)>,
+}
+
+/// What becomes of headers by one way: the destination's edits, then the route's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Edits {
+    /// Names of the request's that do not go on.
+    pub(crate) leaves_out: Vec<Cow<'static, str>>,
+    /// Complete lines that go on.
+    pub(crate) lines: Vec<u8>,
+    authority: Option<Box<str>>,
+    /// What becomes of the answer's, in order.
+    pub(crate) amends: Vec<Amendment>,
+}
+
+/// What goes on of one request that is not what came.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Path and query.
+    pub(crate) path: Option<Box<str>>,
+    /// The authority.
+    pub(crate) authority: Option<Box<str>>,
+    /// What a page of another origin is told beside the answer.
+    pub(crate) cors: Vec<CorsField>,
+}
+
+/// What a request is answered without asking anybody.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    pub(crate) flag: ResponseFlag,
+    pub(crate) details: &'static str,
+    pub(crate) told: Told,
+}
+
+impl Answered {
+    fn new(status: u16, details: &'static str, told: Told) -> Self {
+        Self {
+            status,
+            flag: ResponseFlag::None,
+            details,
+            told,
+        }
+    }
+}
+
+impl Edits {
+    /// The edits of several, one after the other.
+    fn of(rules: &[&HeaderRules]) -> Self {
+        let mut made = Self::default();
+        let mut lines: Vec<(String, &str)> = Vec::new();
+        for rules in rules {
+            made.amend(&rules.response);
+            if let Some(authority) = rules.request.authority() {
+                made.authority = Some(authority.into());
+            }
+            for step in rules.request.steps() {
+                let (HeaderEdit::Remove(name)
+                | HeaderEdit::Set(name, _)
+                | HeaderEdit::Add(name, _)) = step;
+                let name = name.to_ascii_lowercase();
+                if !matches!(step, HeaderEdit::Add(..)) {
+                    lines.retain(|(known, _)| *known != name);
+                    made.leaves_out.push(name.clone().into());
+                }
+                if let HeaderEdit::Set(_, value) | HeaderEdit::Add(_, value) = step {
+                    lines.push((name, value));
+                }
+            }
+        }
+        for (name, value) in lines {
+            for part in [&*name, ": ", value, "\r\n"] {
+                made.lines.extend_from_slice(part.as_bytes());
+            }
+        }
+        made
+    }
+
+    fn amend(&mut self, edits: &HeaderEdits) {
+        let amendment = |step: HeaderEdit<'_>| {
+            let (name, value, manner) = match step {
+                HeaderEdit::Remove(name) => (name, "", Manner::Remove),
+                HeaderEdit::Set(name, value) => (name, value, Manner::Overwrite),
+                HeaderEdit::Add(name, value) => (name, value, Manner::Append),
+            };
+            Amendment {
+                name: name.to_ascii_lowercase().into(),
+                value: value.as_bytes().into(),
+                manner,
+            }
+        };
+        self.amends.extend(edits.steps().map(amendment));
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a page is told, as changes of an answer's head: in place of what it said itself, but for `vary`, which others add to.
+pub(crate) fn cors_amendments(fields: &[CorsField]) -> impl Iterator<Item = Amendment> + '_ {
+    fields.iter().map(|(name, value)| Amendment {
+        name: (*name).into(),
+        value: value.as_bytes().into(),
+        manner: match *name {
+            "vary" => Manner::Append,
+            _ => Manner::Overwrite,
+        },
+    })
+}
+
+impl Actions {
+    /// What a route says; none if nothing.
+    pub(crate) fn of(route: &Route, mirrors: Vec<(Share, usize)>) -> Option<Self> {
+        let weighted = route.destinations.iter().filter(|to| to.weight > 0);
+        let mut edits: Vec<Edits> = weighted
+            .map(|to| Edits::of(&[&to.headers, &route.headers]))
+            .collect();
+        if edits.is_empty() {
+            edits.push(Edits::of(&[&route.headers]));
+        }
+        let fault = route.fault.unwrap_or_default();
+        let made = Self {
+            answer: route.answer.clone(),
+            rewrite: route.rewrite.clone(),
+            delay: fault.delay,
+            abort: fault.abort,
+            cors: route.cors.clone(),
+            edits,
+            mirrors,
+        };
+        let nothing = made.answer.is_none()
+            && made.rewrite.is_none()
+            && made.delay.is_none()
+            && made.abort.is_none()
+            && made.cors.is_none()
+            && made.mirrors.is_empty()
+            && made.edits.iter().all(Edits::is_empty);
+        (!nothing).then_some(made)
+    }
+
+    /// What becomes of headers by one way, if anything does.
+    pub(crate) fn edits(&self, share: usize) -> Option<&Edits> {
+        self.edits.get(share).filter(|edits| !edits.is_empty())
+    }
+
+    /// How long a request waits first; `random` is uniform.
+    pub(crate) fn delay(&self, random: impl FnOnce() -> u64) -> Option<Duration> {
+        let delay = self.delay.filter(|delay| delay.share.takes(random()))?;
+        Some(delay.fixed)
+    }
+
+    /// What becomes of a request that waited, of whose path a prefix matched so much. `listener` is the port that was called.
+    pub(crate) fn decide(
+        &self,
+        request: &(impl Request + ?Sized),
+        (share, matched): (usize, Option<usize>),
+        listener: u16,
+        random: impl FnOnce() -> u64,
+    ) -> Result<Changes, Box<Answered>> {
+        if let Some(abort) = self.abort.filter(|abort| abort.share.takes(random())) {
+            return Err(Box::new(aborted(abort.with)));
+        }
+        let mut changes = Changes::default();
+        match self.cors.as_ref().map(|cors| cors.decide(request)) {
+            None | Some(CorsDecision::Pass) => {}
+            Some(CorsDecision::Allow(fields)) => changes.cors = fields,
+            Some(CorsDecision::Answer(fields)) => {
+                let mut told = Told::default();
+                tell(&mut told, &cors_amendments(&fields).collect::<Vec<_>>());
+                return Err(Box::new(Answered::new(200, "cors_preflight", told)));
+            }
+        }
+        if let Some(answer) = &self.answer {
+            return Err(Box::new(self.answered(
+                answer,
+                request,
+                (matched, &changes.cors),
+                listener,
+            )));
+        }
+        let named = self.edits(share).and_then(|edits| edits.authority.clone());
+        let rewrite = self.rewrite.as_ref();
+        let renamed = rewrite.and_then(|rewrite| rewrite.authority.as_deref());
+        changes.authority = renamed.map(Into::into).or(named);
+        if let Some(path) = rewrite.and_then(|rewrite| rewrite.path.as_ref())
+            && !request.path().is_empty()
+        {
+            let path = rewritten(path, request, matched);
+            let none = || Answered::new(500, "path_rewrite", Told::default());
+            changes.path = Some(path.ok_or_else(|| Box::new(none()))?);
+        }
+        Ok(changes)
+    }
+
+    fn answered(
+        &self,
+        answer: &Answer,
+        request: &(impl Request + ?Sized),
+        (matched, cors): (Option<usize>, &[CorsField]),
+        listener: u16,
+    ) -> Answered {
+        let mut told = Told::default();
+        let status = match answer {
+            Answer::Direct { status, body } => {
+                told.body = body.to_vec();
+                *status
+            }
+            Answer::Redirect { to, status } => {
+                let Some(location) = to.location(request, matched, listener) else {
+                    return Answered::new(500, "path_rewrite", told);
+                };
+                line(&mut told, "location", &location);
+                *status
+            }
+        };
+        let amends = self.edits(0).map_or(&[][..], |edits| &edits.amends);
+        tell(&mut told, amends);
+        tell(&mut told, &cors_amendments(cors).collect::<Vec<_>>());
+        Answered::new(status, "direct_response", told)
+    }
+}
+
+fn aborted(with: AbortStatus) -> Answered {
+    let mut told = Told {
+        body: b"fault filter abort".to_vec(),
+        ..Told::default()
+    };
+    let status = match with {
+        AbortStatus::Http(status) => status,
+        AbortStatus::Grpc(status) => {
+            told.grpc_status = Some(status);
+            200
+        }
+    };
+    Answered {
+        flag: ResponseFlag::FaultInjected,
+        ..Answered::new(status, "fault_filter_abort", told)
+    }
+}
+
+fn line(told: &mut Told, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        told.lines.extend_from_slice(part);
+    }
+}
+
+/// Changes of an answer that has no head of its own yet.
+fn tell(told: &mut Told, amendments: &[Amendment]) {
+    for change in amendments {
+        let known = told.says(&change.name);
+        match change.manner {
+            Manner::Append => line(told, &change.name, &change.value),
+            Manner::IfAbsent if known => {}
+            Manner::IfPresent | Manner::Remove if !known => {}
+            Manner::IfAbsent => line(told, &change.name, &change.value),
+            Manner::Overwrite | Manner::IfPresent | Manner::Remove => {
+                told.remove(&change.name);
+                if change.manner != Manner::Remove {
+                    line(told, &change.name, &change.value);
+                }
+            }
+        }
+    }
+}
+
+/// Path and query as they go on; none where that would be no path.
+fn rewritten(
+    path: &PathRewrite,
+    request: &(impl Request + ?Sized),
+    matched: Option<usize>,
+) -> Option<Box<str>> {
+    let mut out = Vec::with_capacity(64 + request.path().len() + request.query().len());
+    if !path.apply(request.path(), matched, &mut out) {
+        return None;
+    }
+    if !request.query().is_empty() {
+        // A path that brings a query of its own keeps it.
+        out.push(if out.contains(&b'?') { b'&' } else { b'?' });
+        out.extend_from_slice(request.query());
+    }
+    let plain = out.iter().all(u8::is_ascii_graphic);
+    let text = String::from_utf8(out).ok().filter(|_| plain)?;
+    Some(text.into())
+}
+
+#[cfg(test)]
+#[path = "actions/tests.rs"]
+mod tests;

@@ -1,0 +1,169 @@
+//! What a route does to one request besides sending it on: decided by `crate::actions`, put into effect here. Header edits travel as
+//! what notes on a request travel as, so that the engines know one way only.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use super::Worker;
+use super::mirror::Mirrors;
+use super::notes::Notes;
+use super::routes::{Acts, Asked, AtEdge};
+use super::slots::ServiceState;
+use crate::actions::{Actions, Answered, cors_amendments};
+use crate::http::{Amendment, Head, HttpRole, Names, Observe, Refusal};
+
+/// What goes on that is not what came.
+pub(crate) struct Effects {
+    pub(crate) path: Option<Box<str>>,
+    pub(crate) authority: Option<Rc<str>>,
+    /// In place of the notes' own; none where headers stay.
+    pub(crate) observer: Option<Rc<dyn Observe>>,
+}
+
+impl Acts {
+    /// What becomes of a request to a port.
+    pub(crate) fn on(
+        &self,
+        worker: &Worker,
+        head: &Head<'_>,
+        edge: Option<&AtEdge>,
+        port: u16,
+        notes: Option<&Rc<Notes>>,
+        mirrors: impl FnOnce(Vec<Rc<ServiceState>>) -> Mirrors,
+    ) -> Result<Effects, Box<Answered>> {
+        let way = (self.share, self.matched);
+        let random = || worker.random();
+        let changes = self
+            .actions
+            .decide(&Asked::new(head, edge), way, port, random)?;
+        let edits = self.actions.edits(self.share);
+        let edited = edits.is_some() || !changes.cors.is_empty() || !self.mirrors.is_empty();
+        let observer = edited.then(|| {
+            let beside = cors_amendments(&changes.cors).collect();
+            let mut edited = Edited::new(self, notes, beside);
+            if !self.mirrors.is_empty() {
+                edited.mirrors = Cell::new(Some(Box::new(mirrors(self.mirrors.clone()))));
+                edited.copying = Cell::new(true);
+            }
+            Rc::new(edited) as Rc<dyn Observe>
+        });
+        Ok(Effects {
+            path: changes.path,
+            authority: changes.authority.map(Into::into),
+            observer,
+        })
+    }
+}
+
+/// What is answered without asking anybody.
+pub(crate) fn refused<R: HttpRole>(answered: Answered) -> Refusal<R> {
+    let mut refusal = Refusal::new(answered.status, answered.flag, answered.details);
+    refusal.details = answered.details;
+    refusal.told = Some(Box::new(answered.told));
+    refusal
+}
+
+/// Edits one request's head and its answer's as the route says, beside what notes do.
+struct Edited {
+    notes: Option<Rc<Notes>>,
+    actions: Rc<Actions>,
+    share: usize,
+    /// Names and lines of both, where both have any.
+    both: Option<(Vec<Cow<'static, str>>, Vec<u8>)>,
+    /// Changes of the answer's head, where some are of this request alone.
+    amends: Option<Vec<Amendment>>,
+    /// Where copies go; taken when they are sent, which is once, however often the request is.
+    mirrors: Cell<Option<Box<Mirrors>>>,
+    copying: Cell<bool>,
+}
+
+impl Edited {
+    fn new(acts: &Acts, notes: Option<&Rc<Notes>>, beside: Vec<Amendment>) -> Self {
+        let edits = acts.actions.edits(acts.share);
+        let both = edits.zip(notes).map(|(edits, notes)| {
+            let names = edits.leaves_out.iter().chain(notes.leaves_out());
+            (
+                names.cloned().collect(),
+                [&edits.lines, notes.adds()].concat(),
+            )
+        });
+        let amends = (!beside.is_empty()).then(|| {
+            let own = edits.map_or(&[][..], |edits| &edits.amends);
+            own.iter().cloned().chain(beside).collect()
+        });
+        Self {
+            notes: notes.cloned(),
+            actions: Rc::clone(&acts.actions),
+            share: acts.share,
+            both,
+            amends,
+            mirrors: Cell::default(),
+            copying: Cell::default(),
+        }
+    }
+}
+
+impl Observe for Edited {
+    fn leaves_out(&self) -> &Names {
+        match (&self.both, self.actions.edits(self.share), &self.notes) {
+            (Some((names, _)), ..) => names,
+            (None, Some(edits), _) => &edits.leaves_out,
+            (None, None, Some(notes)) => notes.leaves_out(),
+            (None, None, None) => &[],
+        }
+    }
+
+    fn adds(&self) -> &[u8] {
+        match (&self.both, self.actions.edits(self.share), &self.notes) {
+            (Some((_, lines)), ..) => lines,
+            (None, Some(edits), _) => &edits.lines,
+            (None, None, Some(notes)) => notes.adds(),
+            (None, None, None) => &[],
+        }
+    }
+
+    fn sends(&self, from: Option<SocketAddr>) {
+        if let Some(notes) = &self.notes {
+            notes.sends(from);
+        }
+    }
+
+    fn received(&self) {
+        if let Some(notes) = &self.notes {
+            notes.received();
+        }
+    }
+
+    fn wants_copy(&self) -> bool {
+        self.copying.get()
+    }
+
+    fn copy(&self, request: Option<Vec<u8>>) {
+        self.copying.set(false);
+        if let Some(mirrors) = self.mirrors.take() {
+            mirrors.send(request);
+        }
+    }
+
+    fn response(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>) {
+        if let Some(notes) = &self.notes {
+            notes.response(fields);
+        }
+    }
+
+    fn amends(&self) -> &[Amendment] {
+        match (&self.amends, self.actions.edits(self.share)) {
+            (Some(amends), _) => amends,
+            (None, Some(edits)) => &edits.amends,
+            (None, None) => &[],
+        }
+    }
+
+    fn trailers(&self, fields: &mut dyn Iterator<Item = (&str, &[u8])>) {
+        if let Some(notes) = &self.notes {
+            notes.trailers(fields);
+        }
+    }
+}
