@@ -377,6 +377,9 @@ fn experiment(
         eprintln!("missing: {missing}");
     }
     if run.dry_run {
+        for claim in definition.claims.iter().filter(|c| !c.needs.is_empty()) {
+            eprintln!("missing: \"{}\": {}", claim.claim, claim.needs);
+        }
         if let Err(why) = voile_lab::can_run(&definition, agent.is_some()) {
             eprintln!("this machine cannot: {why}");
         }

@@ -121,7 +121,7 @@ fn an_interrupted_run_keeps_what_was_measured_says_so_and_can_be_gone_on_with() 
 }
 
 /// A definition small enough to be killed in the middle of, and gone on with, in a few seconds.
-const SMALL: &str = r#"name = "small"
+pub(crate) const SMALL: &str = r#"name = "small"
 rounds = 3
 slice = "150ms"
 warmup = "30ms"
@@ -680,6 +680,12 @@ fn presets_are_planned_and_named_and_what_is_missing_is_said() {
             ran.status.success() && said.contains("slices in all"),
             "{name}: {said}"
         );
+        let missing = String::from_utf8_lossy(&ran.stderr);
+        let scaling = ["performance-and-scalability", "all"].contains(&name);
+        let named = missing.contains("the modes node and node+waypoint are not built yet");
+        assert_eq!(named, scaling, "{name}: {missing}");
+        let in_all = said.contains("6 experiments, about ");
+        assert_eq!(in_all, name == "all", "{said}");
     }
 }
 

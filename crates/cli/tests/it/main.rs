@@ -7,6 +7,7 @@ mod bench;
 mod bench_agent;
 mod bench_netns;
 mod bench_scale;
+mod bench_several;
 mod captured;
 mod clock;
 mod credentials;

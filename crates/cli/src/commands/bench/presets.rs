@@ -1,5 +1,7 @@
 //! `voile bench best-practices` and the other presets: what others published, measured again here.
 
+use voile_report::record::Record;
+
 use super::several::{Below, run_all};
 use super::{Choices, Done, usage};
 
@@ -24,13 +26,18 @@ pub(super) fn run(name: Option<&'static str>, args: &Args) -> Done {
     let several = definitions.len() > 1;
     let below = several.then(Below::all);
     let (records, done) = run_all(definitions, &args.run, below)?;
-    for record in records.iter().filter(|_| several) {
+    let has_claims = |record: &&Record| several && !record.experiment.claims.is_empty();
+    for record in records.iter().filter(has_claims) {
         let judged = voile_report::claims::judge(record);
         println!(
             "{}: {}",
             record.experiment.name,
             voile_report::claims::count(&judged)
         );
+    }
+    let has_targets = |record: &Record| !record.experiment.targets.is_empty();
+    if several && records.iter().any(has_targets) {
+        println!("\n{}", voile_report::table::targets(&records));
     }
     done
 }
