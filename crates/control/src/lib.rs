@@ -23,6 +23,8 @@ pub mod source;
 mod state_file;
 mod status;
 mod strangers;
+#[cfg(test)]
+mod tests;
 pub mod translate;
 mod virtual_addresses;
 mod why;

@@ -405,7 +405,7 @@ impl<S: Source> Reload<S> {
         self.status.published(&snapshot, &touched);
         self.publisher.staff.send_replace(snapshot.staff.clone());
         self.publisher.snapshots.send_replace(snapshot.clone());
-        self.publisher.interest.publish(&touched);
+        self.publisher.interest.announce(touched);
         self.snapshot = Some(snapshot);
     }
 

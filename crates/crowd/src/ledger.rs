@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 /// How a mark is written: this, and a number.
-pub(crate) const MARK: &str = "mark-r";
+pub(crate) const MARK: &[u8; 6] = b"mark-r";
 /// The name of what concerns every proxy.
 pub(crate) const EVERYBODY: &str = "*";
 /// Its number, and that every proxy holds it from the first.
@@ -30,9 +30,8 @@ pub fn now_ns() -> u64 {
 
 /// The mark in these bytes, if there is one.
 pub(crate) fn mark_in(bytes: &[u8]) -> Option<u32> {
-    let at = bytes
-        .windows(MARK.len())
-        .position(|window| window == MARK.as_bytes())?;
+    // Six bytes are compared where they lie; of a slice of any length another function would be called, at every byte.
+    let at = bytes.array_windows().position(|window| window == MARK)?;
     let digits = bytes[at + MARK.len()..]
         .iter()
         .take_while(|b| b.is_ascii_digit());

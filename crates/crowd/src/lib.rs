@@ -1,5 +1,5 @@
-//! Simulated proxies by the thousand in one process: each is a real delta-ADS stream over TLS of its own, made by the code that a
-//! proxy uses, with a token of its own. None carries traffic. Who changes the configuration says so here (`changed`), and is told
+//! Simulated proxies by the thousand in one process: each is a real delta-ADS stream over TLS of its own, which the code that a
+//! proxy uses decides about, with a token of its own. None carries traffic. Who changes the configuration says so here (`changed`), and is told
 //! when each proxy that should hear of it did (`report`).
 //!
 //! ```text
@@ -13,19 +13,20 @@ mod commands;
 mod ledger;
 mod plan;
 mod proxy;
+mod wire;
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::mpsc;
+use tokio::task::LocalSet;
 use voile_identity::{StateDir, TOKEN_AUDIENCE, TokenKey, TokenSubject};
-use voile_proto::type_url::AUTHORIZATION_POLICY;
-use voile_xds::client::Credential;
 
 use certificates::Askers;
 pub use ledger::{Ledger, Report, Synced, now_ns};
 pub use plan::{Part, plan};
+use proxy::Simulated;
 
 /// How long the proxies' tokens are good: longer than any measurement.
 const TOKEN_TTL: Duration = Duration::from_secs(12 * 3600);
@@ -52,13 +53,6 @@ pub struct Settings {
 /// What all simulated proxies share.
 pub(crate) type Shared = Arc<Mutex<Ledger>>;
 
-/// Policies that a proxy's configuration names anew, and those that it names no more.
-pub(crate) struct Wish {
-    pub(crate) proxy: usize,
-    pub(crate) more: Vec<Arc<str>>,
-    pub(crate) less: Vec<Arc<str>>,
-}
-
 /// Runs the crowd on the current-thread runtime it is called in, until `stop`, or until whoever gives commands is gone.
 /// `say` is given a line of JSON when all are in sync for the first time, and at the end.
 ///
@@ -72,40 +66,32 @@ pub async fn run(
     let parts = plan::read(&settings)?;
     let state = StateDir::open(&settings.state).map_err(|e| e.to_string())?;
     let key = TokenKey::open(&state).map_err(|e| e.to_string())?;
+    let root = settings.state.join("root-cert.pem");
+    let root_pem =
+        std::fs::read_to_string(&root).map_err(|e| format!("{}: {e}", root.display()))?;
     let ledger: Shared = Arc::new(Mutex::new(Ledger::new(parts.len())));
-    let (wish, mut wishes) = mpsc::unbounded_channel();
+    let (wires, control) = (
+        wire::Shared::new(&root_pem)?,
+        Rc::from(&settings.control[..]),
+    );
     let began = now_ns();
-    let (mut proxies, mut tokens) = (Vec::new(), Vec::new());
-    for (number, part) in parts.into_iter().enumerate() {
+    let (proxies, mut tokens) = (LocalSet::new(), Vec::new());
+    for part in parts.into_iter().enumerate() {
         let subject = TokenSubject {
-            namespace: part.namespace.clone(),
-            service_account: part.service_account.clone(),
-            pod: Some(part.pod.clone()),
+            namespace: part.1.namespace.clone(),
+            service_account: part.1.service_account.clone(),
+            pod: Some(part.1.pod.clone()),
         };
         let token = key.mint(&subject, TOKEN_AUDIENCE, SystemTime::now(), TOKEN_TTL);
         let token = token.map_err(|e| e.to_string())?;
         tokens.push(token.clone());
-        let credential = Credential::Token(token);
-        proxies.push(proxy::start(
-            &settings,
-            part,
-            number,
-            credential,
-            ledger.clone(),
-            wish.clone(),
-        )?);
+        let (control, wires) = (Rc::clone(&control), wires.clone());
+        let proxy = Simulated::new(part, token, control, wires, ledger.clone());
+        proxies.spawn_local(proxy.run());
     }
-    let following = async {
-        while let Some(Wish { proxy, more, less }) = wishes.recv().await {
-            // A simulated proxy is far from the bound.
-            let _ = proxies[proxy].subscribe(AUTHORIZATION_POLICY, more);
-            proxies[proxy].unsubscribe(AUTHORIZATION_POLICY, less);
-        }
-    };
-    let root = settings.state.join("root-cert.pem");
     let askers = Arc::new(Askers {
         control: settings.control.first().cloned().unwrap_or_default(),
-        root_pem: std::fs::read_to_string(&root).map_err(|e| format!("{}: {e}", root.display()))?,
+        root_pem,
         tokens,
         held: Mutex::default(),
     });
@@ -119,7 +105,7 @@ pub async fn run(
         }
     };
     let ended = tokio::select! {
-        () = following => Ok(()),
+        () = proxies => Ok(()),
         ended = commanded => ended,
         () = stop => Ok(()),
     };

@@ -2,104 +2,133 @@
 //! configuration names, and notes when what arrives.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use prost::Message;
-use tokio::sync::{mpsc, watch};
-use voile_proto::discovery::Node;
+use voile_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node};
 use voile_proto::proxy::ProxyConfiguration;
 use voile_proto::type_url::{ADDRESS, AUTHORIZATION_POLICY, PROXY_CONFIGURATION, SERVICE_POLICY};
-use voile_xds::client::{
-    ClientConfig, ClientState, Credential, CredentialSource, Rejection, Update, XdsClient,
-};
+use voile_xds::client::{Backoff, Subscriptions, Update};
 
 use crate::ledger::{EVERYBODY, mark_in, now_ns};
 use crate::plan::Part;
-use crate::{Settings, Shared, Wish, lock};
+use crate::wire::{Shared as Wires, Wire};
+use crate::{Shared, lock};
 
 /// What has to be answered before a proxy is in sync.
 const TYPES: [&str; 3] = [PROXY_CONFIGURATION, ADDRESS, SERVICE_POLICY];
 
-struct Fixed(Credential);
+/// Multiples of it lie evenly between whole numbers, however many there are.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-impl CredentialSource for Fixed {
-    fn credential(&self) -> std::io::Result<Credential> {
-        Ok(self.0.clone())
-    }
-}
+/// Policies that a proxy's configuration names anew, and those that it names no more.
+type Followed = (Vec<Arc<str>>, Vec<Arc<str>>);
 
 /// What one proxy knows of itself.
-struct Simulated {
+pub(crate) struct Simulated {
     number: usize,
+    token: String,
+    control: Rc<[String]>,
+    wires: Rc<Wires>,
     ledger: Shared,
-    wishes: mpsc::UnboundedSender<Wish>,
-    state: Arc<OnceLock<watch::Receiver<ClientState>>>,
-    /// Streams opened when `answered` was begun.
-    connections: u64,
+    subscriptions: Subscriptions,
+    /// Types answered on the open stream.
     answered: BTreeSet<Arc<str>>,
     policies: BTreeSet<Arc<str>>,
 }
 
-/// Starts it on the current runtime.
-pub(crate) fn start(
-    settings: &Settings,
-    part: Part,
-    number: usize,
-    credential: Credential,
-    ledger: Shared,
-    wishes: mpsc::UnboundedSender<Wish>,
-) -> Result<XdsClient, String> {
-    let config = ClientConfig {
-        addresses: settings.control.clone(),
-        root_certificate: Some(settings.state.join("root-cert.pem")),
-        node: Node {
+impl Simulated {
+    /// The proxy of this number, which asks one of these control planes after the other.
+    pub(crate) fn new(
+        (number, part): (usize, Part),
+        token: String,
+        control: Rc<[String]>,
+        wires: Rc<Wires>,
+        ledger: Shared,
+    ) -> Self {
+        let node = Node {
             id: format!("sidecar~simulated~{}.{}", part.pod, part.namespace),
             ..Node::default()
-        },
-    };
-    let state = Arc::new(OnceLock::new());
-    let mut simulated = Simulated {
-        number,
-        ledger,
-        wishes,
-        state: state.clone(),
-        connections: 0,
-        answered: BTreeSet::new(),
-        policies: BTreeSet::new(),
-    };
-    let handler = Box::new(move |update: &Update| simulated.take(update));
-    let runtime = tokio::runtime::Handle::current();
-    let client = XdsClient::start(config, Arc::new(Fixed(credential)), handler, &runtime);
-    // The client begins when we next wait: it finds this there.
-    let _ = state.set(client.state());
-    let own = format!("{}/{}", part.namespace, part.pod);
-    let asked = [
-        (PROXY_CONFIGURATION, vec![own]),
-        (ADDRESS, part.services.clone()),
-        (SERVICE_POLICY, part.services),
-    ];
-    for (type_url, names) in asked {
-        let names = names.into_iter().map(Arc::<str>::from);
-        client
-            .subscribe(type_url, names)
-            .map_err(|e| e.to_string())?;
+        };
+        let mut subscriptions = Subscriptions::new(node);
+        let own = format!("{}/{}", part.namespace, part.pod);
+        for (type_url, names) in [
+            (PROXY_CONFIGURATION, vec![own]),
+            (ADDRESS, part.services.clone()),
+            (SERVICE_POLICY, part.services),
+        ] {
+            let names = names.into_iter().map(Arc::<str>::from);
+            // No stream is open: there is nothing to say yet.
+            let _ = subscriptions.change(type_url, names, []);
+        }
+        Self {
+            number,
+            token,
+            control,
+            wires,
+            ledger,
+            subscriptions,
+            answered: BTreeSet::new(),
+            policies: BTreeSet::new(),
+        }
     }
-    Ok(client)
-}
 
-impl Simulated {
-    fn take(&mut self, update: &Update) -> Vec<Rejection> {
+    /// Follows the control plane, for ever.
+    pub(crate) async fn run(mut self) {
+        let mut backoff = Backoff::default();
+        for attempt in 0.. {
+            let at = (self.number + attempt) % self.control.len().max(1);
+            let why = self.stream(at, &mut backoff).await;
+            tracing::debug!(proxy = self.number, why, "a stream ended");
+            self.subscriptions.closed();
+            self.answered.clear();
+            // Spread evenly over the wait, each at its own place.
+            let place = (self.number as f64 * GOLDEN).fract();
+            tokio::time::sleep(backoff.wait(place)).await;
+        }
+    }
+
+    /// One stream, from its beginning to its end, and why it ended.
+    async fn stream(&mut self, at: usize, backoff: &mut Backoff) -> String {
+        let Some(control) = self.control.get(at) else {
+            return "no control plane is named".to_owned();
+        };
+        let mut wire = match Wire::open(&self.wires, control, &self.token).await {
+            Ok(wire) => wire,
+            Err(why) => return why,
+        };
+        for request in self.subscriptions.open() {
+            if let Err(why) = wire.send(&request) {
+                return why;
+            }
+        }
+        wire.follow(|message| {
+            backoff.reset();
+            self.hear(message)
+        })
+        .await
+    }
+
+    /// What a response is answered with.
+    fn hear(&mut self, message: &[u8]) -> Result<Vec<DeltaDiscoveryRequest>, String> {
+        let response = DeltaDiscoveryResponse::decode(message).map_err(|e| e.to_string())?;
+        let update = self.subscriptions.receive(response);
+        let followed = self.take(&update);
+        let mut requests = vec![self.subscriptions.finish(update, Vec::new())];
+        if let Some((more, less)) = followed {
+            let change = self.subscriptions.change(AUTHORIZATION_POLICY, more, less);
+            requests.extend(change);
+        }
+        Ok(requests)
+    }
+
+    /// Notes what came; the policies to follow from now on, and those no more.
+    fn take(&mut self, update: &Update) -> Option<Followed> {
         let now = now_ns();
-        let connections = self
-            .state
-            .get()
-            .map_or(0, |state| state.borrow().connections);
+        let mut followed = None;
         let ledger = self.ledger.clone();
         let mut ledger = lock(&ledger);
-        if connections != self.connections {
-            self.connections = connections;
-            self.answered.clear();
-        }
         ledger.heard(update.added.len());
         for name in &update.removed {
             ledger.removed(self.number, name);
@@ -123,35 +152,28 @@ impl Simulated {
             }
             PROXY_CONFIGURATION => {
                 for resource in &update.added {
-                    self.follow(&resource.body);
+                    followed = self.follow(&resource.body).or(followed);
                 }
             }
             _ => {}
         }
-        let first = self.answered.insert(update.type_url.clone());
-        if first && TYPES.iter().all(|of| self.answered.contains(*of)) {
-            ledger.in_sync(self.number, now);
+        if !self.answered.contains(&update.type_url) {
+            self.answered.insert(update.type_url.clone());
+            if TYPES.iter().all(|of| self.answered.contains(*of)) {
+                ledger.in_sync(self.number, now);
+            }
         }
-        Vec::new()
+        followed
     }
 
-    /// Asks for the policies that the configuration names.
-    fn follow(&mut self, body: &[u8]) {
-        let Ok(configuration) = ProxyConfiguration::decode(body) else {
-            return;
-        };
+    /// What of policies a configuration changes.
+    fn follow(&mut self, body: &[u8]) -> Option<Followed> {
+        let configuration = ProxyConfiguration::decode(body).ok()?;
         let references = configuration.authorization_policies.into_iter();
         let named: BTreeSet<Arc<str>> = references.map(|one| one.name.into()).collect();
         let more: Vec<Arc<str>> = named.difference(&self.policies).cloned().collect();
         let less: Vec<Arc<str>> = self.policies.difference(&named).cloned().collect();
         self.policies = named;
-        if !more.is_empty() || !less.is_empty() {
-            // Nobody listens any more when the crowd ends.
-            let _ = self.wishes.send(Wish {
-                proxy: self.number,
-                more,
-                less,
-            });
-        }
+        (!more.is_empty() || !less.is_empty()).then_some((more, less))
     }
 }

@@ -123,6 +123,12 @@ impl SendStream {
             .with(|connection, key| connection.send_data(key, data, end))
     }
 
+    /// The same of bytes that are somebody else's.
+    pub fn send_copy(&mut self, data: &[u8], end: bool) -> Result<(), Failure> {
+        self.0
+            .with(|connection, key| connection.send_copy(key, data, end))
+    }
+
     /// Ends with these.
     pub fn send_trailers(&mut self, trailers: Fields) -> Result<(), Failure> {
         self.0

@@ -38,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) type OverTls = Guarded<Box<TlsStream<TcpStream>>>;
 
 /// Our own certificate, made anew at half its life when a connection comes in: no timer, no file.
-struct OwnCertificate {
+pub(super) struct OwnCertificate {
     authority: Arc<Authority>,
     /// Names besides [`SERVER_NAMES`]: those that were asked for, and the address that we listen on.
     further: Vec<String>,
@@ -47,7 +47,7 @@ struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    fn new(
+    pub(super) fn new(
         authority: Arc<Authority>,
         names: &[String],
         listen: IpAddr,
@@ -93,15 +93,11 @@ fn issue(authority: &Authority, further: &[String]) -> Result<Arc<ServerConfig>,
 /// Accepts until `ended`; what comes out has finished its handshake.
 pub(super) fn tls(
     listener: TcpListener,
-    (authority, names): (Arc<Authority>, &[String]),
+    mut own: OwnCertificate,
     status: Arc<Status>,
     ended: watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
-) -> Result<mpsc::Receiver<OverTls>, ControlError> {
-    let listen = listener
-        .local_addr()
-        .map_err(|error| ControlError::Setup(format!("TLS: {error}")))?;
-    let mut own = OwnCertificate::new(authority, names, listen.ip())?;
+) -> mpsc::Receiver<OverTls> {
     let (accepted, incoming) = mpsc::channel(1);
     let mut newcomers = Newcomers::new();
     tasks.spawn(async move {
@@ -126,7 +122,7 @@ pub(super) fn tls(
             () = over(ended) => {}
         }
     });
-    Ok(incoming)
+    incoming
 }
 
 /// Accepts in plaintext until `ended`.

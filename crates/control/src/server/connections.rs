@@ -1,44 +1,128 @@
-//! Connections that were accepted, each served by a task of its own: HTTP/2 and nothing around it, because thousands of them wait for
-//! hours and what each holds is what the control plane holds.
+//! Connections that were accepted, each served by one task with all its calls: what comes is read, heard, answered and written in one
+//! turn. Thousands of them wait for hours, and what each holds is what the control plane holds: buffers belong to the thread.
 
-use std::convert::Infallible;
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::{mpsc, watch};
-use tonic::body::Body;
+use tokio::task::{spawn_blocking, spawn_local};
+use tokio::time::{sleep, timeout};
 use tonic::transport::server::Connected;
+use voile_http2::{Config, Connection as Http2, Link, Pool};
 
+use super::calls::{Call, begin};
 use super::newcomers::{Entrance, Guarded};
 use super::over;
-use super::routes::{Answered, GrpcService, Routes};
+use super::routes::{Discovery, GrpcService, Routes};
+use crate::memory::give_back;
 
-/// Calls at once on one connection: a proxy has one stream, and now and then asks for a certificate.
-const MAX_CALLS: u32 = 16;
 /// How long a connection may take to end when it has reached its age: streams end a little earlier, other calls are short.
 const AGE_GRACE: Duration = Duration::from_secs(5);
+/// How long the end of TLS may take to be said.
+const LINGER: Duration = Duration::from_secs(1);
+/// Room to read into, in bytes: one TLS record.
+const ROOM: usize = 16 * 1024;
+/// Reads in a row before others get their turn.
+const MAX_READS: usize = 16;
+/// Bytes waiting to be written beyond which nothing is read: who does not read is not listened to.
+const MAX_UNWRITTEN: usize = 64 * 1024;
+/// What is said in one turn may make this much room stay with the thread, in bytes.
+const KEPT_ROOM: usize = 64 * 1024;
 
-/// Serves what is accepted until `ended`, and then until the last connection is gone.
+/// So many connections that ended are worth the search for memory that the kernel may have back: a renewal of certificates is a
+/// connection, and a mesh renews at once.
+const MANY: u32 = 100;
+/// How long after the first of them, so that a storm is over.
+const GIVE_BACK_AFTER: Duration = Duration::from_secs(5);
+
+/// A proxy has one stream, and now and then asks for a certificate.
+const MAX_CALLS: u32 = 16;
+const LIMITS: Config = Config {
+    // A reconnect names all that is held; what comes is taken at once.
+    stream_window: 256 * 1024,
+    connection_window: 1024 * 1024,
+    // Tokens are a few kilobytes.
+    max_header_list: 64 * 1024,
+    // The largest head, cut four times as small as it need be.
+    max_continuations: 16,
+    max_peer_streams: MAX_CALLS,
+    // We ask nothing.
+    initial_streams: 0,
+    max_remembered_resets: MAX_CALLS as usize,
+    // Rapid reset (CVE-2023-44487) and what came after it: an honest caller does neither.
+    max_unseen_resets: 32,
+    max_provoked_resets: 64,
+    forgiving_streams: 16,
+    // Heads and trailers are some hundred bytes: whoever has so many of them to read reads nothing.
+    max_unsent: 256 * 1024,
+    max_empty_frames: 100,
+    // Nobody answers us.
+    max_interim: 1,
+    max_heads: 1024 * 1024,
+    // gRPC changes it a dozen times as it learns of the path.
+    max_window_changes: 1000,
+};
+
+/// What the connections of a thread share.
+pub(super) struct Shared<D, C> {
+    pub(super) routes: Routes<D, C>,
+    pool: Pool,
+    /// To read into.
+    room: RefCell<Box<[u8]>>,
+    /// What is said in one turn.
+    said: RefCell<Vec<u8>>,
+    /// Connections that ended since somebody began to count.
+    left: Cell<u32>,
+}
+
+impl<D: 'static, C: 'static> Shared<D, C> {
+    fn new(routes: Routes<D, C>) -> Rc<Self> {
+        Rc::new(Self {
+            routes,
+            pool: Pool::new(),
+            room: RefCell::new(vec![0; ROOM].into()),
+            said: RefCell::default(),
+            left: Cell::new(0),
+        })
+    }
+
+    /// A connection ended.
+    fn left(self: &Rc<Self>) {
+        self.left.set(self.left.get() + 1);
+        if self.left.get() > 1 {
+            return;
+        }
+        let shared = self.clone();
+        spawn_local(async move {
+            sleep(GIVE_BACK_AFTER).await;
+            if shared.left.replace(0) >= MANY {
+                // Nobody waits for it.
+                drop(spawn_blocking(give_back));
+            }
+        });
+    }
+}
+
+/// Serves what is accepted until `ended`, and then until the last connection is gone. Inside a `LocalSet`.
 pub(super) fn serve<S, D, C>(
     mut incoming: mpsc::Receiver<Guarded<S>>,
     routes: Routes<D, C>,
     age: Duration,
     ended: watch::Receiver<bool>,
-) -> impl Future<Output = ()> + Send + 'static
+) -> impl Future<Output = ()> + 'static
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
     Guarded<S>: Connected<ConnectInfo = Entrance>,
-    D: GrpcService,
+    D: Discovery,
     C: GrpcService,
 {
-    let routes = Arc::new(routes);
+    let shared = Shared::new(routes);
     let (end, ending) = watch::channel(());
     async move {
         let mut over = pin!(over(ended));
@@ -50,11 +134,9 @@ where
             let Some(stream) = stream else {
                 break;
             };
-            let calls = Calls {
-                routes: routes.clone(),
-                entrance: stream.connect_info(),
-            };
-            tokio::spawn(connection(stream, calls, age + AGE_GRACE, ending.clone()));
+            let entrance = stream.connect_info();
+            let connection = Connection::new(stream, entrance, shared.clone());
+            spawn_local(connection.serve(age + AGE_GRACE, ending.clone()));
         }
         drop((incoming, ending));
         end.send_replace(());
@@ -62,52 +144,149 @@ where
     }
 }
 
-async fn connection<S, D, C>(
+struct Connection<S, D, C> {
     stream: Guarded<S>,
-    calls: Calls<D, C>,
-    longest: Duration,
-    mut ending: watch::Receiver<()>,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    D: GrpcService,
+    entrance: Entrance,
+    link: Link,
+    shared: Rc<Shared<D, C>>,
+    calls: Vec<Call>,
+    /// TLS may hold what was written.
+    unflushed: bool,
+}
+
+impl<S, D, C> Connection<S, D, C>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+    D: Discovery,
     C: GrpcService,
 {
-    let served = http2::Builder::new(TokioExecutor::new())
-        .max_concurrent_streams(MAX_CALLS)
-        .serve_connection(TokioIo::new(stream), calls);
-    let mut served = pin!(served);
-    let mut too_old = pin!(tokio::time::sleep(longest));
-    let mut ended = false;
-    loop {
-        tokio::select! {
-            biased;
-            finished = &mut served => {
-                if let Err(error) = finished {
-                    tracing::debug!(%error, "a connection broke");
-                }
-                return;
+    fn new(stream: Guarded<S>, entrance: Entrance, shared: Rc<Shared<D, C>>) -> Self {
+        Self {
+            stream,
+            entrance,
+            link: Link::new(Http2::server(&LIMITS, shared.pool.clone())),
+            shared,
+            calls: Vec::new(),
+            unflushed: false,
+        }
+    }
+
+    async fn serve(mut self, longest: Duration, ending: watch::Receiver<()>) {
+        let mut told = ending.clone();
+        let mut leave = pin!(told.changed());
+        let mut too_old = pin!(sleep(longest));
+        let mut left = false;
+        poll_fn(|context| {
+            if too_old.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
             }
-            () = &mut too_old => return,
-            _ = ending.changed(), if !ended => {
-                ended = true;
-                served.as_mut().graceful_shutdown();
+            if !left && leave.as_mut().poll(context).is_ready() {
+                left = true;
+                self.calls.retain_mut(|call| !call.leave());
+                self.link.borrow().leave();
+            }
+            self.poll(context)
+        })
+        .await;
+        self.calls.clear();
+        // Late is as good as never.
+        let _ = timeout(LINGER, self.stream.shutdown()).await;
+        self.shared.left();
+        drop(ending);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let paused = self.read(context);
+            self.accept();
+            self.answer(context);
+            match self.write(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    tracing::debug!(%error, "a connection broke");
+                    return Poll::Ready(());
+                }
+            }
+            let mut connection = self.link.borrow();
+            let is_said = connection.output().is_empty();
+            match connection.end() {
+                // Its last word may just have been found.
+                Some(_) if connection.output().is_empty() => return Poll::Ready(()),
+                None if is_said && !paused => return Poll::Pending,
+                _ => {}
             }
         }
     }
-}
 
-/// Calls of one connection.
-struct Calls<D, C> {
-    routes: Arc<Routes<D, C>>,
-    entrance: Entrance,
-}
+    /// Reads what there is; true when it stopped because too much waits to be written.
+    fn read(&mut self, context: &mut Context<'_>) -> bool {
+        let mut room = self.shared.room.borrow_mut();
+        let mut connection = self.link.borrow();
+        for _ in 0..MAX_READS {
+            if connection.output().len() > MAX_UNWRITTEN {
+                return true;
+            }
+            if connection.is_over() {
+                return false;
+            }
+            let mut buffer = ReadBuf::new(&mut room[..]);
+            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    connection.receive(buffer.filled());
+                }
+                Poll::Ready(_) => connection.closed(),
+            }
+        }
+        context.waker().wake_by_ref();
+        false
+    }
 
-impl<D: GrpcService, C: GrpcService> hyper::service::Service<Request<Incoming>> for Calls<D, C> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answered;
+    fn accept(&mut self) {
+        while let Some((head, body, respond)) = self.link.accept() {
+            let begun = begin(&self.shared, &self.entrance, &head, body, respond);
+            self.link.pool().give_block(head);
+            self.calls.extend(begun);
+        }
+    }
 
-    fn call(&self, request: Request<Incoming>) -> Answered {
-        self.routes.call(request.map(Body::new), &self.entrance)
+    /// Lets every call say what it has to say now.
+    fn answer(&mut self, context: &mut Context<'_>) {
+        let mut said = self.shared.said.borrow_mut();
+        self.calls
+            .retain_mut(|call| call.poll(context, &mut said).is_pending());
+        if said.capacity() > KEPT_ROOM {
+            *said = Vec::new();
+        }
+    }
+
+    /// Writes what is to be written.
+    fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut connection = self.link.borrow();
+        loop {
+            if connection.output().is_empty() {
+                // What did not fit may have its turn.
+                connection.replenish();
+            }
+            if connection.output().is_empty() {
+                break;
+            }
+            let stream = Pin::new(&mut self.stream);
+            let written = ready!(stream.poll_write(context, connection.output()))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            connection.wrote(written);
+            self.unflushed = true;
+        }
+        if self.unflushed {
+            ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,12 +2,13 @@
 
 mod accept;
 mod authenticate;
+mod calls;
 mod connections;
+mod discovery;
 mod monitoring;
 mod newcomers;
 mod routes;
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,18 +16,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tonic::service::interceptor::InterceptedService;
 use voile_identity::revocation::CRL_FILE;
-use voile_identity::service::IstioCertificateServiceServer;
 use voile_identity::{
     Authority, CertificateService, JoinTokens, MeshAuthenticator, StateDir, TokenKey, TrustBundle,
     TrustStore,
 };
 use voile_model::TrustDomain;
-use voile_xds::server::{AdsService, Interest, Snapshot};
+use voile_xds::server::{Interest, Snapshot, Streams};
 
 use crate::error::ControlError;
 use crate::keys::Keys;
@@ -37,9 +36,9 @@ use crate::snapshot::{Caller, MeshSnapshot};
 use crate::source::{FilesSource, Source};
 use crate::status::Status;
 use crate::ztunnel::Staff;
+use accept::OwnCertificate;
 use authenticate::Present;
-use newcomers::Guarded;
-use routes::Routes;
+use discovery::{Discovery, Doors};
 
 /// When the kernel asks whether the other end of a quiet connection is there, so that a proxy that vanished does not stay on
 /// the books. Kernels answer that among themselves; HTTP/2 pings would wake every idle proxy of the mesh.
@@ -68,6 +67,7 @@ pub struct Control {
     addresses: Addresses,
     ending: watch::Sender<bool>,
     tasks: JoinSet<()>,
+    discovery: Discovery,
     monitoring: monitoring::Monitoring,
 }
 
@@ -77,6 +77,25 @@ struct OwnKeys {
     authenticator: Arc<MeshAuthenticator>,
     trust: Arc<TrustStore>,
     joins: JoinTokens,
+}
+
+impl OwnKeys {
+    /// The service that certifies whom these snapshots know.
+    fn certificates(
+        &self,
+        snapshots: watch::Receiver<Arc<dyn Snapshot<Caller>>>,
+        staff: watch::Receiver<Arc<Staff>>,
+        status: &Arc<Status>,
+    ) -> CertificateService<Present> {
+        let present = Present {
+            authenticator: self.authenticator.clone(),
+            snapshots,
+            staff,
+            status: status.clone(),
+        };
+        let (authority, joins) = (self.authority.clone(), self.joins.clone());
+        CertificateService::new(authority, present, joins, self.trust.clone())
+    }
 }
 
 impl Control {
@@ -132,28 +151,20 @@ impl Control {
             status: status.clone(),
             interest: interest.clone(),
         };
-        let ads = AdsService::new(snapshots.clone(), interest, status.clone(), ended.clone());
-        let mut tasks = JoinSet::new();
-        let incoming = accept::tls(
-            tls,
-            (keys.authority.clone(), &options.names),
-            status.clone(),
-            ended.clone(),
-            &mut tasks,
-        )?;
-        let tls = (incoming, options.connection_age, ended.clone());
-        let present = Present {
-            authenticator: keys.authenticator.clone(),
-            snapshots,
-            staff,
+        let listeners = (into_std(tls)?, plaintext.map(into_std).transpose()?);
+        let own = OwnCertificate::new(keys.authority.clone(), &options.names, addresses.tls.ip())?;
+        let discovery = discovery::start(Doors {
+            listeners,
+            own,
+            certificates: keys.certificates(snapshots.clone(), staff, &status),
+            streams: Streams::new(snapshots, interest.clone(), status.clone()),
+            authenticator: keys.authenticator,
+            interest,
             status: status.clone(),
-        };
-        tasks.spawn(serve_tls(&keys, present, ads.clone(), status.clone(), tls));
-        if let Some(listener) = plaintext {
-            let incoming = accept::plaintext(listener, ended.clone(), &mut tasks);
-            let plaintext = (incoming, options.connection_age, ended);
-            tasks.spawn(serve_plaintext(&keys, ads, status.clone(), plaintext));
-        }
+            age: options.connection_age,
+            ended,
+        })?;
+        let mut tasks = JoinSet::new();
         tasks.spawn(reload.follow(over(ending.subscribe())));
         tasks.spawn(fetch(issuers, ending.subscribe()));
         status.ready.store(true, Ordering::Relaxed);
@@ -162,6 +173,7 @@ impl Control {
             addresses,
             ending,
             tasks,
+            discovery,
             monitoring,
         })
     }
@@ -174,12 +186,22 @@ impl Control {
     /// Ends every stream and listener, and waits until they are gone.
     pub async fn stop(mut self) {
         self.ending.send_replace(true);
-        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let all = async {
+            while self.tasks.join_next().await.is_some() {}
+            self.discovery.ended().await;
+        };
         if tokio::time::timeout(SHUTDOWN_GRACE, all).await.is_err() {
             tracing::warn!("open calls did not end in {SHUTDOWN_GRACE:?}; they are cut");
         }
+        self.discovery.stop();
         self.monitoring.stop();
     }
+}
+
+fn into_std(listener: TcpListener) -> Result<std::net::TcpListener, ControlError> {
+    listener
+        .into_std()
+        .map_err(|error| ControlError::Setup(format!("the listener: {error}")))
 }
 
 fn may_listen(options: &Options) -> Result<(), ControlError> {
@@ -261,48 +283,4 @@ fn keys(state: &Path, longest: Duration) -> Result<OwnKeys, ControlError> {
         trust,
         joins,
     })
-}
-
-fn serve_tls(
-    keys: &OwnKeys,
-    present: Present,
-    ads: AdsService<Caller>,
-    status: Arc<Status>,
-    (incoming, age, ended): (
-        mpsc::Receiver<accept::OverTls>,
-        Duration,
-        watch::Receiver<bool>,
-    ),
-) -> impl Future<Output = ()> + Send + 'static {
-    let certificates = CertificateService::new(
-        keys.authority.clone(),
-        present,
-        keys.joins.clone(),
-        keys.trust.clone(),
-    );
-    let check = authenticate::required(keys.authenticator.clone(), status, age);
-    let routes = Routes {
-        discovery: InterceptedService::new(ads, check),
-        certificates: Some(certificates.into_server()),
-    };
-    connections::serve(incoming, routes, age, ended)
-}
-
-fn serve_plaintext(
-    keys: &OwnKeys,
-    ads: AdsService<Caller>,
-    status: Arc<Status>,
-    (incoming, age, ended): (
-        mpsc::Receiver<Guarded<TcpStream>>,
-        Duration,
-        watch::Receiver<bool>,
-    ),
-) -> impl Future<Output = ()> + Send + 'static {
-    let check = authenticate::optional(keys.authenticator.clone(), status, age);
-    let routes = Routes {
-        discovery: InterceptedService::new(ads, check),
-        // Keys are never certified over a wire that anybody can write on.
-        certificates: None::<IstioCertificateServiceServer<CertificateService<Present>>>,
-    };
-    connections::serve(incoming, routes, age, ended)
 }

@@ -68,7 +68,7 @@ impl Newcomers {
         self.present.push_back((Instant::now(), leave));
         Probation {
             standing: Arc::new(Standing(Mutex::new(Some(permit)))),
-            dismissed,
+            dismissed: Some(dismissed),
             deadline: Box::pin(sleep(NEWCOMER_DEADLINE)),
         }
     }
@@ -94,7 +94,8 @@ impl Standing {
 #[derive(Debug)]
 pub(super) struct Probation {
     standing: Arc<Standing>,
-    dismissed: oneshot::Receiver<()>,
+    /// None once nobody can say it any more.
+    dismissed: Option<oneshot::Receiver<()>>,
     deadline: Pin<Box<Sleep>>,
 }
 
@@ -111,10 +112,17 @@ impl Future for Probation {
         if self.deadline.as_mut().poll(context).is_ready() {
             return Poll::Ready("no call succeeded in time");
         }
-        match Pin::new(&mut self.dismissed).poll(context) {
+        let Some(dismissed) = &mut self.dismissed else {
+            return Poll::Pending;
+        };
+        match Pin::new(dismissed).poll(context) {
+            Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(())) => Poll::Ready("others waited for its place"),
             // The door is closed altogether; connections end by themselves then.
-            Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(_)) => {
+                self.dismissed = None;
+                Poll::Pending
+            }
         }
     }
 }

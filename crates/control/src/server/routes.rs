@@ -1,68 +1,81 @@
-//! Which call goes to which service, and which connections' calls succeed. Two services need no router library.
+//! Which call goes to which service, and who may make it. Two services need no router library.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
-use std::sync::Arc;
 
 use http::{Request, Response};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, Service, StdError};
+use tonic::metadata::MetadataMap;
+use voile_xds::server::{BoundedLife, Served, Streams};
 
-use super::newcomers::Entrance;
+use crate::snapshot::Caller;
 
 const DISCOVERY: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/";
 const CERTIFICATES: &str = "/istio.v1.auth.IstioCertificateService/";
 
 /// Discovery, and where it is safe the certificate service.
-#[derive(Debug, Clone)]
 pub(super) struct Routes<D, C> {
     pub(super) discovery: D,
     pub(super) certificates: Option<C>,
 }
 
 /// The answer to a call, to be.
-pub(super) type Answered = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+pub(super) type Answered = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-impl<D: GrpcService, C: GrpcService> Routes<D, C> {
-    /// Answers a call. With the first that succeeds its connection is no newcomer's any more.
-    pub(super) fn call(&self, mut request: Request<Body>, entrance: &Entrance) -> Answered {
-        // Where services look for them.
-        request.extensions_mut().insert(entrance.tcp.clone());
-        if let Some(tls) = &entrance.tls {
-            request.extensions_mut().insert(tls.clone());
-        }
-        let standing = Arc::clone(&entrance.standing);
-        let answered = self.route(request);
-        Box::pin(async move {
-            let answer = answered.await?;
-            // A call that fails at once has its status in the head.
-            if !answer.headers().contains_key(Status::GRPC_STATUS) {
-                standing.settle();
-            }
-            Ok(answer)
-        })
+impl<D: Discovery, C: GrpcService> Routes<D, C> {
+    /// Whether a call asks for a discovery stream.
+    pub(super) fn is_discovery(request: &Request<()>) -> bool {
+        request.uri().path().starts_with(DISCOVERY)
     }
 
-    fn route(&self, request: Request<Body>) -> Answered {
-        let path = request.uri().path();
-        if path.starts_with(DISCOVERY) {
-            return self.discovery.clone().answer(request);
-        }
+    /// Answers another call.
+    pub(super) fn call(&self, request: Request<Body>) -> Answered {
         match &self.certificates {
-            Some(certificates) if path.starts_with(CERTIFICATES) => {
+            Some(certificates) if request.uri().path().starts_with(CERTIFICATES) => {
                 certificates.clone().answer(request)
             }
             _ => {
                 let refusal = Status::unimplemented("this address serves no such method");
-                Box::pin(std::future::ready(Ok(refusal.into_http())))
+                Box::pin(ready(refusal.into_http()))
             }
         }
     }
 }
 
-/// What both services are, with their body types made one.
+/// Where discovery streams begin.
+pub(super) trait Discovery: 'static {
+    fn open(&self, request: Request<()>) -> Result<Box<dyn Served>, Status>;
+}
+
+/// Discovery for those who pass a check.
+pub(super) struct Checked<F> {
+    pub(super) streams: Streams<Caller>,
+    /// Adds the caller to what is known of a call.
+    pub(super) check: F,
+}
+
+impl<F> Discovery for Checked<F>
+where
+    F: Fn(tonic::Request<()>) -> Result<tonic::Request<()>, Status> + 'static,
+{
+    fn open(&self, request: Request<()>) -> Result<Box<dyn Served>, Status> {
+        let (head, ()) = request.into_parts();
+        let metadata = MetadataMap::from_headers(head.headers);
+        let asked = tonic::Request::from_parts(metadata, head.extensions, ());
+        let (metadata, mut known, ()) = (self.check)(asked)?.into_parts();
+        let caller = known.remove::<Caller>();
+        let caller =
+            caller.ok_or_else(|| Status::unauthenticated("nobody has checked who calls"))?;
+        let life = known.remove::<BoundedLife>();
+        let headers = metadata.into_headers();
+        self.streams.open(head.uri.path(), &headers, caller, life)
+    }
+}
+
+/// A service that answers questions, with its body's type made one.
 pub(super) trait GrpcService: Clone + Send + Sync + 'static {
     fn answer(&mut self, request: Request<Body>) -> Answered;
 }
@@ -80,6 +93,11 @@ where
 {
     fn answer(&mut self, request: Request<Body>) -> Answered {
         let answer = self.call(request);
-        Box::pin(async move { Ok(answer.await?.map(Body::new)) })
+        Box::pin(async move {
+            match answer.await {
+                Ok(answer) => answer.map(Body::new),
+                Err(never) => match never {},
+            }
+        })
     }
 }

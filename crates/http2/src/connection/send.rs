@@ -186,26 +186,45 @@ impl Connection {
 
     /// Sends data; what does not fit waits.
     pub(crate) fn send_data(&mut self, key: usize, data: Bytes, end: bool) -> Result<(), Failure> {
+        if !self.send_now(key, &data, end)? {
+            self.send_later(key, data, end);
+        }
+        Ok(())
+    }
+
+    /// The same; only what waits is copied to a place of its own.
+    pub(crate) fn send_copy(&mut self, key: usize, data: &[u8], end: bool) -> Result<(), Failure> {
+        if !self.send_now(key, data, end)? {
+            self.send_later(key, Bytes::copy_from_slice(data), end);
+        }
+        Ok(())
+    }
+
+    /// The usual case takes no place in the queue, which would be made for it. False where it is not that.
+    fn send_now(&mut self, key: usize, data: &[u8], end: bool) -> Result<bool, Failure> {
         self.may_send(key)?;
         if end {
             self.streams[key].send = Half::Ended;
         }
         let free = self.free();
-        let stream = &mut self.streams[key];
+        let stream = &self.streams[key];
         let window = usize::try_from(stream.send_window).unwrap_or(0);
-        if stream.is_next() && data.len() <= free.min(window) {
-            // The usual case takes no place in the queue, which would be made for it.
-            self.write_data(key, &data, end);
-            self.close_if_done(key);
-            self.nudge();
-            return Ok(());
+        if !stream.is_next() || data.len() > free.min(window) {
+            return Ok(false);
         }
+        self.write_data(key, data, end);
+        self.close_if_done(key);
+        self.nudge();
+        Ok(true)
+    }
+
+    fn send_later(&mut self, key: usize, data: Bytes, end: bool) {
+        let stream = &mut self.streams[key];
         stream.queue.push_back(Queued::Data(data, end));
         if stream.queue.len() == 1 && stream.id != 0 {
             self.flush_queue(key);
         }
         self.nudge();
-        Ok(())
     }
 
     /// Ends the stream with trailers.

@@ -78,7 +78,7 @@ impl<C: Send + 'static> Conversation<C> for Stream<C> {
 
     fn become_known(&mut self, member: &mut Membership) -> bool {
         let mut more = false;
-        for (type_url, names) in self.depends_on() {
+        for (type_url, names) in self.depends_anew_on() {
             more |= member.know(type_url, names);
         }
         more

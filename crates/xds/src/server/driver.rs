@@ -1,25 +1,30 @@
-//! Serves one stream: a small task, which sleeps until the caller speaks, something that it depends on changes, or the caller has been
-//! silent for too long.
+//! Serves one stream: bytes of its caller in, bytes for its caller out, and between them what the conversation decides. A stream is no
+//! task of its own: whoever serves its connection polls it when the caller has said something, and is woken when something that it
+//! depends on changes, or when the caller has been silent for too long. Tasks that tell each other what one of them could do cost more
+//! than a push has to say.
 
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, watch};
-use tonic::{Code, Status, Streaming};
+use prost::Message;
+use tokio::sync::watch;
+use tokio::time::{Sleep, sleep_until};
+use tonic::{Code, Status};
 
 use super::Snapshot;
 use super::conversation::Conversation;
-use super::frame::Frames;
-use super::interest::{CALLER, Membership};
-use super::service::Frame;
+use super::frame::{self, HEAD_BYTES};
+use super::interest::{CALLER, Membership, News};
 use super::sotw::Absent;
 use super::stream::{Ended, Event};
 
 /// When to look at the clock where nothing ends: never so late that it cannot be reckoned with.
 const SOMETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a stream may last, put into the request's extensions by whoever checked who calls. Without it: for ever.
+/// How long a stream may last. Without it: for ever.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundedLife {
     /// Its last moment.
@@ -30,6 +35,8 @@ pub struct BoundedLife {
 
 /// What a caller that left the mesh is told.
 pub const DEPARTED: &str = "this workload is no longer in the mesh";
+/// Why a stream ended of which nobody said why.
+const GONE: &str = "the caller is gone";
 
 /// Number of a stream, unique in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,85 +58,133 @@ pub trait Observer<C>: Send + Sync + 'static {
     fn closed(&self, id: StreamId, reason: &str);
 }
 
+/// A stream as its connection serves it. With an error, or when `poll` is ready, it is over, and the status is its last word.
+/// Dropping it ends it.
+pub trait Served {
+    /// Takes what the caller said next, in whatever pieces it comes; adds to `out` what is to be said then.
+    ///
+    /// # Errors
+    /// The stream ends, and why.
+    fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Status>;
+
+    /// Adds to `out` what is to be said now. Wakes when there may be more.
+    fn poll(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Status>;
+
+    /// Notes why it ends, for logs.
+    fn part(&mut self, reason: &str);
+}
+
 pub(super) type Snapshots<C> = watch::Receiver<Arc<dyn Snapshot<C>>>;
 
 /// One stream, served.
-pub(super) struct Session<C, S: Conversation<C>> {
-    pub(super) id: StreamId,
-    pub(super) member: Membership,
-    pub(super) stream: S,
-    pub(super) snapshots: Snapshots<C>,
-    pub(super) observer: Arc<dyn Observer<C>>,
-    pub(super) responses: mpsc::Sender<Frame>,
-    pub(super) life: Option<BoundedLife>,
+pub(super) struct Session<C: 'static, S: Conversation<C>> {
+    id: StreamId,
+    member: Membership,
+    stream: S,
+    snapshots: Snapshots<C>,
+    observer: Arc<dyn Observer<C>>,
+    life: Option<BoundedLife>,
     /// When it ends because the caller left the mesh.
-    pub(super) farewell: Option<Instant>,
+    farewell: Option<Instant>,
+    /// That may be another moment by now.
+    unsure: bool,
     /// The caller has said its name.
-    pub(super) named: bool,
+    named: bool,
     /// Whether `member` knows who calls.
-    pub(super) introduced: bool,
+    introduced: bool,
+    /// The beginning of a message.
+    partial: Vec<u8>,
+    /// Made when it is needed.
+    alarm: Option<Pin<Box<Sleep>>>,
+    /// Why it ended.
+    reason: Option<String>,
 }
 
 impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
-    pub(super) async fn run(
-        mut self,
-        mut requests: Streaming<S::Request>,
-        mut ending: watch::Receiver<bool>,
-    ) {
-        self.observer.opened(self.id, self.stream.caller());
-        let status = self.serve(&mut requests, &mut ending).await;
-        self.observer.closed(self.id, status.message());
-        if status.code() != Code::Ok {
-            // A caller that reads nothing will not read this either.
-            let _ = self.responses.try_send(Err(status));
+    pub(super) fn new(
+        id: StreamId,
+        member: Membership,
+        stream: S,
+        snapshots: Snapshots<C>,
+        observer: Arc<dyn Observer<C>>,
+        life: Option<BoundedLife>,
+    ) -> Self {
+        observer.opened(id, stream.caller());
+        Self {
+            id,
+            member,
+            stream,
+            snapshots,
+            observer,
+            life,
+            farewell: None,
+            unsure: true,
+            named: false,
+            introduced: false,
+            partial: Vec::new(),
+            alarm: None,
+            reason: None,
         }
     }
 
-    /// What is waited for again and again is made once: a push must not pay for seven things that do not happen.
-    async fn serve(
-        &mut self,
-        requests: &mut Streaming<S::Request>,
-        ending: &mut watch::Receiver<bool>,
-    ) -> Status {
-        let responses = self.responses.clone();
-        let mut gone = pin!(responses.closed());
-        let mut over = pin!(async {
-            // An error means that whoever could end us is gone, which is an end too.
-            let _ = ending.wait_for(|ending| *ending).await;
-        });
-        let mut alarm = pin!(tokio::time::sleep_until(self.until().into()));
-        loop {
-            // An end that is put off lets the alarm ring once too early, which costs less than to set it at each response.
+    /// Takes whole messages; how many bytes they are.
+    fn messages(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, Status> {
+        let mut taken = 0;
+        while let Some(message) = frame::message(&bytes[taken..])? {
+            taken += HEAD_BYTES + message.len();
+            let request = S::Request::decode(message).map_err(|error| {
+                Status::invalid_argument(format!("a request that cannot be read: {error}"))
+            })?;
+            self.request(request)?;
+            self.push(out)?;
+        }
+        Ok(taken)
+    }
+
+    fn collect(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Status> {
+        if self.partial.is_empty() {
+            // The usual case: what comes is whole, and is read where it lies.
+            let taken = self.messages(bytes, out)?;
+            self.partial.extend_from_slice(&bytes[taken..]);
+            return Ok(());
+        }
+        let mut all = std::mem::take(&mut self.partial);
+        all.extend_from_slice(bytes);
+        let taken = self.messages(&all, out)?;
+        if taken < all.len() {
+            all.drain(..taken);
+            self.partial = all;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> Result<(), Status> {
+        if let Some(news) = self.member.news(context) {
+            self.take_news(news);
+            self.push(out)?;
+        }
+        // An end that is put off lets the alarm ring once too early, which costs less than to set it at each response.
+        let until = self.until();
+        let alarm = self
+            .alarm
+            .get_or_insert_with(|| Box::pin(sleep_until(until.into())));
+        if until < alarm.deadline().into_std() {
+            alarm.as_mut().reset(until.into());
+        }
+        while let Some(alarm) = &mut self.alarm {
+            if alarm.as_mut().poll(context).is_pending() {
+                break;
+            }
+            let rang = alarm.deadline().into_std();
+            if let Some(status) = self.end_of(rang) {
+                return Err(status);
+            }
             let until = self.until();
-            if until < alarm.deadline().into_std() {
+            if let Some(alarm) = &mut self.alarm {
                 alarm.as_mut().reset(until.into());
             }
-            tokio::select! {
-                biased;
-                () = &mut over => return Status::unavailable("the control plane is ending"),
-                () = &mut gone => return Status::ok("the caller is gone"),
-                () = &mut alarm => {
-                    if let Some(status) = self.end_of(alarm.deadline().into_std()) {
-                        return status;
-                    }
-                    alarm.as_mut().reset(self.until().into());
-                    continue;
-                }
-                () = self.member.woken() => self.take_news(),
-                request = requests.message() => match request {
-                    Ok(Some(request)) => {
-                        if let Err(status) = self.hear(request) {
-                            return status;
-                        }
-                    }
-                    Ok(None) => return Status::ok("the caller ended the stream"),
-                    Err(status) => return Status::ok(format!("the connection broke: {}", status.message())),
-                },
-            }
-            if let Err(status) = self.push() {
-                return status;
-            }
         }
+        Ok(())
     }
 
     /// When the first of what ends this stream does.
@@ -155,17 +210,14 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         })
     }
 
-    fn hear(&mut self, request: S::Request) -> Result<(), Status> {
+    fn request(&mut self, request: S::Request) -> Result<(), Status> {
         if let (false, Some(node)) = (self.named, S::node(&request)) {
             self.named = true;
             self.observer.named(self.id, &node.id);
             let snapshot = self.snapshots.borrow().clone();
             snapshot.introduce(self.stream.caller_mut(), node);
+            self.unsure = true;
         }
-        self.receive(request)
-    }
-
-    fn receive(&mut self, request: S::Request) -> Result<(), Status> {
         let type_url = S::asked(&request).to_owned();
         let event = self
             .stream
@@ -175,26 +227,30 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         Ok(())
     }
 
-    fn push(&mut self) -> Result<(), Status> {
+    fn push(&mut self, out: &mut Vec<u8>) -> Result<(), Status> {
         loop {
             let snapshot = self.snapshots.borrow_and_update().clone();
-            self.farewell = snapshot.farewell(self.stream.caller());
-            self.say(&*snapshot)?;
+            if std::mem::take(&mut self.unsure) {
+                self.farewell = snapshot.farewell(self.stream.caller());
+            }
+            self.say(&*snapshot, out);
             // What was published while we were not yet known to depend on it has woken nobody.
             if !self.become_known(&*snapshot) || !self.snapshots.has_changed().unwrap_or(false) {
                 return Ok(());
             }
+            self.unsure = true;
             self.stream.changed();
         }
     }
 
     /// Notes what must be looked at again.
-    fn take_news(&mut self) {
-        let news = self.member.news();
+    fn take_news(&mut self, news: News) {
         if news.everything {
+            self.unsure = true;
             self.stream.changed();
         }
         for (type_url, names) in news.types {
+            self.unsure |= *type_url == *CALLER;
             self.stream.touched(&type_url, names);
         }
         if let Some(at) = news.at {
@@ -220,23 +276,43 @@ impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Session<C, S> {
         more
     }
 
-    fn say(&mut self, snapshot: &dyn Snapshot<C>) -> Result<(), Status> {
-        let mut frames = Frames::default();
+    fn say(&mut self, snapshot: &dyn Snapshot<C>, out: &mut Vec<u8>) {
         while let Some(due) = self.stream.due(snapshot, Instant::now()) {
             let (added, removed) = (due.resources.len(), due.removed.len());
             self.observer.sent(self.id, &due.type_url, added, removed);
-            frames.add(&due);
-        }
-        // Full means that the caller acknowledges what it has not read.
-        if let Some(frames) = frames.finish()
-            && self.responses.try_send(Ok(frames)).is_err()
-        {
-            return Err(Status::resource_exhausted("responses are not read"));
+            frame::put(&due, out);
         }
         for (type_url, absent) in self.stream.refusals() {
             self.observer.refused(self.id, &type_url, &absent);
         }
-        Ok(())
+    }
+}
+
+impl<C: Clone + Send + Sync + 'static, S: Conversation<C>> Served for Session<C, S> {
+    fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Status> {
+        let heard = self.collect(bytes, out);
+        heard.inspect_err(|status| self.part(status.message()))
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Status> {
+        match self.turn(context, out) {
+            Ok(()) => Poll::Pending,
+            Err(status) => {
+                self.part(status.message());
+                Poll::Ready(status)
+            }
+        }
+    }
+
+    fn part(&mut self, reason: &str) {
+        self.reason = Some(reason.to_owned());
+    }
+}
+
+impl<C: 'static, S: Conversation<C>> Drop for Session<C, S> {
+    fn drop(&mut self) {
+        let reason = self.reason.as_deref().unwrap_or(GONE);
+        self.observer.closed(self.id, reason);
     }
 }
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use prost_types::Any;
-use tonic::codegen::Bytes;
+use tonic::Status;
 use voile_proto::discovery::{self, DeltaDiscoveryResponse, DiscoveryResponse};
 
 use super::Resource;
 
 /// gRPC's head: that nothing is compressed, and how long the message is.
-const HEAD_BYTES: usize = 5;
+pub(super) const HEAD_BYTES: usize = 5;
+/// Largest request that is taken, in bytes: a reconnect names everything held.
+const MAX_REQUEST_BYTES: usize = 32 * 1024 * 1024;
 
 // Fields of the messages, by their numbers in `envoy/discovery.proto`.
 const RESPONSE_VERSION: u32 = 1;
@@ -71,14 +73,14 @@ fn begin(number: u32, bytes: usize, out: &mut Vec<u8>) {
     encode_varint(bytes as u64, out);
 }
 
-fn put(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
+fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
     begin(number, bytes.len(), out);
     out.extend_from_slice(bytes);
 }
 
 fn put_text(number: u32, text: &str, out: &mut Vec<u8>) {
     if !text.is_empty() {
-        put(number, text.as_bytes(), out);
+        put_bytes(number, text.as_bytes(), out);
     }
 }
 
@@ -93,7 +95,7 @@ fn any_length(type_url: &str, body: &[u8]) -> usize {
 fn put_any(type_url: &str, body: &[u8], out: &mut Vec<u8>) {
     put_text(ANY_TYPE, type_url, out);
     if !body.is_empty() {
-        put(ANY_VALUE, body, out);
+        put_bytes(ANY_VALUE, body, out);
     }
 }
 
@@ -122,7 +124,7 @@ impl Entry for Told {
         put_any(type_url, body, out);
         put_text(RESOURCE_NAME, &self.resource.name, out);
         self.names()
-            .for_each(|name| put(RESOURCE_ALIASES, name.as_bytes(), out));
+            .for_each(|name| put_bytes(RESOURCE_ALIASES, name.as_bytes(), out));
     }
 }
 
@@ -160,31 +162,39 @@ impl<R: Entry> Due<R> {
         put_text(RESPONSE_TYPE, &self.type_url, out);
         put_text(RESPONSE_NONCE, &self.nonce, out);
         for name in &self.removed {
-            put(RESPONSE_REMOVED, name.as_bytes(), out);
+            put_bytes(RESPONSE_REMOVED, name.as_bytes(), out);
         }
     }
 }
 
-/// Frames one behind the other, which leave together.
-#[derive(Debug, Default)]
-pub(super) struct Frames(Vec<u8>);
+/// Adds a response, as gRPC frames it. The first takes as much room as it needs, and mostly there is no second.
+pub(super) fn put<R: Entry>(due: &Due<R>, out: &mut Vec<u8>) {
+    let length = due.length();
+    out.reserve(HEAD_BYTES + length);
+    out.push(0);
+    // Bodies in a response are bounded far below.
+    let head = u32::try_from(length).unwrap_or(u32::MAX);
+    out.extend_from_slice(&head.to_be_bytes());
+    due.write(out);
+}
 
-impl Frames {
-    /// Adds a response. The first takes as much room as it needs, and mostly there is no second.
-    pub(super) fn add<R: Entry>(&mut self, due: &Due<R>) {
-        let length = due.length();
-        self.0.reserve_exact(HEAD_BYTES + length);
-        self.0.push(0);
-        // Bodies in a response are bounded far below.
-        let head = u32::try_from(length).unwrap_or(u32::MAX);
-        self.0.extend_from_slice(&head.to_be_bytes());
-        due.write(&mut self.0);
+/// The first message of what came, without its head, if it is whole.
+pub(super) fn message(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
+        return Ok(None);
+    };
+    let [compressed, length @ ..] = *head;
+    let length = u32::from_be_bytes(length) as usize;
+    if compressed != 0 {
+        let reason = "a compressed request, which no header announced";
+        return Err(Status::unimplemented(reason));
     }
-
-    /// All of them; none when there are none.
-    pub(super) fn finish(self) -> Option<Bytes> {
-        (!self.0.is_empty()).then(|| self.0.into())
+    if length > MAX_REQUEST_BYTES {
+        return Err(Status::resource_exhausted(format!(
+            "a request of {length} bytes; at most {MAX_REQUEST_BYTES} are taken"
+        )));
     }
+    Ok(rest.get(..length))
 }
 
 fn any(type_url: &str, resource: &Resource) -> Any {
@@ -264,13 +274,11 @@ mod tests {
     /// What a gRPC peer reads.
     fn read<M: Message + Default>(mut bytes: &[u8]) -> Vec<M> {
         let mut all = Vec::new();
-        while let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() {
-            assert_eq!(head[0], 0, "not compressed");
-            let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-            let (message, after) = rest.split_at(length);
-            all.push(M::decode(message).expect("a message"));
-            bytes = after;
+        while let Some(whole) = message(bytes).expect("a message that may be read") {
+            all.push(M::decode(whole).expect("a message"));
+            bytes = &bytes[HEAD_BYTES + whole.len()..];
         }
+        assert!(bytes.is_empty(), "{} bytes are left", bytes.len());
         all
     }
 
@@ -289,19 +297,38 @@ mod tests {
             };
             let removed: &[&str] = if round % 3 == 0 { &["gone", ""] } else { &[] };
             let asked: &[&str] = if round % 5 == 0 { &["*/host"] } else { &[] };
-            let mut frames = Frames::default();
-            frames.add(&due(told(asked), removed));
-            frames.add(&due(told(&[]), &[]));
-            let bytes = frames.finish().expect("two");
+            let mut bytes = Vec::new();
+            put(&due(told(asked), removed), &mut bytes);
+            put(&due(told(&[]), &[]), &mut bytes);
             let expected: [DeltaDiscoveryResponse; 2] =
                 [due(told(asked), removed).into(), due(told(&[]), &[]).into()];
             assert_eq!(read::<DeltaDiscoveryResponse>(&bytes), expected);
-            let mut frames = Frames::default();
-            frames.add(&due(resources.clone(), &[]));
-            let bytes = frames.finish().expect("one");
+            let mut bytes = Vec::new();
+            put(&due(resources.clone(), &[]), &mut bytes);
             let expected: DiscoveryResponse = due(resources, &[]).into();
             assert_eq!(read::<DiscoveryResponse>(&bytes), [expected]);
         }
-        assert!(Frames::default().finish().is_none());
+    }
+
+    #[test]
+    fn a_request_is_whole_or_waits_or_is_refused() {
+        let of = |head: [u8; HEAD_BYTES], body: &[u8]| [&head[..], body].concat();
+        for (bytes, expected) in [
+            (Vec::new(), "waits"),
+            (vec![0, 0, 0, 0], "waits"),
+            (of([0, 0, 0, 0, 0], b""), "0 bytes"),
+            (of([0, 0, 0, 0, 3], b"ab"), "waits"),
+            (of([0, 0, 0, 0, 3], b"abcd"), "3 bytes"),
+            (of([1, 0, 0, 0, 3], b"abc"), "Unimplemented"),
+            (of([0, 2, 0, 0, 0], b""), "waits"),
+            (of([0, 2, 0, 0, 1], b""), "ResourceExhausted"),
+        ] {
+            let seen = match message(&bytes) {
+                Ok(None) => "waits".to_owned(),
+                Ok(Some(message)) => format!("{} bytes", message.len()),
+                Err(status) => format!("{:?}", status.code()),
+            };
+            assert_eq!(seen, expected, "{bytes:?}");
+        }
     }
 }

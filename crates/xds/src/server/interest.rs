@@ -4,6 +4,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Instant;
 
 use tokio::sync::{Notify, oneshot};
@@ -26,6 +27,8 @@ pub struct Touched {
 pub const CALLER: &str = "";
 /// People who ask at once what one stream's caller holds.
 const MAX_QUESTIONS: usize = 16;
+/// Publications that wait to be told; more are one that concerns everybody. They wait for the time in which a thread turns round.
+const MAX_ANNOUNCED: usize = 64;
 /// A stream that asked for everything of a type.
 const STAR: &str = "*";
 
@@ -79,12 +82,16 @@ impl Touched {
     }
 }
 
+type Names = BTreeSet<Arc<str>>;
+
 /// What a stream must look at again.
 #[derive(Debug, Default)]
 pub(super) struct News {
+    /// There is something.
+    any: bool,
     pub(super) everything: bool,
-    /// By type the names it is known by; none: all of them.
-    pub(super) types: BTreeMap<Arc<str>, Option<BTreeSet<Arc<str>>>>,
+    /// By type the names it is known by; none: all of them. Types are few.
+    pub(super) types: Vec<(Arc<str>, Option<Names>)>,
     /// When the sources changed, for the oldest of it.
     pub(super) at: Option<Instant>,
     /// Somebody wants to know what the stream's caller holds.
@@ -93,16 +100,13 @@ pub(super) struct News {
 
 impl News {
     fn happened(&mut self, at: Option<Instant>) {
-        self.at = match (self.at, at) {
-            (Some(old), Some(new)) => Some(old.min(new)),
-            (old, new) => old.or(new),
-        };
+        self.at = earlier(self.at, at);
     }
 
     fn add(&mut self, type_url: &Arc<str>, name: Option<&Arc<str>>) {
-        let Some(names) = self.types.get_mut(type_url) else {
+        let Some((_, names)) = self.types.iter_mut().find(|(of, _)| of == type_url) else {
             let names = name.map(|name| BTreeSet::from([name.clone()]));
-            self.types.insert(type_url.clone(), names);
+            self.types.push((type_url.clone(), names));
             return;
         };
         match (name, &mut *names) {
@@ -113,10 +117,27 @@ impl News {
     }
 }
 
-#[derive(Debug)]
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+#[derive(Debug, Default)]
 struct Mailbox {
-    wake: Arc<Notify>,
+    /// Whoever serves the stream.
+    waker: Option<Waker>,
     news: News,
+}
+
+impl Mailbox {
+    fn ring(&mut self) {
+        self.news.any = true;
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -130,6 +151,9 @@ struct Inner {
 #[derive(Debug, Default)]
 pub struct Interest {
     inner: Mutex<Inner>,
+    /// What `herald` has not told yet.
+    announced: Mutex<Vec<Touched>>,
+    bell: Notify,
 }
 
 impl Interest {
@@ -137,14 +161,42 @@ impl Interest {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whom it concerns. To be called when the snapshot is there for all to see.
+    fn announced(&self) -> MutexGuard<'_, Vec<Touched>> {
+        self.announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has whom it concerns woken by `herald`. To be called when the snapshot is there for all to see.
+    pub fn announce(&self, touched: Touched) {
+        let mut announced = self.announced();
+        if announced.len() >= MAX_ANNOUNCED {
+            let at = announced.iter().map(|one| one.at).fold(None, earlier);
+            *announced = vec![Touched::everything().at(at)];
+        }
+        announced.push(touched);
+        drop(announced);
+        self.bell.notify_one();
+    }
+
+    /// Tells what is announced, for ever, on the thread that serves the streams: a thread that wakes thousands of another's asks the
+    /// kernel to do so each time.
+    pub async fn herald(&self) {
+        loop {
+            self.bell.notified().await;
+            let announced = std::mem::take(&mut *self.announced());
+            announced.iter().for_each(|touched| self.publish(touched));
+        }
+    }
+
+    /// Wakes whom it concerns, at once. To be called when the snapshot is there for all to see.
     pub fn publish(&self, touched: &Touched) {
         let inner = &mut *self.lock();
         if touched.everything {
             for mailbox in inner.streams.values_mut() {
                 mailbox.news.everything = true;
                 mailbox.news.happened(touched.at);
-                mailbox.wake.notify_one();
+                mailbox.ring();
             }
             return;
         }
@@ -157,7 +209,7 @@ impl Interest {
                 if let Some(mailbox) = streams.get_mut(id) {
                     mailbox.news.add(type_url, name);
                     mailbox.news.happened(touched.at);
-                    mailbox.wake.notify_one();
+                    mailbox.ring();
                 }
             }
         };
@@ -188,22 +240,16 @@ impl Interest {
         }
         let (answer, answered) = oneshot::channel();
         mailbox.news.questions.push(answer);
-        mailbox.wake.notify_one();
+        mailbox.ring();
         Some(answered)
     }
 
     /// A stream that wants to be woken.
     pub(super) fn join(self: &Arc<Self>, id: u64) -> Membership {
-        let wake = Arc::new(Notify::new());
-        let mailbox = Mailbox {
-            wake: wake.clone(),
-            news: News::default(),
-        };
-        self.lock().streams.insert(id, mailbox);
+        self.lock().streams.insert(id, Mailbox::default());
         Membership {
             interest: self.clone(),
             id,
-            wake,
             known: ByType::default(),
         }
     }
@@ -214,22 +260,20 @@ impl Interest {
 pub(super) struct Membership {
     interest: Arc<Interest>,
     id: u64,
-    wake: Arc<Notify>,
     /// What it is known by.
     known: ByType<BTreeSet<Arc<str>>>,
 }
 
 impl Membership {
-    /// Waits until there may be news.
-    pub(super) async fn woken(&self) {
-        self.wake.notified().await;
-    }
-
-    /// Takes what came since the last time.
-    pub(super) fn news(&self) -> News {
+    /// What came since the last time, if anything did. Wakes when there is more.
+    pub(super) fn news(&self, context: &Context<'_>) -> Option<News> {
         let mut inner = self.interest.lock();
-        let mailbox = inner.streams.get_mut(&self.id);
-        mailbox.map_or_else(News::default, |mailbox| std::mem::take(&mut mailbox.news))
+        let mailbox = inner.streams.get_mut(&self.id)?;
+        match &mut mailbox.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => mailbox.waker = Some(context.waker().clone()),
+        }
+        mailbox.news.any.then(|| std::mem::take(&mut mailbox.news))
     }
 
     /// Says what the stream is to be known by; whether there is something new among it.
@@ -288,6 +332,10 @@ impl Drop for Membership {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     const TYPE: &str = "thing";
@@ -297,10 +345,14 @@ mod tests {
     }
 
     fn told(member: &Membership) -> String {
-        let news = member.news();
-        match news.everything {
-            true => "everything".to_owned(),
-            false => news.types.into_keys().collect::<Vec<_>>().join(","),
+        let context = Context::from_waker(Waker::noop());
+        match member.news(&context) {
+            None => String::new(),
+            Some(news) if news.everything => "everything".to_owned(),
+            Some(news) => {
+                let types: Vec<&str> = news.types.iter().map(|(of, _)| &**of).collect();
+                types.join(",")
+            }
         }
     }
 
@@ -340,5 +392,50 @@ mod tests {
         let inner = interest.lock();
         assert!(inner.streams.is_empty());
         assert!(inner.interested.values().all(HashMap::is_empty));
+    }
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Wake for Counting {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_announced_is_told_by_the_herald_and_a_flood_concerns_everybody() {
+        let interest = Arc::new(Interest::default());
+        let (mut one, other) = (interest.join(1), interest.join(2));
+        one.know(&TYPE.into(), &known(&["a"]));
+        let woken = Arc::new(Counting::default());
+        let waker = Waker::from(woken.clone());
+        assert!(one.news(&Context::from_waker(&waker)).is_none());
+        let mut touched = Touched::default();
+        touched.touch(TYPE, "a".into());
+        for (announced, expected) in [
+            (1, (TYPE, "")),
+            (MAX_ANNOUNCED + 1, ("everything", "everything")),
+        ] {
+            for _ in 0..announced {
+                interest.announce(touched.clone());
+            }
+            assert_eq!(told(&one), "", "nobody has told it");
+            let mut herald = pin!(interest.herald());
+            let told_all = herald
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
+            assert!(told_all.is_pending());
+            assert_eq!((told(&one).as_str(), told(&other).as_str()), expected);
+        }
+        assert_eq!(
+            woken.0.load(Ordering::Relaxed),
+            0,
+            "another waker took its place"
+        );
+        assert!(one.news(&Context::from_waker(&waker)).is_none());
+        interest.publish(&touched);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
     }
 }

@@ -1,5 +1,5 @@
 //! The control plane's end of ADS: `Stream` (delta) and `SotwStream` (state of the world) decide what one caller must be told,
-//! `AdsService` says it.
+//! a `Served` stream hears and says it, in bytes, on a connection that is somebody else's.
 //! What there is to tell is a `Snapshot`, swapped whole through a watch channel; who may hear it is the snapshot's to say, and who
 //! must look again at what changed is in `Interest`.
 
@@ -18,9 +18,9 @@ use std::time::Instant;
 use tonic::Status;
 use voile_proto::discovery::Node;
 
-pub use driver::{BoundedLife, DEPARTED, Observer, StreamId};
+pub use driver::{BoundedLife, DEPARTED, Observer, Served, StreamId};
 pub use interest::{CALLER, Interest, Touched};
-pub use service::AdsService;
+pub use service::Streams;
 pub use sotw::{Absent, SotwStream};
 pub use stream::{Ended, Event, Held, Stream};
 

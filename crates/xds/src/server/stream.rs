@@ -5,7 +5,7 @@
 //! snapshot ─▶ changed() ┴─▶ next(): per type at most one response in flight, holding only differences
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,8 +89,8 @@ pub(super) struct InFlight {
 struct Kind {
     names: BTreeSet<Arc<str>>,
     wildcard: bool,
-    /// Versions the caller has been sent, or said it holds.
-    sent: BTreeMap<Arc<str>, Arc<str>>,
+    /// Versions the caller has been sent, or said it holds. Names begin alike and lie anywhere: a tree would read several at each look.
+    sent: HashMap<Arc<str>, Arc<str>>,
     /// Names it was told do not exist.
     told_absent: BTreeSet<Arc<str>>,
     /// Names asked for since the last response: answered even if what they stand for was sent before.
@@ -98,8 +98,12 @@ struct Kind {
     in_flight: Option<InFlight>,
     /// Names asked for, and the first that each was found to stand for.
     depends_on: BTreeSet<Arc<str>>,
+    /// Nobody was told that these are not what they were.
+    depends_anew: bool,
     /// What each name asked for brought, when all was looked at.
     answers: BTreeMap<Arc<str>, Vec<Arc<str>>>,
+    /// A name asked for stands for something that is called otherwise first.
+    renamed: bool,
     /// A name asked for stands for something that is called otherwise: what is said of that depends on who else asks for it.
     searches: bool,
     /// Of `depends_on`, what must be looked at again.
@@ -228,7 +232,9 @@ impl<C: 'static> Stream<C> {
                 name: name.clone(),
                 version: version.clone(),
             };
-            kind.sent.iter().map(one).collect::<Vec<_>>()
+            let mut held: Vec<Held> = kind.sent.iter().map(one).collect();
+            held.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+            held
         };
         self.kinds.iter().flat_map(held).collect()
     }
@@ -237,6 +243,16 @@ impl<C: 'static> Stream<C> {
     /// stand for.
     pub fn depends_on(&self) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<Arc<str>>)> {
         self.kinds.iter().map(|(of, kind)| (of, &kind.depends_on))
+    }
+
+    /// The same of those types of which it is not what it was when this was last asked.
+    pub(super) fn depends_anew_on(
+        &mut self,
+    ) -> impl Iterator<Item = (&Arc<str>, &BTreeSet<Arc<str>>)> {
+        let changed = |kind: &mut Kind| std::mem::take(&mut kind.depends_anew);
+        self.kinds
+            .iter_mut()
+            .filter_map(move |(of, kind)| changed(kind).then_some((of, &kind.depends_on)))
     }
 
     /// When the caller's silence becomes too long.
@@ -436,6 +452,8 @@ impl Kind {
             answers,
             searches,
         } = self.wanted(snapshot, caller, type_url);
+        self.depends_anew |= depends_on != self.depends_on;
+        self.renamed = answers.iter().any(|(name, all)| all.first() != Some(name));
         (self.depends_on, self.answers, self.searches) = (depends_on, answers, searches);
         self.touched.clear();
         let mut bytes = 0;

@@ -43,14 +43,9 @@ impl Kind {
         // Nothing is changed before it is known that this is enough.
         let (mut answers, mut added, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut gone: BTreeSet<Arc<str>> = BTreeSet::new();
-        for name in &self.names {
+        for name in self.asked_again() {
             let before = self.answers.get(name);
             let first = before.and_then(|brought| brought.first());
-            let is_touched = self.touched.contains(name)
-                || first.is_some_and(|first| self.touched.contains(first));
-            if !is_touched {
-                continue;
-            }
             let Resolution::Found(found) = snapshot.resolve(caller, type_url, name) else {
                 return None;
             };
@@ -87,5 +82,19 @@ impl Kind {
                 .insert(resource.name.clone(), resource.version.clone());
         }
         Some((added, gone.into_iter().collect()))
+    }
+
+    /// The names asked for that are touched, or that stand for what is.
+    fn asked_again(&self) -> Vec<&Arc<str>> {
+        if !self.renamed {
+            let names = self.touched.iter();
+            return names.filter_map(|name| self.names.get(name)).collect();
+        }
+        let first = |name: &Arc<str>| self.answers.get(name).and_then(|brought| brought.first());
+        let is_touched = |name: &&Arc<str>| {
+            self.touched.contains(*name)
+                || first(name).is_some_and(|first| self.touched.contains(first))
+        };
+        self.names.iter().filter(is_touched).collect()
     }
 }

@@ -1,0 +1,281 @@
+//! The calls of a connection: discovery streams, which are heard and answered as bytes, and questions that a service answers whole.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::Full;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::{Body as _, Bytes};
+use voile_http2::{Fields, Reason, RecvStream, SendResponse, SendStream};
+use voile_xds::server::Served;
+
+use super::connections::Shared;
+use super::newcomers::Entrance;
+use super::routes::{Discovery, GrpcService, Routes};
+
+/// Largest question, in bytes: a certificate's is a few kilobytes, and its service takes less than this.
+pub(super) const MAX_QUESTION: usize = 1024 * 1024;
+/// Turns in a row in which a stream has more to say although what it said before does not fit: its caller acknowledges what it has not
+/// read, since there is one response in flight for each type.
+const MAX_BEHIND: usize = 16;
+
+const GRPC: &[u8] = b"application/grpc";
+
+/// See the module.
+pub(super) enum Call {
+    /// A discovery stream.
+    Following(Following),
+    /// A question.
+    Asking(Pin<Box<dyn Future<Output = ()>>>),
+}
+
+impl Call {
+    /// Hears what came and says what there is to say, with room to write it down in. Ready when the call is over.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, room: &mut Vec<u8>) -> Poll<()> {
+        match self {
+            Self::Following(following) => following.poll(context, room),
+            Self::Asking(asking) => asking.as_mut().poll(context),
+        }
+    }
+
+    /// The control plane ends: whether the call does, too. Questions are answered first.
+    pub(super) fn leave(&mut self) -> bool {
+        let Self::Following(following) = self else {
+            return false;
+        };
+        let status = Status::unavailable("the control plane is ending");
+        following.stream.part(status.message());
+        following.finish(&status);
+        true
+    }
+}
+
+/// See [`Call`].
+pub(super) struct Following {
+    body: RecvStream,
+    say: SendStream,
+    stream: Box<dyn Served>,
+    /// Turns since what it said last fitted.
+    behind: usize,
+}
+
+impl Following {
+    fn poll(&mut self, context: &mut Context<'_>, room: &mut Vec<u8>) -> Poll<()> {
+        room.clear();
+        let ended = match self.hear(room) {
+            Some(ended) => Some(ended),
+            None => match self.stream.poll(context, room) {
+                Poll::Ready(status) => Some(status),
+                Poll::Pending => None,
+            },
+        };
+        let ended = match room.is_empty() {
+            true => ended,
+            false => self.say(room).err().or(ended),
+        };
+        let Some(status) = ended else {
+            return Poll::Pending;
+        };
+        self.finish(&status);
+        Poll::Ready(())
+    }
+
+    /// Hears what came; why the stream ends, if it does.
+    fn hear(&mut self, room: &mut Vec<u8>) -> Option<Status> {
+        // Whoever serves the connection comes here whenever something came: nobody else need be woken.
+        let mut nobody = Context::from_waker(Waker::noop());
+        loop {
+            match self.body.poll_data(&mut nobody) {
+                Poll::Pending => return None,
+                Poll::Ready(Some(Ok(bytes))) => {
+                    self.body.release_capacity(bytes.len());
+                    if let Err(status) = self.stream.hear(&bytes, room) {
+                        return Some(status);
+                    }
+                }
+                Poll::Ready(None) => {
+                    self.stream.part("the caller ended the stream");
+                    return Some(Status::ok(""));
+                }
+                // There is nobody left to tell.
+                Poll::Ready(Some(Err(failure))) => {
+                    self.stream.part(&format!("the stream broke: {failure:?}"));
+                    return Some(Status::ok(""));
+                }
+            }
+        }
+    }
+
+    fn say(&mut self, said: &[u8]) -> Result<(), Status> {
+        let mut nobody = Context::from_waker(Waker::noop());
+        self.behind = match self.say.poll_capacity(&mut nobody) {
+            Poll::Ready(_) => 0,
+            Poll::Pending => self.behind + 1,
+        };
+        if self.behind > MAX_BEHIND {
+            let status = Status::resource_exhausted("responses are not read");
+            self.stream.part(status.message());
+            // Who reads nothing would not read the end of it either.
+            self.say.send_reset(Reason::ENHANCE_YOUR_CALM);
+            return Err(status);
+        }
+        // That it failed is heard at the next turn.
+        let _ = self.say.send_copy(said, false);
+        Ok(())
+    }
+
+    fn finish(&mut self, status: &Status) {
+        let mut trailers = HeaderMap::new();
+        match status.add_header(&mut trailers) {
+            Ok(()) => {
+                // A caller that is gone does not hear it.
+                let _ = self.say.send_trailers(fields(Fields::new(), &trailers));
+            }
+            Err(_) => self.say.send_reset(Reason::INTERNAL_ERROR),
+        }
+    }
+}
+
+fn fields(mut block: Fields, headers: &HeaderMap) -> Fields {
+    for (name, value) in headers {
+        block.push(name.as_str(), value.as_bytes());
+    }
+    block
+}
+
+/// Answers at once, with nothing but a head.
+fn refuse(mut respond: SendResponse, status: Status) {
+    let refusal: http::Response<Body> = status.into_http();
+    let head = fields(Fields::response(200), refusal.headers());
+    // A caller that is gone does not hear it.
+    let _ = respond.send_response(head, true);
+}
+
+fn refuse_http(mut respond: SendResponse, status: StatusCode) {
+    let _ = respond.send_response(Fields::response(status.as_u16()), true);
+}
+
+/// A head as services know it, with what they look for.
+fn request(head: &Fields, entrance: &Entrance) -> Option<Request<()>> {
+    let mut request = Request::builder().method(head.method()).uri(head.path()?);
+    for (name, value) in head.iter() {
+        request = request.header(name, value);
+    }
+    let extensions = request.extensions_mut()?;
+    extensions.insert(entrance.tcp.clone());
+    if let Some(tls) = &entrance.tls {
+        extensions.insert(tls.clone());
+    }
+    request.body(()).ok()
+}
+
+/// Begins to serve a call; nothing, where it was answered at once.
+pub(super) fn begin<D: Discovery, C: GrpcService>(
+    shared: &Rc<Shared<D, C>>,
+    entrance: &Entrance,
+    head: &Fields,
+    body: RecvStream,
+    respond: SendResponse,
+) -> Option<Call> {
+    if head.is_cut() {
+        refuse_http(respond, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        return None;
+    }
+    let Some(request) = request(head, entrance) else {
+        refuse_http(respond, StatusCode::BAD_REQUEST);
+        return None;
+    };
+    if Routes::<D, C>::is_discovery(&request) {
+        return match shared.routes.discovery.open(request) {
+            Ok(stream) => {
+                entrance.standing.settle();
+                follow(stream, body, respond)
+            }
+            Err(status) => {
+                refuse(respond, status);
+                None
+            }
+        };
+    }
+    let (shared, entrance) = (shared.clone(), entrance.clone());
+    Some(Call::Asking(Box::pin(async move {
+        match question(body).await {
+            Some(Ok(text)) => {
+                let request = request.map(|()| Body::new(Full::new(text)));
+                let answer = shared.routes.call(request).await;
+                // A call that fails at once has its status in the head.
+                if !answer.headers().contains_key(Status::GRPC_STATUS) {
+                    entrance.standing.settle();
+                }
+                say(answer, respond).await;
+            }
+            Some(Err(status)) => refuse(respond, status),
+            None => {}
+        }
+    })))
+}
+
+fn follow(stream: Box<dyn Served>, body: RecvStream, mut respond: SendResponse) -> Option<Call> {
+    let mut head = respond.block();
+    head.push_status(200);
+    head.push("content-type", GRPC);
+    let say = respond.send_response(head, false).ok()?;
+    Some(Call::Following(Following {
+        body,
+        say,
+        stream,
+        behind: 0,
+    }))
+}
+
+/// All of a question; nothing when its caller is gone.
+async fn question(mut body: RecvStream) -> Option<Result<Bytes, Status>> {
+    let mut text = Vec::new();
+    while let Some(bytes) = poll_fn(|context| body.poll_data(context)).await {
+        let bytes = bytes.ok()?;
+        body.release_capacity(bytes.len());
+        if text.len() + bytes.len() > MAX_QUESTION {
+            let reason = format!("a question of more than {MAX_QUESTION} bytes");
+            return Some(Err(Status::resource_exhausted(reason)));
+        }
+        text.extend_from_slice(&bytes);
+    }
+    Some(Ok(text.into()))
+}
+
+/// Says an answer; what a caller that is gone is told is lost.
+async fn say(answer: http::Response<Body>, mut respond: SendResponse) {
+    let (head, body) = answer.into_parts();
+    let mut body = pin!(body);
+    let end = body.is_end_stream();
+    let block = fields(Fields::response(head.status.as_u16()), &head.headers);
+    let Ok(mut say) = respond.send_response(block, end) else {
+        return;
+    };
+    if end {
+        return;
+    }
+    while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
+        let Ok(frame) = frame else {
+            return say.send_reset(Reason::INTERNAL_ERROR);
+        };
+        let said = match frame.into_data() {
+            Ok(data) => say.send_data(data, false),
+            Err(frame) => match frame.into_trailers() {
+                Ok(trailers) => {
+                    let _ = say.send_trailers(fields(Fields::new(), &trailers));
+                    return;
+                }
+                Err(_) => continue,
+            },
+        };
+        if said.is_err() {
+            return;
+        }
+    }
+    let _ = say.send_data(Bytes::new(), true);
+}

@@ -1,0 +1,249 @@
+//! A connection and its calls, and a caller that sees each frame.
+
+use std::task::Waker;
+
+use http::Request;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::LocalSet;
+use tonic::Status;
+use tonic::body::Body;
+use voile_http2::{Fields, RecvStream, ResponseFuture, SendStream};
+use voile_xds::server::Served;
+
+use super::*;
+use crate::server::calls::MAX_QUESTION;
+use crate::server::newcomers::Newcomers;
+use crate::server::routes::Answered;
+
+const STREAM: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
+const CERTIFY: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
+/// What a stream answers to each word.
+const ANSWER: usize = 1000;
+
+/// Streams that answer everything that is said with a kilobyte, until they are told to end.
+struct Talkative;
+
+impl Discovery for Talkative {
+    fn open(&self, request: Request<()>) -> Result<Box<dyn Served>, Status> {
+        match request.headers().get("authorization") {
+            Some(_) => Ok(Box::new(Self)),
+            None => Err(Status::unauthenticated("who calls?")),
+        }
+    }
+}
+
+impl Served for Talkative {
+    fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Status> {
+        out.extend([b'.'; ANSWER]);
+        match bytes {
+            b"end" => Err(Status::invalid_argument("as you wish")),
+            _ => Ok(()),
+        }
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>, _: &mut Vec<u8>) -> Poll<Status> {
+        Poll::Pending
+    }
+
+    fn part(&mut self, _: &str) {}
+}
+
+/// Says how long a question was.
+#[derive(Clone)]
+struct Counting;
+
+impl GrpcService for Counting {
+    fn answer(&mut self, request: Request<Body>) -> Answered {
+        Box::pin(async move {
+            let body = http_body_util::BodyExt::collect(request.into_body()).await;
+            let length = body.expect("all of it").to_bytes().len();
+            http::Response::new(Body::new(http_body_util::Full::new(
+                length.to_string().into_bytes().into(),
+            )))
+        })
+    }
+}
+
+/// The other end.
+struct Peer {
+    socket: TcpStream,
+    link: Link,
+}
+
+impl Peer {
+    /// Connected to a server on this `LocalSet`.
+    async fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let socket = TcpStream::connect(address).await.expect("a listener");
+        let (far, _) = listener.accept().await.expect("a connection");
+        let stream = Guarded::new(far, Newcomers::new().admit().await);
+        let entrance = stream.connect_info();
+        let shared = Shared::new(Routes {
+            discovery: Talkative,
+            certificates: Some(Counting),
+        });
+        let connection = Connection::new(stream, entrance, shared);
+        // The sender lives as long as the test's process: the server does not end.
+        let (end, ending) = watch::channel(());
+        std::mem::forget(end);
+        spawn_local(connection.serve(Duration::from_secs(60), ending));
+        // Windows of 65,535 bytes, which are never given back.
+        const SMALL: Config = Config {
+            stream_window: 65_535,
+            connection_window: 65_535,
+            initial_streams: 10,
+            ..LIMITS
+        };
+        Self {
+            socket,
+            link: Link::new(Http2::client(&SMALL, Pool::new())),
+        }
+    }
+
+    fn call(&self, path: &str, token: bool) -> (ResponseFuture, SendStream) {
+        let mut head = Fields::new();
+        head.push(":method", b"POST");
+        head.push(":scheme", b"https");
+        head.push(":authority", b"control");
+        head.push(":path", path.as_bytes());
+        if token {
+            head.push("authorization", b"Bearer x");
+        }
+        self.link.send_request(head, false).expect("a stream")
+    }
+
+    /// Moves bytes until `done`.
+    async fn until<T>(&mut self, mut done: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+        loop {
+            if let Poll::Ready(done) = done(&mut Context::from_waker(Waker::noop())) {
+                return done;
+            }
+            self.say().await;
+            let mut room = [0; 4096];
+            let read = self.socket.read(&mut room).await.expect("a server");
+            assert!(read > 0, "the server ended the connection");
+            self.link.borrow().receive(&room[..read]);
+        }
+    }
+
+    async fn say(&mut self) {
+        loop {
+            self.link.borrow().replenish();
+            let said = self.link.borrow().output().to_vec();
+            if said.is_empty() {
+                return;
+            }
+            self.socket.write_all(&said).await.expect("a server");
+            self.link.borrow().wrote(said.len());
+        }
+    }
+
+    /// Lets the server have its turn, and takes what has come.
+    async fn turn(&mut self) {
+        self.say().await;
+        tokio::task::yield_now().await;
+        let mut room = [0; 4096];
+        while let Ok(read @ 1..) = self.socket.try_read(&mut room) {
+            self.link.borrow().receive(&room[..read]);
+        }
+    }
+
+    async fn head(&mut self, response: &mut ResponseFuture) -> Fields {
+        let head = self.until(|context| response.poll_head(context)).await;
+        head.expect("a head")
+    }
+
+    /// How a stream ended, without having given back any window.
+    async fn end(&mut self, body: &mut RecvStream) -> (usize, String) {
+        let mut bytes = 0;
+        loop {
+            let next = self.until(|context| body.poll_data(context)).await;
+            match next {
+                Some(data) => bytes += data.expect("data").len(),
+                None => break,
+            }
+        }
+        let trailers = self.until(|context| body.poll_trailers(context)).await;
+        let trailers = trailers.expect("it ended well").unwrap_or_default();
+        (bytes, status(&trailers))
+    }
+}
+
+fn status(fields: &Fields) -> String {
+    let text = |name| String::from_utf8_lossy(fields.get(name).unwrap_or_default()).into_owned();
+    format!("{} {}", text("grpc-status"), text("grpc-message"))
+}
+
+#[tokio::test]
+async fn streams_are_heard_and_answered_and_end_with_a_status() {
+    let test = async {
+        let mut peer = Peer::new().await;
+        let (mut response, mut say) = peer.call(STREAM, true);
+        assert_eq!(peer.head(&mut response).await.status(), 200);
+        let mut body = response.into_body();
+        say.send_copy(b"hello", false).expect("a stream");
+        let answer = peer.until(|context| body.poll_data(context)).await;
+        assert_eq!(answer.expect("an answer").expect("data").len(), ANSWER);
+        say.send_copy(b"end", false).expect("a stream");
+        let (bytes, status) = peer.end(&mut body).await;
+        assert_eq!((bytes, status.as_str()), (ANSWER, "3 as%20you%20wish"));
+        // A caller that has no more to say ends it, too.
+        let (mut response, mut say) = peer.call(STREAM, true);
+        assert_eq!(peer.head(&mut response).await.status(), 200);
+        say.send_copy(b"", true).expect("a stream");
+        let (bytes, status) = peer.end(&mut response.into_body()).await;
+        assert_eq!((bytes, status.as_str()), (0, "0 "));
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test]
+async fn who_acknowledges_what_it_has_not_read_is_told_nothing_more() {
+    let test = async {
+        let mut peer = Peer::new().await;
+        let (mut response, mut say) = peer.call(STREAM, true);
+        assert_eq!(peer.head(&mut response).await.status(), 200);
+        let mut body = response.into_body();
+        // The window takes 65 answers; 16 more may wait.
+        let mut heard = 0;
+        while say.send_copy(b"more", false).is_ok() {
+            peer.turn().await;
+            let mut nobody = Context::from_waker(Waker::noop());
+            if let Poll::Ready(Some(Ok(data))) = body.poll_data(&mut nobody) {
+                heard += data.len();
+            }
+        }
+        assert_eq!(heard, 65_535, "all that the window took");
+        drop(body);
+        // Others on the connection are served all the same.
+        let (mut response, _say) = peer.call(STREAM, false);
+        assert_eq!(status(&peer.head(&mut response).await), "16 who%20calls%3F");
+    };
+    LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test]
+async fn questions_are_answered_whole_and_have_a_largest_size() {
+    let test = async {
+        let mut peer = Peer::new().await;
+        for (path, length, expected) in [
+            (CERTIFY, 3000, "3000"),
+            (CERTIFY, MAX_QUESTION + 1, "8 a%20question"),
+            ("/nobody/knows", 3, "12 this%20address"),
+        ] {
+            let (mut response, mut say) = peer.call(path, true);
+            say.send_data(vec![1; length].into(), true).expect("a call");
+            let head = peer.head(&mut response).await;
+            let mut said = status(&head);
+            let mut body = response.into_body();
+            while let Some(data) = peer.until(|context| body.poll_data(context)).await {
+                said = String::from_utf8_lossy(&data.expect("data")).into_owned();
+            }
+            assert!(said.starts_with(expected), "{path}: {said}");
+        }
+    };
+    LocalSet::new().run_until(test).await;
+}

@@ -1,0 +1,3 @@
+//! Tests of the parts together, without sockets.
+
+mod push_cost;
