@@ -326,7 +326,7 @@ impl<S: Source> Reload<S> {
         let mesh = self.addressed.as_ref().or(self.mesh.as_ref());
         self.status
             .envoys
-            .stand_on(mesh, &self.texts, self.revocations.pem());
+            .stand_on(mesh, changes, &self.texts, self.revocations.pem());
         let mesh = mesh.map_or(&nothing, |mesh| mesh);
         let before = self.snapshot.as_deref();
         let updated = before.zip(changes).and_then(|(before, changes)| {

@@ -99,7 +99,8 @@ impl Routed {
         }
     }
 
-    fn for_clients_of(&self, namespace: Option<&Namespace>) -> Option<&Arc<Resource>> {
+    /// What clients in a namespace are told.
+    pub(crate) fn for_clients_of(&self, namespace: Option<&Namespace>) -> Option<&Arc<Resource>> {
         let apart = namespace.and_then(|namespace| self.apart.get(namespace));
         apart.unwrap_or(&self.general).as_ref()
     }
@@ -408,6 +409,14 @@ impl MeshSnapshot {
             Some(namespace) => format!("`exportTo` keeps it from namespace {namespace}"),
             None => "`exportTo` keeps it from callers without credentials".to_owned(),
         })
+    }
+
+    /// The routes (`voile.proxy.v1.Routes`) of requests to a service (`namespace/hostname`), as clients in a namespace are told.
+    #[must_use]
+    pub fn routes_told(&self, service: &str, namespace: &Namespace) -> Option<&[u8]> {
+        let routed = self.routes.get(service)?;
+        let resource = routed.for_clients_of(Some(namespace))?;
+        Some(&resource.body)
     }
 
     /// Where a service's requests go, as the caller's namespace is told.

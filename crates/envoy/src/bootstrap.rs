@@ -17,6 +17,10 @@ const CONNECT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 const IDENTITY_FILE: &str = "envoy-identity.json";
 const ROOT_FILE: &str = "envoy-root.json";
 
+/// Whether routes ask the values of a header one by one. Off, they ask all of them joined by commas, as they did before Envoy knew
+/// this word and as our own proxies do.
+const JOINED_HEADERS: &str = "envoy.reloadable_features.match_headers_individually";
+
 /// Metadata of a node: how connections get to it.
 pub const INTERCEPTION_MODE: &str = "INTERCEPTION_MODE";
 /// Metadata of a node: where its key and certificate are.
@@ -68,6 +72,7 @@ impl Seat<'_> {
         let mut bootstrap = json!({
             "node": self.node(),
             "admin": { "address": socket(self.admin) },
+            "layered_runtime": { "layers": [{ "name": "voile", "static_layer": { JOINED_HEADERS: false } }] },
         });
         // Pods that share a machine are told apart by their addresses.
         if self.capture == Capture::None && self.address.is_loopback() {

@@ -1,15 +1,17 @@
 //! What a stock gRPC is told over xDS, client and server: one listener, route, cluster and list of endpoints for a target, one
 //! listener for a server (gRFCs A27, A28, A29, A36, A41). What gRPC has no word for is an error with its reason.
 
+mod routes;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use voile_policy::authorization::{Action, Attribute, Pattern, Policy, Term};
 
-use crate::json::{TYPES, duration, from_control, host as address, message, typed};
+use crate::json::{TYPES, from_control, host as address, message, typed};
 use crate::rbac::{Layer, Peer, Translation};
+pub use routes::{Alternative, Retry, Route, routes};
 
 /// What a bootstrap must call the plugin that has the workload's own certificate and the mesh's roots, as Istio's do.
 pub const CERTIFICATES: &str = "default";
@@ -17,14 +19,6 @@ pub const CERTIFICATES: &str = "default";
 const TLS_SOCKET: &str = "envoy.transport_sockets.tls";
 /// Whom to expect where nobody is: without any name gRPC would take everybody of the mesh.
 const NOBODY: &str = "spiffe://nobody.invalid";
-/// What gRPC retries after (A44); it takes no other of Envoy's words.
-const RETRIED: [&str; 5] = [
-    "cancelled",
-    "deadline-exceeded",
-    "internal",
-    "resource-exhausted",
-    "unavailable",
-];
 /// Headers that gRPC keeps from policies (A41).
 const KEPT_HEADERS: [&str; 1] = [":scheme"];
 const KEPT_PREFIX: &str = "grpc-";
@@ -54,53 +48,6 @@ pub fn client_listener(target: &str, routes: &str) -> Value {
         "name": target,
         "api_listener": { "api_listener": connection_manager(("rds", rds), Vec::new()) },
     })
-}
-
-/// How calls are tried again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retry<'a> {
-    /// Attempts after the first.
-    pub retries: u32,
-    /// Envoy's words; those that gRPC does not know are about connections, which it sees to by itself.
-    pub on: Vec<&'a str>,
-    /// The first pause.
-    pub backoff: Option<Duration>,
-}
-
-/// Routes that all lead to one cluster.
-#[must_use]
-pub fn routes(name: &str, cluster: &str, retry: Option<&Retry<'_>>) -> Value {
-    let mut action = json!({ "cluster": cluster });
-    if let Some(policy) = retry.and_then(retry_policy) {
-        action["retry_policy"] = policy;
-    }
-    json!({
-        "@type": format!("{TYPES}config.route.v3.RouteConfiguration"),
-        "name": name,
-        "virtual_hosts": [{
-            "name": name,
-            // The listener's name has chosen already.
-            "domains": ["*"],
-            "routes": [{ "match": { "prefix": "" }, "route": action }],
-        }],
-    })
-}
-
-fn retry_policy(retry: &Retry<'_>) -> Option<Value> {
-    let on: Vec<&str> = retry
-        .on
-        .iter()
-        .copied()
-        .filter(|word| RETRIED.contains(word))
-        .collect();
-    if retry.retries == 0 || on.is_empty() {
-        return None;
-    }
-    let mut policy = json!({ "retry_on": on.join(","), "num_retries": retry.retries });
-    if let Some(backoff) = retry.backoff {
-        policy["retry_back_off"] = json!({ "base_interval": duration(backoff) });
-    }
-    Some(policy)
 }
 
 /// Where a cluster's endpoints come from.

@@ -9,6 +9,7 @@ pub mod grpc;
 mod json;
 mod limit;
 mod matchers;
+mod matching;
 mod proxy;
 mod rbac;
 mod token;
@@ -18,8 +19,8 @@ pub use custom::{CUSTOM_PREFIX, custom_filter};
 pub use filters::{Obeyed, cluster_of};
 pub use limit::{Limit, LimitName};
 pub use proxy::{
-    Capture, Configuration, IDENTITY, Keys, ROOT, WrittenKeys, identity_secret, root_secret,
-    translate,
+    Callee, Capture, Configuration, IDENTITY, Keys, ROOT, Scope, Translator, WrittenKeys,
+    identity_secret, root_secret, translate,
 };
 pub use rbac::{Layer, Peer, Translation};
 pub use token::token_filter;

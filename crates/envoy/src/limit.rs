@@ -44,7 +44,7 @@ pub enum LimitName {
     NoAddress,
     /// A name that is longer than Envoy takes.
     NameTooLong,
-    /// A VirtualService routes a service: requests to it are refused, since its routes are not translated yet.
+    /// A route of a VirtualService does what is not translated: requests that take it are refused.
     VirtualService,
 }
 

@@ -40,8 +40,8 @@ pub use request_authentication::{
     ClaimOutput, HeaderPlace, KeySource, RequestAuthentication, TokenRule, token_rules,
 };
 pub use route::{
-    Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, MESH, RouteDestination, Routing,
-    Subject, TextMatch, VirtualService, WeightedDestination, holding,
+    Criterion, Delegate, HttpMatch, HttpRoute, LayerFourRoute, Lead, Leads, MESH, Place,
+    RouteDestination, Routing, Subject, TextMatch, VirtualService, WeightedDestination, holding,
 };
 pub use service::{
     AddressRange, Endpoint, EndpointAddress, Location, Protocol, Resolution, Service,

@@ -13,6 +13,7 @@
 mod actions;
 mod authorization;
 mod control;
+mod foretold;
 pub mod http;
 pub mod http2;
 mod plan;
@@ -22,4 +23,5 @@ mod tokens;
 mod worker;
 
 pub use control::{Capture, Options, Outside, Probers, RunError, run};
+pub use foretold::{Foretold, Lot};
 pub use worker::Limits;

@@ -152,7 +152,7 @@ fn resources(net: [u8; 3], backends: &[usize]) -> String {
     let [a, b, c] = net;
     let pod = |name: &str, account: &str, last: usize| {
         format!(
-            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {account}}}}}\n\
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {account}, pod: {name}}}}}\n\
              spec: {{serviceAccountName: {account}, containers: [{{name: app}}]}}\n\
              status: {{phase: Running, podIP: {a}.{b}.{c}.{last}}}\n"
         )
@@ -223,6 +223,14 @@ impl Plane {
         SocketAddr::from(([a, b, c, 10 + number as u8], PORT))
     }
 
+    /// A backend; in each language in its turn.
+    fn serve(&self, languages: &[Language], number: usize) -> Process {
+        let language = &languages[number % languages.len()];
+        let name = format!("echo-{number}");
+        self.stage()
+            .serve(language, (&name, "echo"), self.backend(number))
+    }
+
     fn status(&self) -> String {
         let answer = get(self.monitoring, "/debug/status").expect("the page");
         String::from_utf8(answer.body).expect("text")
@@ -237,11 +245,7 @@ fn clients_resolve_balance_follow_changes_and_servers_obey_policies() {
     }
     let plane = Plane::start(&[0, 1, 2]);
     let stage = plane.stage();
-    let serve = |number: usize| {
-        let language = &languages[number % languages.len()];
-        let name = format!("echo-{number}");
-        stage.serve(language, (&name, "echo"), plane.backend(number))
-    };
+    let serve = |number| plane.serve(&languages, number);
     let servers: Vec<Process> = (0..3).map(serve).collect();
     let mut clients: Vec<Client> = languages
         .iter()
@@ -290,6 +294,89 @@ fn clients_resolve_balance_follow_changes_and_servers_obey_policies() {
     clients[0].until("nobody is let in", |answer| answer.starts_with("error"));
     std::fs::remove_file(plane.folder.join("config/policy.yaml")).expect("removed");
     clients[0].until("all is well again", |answer| answer.contains(caller));
+    for mut server in servers {
+        server.terminate();
+        assert_ne!(server.wait().code(), Some(1), "{}", server.log());
+    }
+}
+
+/// Routes of the service, with a part for each of two backends.
+fn routes(http: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: echo, namespace: shop}}\n\
+         spec: {{host: echo, subsets: [{{name: zero, labels: {{pod: echo-0}}}}, {{name: one, labels: {{pod: echo-1}}}}]}}\n\
+         ---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: echo, namespace: shop}}\n\
+         spec: {{hosts: [echo], http: {http}}}\n"
+    )
+}
+
+#[test]
+fn calls_take_the_routes_that_they_match_and_none_where_grpc_cannot_ask() {
+    let languages = languages();
+    if languages.is_empty() {
+        return;
+    }
+    let plane = Plane::start(&[0, 1]);
+    let stage = plane.stage();
+    let to = |subset: &str| format!("route: [{{destination: {{host: echo, subset: {subset}}}}}]");
+    let other = "match: [{uri: {prefix: /voile.test.Other/}, method: {exact: POST}, withoutHeaders: {x: {exact: y}}}]";
+    let never =
+        "match: [{queryParams: {q: {}}}, {method: {exact: GET}}, {sourceLabels: {app: echo}}]";
+    let gone = "match: [{uri: {exact: /voile.test.Gone/Say}}]";
+    let by_path = format!(
+        "[{{{never}, {}}}, {{{other}, {}}}, {{{gone}, {}}}, {{{}}}]",
+        to("one"),
+        to("one"),
+        to("missing"),
+        to("zero")
+    );
+    plane.write("routes.yaml", &routes(&by_path));
+    let serve = |number| plane.serve(&languages, number);
+    let servers: Vec<Process> = (0..2).map(serve).collect();
+    let mut clients: Vec<Client> = languages
+        .iter()
+        .map(|language| stage.client(language, ("client", "client"), "xds:///echo:7070"))
+        .collect();
+    for client in &mut clients {
+        client.until("the part of all other calls", |answer| {
+            answer.contains("echo-0 to")
+        });
+        for _ in 0..20 {
+            assert!(client.call("x").contains("echo-0 to"));
+            assert!(client.call("/voile.test.Other/Say").contains("echo-1 to"));
+        }
+        let answer = client.call("/voile.test.Gone/Say");
+        assert!(answer.starts_with("error"), "{answer}");
+    }
+    // Weights.
+    let shared = "[{route: [{destination: {host: echo, subset: zero}, weight: 1}, {destination: {host: echo, subset: one}, weight: 1}]}]";
+    plane.write("routes.yaml", &routes(shared));
+    for client in &mut clients {
+        for number in 0..2 {
+            client.until("each part in its turn", |answer| {
+                answer.contains(&format!("echo-{number} to"))
+            });
+        }
+    }
+    // What gRPC does not ask of a call.
+    let unasked = format!(
+        "[{{match: [{{scheme: {{exact: http}}}}], {}}}, {{{}}}]",
+        to("one"),
+        to("zero")
+    );
+    plane.write("routes.yaml", &routes(&unasked));
+    wait_until("the reason on the status page", || {
+        plane
+            .status()
+            .contains("`scheme`: gRPC does not ask this of a call")
+    });
+    for client in &mut clients {
+        client.until("nobody is called", |answer| answer.starts_with("error"));
+    }
+    plane.write("routes.yaml", &routes(&by_path));
+    for client in &mut clients {
+        client.until("all is well again", |answer| answer.contains("echo-0 to"));
+    }
     for mut server in servers {
         server.terminate();
         assert_ne!(server.wait().code(), Some(1), "{}", server.log());

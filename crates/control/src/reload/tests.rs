@@ -310,6 +310,55 @@ fn callers() -> Vec<Caller> {
     vec![known("shop"), known("bank"), Caller::Anonymous]
 }
 
+/// Stock Envoys of the pods that there may be.
+fn envoys(snapshot: &MeshSnapshot) -> Vec<Caller> {
+    let of = |pod: &str| {
+        let mut caller = callers().swap_remove(0);
+        let node = voile_proto::discovery::Node {
+            id: format!("sidecar~-~{pod}.shop~shop.svc.cluster.local"),
+            user_agent_name: "envoy".to_owned(),
+            ..Default::default()
+        };
+        snapshot.introduce(&mut caller, &node);
+        caller
+    };
+    ["p1", "p2", "p3"].map(of).into()
+}
+
+/// What stock Envoys are told is the same whether it was made anew or what an edit did not concern was kept. Gives how much that is.
+fn check_envoys(kept: &MeshSnapshot, anew: &MeshSnapshot, seed: u64) -> usize {
+    let mut told = 0;
+    for (one, other) in envoys(kept).iter().zip(envoys(anew)) {
+        for kind in crate::strangers::envoy::TYPES {
+            let mine = kept.everything(one, kind);
+            // Maps have no order on the wire: what says the same has the same version.
+            let versions = |told: &Resolution| match told {
+                Resolution::Found(all) => {
+                    let said = |one: &Arc<voile_xds::server::Resource>| {
+                        (one.name.clone(), one.version.clone())
+                    };
+                    Ok(all.iter().map(said).collect::<BTreeMap<_, _>>())
+                }
+                Resolution::Unknown | Resolution::Refused(_) => Err(format!("{told:?}")),
+            };
+            let other = anew.everything(&other, kind);
+            assert_eq!(versions(&mine), versions(&other), "seed {seed}: {kind}");
+            if let Resolution::Found(all) = mine {
+                told += all.len();
+                for resource in all {
+                    let found = kept.resolve(one, kind, &resource.name);
+                    assert_eq!(
+                        found,
+                        Resolution::Found(vec![resource]),
+                        "seed {seed}: {kind}"
+                    );
+                }
+            }
+        }
+    }
+    told
+}
+
 /// Everything a proxy may ask for in these meshes.
 fn questions(snapshots: [&MeshSnapshot; 2]) -> Vec<(&'static str, Arc<str>)> {
     let mut all: Vec<(&'static str, Arc<str>)> = vec![(REVOCATION_LISTS, REVOCATIONS.into())];
@@ -387,7 +436,7 @@ fn check_woken(old: &MeshSnapshot, new: &MeshSnapshot, seed: u64) {
 
 #[test]
 fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_concerns() {
-    let mut patched = 0;
+    let (mut patched, mut told) = (0, 0);
     for seed in 0..12 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut world = World::new();
@@ -400,7 +449,9 @@ fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_conce
             let before = one.reload.checker.is_plain();
             let now = one.read(&world);
             patched += usize::from(before && one.reload.checker.is_plain());
-            assert_eq!(now, other.read(&world), "seed {seed}, step {step}");
+            let anew = other.read(&world);
+            assert_eq!(now, anew, "seed {seed}, step {step}");
+            told += check_envoys(&now, &anew, seed);
             check_woken(&last, &now, seed);
             if !is_wrong(&world.texts()) {
                 let fresh = Loop::new(&world, false).read(&world);
@@ -413,6 +464,7 @@ fn any_sequence_of_edits_ends_where_a_fresh_start_begins_and_wakes_whom_it_conce
         patched > 50,
         "only {patched} edits may have been patched in"
     );
+    assert!(told > 100, "Envoys were told {told} things");
 }
 
 /// The address that a service without one is given.
@@ -431,7 +483,7 @@ fn given() -> String {
 #[test]
 fn in_a_sound_mesh_every_edit_is_patched_in_and_ends_where_a_fresh_start_begins() {
     let given = given();
-    let (mut patched, mut moved) = (0, 0);
+    let (mut patched, mut moved, mut told) = (0, 0, 0);
     for seed in 0..6 {
         let mut random = fastrand::Rng::with_seed(seed);
         let variant = |index: usize, random: &mut fastrand::Rng| {
@@ -472,14 +524,16 @@ fn in_a_sound_mesh_every_edit_is_patched_in_and_ends_where_a_fresh_start_begins(
             let now = one.read(&world);
             patched += usize::from(one.reload.checker.is_plain());
             moved += usize::from(now != last);
-            assert_eq!(now, other.read(&world), "seed {seed}, step {step}");
+            let anew = other.read(&world);
+            assert_eq!(now, anew, "seed {seed}, step {step}");
+            told += check_envoys(&now, &anew, seed);
             check_woken(&last, &now, seed);
             last = now;
         }
     }
     assert!(
-        patched > 200 && moved > 100,
-        "{patched} patched, {moved} of consequence"
+        patched > 200 && moved > 100 && told > 500,
+        "{patched} patched, {moved} of consequence, Envoys were told {told} things"
     );
 }
 

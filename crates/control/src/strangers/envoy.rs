@@ -1,6 +1,8 @@
 //! Stock Envoys in sidecars' places: whoever asks is told what `voile_envoy` makes of the mesh for the workload that it is. One
 //! translation answers all types of one snapshot, so that what an Envoy hears fits together; what says the same as before is the
-//! same resource, and is not sent again.
+//! same resource, and is not sent again. What several are told is made once (`shared`).
+
+mod shared;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -9,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use prost_types::value::Kind;
-use serde_json::Value;
-use voile_envoy::{CERTIFICATES, Capture, Configuration, IDENTITY, INTERCEPTION_MODE, ROOT};
+use voile_envoy::{CERTIFICATES, Capture, IDENTITY, INTERCEPTION_MODE, ROOT, Translator};
+use voile_model::check::Changes;
 use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule};
 use voile_model::{Namespace, WorkloadKey};
 use voile_proto::discovery::Node;
 use voile_proto::type_url;
 use voile_xds::server::{Resolution, Resource};
 
-use super::made;
+use self::shared::{Part, Shared};
 use crate::keys::{Origin, Texts, key_set};
 use crate::snapshot::{Caller, MeshSnapshot};
 
@@ -78,9 +80,29 @@ struct Told {
     /// The snapshot's.
     version: String,
     seat: Arc<Seat>,
-    resources: HashMap<&'static str, BTreeMap<Arc<str>, Arc<Resource>>>,
-    /// What could not be said, in order.
-    limits: Vec<String>,
+    /// What is its workload's alone.
+    own: Part,
+    /// What all are told that call from where it does.
+    calls: Arc<Part>,
+}
+
+impl Told {
+    /// What could not be said.
+    fn limits(&self) -> impl Iterator<Item = &String> {
+        self.own.limits.iter().chain(&self.calls.limits)
+    }
+
+    fn get(&self, kind: &str, name: &str) -> Option<&Arc<Resource>> {
+        let own = self.own.get(kind, name);
+        own.or_else(|| self.calls.get(kind, name))
+    }
+
+    fn all(&self, kind: &str) -> Vec<Arc<Resource>> {
+        let others = self.calls.of(kind);
+        let others = others.filter(|(name, _)| self.own.get(kind, name).is_none());
+        let all = self.own.of(kind).chain(others);
+        all.map(|(_, resource)| resource.clone()).collect()
+    }
 }
 
 /// What translations are made of.
@@ -97,6 +119,8 @@ struct Ground {
 #[derive(Default)]
 struct Inner {
     used: AtomicBool,
+    /// Taken before the ground: what is in it was made of that.
+    shared: Mutex<Shared>,
     ground: Mutex<Ground>,
     /// By workload.
     told: Mutex<HashMap<String, Result<Arc<Told>, String>>>,
@@ -136,8 +160,16 @@ impl Envoys {
         self.0.used.store(true, Ordering::Relaxed);
     }
 
-    /// The mesh that the next snapshot is made of, and what belongs to it.
-    pub(crate) fn stand_on(&self, mesh: Option<&Arc<Mesh>>, keys: &Texts, revoked: Option<&[u8]>) {
+    /// The mesh that the next snapshot is made of, what of it changed if that is known, and what belongs to it.
+    pub(crate) fn stand_on(
+        &self,
+        mesh: Option<&Arc<Mesh>>,
+        changes: Option<&Changes>,
+        keys: &Texts,
+        revoked: Option<&[u8]>,
+    ) {
+        let mut shared = locked(&self.0.shared);
+        shared.follow(mesh.map(AsRef::as_ref).zip(changes));
         let mut ground = locked(&self.0.ground);
         ground.mesh = mesh.map(Arc::downgrade).unwrap_or_default();
         ground.held = mesh.filter(|_| self.are_there()).cloned();
@@ -150,7 +182,7 @@ impl Envoys {
         let told = locked(&self.0.told);
         let limits = told.iter().map(|(workload, told)| {
             let limits = match told {
-                Ok(told) => told.limits.clone(),
+                Ok(told) => told.limits().cloned().collect(),
                 Err(reason) => vec![format!("refused: {reason}")],
             };
             (workload.clone(), limits)
@@ -196,6 +228,8 @@ impl Envoys {
         (key, known, seat): (&WorkloadKey, &voile_identity::Caller, &Arc<Seat>),
         before: Option<&Told>,
     ) -> Result<Told, Reason> {
+        // Who comes meanwhile waits, and then finds what it needs.
+        let mut shared = locked(&self.0.shared);
         let (mesh, keys, revoked) = {
             let mut ground = locked(&self.0.ground);
             let mesh = ground.mesh.upgrade().ok_or(Reason::NotNow)?;
@@ -216,8 +250,19 @@ impl Envoys {
         {
             return Err(Reason::Refused(format!("{address} is not its address")));
         }
-        let made = voile_envoy::translate(&mesh, workload, seat.capture, &Known(keys));
-        Ok(Told::new(snapshot, seat, made, revoked.as_deref(), before))
+        let translator = Translator::new(&mesh);
+        let scope = translator.scope(workload, seat.capture);
+        let calls = shared.calls(&translator, scope);
+        drop(shared);
+        let made = translator.own(workload, seat.capture, &Known(keys));
+        let secrets = secrets(seat, revoked.as_deref());
+        let own = Part::new(made, secrets, before.map(|before| &before.own));
+        Ok(Told {
+            version: snapshot.version.clone(),
+            seat: seat.clone(),
+            own,
+            calls,
+        })
     }
 }
 
@@ -267,12 +312,11 @@ fn say(name: &str, before: Option<Result<Arc<Told>, String>>, told: &Result<Arc<
         (_, Err(reason)) => tracing::warn!(workload = name, "an Envoy is told nothing: {reason}"),
         (before, Ok(told)) => {
             let before = before.and_then(Result::ok);
-            let known = |limit: &&String| {
-                before
-                    .as_ref()
-                    .is_some_and(|one| one.limits.contains(*limit))
+            let known = |limit: &String| {
+                let mut said = before.iter().flat_map(|one| one.limits());
+                said.any(|said| said == limit)
             };
-            for limit in told.limits.iter().filter(|limit| !known(limit)) {
+            for limit in told.limits().filter(|limit| !known(limit)) {
                 tracing::error!(workload = name, "a limit of stock Envoy: {limit}");
             }
         }
@@ -292,51 +336,14 @@ impl voile_envoy::Keys for Known {
     }
 }
 
-impl Told {
-    fn new(
-        snapshot: &MeshSnapshot,
-        seat: &Arc<Seat>,
-        made: Configuration,
-        revoked: Option<&str>,
-        before: Option<&Self>,
-    ) -> Self {
-        let Configuration {
-            listeners,
-            routes,
-            clusters,
-            endpoints,
-            limits,
-        } = made;
-        let mut secrets = BTreeMap::new();
-        if let Some(folder) = &seat.certificates {
-            secrets.insert(IDENTITY.to_owned(), voile_envoy::identity_secret(folder));
-            secrets.insert(ROOT.to_owned(), voile_envoy::root_secret(folder, revoked));
-        }
-        let mut limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
-        let all = [clusters, endpoints, listeners, routes, secrets];
-        let resources = TYPES.into_iter().zip(all).map(|(kind, all)| {
-            let old = before.and_then(|before| before.resources.get(kind));
-            let each = all.into_iter().filter_map(|(name, mut message)| {
-                message["@type"] = Value::from(kind);
-                let name: Arc<str> = name.into();
-                let old = old.and_then(|old| old.get(&name));
-                match made::resource_like(&name, &message, old) {
-                    Ok(resource) => Some((name, resource)),
-                    Err(why) => {
-                        limits.push(format!("not-encoded: {name}: {why}"));
-                        None
-                    }
-                }
-            });
-            (kind, each.collect())
-        });
-        Self {
-            version: snapshot.version.clone(),
-            seat: seat.clone(),
-            resources: resources.collect(),
-            limits,
-        }
+/// Where an Envoy finds its certificate and the mesh's roots.
+fn secrets(seat: &Seat, revoked: Option<&str>) -> BTreeMap<String, serde_json::Value> {
+    let mut secrets = BTreeMap::new();
+    if let Some(folder) = &seat.certificates {
+        secrets.insert(IDENTITY.to_owned(), voile_envoy::identity_secret(folder));
+        secrets.insert(ROOT.to_owned(), voile_envoy::root_secret(folder, revoked));
     }
+    secrets
 }
 
 /// What an Envoy's question by name comes to.
@@ -351,7 +358,7 @@ pub(super) fn resolve(
         Ok(told) => told,
         Err(reason) => return Resolution::Refused(reason),
     };
-    match told.resources.get(type_url).and_then(|all| all.get(name)) {
+    match told.get(type_url, name) {
         Some(resource) => Resolution::Found(vec![resource.clone()]),
         None if type_url == type_url::SECRET && seat.certificates.is_none() => Resolution::Refused(
             format!("node.metadata does not say {CERTIFICATES}, the folder with its certificates"),
@@ -373,10 +380,7 @@ pub(crate) fn everything(
         return None;
     }
     Some(match snapshot.envoys.told(snapshot, known, seat) {
-        Ok(told) => {
-            let all = told.resources.get(type_url).into_iter();
-            Resolution::Found(all.flat_map(BTreeMap::values).cloned().collect())
-        }
+        Ok(told) => Resolution::Found(told.all(type_url)),
         Err(reason) => Resolution::Refused(reason),
     })
 }

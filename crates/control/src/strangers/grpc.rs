@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use prost::Message;
-use voile_envoy::grpc::{self, Discovery, Endpoint, Retry};
-use voile_model::{Port, ServiceKey};
+use voile_envoy::grpc::{self, Discovery, Endpoint};
+use voile_model::{Labels, Port, ServiceKey};
 use voile_policy::authorization::{Policy, TrustDomains};
 use voile_proto::{type_url, workload as wire};
 use voile_xds::server::Resolution;
@@ -16,13 +16,17 @@ use voile_xds::wire::{
     decode_authorization,
 };
 
+mod routes;
+
 use crate::snapshot::{Caller, MeshSnapshot};
 use crate::translate::names::SEARCH;
 
 /// What a server's listener is called in Istio's bootstraps and ours; its address follows.
 const SERVER: &str = "xds.istio.io/grpc/lds/inbound/";
-/// What routes, clusters and endpoints for gRPC are called: `grpc|PORT||HOST`. Nobody but a gRPC client is led to them.
+/// What routes, clusters and endpoints for gRPC are called: `grpc|PORT|SUBSET|HOST`. Nobody but a gRPC client is led to them.
 const CLIENT: &str = "grpc|";
+/// The cluster of routes that lead to what is not there: nobody is in it, so that calls end at once.
+const NOWHERE: &str = "grpc|nowhere";
 
 /// A question, understood.
 enum Asked<'a> {
@@ -30,8 +34,10 @@ enum Asked<'a> {
     Target(&'a str, Port),
     /// A listener: of a server at this address.
     Server(&'a str, u16),
-    /// Routes, a cluster or endpoints of a port of a host.
-    Part(&'static str, &'a str, Port),
+    /// Routes, a cluster or endpoints of a port of a host, or of a part of it.
+    Part(&'static str, &'a str, Port, Option<&'a str>),
+    /// A cluster or endpoints: of nobody.
+    Nowhere(&'static str),
 }
 
 impl<'a> Asked<'a> {
@@ -46,8 +52,13 @@ impl<'a> Asked<'a> {
         }
         let parts = [type_url::ROUTES, type_url::CLUSTER, type_url::ENDPOINTS];
         let part = parts.into_iter().find(|part| *part == type_url)?;
-        let (port, host) = name.strip_prefix(CLIENT)?.split_once("||")?;
-        Some(Self::Part(part, host, number(port)?))
+        if name == NOWHERE && part != type_url::ROUTES {
+            return Some(Self::Nowhere(part));
+        }
+        let (port, rest) = name.strip_prefix(CLIENT)?.split_once('|')?;
+        let (subset, host) = rest.split_once('|')?;
+        let subset = Some(subset).filter(|subset| !subset.is_empty());
+        Some(Self::Part(part, host, number(port)?, subset))
     }
 }
 
@@ -69,27 +80,34 @@ pub(super) fn resolve(
                 Err(reason) => return Some(Resolution::Refused(reason)),
             };
             // Short names differ from caller to caller in what they stand for; the parts do not.
-            Destination::of(snapshot, service, port).and_then(|_| {
-                let message = grpc::client_listener(name, &name_of(service, host, port));
-                super::made::resource(name, &message)
-            })
+            let routes = name_of(service, host, port, None);
+            let whole = Destination::of(snapshot, service, port, None);
+            // Routes that cannot be said are not taken back from a client that has others, a listener is.
+            let said = || routes::of(snapshot, caller, ((service, port, None), host), &routes);
+            whole
+                .and_then(|_| said())
+                .and_then(|_| super::made::resource(name, &grpc::client_listener(name, &routes)))
         }
-        Asked::Part(part, host, port) => {
+        Asked::Nowhere(part) => snapshot.made.once(part, "", name, || {
+            Ok(Destination::NOBODY.message(part, name))
+        }),
+        Asked::Part(part, host, port, subset) => {
             let service = match service_of(snapshot, caller, host)? {
                 Ok(service) => service,
                 Err(reason) => return Some(Resolution::Refused(reason)),
             };
-            if part == type_url::ROUTES && snapshot.routes.get(service).is_some() {
-                return Some(Resolution::Refused(format!(
-                    "a VirtualService routes {service}, and gRPC is not told of routes yet"
-                )));
-            }
-            let make = || Ok(Destination::of(snapshot, service, port)?.message(part, name));
-            // Only what everybody calls the same is kept: other spellings have no end.
-            match is_host_of(service, host) {
-                true => snapshot
-                    .made
-                    .once(part, &format!("{service}:{port}"), name, make),
+            let at = (service, port, subset);
+            let make = || match part {
+                type_url::ROUTES => routes::of(snapshot, caller, (at, host), name),
+                _ => Ok(Destination::of(snapshot, service, port, subset)?.message(part, name)),
+            };
+            // Only what everybody is told and calls the same is kept: other spellings have no end.
+            let is_everybodys = part != type_url::ROUTES || snapshot.routes.get(service).is_none();
+            match is_everybodys && is_host_of(service, host) {
+                true => {
+                    let of = format!("{service}:{port}|{}", subset.unwrap_or_default());
+                    snapshot.made.once(part, &of, name, make)
+                }
                 false => make().and_then(|message| super::made::resource(name, &message)),
             }
         }
@@ -110,8 +128,8 @@ pub(super) fn rests_on(
     let mut on: Vec<_> = own.into_iter().collect();
     match Asked::parse(type_url, name) {
         None => return Vec::new(),
-        Some(Asked::Server(..)) => {}
-        Some(Asked::Target(host, _) | Asked::Part(_, host, _)) => {
+        Some(Asked::Server(..) | Asked::Nowhere(_)) => {}
+        Some(Asked::Target(host, _) | Asked::Part(_, host, ..)) => {
             // Whoever searches is told when names lead elsewhere.
             on.push((type_url::ADDRESS, format!("{SEARCH}{host}").into()));
             if let Some(service) = snapshot.names.find(caller.namespace(), host) {
@@ -172,19 +190,28 @@ fn is_host_of(service: &str, host: &str) -> bool {
 }
 
 /// What the parts of a service's port are called: by its own host, unless that is a wildcard.
-fn name_of(service: &str, asked: &str, port: Port) -> String {
+fn name_of(service: &str, asked: &str, port: Port, subset: Option<&str>) -> String {
     let own = service.split_once('/').map_or(asked, |(_, own)| own);
     let host = if own.starts_with('*') { asked } else { own };
-    format!("{CLIENT}{port}||{host}")
+    let subset = subset.unwrap_or_default();
+    format!("{CLIENT}{port}|{subset}|{host}")
 }
 
 fn key_of(service: &str) -> Option<ServiceKey> {
     voile_xds::wire::parse_service_key(service)
 }
 
-/// One port of one service, as a client without a sidecar may call it.
+/// What is said of how a service is called.
+fn policy_of(snapshot: &MeshSnapshot, name: &Arc<str>) -> Result<Option<ServicePolicy>, String> {
+    let policy = snapshot.policies.get(name);
+    let policy = policy.map(|one| ServicePolicy::decode(&one.body));
+    policy
+        .transpose()
+        .map_err(|error| format!("{name}: {error}"))
+}
+
+/// One port of one service or of a part of it, as a client without a sidecar may call it.
 struct Destination {
-    policy: Option<PortPolicy>,
     endpoints: Vec<Endpoint>,
     /// Identities to expect; none is plaintext.
     expected: Option<Vec<String>>,
@@ -192,7 +219,19 @@ struct Destination {
 }
 
 impl Destination {
-    fn of(snapshot: &MeshSnapshot, name: &Arc<str>, port: Port) -> Result<Self, String> {
+    /// Nobody: whoever came would have to prove to be nobody.
+    const NOBODY: Self = Self {
+        endpoints: Vec::new(),
+        expected: Some(Vec::new()),
+        dns: None,
+    };
+
+    fn of(
+        snapshot: &MeshSnapshot,
+        name: &Arc<str>,
+        port: Port,
+        subset: Option<&str>,
+    ) -> Result<Self, String> {
         let unreadable = |error: &dyn std::fmt::Display| format!("{name}: {error}");
         let address = snapshot
             .all_addresses
@@ -209,13 +248,17 @@ impl Destination {
                 "clients of {name} go to the address that they named: gRPC names none"
             ));
         }
-        let policy = snapshot
-            .policies
-            .get(name)
-            .map(|one| ServicePolicy::decode(&one.body));
-        let policy = policy.transpose().map_err(|error| unreadable(&error))?;
+        let policy = policy_of(snapshot, name)?;
+        let part = match subset {
+            Some(subset) => {
+                let part = policy.as_ref().and_then(|all| all.subsets.get(subset));
+                let part = part.ok_or_else(|| format!("{name} has no subset {subset}"))?;
+                part.labels.clone()
+            }
+            None => Labels::default(),
+        };
         let policy = policy.and_then(|mut policy| policy.ports.remove(&port));
-        let at = (&service.key, port);
+        let at = (&service.key, port, &part);
         let mut found = Behind::look(snapshot, name, at, policy.as_ref())
             .map_err(|error| unreadable(&error))?;
         let mutual = !found.identities.is_empty();
@@ -242,7 +285,6 @@ impl Destination {
             }
         };
         Ok(Self {
-            policy,
             endpoints,
             expected,
             dns,
@@ -251,18 +293,6 @@ impl Destination {
 
     fn message(&self, part: &str, name: &str) -> serde_json::Value {
         match part {
-            type_url::ROUTES => {
-                let retry = self
-                    .policy
-                    .as_ref()
-                    .and_then(|policy| policy.retry.as_ref());
-                let retry = retry.map(|retry| Retry {
-                    retries: retry.retries,
-                    on: retry.on.iter().map(|word| &**word).collect(),
-                    backoff: retry.backoff,
-                });
-                grpc::routes(name, name, retry.as_ref())
-            }
             type_url::CLUSTER => {
                 let discovery = match &self.dns {
                     Some((host, port)) => Discovery::Dns(host, *port),
@@ -288,7 +318,7 @@ impl Behind {
     fn look(
         snapshot: &MeshSnapshot,
         name: &Arc<str>,
-        at: (&ServiceKey, Port),
+        at: (&ServiceKey, Port, &Labels),
         policy: Option<&PortPolicy>,
     ) -> Result<Self, WireError> {
         let mut found = Self::default();
@@ -311,9 +341,12 @@ impl Behind {
         &mut self,
         workload: &Workload,
         locality: wire::Locality,
-        (service, port): (&ServiceKey, Port),
+        (service, port, part): (&ServiceKey, Port, &Labels),
         policy: Option<&PortPolicy>,
     ) {
+        if !part.selects(&workload.own_labels) {
+            return;
+        }
         let Some(target) = workload
             .services
             .get(service)

@@ -7,14 +7,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use voile_model::mesh::intent::{Gateway, Server};
-use voile_model::mesh::{Mesh, TextMatch, Workload};
+use voile_model::mesh::{Mesh, Place, TextMatch, Workload};
 use voile_model::{Hostname, Port};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
     self as checked, GatewayListener, GatewayServer, RequestMatch, Route, Routes, VirtualHost,
 };
 
-use super::routes::{Answers, Place};
+use super::routes::Answers;
 
 /// Servers of one address and port, each with its Gateway; the oldest first.
 type Servers<'a> = Vec<(&'a Arc<Gateway>, &'a Server)>;

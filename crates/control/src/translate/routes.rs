@@ -1,16 +1,16 @@
 //! VirtualServices as the routes of the services that they name, with their own names resolved. Clients of one namespace are told
 //! the same; what a namespace may not see, or what is for another, is not among it. Most services have one answer for all.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use prost::Message;
 use voile_model::mesh::action::HeaderRules;
 use voile_model::mesh::{
-    Criterion, HttpMatch, HttpRoute, Mesh, RouteDestination as Written, Routing, Service, Subject,
-    TextMatch, VirtualService, Visibility, holding,
+    Criterion, HttpMatch, HttpRoute, Leads, Mesh, Place, RouteDestination as Written, Routing,
+    Service, Subject, TextMatch, VirtualService, Visibility, holding,
 };
-use voile_model::{Hostname, Labels, Namespace, Port, ResourceName};
+use voile_model::{Labels, Namespace, Port};
 use voile_xds::server::Resource;
 use voile_xds::wire::{
     Mirror, RequestMatch, RetryPolicy, Route, RouteDestination, RouteTarget, Routes,
@@ -55,37 +55,14 @@ impl Making<'_> {
     }
 }
 
-/// Services by host.
-fn hosts(mesh: &Mesh) -> HashMap<&Hostname, Vec<&Arc<Service>>> {
-    let mut hosts: HashMap<&Hostname, Vec<&Arc<Service>>> = HashMap::new();
-    for service in mesh.services.values() {
-        hosts
-            .entry(&service.key.hostname)
-            .or_default()
-            .push(service);
-    }
-    hosts
-}
-
-/// Where routes are to hold.
-#[derive(Clone, Copy)]
-pub(super) enum Place<'a> {
-    /// At the proxies of the mesh.
-    Mesh,
-    /// Where a Gateway's traffic comes in.
-    Gateway(&'a ResourceName),
-}
-
 pub(super) struct Answers<'a> {
-    mesh: &'a Mesh,
-    hosts: HashMap<&'a Hostname, Vec<&'a Arc<Service>>>,
+    leads: Leads<'a>,
 }
 
 impl<'a> Answers<'a> {
     pub(super) fn new(mesh: &'a Mesh) -> Self {
         Self {
-            mesh,
-            hosts: hosts(mesh),
+            leads: Leads::new(mesh),
         }
     }
 }
@@ -117,7 +94,7 @@ impl Answers<'_> {
         for one in all {
             named.extend(one.namespaces());
             for to in one.destinations() {
-                for service in self.hosts.get(&to.host).into_iter().flatten() {
+                for service in self.leads.services(&to.host) {
                     if let Visibility::Namespaces(list) = &service.visibility {
                         named.extend(list.iter().cloned());
                     }
@@ -146,26 +123,10 @@ impl Answers<'_> {
         namespace: Option<&Namespace>,
         place: Place<'_>,
     ) -> Option<Route> {
-        let own = &one.name.namespace;
-        let is_theirs = |one: &&HttpMatch| {
-            let of = one.source_namespace();
-            let here = match place {
-                Place::Mesh => one.is_for_mesh(),
-                Place::Gateway(name) => one.is_for_gateway(name, own),
-            };
-            here && of.is_none_or(|of| namespace.is_some_and(|own| own.as_str() == of))
-        };
-        let matches = route.matches.iter().filter(is_theirs);
-        let matches: Vec<RequestMatch> = matches.map(request_match).collect();
-        if matches.is_empty() && !route.matches.is_empty() {
-            return None;
-        }
-        // One that is alone takes everything, whatever its weight.
-        let alone = route.route.len() == 1;
-        let destinations = route.route.iter().filter(|to| alone || to.weight > 0);
-        let destinations = destinations.map(|to| RouteDestination {
+        let matches = route.matches_of(&one.name.namespace, namespace, place)?;
+        let destinations = route.shares().map(|(to, weight)| RouteDestination {
             to: self.target(one, &to.to, namespace),
-            weight: if alone { 1 } else { to.weight },
+            weight,
             headers: to.headers.clone(),
         });
         let mirrors = route.mirrors.iter().map(|mirror| Mirror {
@@ -186,7 +147,7 @@ impl Answers<'_> {
         };
         Some(Route {
             name: route.name.clone().unwrap_or_default(),
-            matches,
+            matches: matches.into_iter().map(request_match).collect(),
             destinations,
             timeout: route.timeout,
             retry: route.retries.as_ref().map(RetryPolicy::of),
@@ -206,48 +167,12 @@ impl Answers<'_> {
         to: &Written,
         namespace: Option<&Namespace>,
     ) -> Result<RouteTarget, Arc<str>> {
-        let missing = |what: String| Arc::<str>::from(what);
-        let service = self
-            .service(&to.host, &one.name.namespace, namespace)
-            .ok_or_else(|| missing(format!("no service {} can be seen", to.host)))?;
-        let port = match (&to.port, service.ports.as_slice()) {
-            (Some((port, _)), _) if service.port(*port).is_none() => {
-                return Err(missing(format!("{} has no port {port}", service.key)));
-            }
-            (Some((port, _)), _) => Some(*port),
-            (None, [only]) => Some(only.number),
-            (None, _) => None,
-        };
-        let subset = to.subset.as_ref().map(|(name, _)| name.clone());
-        if let Some(name) = &subset {
-            let rule = self.mesh.destination_rule(service);
-            if !rule.is_some_and(|rule| rule.subsets.contains_key(name)) {
-                return Err(missing(format!("{} has no subset {name}", service.key)));
-            }
-        }
+        let lead = self.leads.of(one, to, namespace)?;
         Ok(RouteTarget {
-            service: service.key.clone(),
-            subset,
-            port,
+            service: lead.service.key.clone(),
+            subset: lead.subset,
+            port: lead.port,
         })
-    }
-
-    /// Of several services of one host the resource's own namespace has precedence. What its clients do not see is not there.
-    fn service(
-        &self,
-        host: &Hostname,
-        own: &Namespace,
-        client: Option<&Namespace>,
-    ) -> Option<&Service> {
-        let is_seen = |service: &&&Arc<Service>| match (&service.visibility, client) {
-            (Visibility::Public, _) => true,
-            (visibility, Some(client)) => visibility.includes(client),
-            (Visibility::Namespaces(_), None) => false,
-        };
-        let mut seen = self.hosts.get(host)?.iter().filter(is_seen);
-        let first = seen.clone().next();
-        let of_own = seen.find(|service| service.key.namespace == *own);
-        of_own.or(first).map(|service| &***service)
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use voile_model::mesh::{
     EndpointAddress, Location, Mesh, Resolution, Service, ServicePort, ServiceWorkload, TargetPort,
 };
-use voile_model::{Hostname, Port};
+use voile_model::{Hostname, Labels, Port};
 use voile_policy::speaks_mutual_tls;
 
 use super::names::{self, Carried, Spoken};
@@ -45,22 +45,46 @@ enum Found {
     Passed,
 }
 
-/// A port of a service, as Envoy knows it.
+/// A port of a service, or of a part of it, as Envoy knows it.
 pub(crate) struct Target<'a> {
     mesh: &'a Mesh,
     service: &'a Service,
     port: &'a ServicePort,
+    subset: Option<Part<'a>>,
     pub(crate) spoken: Spoken,
 }
 
+/// A part of a service.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    name: &'a str,
+    /// Who is in it has these.
+    labels: &'a Labels,
+}
+
 impl<'a> Target<'a> {
-    /// None for UDP, which no proxy touches.
-    pub(crate) fn new(mesh: &'a Mesh, service: &'a Service, port: &'a ServicePort) -> Option<Self> {
+    /// None for UDP, which no proxy touches, and for a part that is not there.
+    pub(crate) fn new(
+        mesh: &'a Mesh,
+        service: &'a Service,
+        port: &'a ServicePort,
+        subset: Option<&str>,
+    ) -> Option<Self> {
+        let part = |name: &str| {
+            let rule = mesh.destination_rule(service)?;
+            let (name, subset) = rule.subsets.get_key_value(name)?;
+            let labels = &subset.labels;
+            Some(Part { name, labels })
+        };
         Some(Self {
             mesh,
             service,
             port,
-            spoken: Spoken::to(mesh, service, port)?,
+            subset: match subset {
+                Some(name) => Some(part(name)?),
+                None => None,
+            },
+            spoken: Spoken::to(mesh, service, port, subset)?,
         })
     }
 
@@ -72,7 +96,7 @@ impl<'a> Target<'a> {
         };
         let expected = self.expected(&behind);
         let name = |carried| {
-            let name = self.spoken.cluster(self.port.number, self.host(), carried);
+            let name = self.spoken.cluster(self.base(), carried);
             name.map(|name| (name, carried))
         };
         let each = self.spoken.each().iter().copied().filter_map(name);
@@ -106,8 +130,18 @@ impl<'a> Target<'a> {
         &self.service.key.hostname
     }
 
+    /// Its part's name.
+    fn part(&self) -> Option<&'a str> {
+        self.subset.map(|part| part.name)
+    }
+
     fn base(&self) -> String {
-        names::outbound(self.port.number, self.host())
+        names::outbound(self.port.number, self.part(), self.host())
+    }
+
+    /// Whether who has these labels is in it.
+    fn includes(&self, labels: &Labels) -> bool {
+        self.subset.is_none_or(|part| part.labels.selects(labels))
     }
 
     fn found(&self, behind: &[Behind], limits: &mut BTreeSet<Limit>) -> Option<Found> {
@@ -119,13 +153,27 @@ impl<'a> Target<'a> {
             ));
         };
         match &self.service.resolution {
-            Resolution::Passthrough if !self.service.headless => Some(Found::Passed),
+            Resolution::Passthrough if !self.service.headless => {
+                if self.subset.is_some() {
+                    limit(
+                        LimitName::PassthroughService,
+                        "callers go to the address that they named, whatever part of it that is of",
+                    );
+                }
+                Some(Found::Passed)
+            }
             Resolution::DynamicDns => {
                 limit(
                     LimitName::DynamicDns,
                     "hosts of a wildcard are resolved one by one; it is left out",
                 );
                 None
+            }
+            // A part may be empty; the whole of what DNS is asked for is not.
+            Resolution::Dns | Resolution::DnsRoundRobin | Resolution::Alias(_)
+                if behind.is_empty() && self.subset.is_some() =>
+            {
+                Some(Found::Resolved)
             }
             Resolution::Dns | Resolution::DnsRoundRobin | Resolution::Alias(_)
                 if behind.is_empty() =>
@@ -152,16 +200,22 @@ impl<'a> Target<'a> {
 
     fn behind(&self) -> Vec<Behind> {
         let members = self.mesh.workloads_of(self.service);
-        let mut all: Vec<Behind> = members.iter().filter_map(|one| self.member(one)).collect();
+        let members = members
+            .iter()
+            .filter(|one| self.includes(&one.workload.labels));
+        let mut all: Vec<Behind> = members.filter_map(|one| self.member(one)).collect();
+        // A name that DNS is asked for has no labels.
+        let unlabelled = self.includes(&Labels::default());
         match &self.service.resolution {
-            Resolution::Alias(name) => all.push(self.named(name, self.target())),
+            Resolution::Alias(name) if unlabelled => all.push(self.named(name, self.target())),
             Resolution::Dns | Resolution::DnsRoundRobin if self.service.endpoints.is_empty() => {
-                if !self.host().is_wildcard() {
+                if unlabelled && !self.host().is_wildcard() {
                     all.push(self.named(self.host(), self.target()));
                 }
             }
             _ => {
                 let written = self.service.endpoints.iter();
+                let written = written.filter(|endpoint| self.includes(&endpoint.labels));
                 all.extend(written.filter_map(|endpoint| {
                     let EndpointAddress::Dns(name) = &endpoint.address else {
                         return None;
@@ -293,7 +347,7 @@ impl<'a> Target<'a> {
             cluster["typed_extension_protocol_options"] = options;
         }
         if !expected.is_empty() {
-            let server_name = names::server_name(self.port.number, self.host());
+            let server_name = names::server_name(self.port.number, self.part(), self.host());
             let mutual = tls::upstream(expected, carried.alpn(), &server_name);
             cluster["transport_socket_matches"] = json!([
                 { "name": "tlsMode-istio", "match": { "tlsMode": "istio" }, "transport_socket": mutual },

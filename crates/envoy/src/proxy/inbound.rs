@@ -121,7 +121,7 @@ impl House<'_> {
             let mut listener = json!({
                 "name": name,
                 "address": socket(door.bind),
-                "traffic_direction": Way::In.direction(),
+                "traffic_direction": Way::In(self.workload).direction(),
                 "filter_chains": chains,
             });
             self.look(&mut listener, door.protocol == Protocol::Auto, false);
@@ -188,7 +188,7 @@ impl House<'_> {
         let mut listener = json!({
             "name": "virtualInbound",
             "address": host(any(own), CAPTURED),
-            "traffic_direction": Way::In.direction(),
+            "traffic_direction": Way::In(self.workload).direction(),
             "filter_chains": chains,
         });
         self.look(&mut listener, true, true);
@@ -293,8 +293,7 @@ impl House<'_> {
         let security = &self.security.http;
         vec![manager::http(
             self.mesh,
-            self.workload,
-            Way::In,
+            Way::In(self.workload),
             cluster,
             Routes::Inline(routes),
             security,

@@ -6,19 +6,19 @@ use voile_model::mesh::{Mesh, PathNormalization, RetryPolicy, Workload};
 use crate::json::{duration, from_control, typed};
 
 /// Which way a connection goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// To the workload's application.
-    In,
-    /// From it.
+#[derive(Clone, Copy)]
+pub(crate) enum Way<'a> {
+    /// To the application of this workload.
+    In(&'a Workload),
+    /// From an application.
     Out,
 }
 
-impl Way {
+impl Way<'_> {
     /// Envoy's word.
     pub(crate) fn direction(self) -> &'static str {
         match self {
-            Self::In => "INBOUND",
+            Self::In(_) => "INBOUND",
             Self::Out => "OUTBOUND",
         }
     }
@@ -35,8 +35,7 @@ pub(crate) enum Routes {
 /// The filter that serves HTTP, with these filters before its router.
 pub(crate) fn http(
     mesh: &Mesh,
-    workload: &Workload,
-    way: Way,
+    way: Way<'_>,
     stat_prefix: &str,
     routes: Routes,
     before: &[Value],
@@ -65,7 +64,7 @@ pub(crate) fn http(
         }
     }
     match way {
-        Way::In => inbound(mesh, workload, &mut config),
+        Way::In(workload) => inbound(mesh, workload, &mut config),
         // What the application writes of its own clients is its business.
         Way::Out => {
             config["use_remote_address"] = json!(false);
@@ -144,9 +143,9 @@ const RETRIES: u32 = 2;
 /// How often another endpoint is drawn before the same one is asked again.
 const SELECTIONS: &str = "5";
 
-/// How requests are retried; none where they are not.
-pub(crate) fn retry(mesh: &Mesh) -> Option<Value> {
-    let written = mesh.config.default_retry.as_ref();
+/// How requests are retried, by what their route says or else the mesh; none where they are not.
+pub(crate) fn retry(mesh: &Mesh, of_route: Option<&RetryPolicy>) -> Option<Value> {
+    let written = of_route.or(mesh.config.default_retry.as_ref());
     let retries = written.map_or(RETRIES, |policy| policy.attempts);
     if retries == 0 {
         return None;

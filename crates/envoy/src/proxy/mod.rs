@@ -6,16 +6,21 @@ mod inbound;
 mod manager;
 pub(crate) mod names;
 mod outbound;
+mod routes;
 mod security;
 mod tls;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use voile_model::mesh::{KeySource, Mesh, RequestAuthentication, TokenRule, Workload};
+use voile_model::mesh::{
+    KeySource, Leads, Mesh, RequestAuthentication, Routing, Service, Subject, TokenRule, Workload,
+};
+use voile_model::{Labels, Namespace, Port, ResourceName, ServiceKey};
 
 use crate::limit::{Limit, LimitName};
 pub(crate) use cluster::Target;
@@ -53,6 +58,46 @@ impl Keys for WrittenKeys {
     }
 }
 
+/// All that what a workload's application calls depends on, besides the mesh: workloads of one scope are told the same of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Scope {
+    namespace: Namespace,
+    /// The Sidecar that holds.
+    sidecar: Option<ResourceName>,
+    capture: Capture,
+    ipv6: bool,
+    /// Of its labels those that some route asks for.
+    labels: Labels,
+}
+
+impl Scope {
+    /// Any address of its family.
+    fn any(&self) -> &'static str {
+        if self.ipv6 { "::" } else { "0.0.0.0" }
+    }
+}
+
+/// A port of a service that is called, or of a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Callee {
+    /// The service.
+    pub service: ServiceKey,
+    /// Its port.
+    pub port: Port,
+    /// The part; `None` is the whole.
+    pub subset: Option<Arc<str>>,
+}
+
+impl Callee {
+    fn new(service: &Service, port: Port, subset: Option<&Arc<str>>) -> Self {
+        Self {
+            service: service.key.clone(),
+            port,
+            subset: subset.cloned(),
+        }
+    }
+}
+
 /// What an Envoy is told, each by its name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Configuration {
@@ -66,17 +111,28 @@ pub struct Configuration {
     pub endpoints: BTreeMap<String, Value>,
     /// What could not be said.
     pub limits: BTreeSet<Limit>,
+    /// Whose clusters and endpoints belong to it.
+    pub callees: BTreeSet<Callee>,
 }
 
 pub(crate) type Made = Configuration;
 
 impl Configuration {
+    fn add(&mut self, more: Self) {
+        self.listeners.extend(more.listeners);
+        self.routes.extend(more.routes);
+        self.clusters.extend(more.clusters);
+        self.endpoints.extend(more.endpoints);
+        self.limits.extend(more.limits);
+        self.callees.extend(more.callees);
+    }
+
     fn limit(&mut self, name: LimitName, about: impl fmt::Display, why: &str) {
         self.limits.insert(Limit::new(name, about, why));
     }
 }
 
-/// What the Envoy beside a workload is told.
+/// What the Envoy beside a workload is told, all of it.
 #[must_use]
 pub fn translate(
     mesh: &Mesh,
@@ -84,18 +140,109 @@ pub fn translate(
     capture: Capture,
     keys: &dyn Keys,
 ) -> Configuration {
-    let mut made = Made::default();
-    let security = security::of(mesh, workload, keys, &mut made.limits);
-    if let Some(asked) = &security.asked {
-        made.clusters.extend(asked.clusters(mesh, &mut made.limits));
-        let target = Target::new(mesh, &asked.service, &asked.port);
-        made.endpoints
-            .extend(target.and_then(|target| target.endpoints()));
+    let translator = Translator::new(mesh);
+    let mut made = translator.calls(&translator.scope(workload, capture));
+    for callee in &std::mem::take(&mut made.callees) {
+        made.add(translator.callee(callee));
     }
-    inbound::translate(mesh, workload, capture, &security, &mut made);
-    outbound::translate(mesh, workload, capture, &mut made);
-    untranslated(mesh, workload, &mut made);
+    made.add(translator.own(workload, capture, keys));
     made
+}
+
+/// A mesh whose parts are translated one by one, so that what is the same for many is made once.
+#[derive(Debug)]
+pub struct Translator<'m> {
+    mesh: &'m Mesh,
+    routing: Routing<'m>,
+    /// Made when first asked for: who is told what was made before needs none.
+    leads: OnceCell<Leads<'m>>,
+    /// Labels that some route asks its callers for.
+    asked_labels: BTreeSet<&'m str>,
+}
+
+impl<'m> Translator<'m> {
+    /// Of a mesh.
+    #[must_use]
+    pub fn new(mesh: &'m Mesh) -> Self {
+        let routes = mesh.virtual_services.iter().flat_map(|one| &one.http);
+        let subjects = routes.flat_map(|route| &route.matches);
+        let subjects = subjects.flat_map(|one| one.criteria.keys());
+        let label = |subject: &'m Subject| match subject {
+            Subject::SourceLabel(name) => Some(&**name),
+            _ => None,
+        };
+        Self {
+            mesh,
+            routing: Routing::new(mesh),
+            leads: OnceCell::new(),
+            asked_labels: subjects.filter_map(label).collect(),
+        }
+    }
+
+    /// The scope of what a workload calls.
+    #[must_use]
+    pub fn scope(&self, workload: &Workload, capture: Capture) -> Scope {
+        let sidecar = self.mesh.sidecar_for(workload);
+        let labels = workload.labels.iter();
+        let labels = labels.filter(|(name, _)| self.asked_labels.contains(&***name));
+        Scope {
+            namespace: workload.key.namespace.clone(),
+            sidecar: sidecar.map(|sidecar| sidecar.name.clone()),
+            capture,
+            ipv6: workload
+                .addresses
+                .first()
+                .is_some_and(std::net::IpAddr::is_ipv6),
+            labels: labels
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        }
+    }
+
+    /// Listeners and routes for what applications of a scope call, and whom that concerns; not their clusters and endpoints.
+    #[must_use]
+    pub fn calls(&self, scope: &Scope) -> Configuration {
+        let mut made = Made::default();
+        let outbound = outbound::Outbound {
+            mesh: self.mesh,
+            routing: &self.routing,
+            leads: self.leads.get_or_init(|| Leads::new(self.mesh)),
+            scope,
+        };
+        outbound::translate(outbound, &mut made);
+        made
+    }
+
+    /// The clusters and endpoints of one who is called; nothing where it is not there. They are the same for all callers.
+    #[must_use]
+    pub fn callee(&self, callee: &Callee) -> Configuration {
+        let mut made = Made::default();
+        if let Some(service) = self.mesh.services.get(&callee.service)
+            && let Some(port) = service.port(callee.port)
+            && let Some(target) = Target::new(self.mesh, service, port, callee.subset.as_deref())
+        {
+            made.clusters = target.clusters(&mut made.limits);
+            made.endpoints.extend(target.endpoints());
+        }
+        made
+    }
+
+    /// What is a workload's alone: how it is called, whom it asks about that, and what of it could not be said.
+    #[must_use]
+    pub fn own(&self, workload: &Workload, capture: Capture, keys: &dyn Keys) -> Configuration {
+        let mesh = self.mesh;
+        let mut made = Made::default();
+        let security = security::of(mesh, workload, keys, &mut made.limits);
+        if let Some(asked) = &security.asked {
+            made.clusters.extend(asked.clusters(mesh, &mut made.limits));
+            let target = Target::new(mesh, &asked.service, &asked.port, None);
+            made.endpoints
+                .extend(target.and_then(|target| target.endpoints()));
+        }
+        inbound::translate(mesh, workload, capture, &security, &mut made);
+        untranslated(mesh, workload, &mut made);
+        made
+    }
 }
 
 /// What is said of a workload's proxy that stock Envoy has no words for, or that is not translated.

@@ -39,10 +39,15 @@ pub(crate) enum Spoken {
 }
 
 impl Spoken {
-    /// To a service's port, after DestinationRules.
-    pub(crate) fn to(mesh: &Mesh, service: &Service, port: &ServicePort) -> Option<Self> {
+    /// To a service's port or a part of it, after DestinationRules.
+    pub(crate) fn to(
+        mesh: &Mesh,
+        service: &Service,
+        port: &ServicePort,
+        subset: Option<&str>,
+    ) -> Option<Self> {
         let rule = mesh.destination_rule(service);
-        let pool = rule.map(|rule| rule.pool(port.number, None));
+        let pool = rule.map(|rule| rule.pool(port.number, subset));
         let pool = pool.unwrap_or_default();
         Some(match port.protocol {
             Protocol::Udp => return None,
@@ -70,9 +75,8 @@ impl Spoken {
         }
     }
 
-    /// What the cluster for this is called; one that would carry something else is not there.
-    pub(crate) fn cluster(self, port: Port, host: &Hostname, carried: Carried) -> Option<String> {
-        let base = outbound(port, host);
+    /// What the cluster for this is called, of those that begin so; one that would carry something else is not there.
+    pub(crate) fn cluster(self, base: String, carried: Carried) -> Option<String> {
         match self {
             // What came as the other version of HTTP is carried as this one, and HTTP to a port of bytes as bytes.
             Self::One(one) => {
@@ -88,8 +92,9 @@ impl Spoken {
 }
 
 /// `outbound|PORT|SUBSET|HOST`.
-pub(crate) fn outbound(port: Port, host: &Hostname) -> String {
-    format!("outbound|{port}||{host}")
+pub(crate) fn outbound(port: Port, subset: Option<&str>, host: &Hostname) -> String {
+    let subset = subset.unwrap_or_default();
+    format!("outbound|{port}|{subset}|{host}")
 }
 
 /// One of several clusters for one port.
@@ -107,8 +112,9 @@ pub(crate) fn inbound(port: Port) -> String {
 }
 
 /// The server name of mutual TLS between sidecars.
-pub(crate) fn server_name(port: Port, host: &Hostname) -> String {
-    format!("outbound_.{port}_._.{host}")
+pub(crate) fn server_name(port: Port, subset: Option<&str>, host: &Hostname) -> String {
+    let subset = subset.unwrap_or_default();
+    format!("outbound_.{port}_.{subset}_.{host}")
 }
 
 /// A listener by where it listens.

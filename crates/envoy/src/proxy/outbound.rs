@@ -1,5 +1,5 @@
 //! What the application calls: listeners that clients connect to, or unbound ones behind one to which the kernel redirects; routes
-//! by host, and by server name where TLS is passed on.
+//! by host, and by server name where TLS is passed on. All of it is the same for all workloads of one scope.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use voile_model::Port;
 use voile_model::mesh::{
-    CaptureMode, Mesh, OutboundPolicy, Protocol, Resolution, Routing, Service, ServicePort,
-    Workload, holding,
+    CaptureMode, Leads, Mesh, OutboundPolicy, Protocol, Resolution, Routing, Service, ServicePort,
+    Sidecar,
 };
 
-use super::cluster::{Target, domains};
+use super::cluster::domains;
 use super::manager::{self, Routes, Way};
 use super::names::{self, Carried, Spoken};
-use super::{Capture, Made};
+use super::{Callee, Capture, Made, Scope};
 use crate::json::{authority, duration, host, socket, typed};
 use crate::limit::LimitName;
 
@@ -27,9 +27,9 @@ const PASSED: &str = "PassthroughCluster";
 pub(crate) const BLACK_HOLE: &str = "BlackHoleCluster";
 
 /// A service's port, and the names by which this listener's clients call it.
-struct Hop {
-    service: Arc<Service>,
-    port: ServicePort,
+pub(super) struct Hop {
+    pub(super) service: Arc<Service>,
+    pub(super) port: ServicePort,
     names: Vec<String>,
     spoken: Spoken,
 }
@@ -56,9 +56,17 @@ struct Exit {
     otherwise: Otherwise,
 }
 
-pub(crate) fn translate(mesh: &Mesh, workload: &Workload, capture: Capture, made: &mut Made) {
-    let outbound = Outbound { mesh, workload };
-    let exits = match capture {
+/// Whose calls are translated, and where they may lead.
+#[derive(Clone, Copy)]
+pub(super) struct Outbound<'a> {
+    pub(super) mesh: &'a Mesh,
+    pub(super) routing: &'a Routing<'a>,
+    pub(super) leads: &'a Leads<'a>,
+    pub(super) scope: &'a Scope,
+}
+
+pub(super) fn translate(outbound: Outbound<'_>, made: &mut Made) {
+    let exits = match outbound.scope.capture {
         Capture::None => outbound.explicit(made),
         Capture::Redirect => {
             outbound.virtual_listener(made);
@@ -68,23 +76,24 @@ pub(crate) fn translate(mesh: &Mesh, workload: &Workload, capture: Capture, made
     made.clusters.insert(BLACK_HOLE.to_owned(), black_hole());
     for exit in exits {
         for hop in &exit.hops {
-            made.target(mesh, &hop.service, &hop.port);
+            let callee = Callee::new(&hop.service, hop.port.number, None);
+            made.callees.insert(callee);
         }
         let listener = outbound.listener(&exit, made);
         made.listeners.insert(exit.name.clone(), listener);
     }
 }
 
-struct Outbound<'a> {
-    mesh: &'a Mesh,
-    workload: &'a Workload,
-}
+impl<'a> Outbound<'a> {
+    fn sidecar(&self) -> Option<&'a Sidecar> {
+        let name = self.scope.sidecar.as_ref()?;
+        self.mesh.sidecars.get(name).map(|sidecar| &**sidecar)
+    }
 
-impl Outbound<'_> {
     fn hop(&self, service: &Arc<Service>, port: Port, names: Vec<String>) -> Option<Hop> {
         let port = service.port(port)?;
         Some(Hop {
-            spoken: Spoken::to(self.mesh, service, port)?,
+            spoken: Spoken::to(self.mesh, service, port, None)?,
             service: service.clone(),
             port: port.clone(),
             names,
@@ -93,8 +102,8 @@ impl Outbound<'_> {
 
     /// The Sidecar's listeners that clients connect to.
     fn explicit(&self, made: &mut Made) -> Vec<Exit> {
-        let namespace = &self.workload.key.namespace;
-        let sidecar = self.mesh.sidecar_for(self.workload);
+        let namespace = &self.scope.namespace;
+        let sidecar = self.sidecar();
         let mut binds = BTreeSet::new();
         let mut exits = Vec::new();
         for listener in sidecar.into_iter().flat_map(|sidecar| &sidecar.egress) {
@@ -107,7 +116,8 @@ impl Outbound<'_> {
             let bind = listener.bind.unwrap_or(Ipv4Addr::LOCALHOST.into());
             let bind = SocketAddr::new(bind, port.number.get());
             if !binds.insert(bind) {
-                let about = format!("workload {}, outbound {bind}", self.workload.key);
+                let sidecar = sidecar.map(|sidecar| sidecar.name.to_string());
+                let about = format!("Sidecar {}, outbound {bind}", sidecar.unwrap_or_default());
                 made.limit(
                     LimitName::ListenerTwice,
                     about,
@@ -136,8 +146,7 @@ impl Outbound<'_> {
     }
 
     fn otherwise(&self) -> Otherwise {
-        let sidecar = self.mesh.sidecar_for(self.workload);
-        let policy = sidecar.and_then(|sidecar| sidecar.outbound_policy);
+        let policy = self.sidecar().and_then(|sidecar| sidecar.outbound_policy);
         match policy.unwrap_or(self.mesh.config.outbound_policy) {
             OutboundPolicy::AllowAny => Otherwise::Passed,
             OutboundPolicy::RegistryOnly => Otherwise::Refused,
@@ -146,9 +155,9 @@ impl Outbound<'_> {
 
     /// What the workload may see, port by port.
     fn reachable(&self) -> Vec<(Arc<Service>, Port)> {
-        let namespace = &self.workload.key.namespace;
-        let sidecar = self.mesh.sidecar_for(self.workload);
-        let listeners = sidecar
+        let namespace = &self.scope.namespace;
+        let listeners = self
+            .sidecar()
             .map(|sidecar| sidecar.egress.as_slice())
             .unwrap_or_default();
         let mut found: BTreeMap<_, (Arc<Service>, Port)> = BTreeMap::new();
@@ -189,12 +198,11 @@ impl Outbound<'_> {
     /// A listener for each port that several services share by name, and one for each address that bytes are sent to.
     fn captured(&self, made: &mut Made) -> Vec<Exit> {
         let otherwise = self.otherwise();
-        let family = self.workload.addresses.first().is_none_or(IpAddr::is_ipv4);
-        let any = if family { "0.0.0.0" } else { "::" };
+        let any = self.scope.any();
         let mut shared: BTreeMap<Port, Vec<Hop>> = BTreeMap::new();
         let mut exits: BTreeMap<String, Exit> = BTreeMap::new();
         for (service, number) in self.reachable() {
-            let mut names = service.authorities(&self.workload.key.namespace);
+            let mut names = service.authorities(&self.scope.namespace);
             names.extend(service.addresses.iter().map(|address| authority(*address)));
             let Some(hop) = self.hop(&service, number, names) else {
                 continue;
@@ -272,8 +280,7 @@ impl Outbound<'_> {
 
     /// Where the kernel redirects; what no other listener is for stays here.
     fn virtual_listener(&self, made: &mut Made) {
-        let family = self.workload.addresses.first().is_none_or(IpAddr::is_ipv4);
-        let any = if family { "0.0.0.0" } else { "::" };
+        let any = self.scope.any();
         let to = match self.otherwise() {
             Otherwise::Passed => PASSED,
             Otherwise::NoRoute | Otherwise::Refused => BLACK_HOLE,
@@ -370,10 +377,7 @@ impl Outbound<'_> {
 
     /// Chains for bytes: by server name where there are several services, and what takes the rest.
     fn bytes(&self, exit: &Exit) -> (Vec<Value>, Option<Value>) {
-        let to = |hop: &Hop| {
-            let host = &hop.service.key.hostname;
-            hop.spoken.cluster(hop.port.number, host, Carried::Opaque)
-        };
+        let to = |hop: &Hop| hop.spoken.cluster(hop.base(), Carried::Opaque);
         let opaque: Vec<(&Hop, String)> = exit
             .hops
             .iter()
@@ -424,24 +428,16 @@ impl Outbound<'_> {
         let routes = self.routes(exit, name, carried, made);
         made.routes.insert(name.to_owned(), routes);
         let routes = Routes::Named(name.to_owned());
-        manager::http(self.mesh, self.workload, Way::Out, name, routes, &[])
+        manager::http(self.mesh, Way::Out, name, routes, &[])
     }
 
-    /// What is written of routes is not translated yet: then nothing goes where nobody meant it to go.
-    fn refused(&self, service: &Service, made: &mut Made) -> Option<Value> {
-        let routing = Routing::new(self.mesh);
-        let one = holding(
-            &routing.of(service),
-            service,
-            Some(&self.workload.key.namespace),
-        )?;
-        let about = format!("VirtualService {}", one.name);
-        let why = format!(
-            "requests to {} are answered 503: its routes are not translated yet",
-            service.key
-        );
-        made.limit(LimitName::VirtualService, about, &why);
-        Some(json!({ "direct_response": { "status": 503 } }))
+    /// The route of a service of which nothing is written.
+    fn default_route(&self, cluster: &str) -> Value {
+        let mut action = json!({ "cluster": cluster, "timeout": "0s" });
+        if let Some(retry) = manager::retry(self.mesh, None) {
+            action["retry_policy"] = retry;
+        }
+        json!({ "name": "default", "match": { "prefix": "/" }, "route": action })
     }
 
     fn routes(&self, exit: &Exit, name: &str, carried: Carried, made: &mut Made) -> Value {
@@ -450,7 +446,7 @@ impl Outbound<'_> {
         let mut everything = lone;
         for hop in &exit.hops {
             let key = &hop.service.key;
-            let Some(cluster) = hop.spoken.cluster(hop.port.number, &key.hostname, carried) else {
+            let Some(cluster) = hop.spoken.cluster(hop.base(), carried) else {
                 continue;
             };
             let domains = match lone {
@@ -461,18 +457,13 @@ impl Outbound<'_> {
             if domains.is_empty() {
                 continue;
             }
-            let mut action = json!({ "cluster": cluster, "timeout": "0s" });
-            if let Some(retry) = manager::retry(self.mesh) {
-                action["retry_policy"] = retry;
-            }
-            let refused = self.refused(&hop.service, made);
-            let mut route = refused.unwrap_or_else(|| json!({ "route": action }));
-            route["name"] = json!("default");
-            route["match"] = json!({ "prefix": "/" });
+            let routes = self
+                .written(hop, carried, made)
+                .unwrap_or_else(|| vec![self.default_route(&cluster)]);
             hosts.push(json!({
                 "name": format!("{}:{}", key.hostname, hop.port.number),
                 "domains": domains,
-                "routes": [route],
+                "routes": routes,
                 "include_request_attempt_count": true,
             }));
         }
@@ -500,13 +491,9 @@ fn black_hole() -> Value {
     json!({ "name": BLACK_HOLE, "type": "STATIC", "connect_timeout": "10s" })
 }
 
-impl Made {
-    /// A service's port: its clusters, and who is behind it.
-    fn target(&mut self, mesh: &Mesh, service: &Service, port: &ServicePort) {
-        let Some(target) = Target::new(mesh, service, port) else {
-            return;
-        };
-        self.clusters.extend(target.clusters(&mut self.limits));
-        self.endpoints.extend(target.endpoints());
+impl Hop {
+    /// What its clusters' names begin with.
+    fn base(&self) -> String {
+        names::outbound(self.port.number, None, &self.service.key.hostname)
     }
 }

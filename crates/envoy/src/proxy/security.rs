@@ -231,7 +231,7 @@ fn questions(
 impl Asked {
     /// The cluster by which it is asked.
     fn cluster(&self, provider: &ExtAuthzProvider) -> String {
-        let base = super::names::outbound(self.port.number, &self.service.key.hostname);
+        let base = super::names::outbound(self.port.number, None, &self.service.key.hostname);
         match provider.transport {
             ExtAuthzTransport::Grpc => format!("{base}~asked-h2"),
             ExtAuthzTransport::Http(_) => format!("{base}~asked"),
@@ -245,10 +245,10 @@ impl Asked {
         mesh: &Mesh,
         limits: &mut BTreeSet<Limit>,
     ) -> Vec<(String, Value)> {
-        let Some(target) = Target::new(mesh, &self.service, &self.port) else {
+        let Some(target) = Target::new(mesh, &self.service, &self.port, None) else {
             return Vec::new();
         };
-        let base = super::names::outbound(self.port.number, &self.service.key.hostname);
+        let base = super::names::outbound(self.port.number, None, &self.service.key.hostname);
         [("~asked-h2", Carried::Http2), ("~asked", Carried::Http1)]
             .into_iter()
             .filter_map(|(ends, carried)| {

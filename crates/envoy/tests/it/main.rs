@@ -2,6 +2,8 @@
 
 mod differential;
 mod echo;
+mod grpc_routes;
+mod routes;
 mod sets;
 mod stock;
 mod tokens;

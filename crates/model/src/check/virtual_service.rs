@@ -252,13 +252,13 @@ impl Reading<'_> {
         }
         self.who(&mut fields, &mut criteria);
         let any_case = fields.boolean("ignoreUriCase");
-        // It has no name by itself in what proxies tell.
-        fields.ignore(&["name"]);
+        let name = fields.text("name").map(|name| name.value);
         // Istio's proxies name statistics of their own by it; ours have none by match.
         fields.ignore(&["statPrefix"]);
         fields.finish();
         Some(HttpMatch {
             source: self.report.source(cursor.at()),
+            name,
             criteria,
             any_case: any_case.is_some_and(|flag| flag.value),
         })

@@ -1,6 +1,8 @@
 //! Istio's VirtualService: which requests it takes, in which order, and what becomes of them. `Mesh::virtual_services` has those
 //! that are in force, in the mesh and at gateways; analysis also sees those that ask for what is not yet (`Mesh::intents`).
 
+mod lead;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use super::delegate::whole;
 use super::{Mesh, RetryPolicy, Service, Visibility};
 use crate::names::{Hostname, Namespace, Port, ResourceName};
 use crate::source::Source;
+pub use lead::{Lead, Leads, Place};
 
 /// What a VirtualService calls the proxies of the mesh.
 pub const MESH: &str = "mesh";
@@ -117,6 +120,8 @@ pub struct Delegate {
 pub struct HttpMatch {
     /// Where it was written.
     pub source: Source,
+    /// Its name, if any: in Istio the route that it becomes is called by the route's and its own.
+    pub name: Option<Arc<str>>,
     /// By what is looked at.
     pub criteria: BTreeMap<Subject, Criterion>,
     /// Whether letters' case means nothing in `uri`.

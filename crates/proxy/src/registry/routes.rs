@@ -72,6 +72,11 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
+    /// The numbers of all targets that it may lead to.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = usize> {
+        self.shares.iter().map(|(_, target)| *target)
+    }
+
     /// Which of its shares takes one request, and the target of that; none where it is answered. `random` is uniform.
     pub(crate) fn share(&self, random: impl FnOnce() -> u64) -> Option<(usize, usize)> {
         match self.shares.as_slice() {
@@ -99,7 +104,7 @@ impl CompiledRoutes {
 
 impl HeldRoutes {
     /// Checks the bytes of a `voile.proxy.v1.Routes`, expressions included.
-    pub(super) fn decode(version: Arc<str>, body: &[u8]) -> Result<Self, String> {
+    pub(crate) fn decode(version: Arc<str>, body: &[u8]) -> Result<Self, String> {
         let said = Routes::decode(body).map_err(|error| error.to_string())?;
         Self::new(version, said)
     }
@@ -146,7 +151,8 @@ impl HeldRoutes {
         self.compiled.borrow_mut().clear();
     }
 
-    fn compiled(&self, port: Port, own: &Labels) -> Arc<CompiledRoutes> {
+    /// As they hold for calls of a workload with these labels to a port.
+    pub(crate) fn compiled(&self, port: Port, own: &Labels) -> Arc<CompiledRoutes> {
         let mut compiled = self.compiled.borrow_mut();
         let made = || Arc::new(compile(&self.said, port, own));
         Arc::clone(compiled.entry(port).or_insert_with(made))

@@ -24,7 +24,7 @@ mod notes;
 mod outbound;
 mod outbound_http;
 mod peers;
-mod routes;
+pub(crate) mod routes;
 mod said;
 mod server_first;
 mod shown;

@@ -3,6 +3,7 @@
 
 mod exported;
 mod process;
+mod routes;
 mod served;
 mod stage;
 

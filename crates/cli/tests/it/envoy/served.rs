@@ -156,6 +156,68 @@ fn envoy_lives_by_our_state_of_the_world_ads() {
     lives(&["--state-of-the-world"]);
 }
 
+/// Routes of both services, the same for both.
+fn routes() -> String {
+    let of = |pod: &str| {
+        format!(
+            "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: {pod}, namespace: shop}}\n\
+             spec: {{host: {pod}, subsets: [{{name: all, labels: {{app: {pod}}}}}, {{name: none, labels: {{app: nobody}}}}]}}\n\
+             ---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {pod}, namespace: shop}}\n\
+             spec:\n  hosts: [{pod}]\n  http:\n\
+             \x20 - {{match: [{{uri: {{prefix: /all}}, method: {{exact: GET}}, queryParams: {{q: {{exact: \"1\"}}}}}}], route: [{{destination: {{host: {pod}, subset: all}}}}]}}\n\
+             \x20 - {{match: [{{uri: {{exact: /none}}}}], route: [{{destination: {{host: {pod}, subset: none}}}}]}}\n\
+             \x20 - {{match: [{{uri: {{exact: /missing}}}}], route: [{{destination: {{host: {pod}, subset: missing}}}}]}}\n\
+             \x20 - {{match: [{{uri: {{prefix: /}}, headers: {{host: {{prefix: nobody}}}}}}], route: [{{destination: {{host: {pod}, subset: none}}}}]}}\n\
+             \x20 - {{match: [{{uri: {{prefix: /WHOLE}}, ignoreUriCase: true}}], route: [{{destination: {{host: {pod}}}}}]}}\n"
+        )
+    };
+    of("ours") + &of("theirs")
+}
+
+#[test]
+fn requests_take_the_same_routes_at_envoy_as_at_our_sidecar() {
+    let Some(program) = super::found() else {
+        return;
+    };
+    let stage = Stage::new("STRICT");
+    serve(&stage);
+    let envoy = stage.envoy(&program, &bootstrap(&stage, &[]));
+    both_ways(&stage);
+    stage.set("routes.yaml", &routes());
+    for pod in [OURS, THEIRS] {
+        in_force("the routes are in force", || {
+            stage.status(pod, HTTP, "GET /other") == 404
+        });
+        for port in [HTTP, AUTO] {
+            wait_until("on this port, too", || {
+                stage.status(pod, port, "GET /other") == 404
+            });
+            for (line, wanted) in [
+                ("GET /all?q=1", 200),
+                ("GET /all?q=2", 404),
+                ("POST /all?q=1", 404),
+                ("GET /none", 503),
+                ("GET /missing", 503),
+                ("GET /whole/of/it", 200),
+            ] {
+                wait_until(&format!("{line} from pod {pod} by {port}"), || {
+                    stage.status(pod, port, line) == wanted
+                });
+            }
+        }
+    }
+    stage.remove("routes.yaml");
+    for pod in [OURS, THEIRS] {
+        in_force("they are gone", || {
+            stage.status(pod, HTTP, "GET /other") == 200
+        });
+    }
+    let refused = envoy.counted("update_rejected");
+    assert_eq!(refused, 0, "{}", envoy.said());
+    let limits = status(&stage)["translation_limits"].to_string();
+    assert!(!limits.contains("virtual-service"), "{limits}");
+}
+
 #[test]
 fn what_a_live_envoy_was_told_is_what_is_exported() {
     let Some(program) = super::found() else {

@@ -1,0 +1,183 @@
+//! What Envoys are told that is the same for several: clusters and endpoints of one who is called, once for all; listeners and routes
+//! for what applications call, once for all that call from the same scope. An edit has made again what depends on it, when the
+//! next one asks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use serde_json::Value;
+use voile_envoy::{Callee, Configuration, Scope, Translator};
+use voile_model::ServiceKey;
+use voile_model::check::Changes;
+use voile_model::mesh::Mesh;
+use voile_proto::type_url;
+use voile_xds::server::Resource;
+
+use super::super::made::resource_like;
+
+/// Resources by type and name, and what could not be said.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    resources: HashMap<&'static str, BTreeMap<Arc<str>, Arc<Resource>>>,
+    pub(super) limits: BTreeSet<String>,
+}
+
+impl Part {
+    /// What is new of this; the rest as it was before.
+    pub(super) fn new(
+        made: Configuration,
+        secrets: BTreeMap<String, Value>,
+        before: Option<&Self>,
+    ) -> Self {
+        let mut part = Self {
+            resources: HashMap::new(),
+            limits: made.limits.iter().map(ToString::to_string).collect(),
+        };
+        for (kind, all) in [
+            (type_url::CLUSTER, made.clusters),
+            (type_url::ENDPOINTS, made.endpoints),
+            (type_url::LISTENER, made.listeners),
+            (type_url::ROUTES, made.routes),
+            (type_url::SECRET, secrets),
+        ] {
+            let old = before.and_then(|before| before.resources.get(kind));
+            for (name, message) in all {
+                part.encode(kind, &name, message, old);
+            }
+        }
+        part
+    }
+
+    fn encode(
+        &mut self,
+        kind: &'static str,
+        name: &str,
+        mut message: Value,
+        old: Option<&BTreeMap<Arc<str>, Arc<Resource>>>,
+    ) {
+        message["@type"] = Value::from(kind);
+        match resource_like(name, &message, old.and_then(|old| old.get(name))) {
+            Ok(resource) => {
+                let of_kind = self.resources.entry(kind).or_default();
+                of_kind.insert(resource.name.clone(), resource);
+            }
+            Err(why) => drop(self.limits.insert(format!("not-encoded: {name}: {why}"))),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (kind, all) in &other.resources {
+            let own = self.resources.entry(kind).or_default();
+            own.extend(all.iter().map(|(name, one)| (name.clone(), one.clone())));
+        }
+        self.limits.extend(other.limits.iter().cloned());
+    }
+
+    /// All of a type.
+    pub(super) fn of(&self, kind: &str) -> impl Iterator<Item = (&Arc<str>, &Arc<Resource>)> {
+        self.resources.get(kind).into_iter().flatten()
+    }
+
+    /// The one of this name.
+    pub(super) fn get(&self, kind: &str, name: &str) -> Option<&Arc<Resource>> {
+        self.resources.get(kind)?.get(name)
+    }
+}
+
+/// What is called from a scope.
+struct Calls {
+    /// Listeners and routes.
+    part: Arc<Part>,
+    callees: BTreeSet<Callee>,
+    /// The same with all that belongs to the callees, until one of them is another.
+    whole: Option<Arc<Part>>,
+}
+
+/// See the module. All of it was made of the mesh that Envoys stand on.
+#[derive(Default)]
+pub(super) struct Shared {
+    scopes: HashMap<Scope, Calls>,
+    callees: HashMap<Callee, Arc<Part>>,
+    /// Those of before, whose resources are the same where they say the same.
+    stale: HashMap<Callee, Arc<Part>>,
+}
+
+impl Shared {
+    /// Forgets what may be otherwise in the mesh that follows; all of it where it is not known what changed.
+    pub(super) fn follow(&mut self, following: Option<(&Mesh, &Changes)>) {
+        let Some((mesh, changes)) = following else {
+            return self.forget_all();
+        };
+        // Who says something new here says also what depends on it.
+        let Changes {
+            everything,
+            services,
+            workloads,
+            routes,
+            inbound,
+            peers: _,
+            policies: _,
+            tokens: _,
+            telemetry: _,
+        } = changes;
+        if *everything || !inbound.is_empty() {
+            return self.forget_all();
+        }
+        if !services.is_empty() || *routes {
+            self.scopes.clear();
+        }
+        if self.callees.is_empty() {
+            return;
+        }
+        let mut touched: BTreeSet<ServiceKey> = services.keys().cloned().collect();
+        for workload in workloads.values().flat_map(|(old, new)| [old, new]) {
+            let of = workload.iter().flat_map(|one| mesh.services_of(one));
+            touched.extend(of.map(|member| member.service.key.clone()));
+        }
+        if touched.is_empty() {
+            return;
+        }
+        let is_touched = |callee: &Callee, _: &mut Arc<Part>| touched.contains(&callee.service);
+        self.stale = self.callees.extract_if(is_touched).collect();
+        self.scopes
+            .values_mut()
+            .for_each(|calls| calls.whole = None);
+    }
+
+    fn forget_all(&mut self) {
+        self.scopes.clear();
+        self.stale = std::mem::take(&mut self.callees);
+    }
+
+    /// All that Envoys of a scope are told of what is called from there.
+    pub(super) fn calls(&mut self, translator: &Translator<'_>, scope: Scope) -> Arc<Part> {
+        let calls = self.scopes.entry(scope).or_insert_with_key(|scope| {
+            let mut made = translator.calls(scope);
+            let callees = std::mem::take(&mut made.callees);
+            Calls {
+                part: Arc::new(Part::new(made, BTreeMap::new(), None)),
+                callees,
+                whole: None,
+            }
+        });
+        if let Some(whole) = &calls.whole {
+            return whole.clone();
+        }
+        let mut whole = Part::default();
+        whole.add(&calls.part);
+        for callee in &calls.callees {
+            let part = self
+                .callees
+                .entry(callee.clone())
+                .or_insert_with_key(|callee| {
+                    let before = self.stale.remove(callee);
+                    let made = translator.callee(callee);
+                    Arc::new(Part::new(made, BTreeMap::new(), before.as_deref()))
+                });
+            whole.add(part);
+        }
+        let whole = Arc::new(whole);
+        calls.whole = Some(whole.clone());
+        whole
+    }
+}

@@ -1,0 +1,189 @@
+//! Routes of a service's calls as a stock gRPC is told of them: those that proxies of its namespace are told, as far as they are for
+//! this port and for a caller with these labels.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use voile_envoy::grpc::{self, Alternative, Retry, Route};
+use voile_model::mesh::action::HeaderRules;
+use voile_model::mesh::{Criterion, Subject, TextMatch};
+use voile_model::{Labels, Port};
+use voile_xds::wire::{RequestMatch, RetryPolicy, RouteTarget, Routes};
+
+use super::{NOWHERE, configuration, name_of, policy_of};
+use crate::snapshot::{Caller, MeshSnapshot};
+
+/// Conditions for another attempt that gRPC has a word for, or sees to by itself since they are about connections.
+const UNDERSTOOD: [&str; 9] = [
+    "cancelled",
+    "deadline-exceeded",
+    "internal",
+    "resource-exhausted",
+    "unavailable",
+    "connect-failure",
+    "refused-stream",
+    "reset",
+    "reset-before-request",
+];
+
+/// Which port of which service, or of which part of it.
+type At<'a> = (&'a Arc<str>, Port, Option<&'a str>);
+
+/// The routes of a port of a service that the caller calls by this host.
+pub(super) fn of(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    ((service, port, subset), host): (At<'_>, &str),
+    name: &str,
+) -> Result<Value, String> {
+    if let Some(subset) = subset {
+        return Err(format!("routes are of {service}, not of its part {subset}"));
+    }
+    let policy = policy_of(snapshot, service)?.and_then(|mut all| all.ports.remove(&port));
+    let usual = policy.as_ref().and_then(|policy| policy.retry.as_ref());
+    // Attempts that are fewer than wished for are no reason to refuse calls.
+    let heed = |policy: Option<&RetryPolicy>| {
+        if let Some(why) = policy.and_then(unheard) {
+            snapshot.made.limit(&format!("{service}:{port}"), &why);
+        }
+    };
+    heed(usual);
+    let routed = snapshot.routes.get(service);
+    let Some(resource) = routed.and_then(|all| all.for_clients_of(caller.namespace())) else {
+        let cluster = name_of(service, host, port, None);
+        let route = Route {
+            retry: usual.map(retry),
+            ..Route::to(&cluster)
+        };
+        return grpc::routes(name, &[route]);
+    };
+    let said = Routes::decode(&resource.body).map_err(|error| format!("{service}: {error}"))?;
+    let own = configuration(snapshot, caller).map(|own| own.labels);
+    let own = own.unwrap_or_default();
+    let mut routes = Vec::new();
+    for route in &said.routes {
+        let ours = route.matches.iter().filter(|one| is_ours(one, port, &own));
+        let matches: Vec<Alternative> = ours.map(alternative).collect();
+        if matches.is_empty() && !route.matches.is_empty() {
+            continue;
+        }
+        let taking = route.destinations.iter().filter(|to| to.weight > 0);
+        let clusters = taking.map(|to| {
+            let cluster = match &to.to {
+                Ok(target) => cluster(snapshot, caller, (service, host), target, port)?,
+                Err(_) => NOWHERE.to_owned(),
+            };
+            Ok((cluster, to.weight))
+        });
+        if let Some(what) = undone(route) {
+            return Err(format!("route {}: gRPC is not told of {what}", route.name));
+        }
+        let of_route = route.retry.as_ref();
+        heed(of_route);
+        routes.push(Route {
+            name: &route.name,
+            matches,
+            clusters: clusters.collect::<Result<_, String>>()?,
+            timeout: route.timeout,
+            retry: of_route.or(usual).map(retry),
+        });
+    }
+    grpc::routes(name, &routes)
+}
+
+/// What a route does that is not said to gRPC.
+fn undone(route: &voile_xds::wire::Route) -> Option<&'static str> {
+    let none = HeaderRules::default();
+    let edits = |rules: &HeaderRules| *rules != none;
+    match route {
+        route if route.answer.is_some() => Some("redirects and answers"),
+        route if route.rewrite.is_some() => Some("rewrites"),
+        route if route.fault.is_some() => Some("faults"),
+        route if route.cors.is_some() => Some("CORS"),
+        route if !route.mirrors.is_empty() => Some("mirrors"),
+        route
+            if edits(&route.headers) || route.destinations.iter().any(|to| edits(&to.headers)) =>
+        {
+            Some("edits of headers")
+        }
+        _ => None,
+    }
+}
+
+/// The cluster of somewhere that a route leads.
+fn cluster(
+    snapshot: &MeshSnapshot,
+    caller: &Caller,
+    (called, asked): (&Arc<str>, &str),
+    target: &RouteTarget,
+    port: Port,
+) -> Result<String, String> {
+    let service: Arc<str> = target.service.to_string().into();
+    let (port, subset) = (target.port.unwrap_or(port), target.subset.as_deref());
+    if service == *called {
+        return Ok(name_of(&service, asked, port, subset));
+    }
+    let host = target.service.hostname.to_string();
+    // Clusters are asked for by host, which must mean the same then.
+    if snapshot.names.find(caller.namespace(), &host) != Some(&service) {
+        return Err(format!(
+            "a route leads to {service}, which {host} does not mean to the caller"
+        ));
+    }
+    Ok(name_of(&service, &host, port, subset))
+}
+
+/// Whether calls of a client with these labels to this port can be it.
+fn is_ours(one: &RequestMatch, port: Port, own: &Labels) -> bool {
+    one.port.is_none_or(|wanted| wanted == port) && one.source_labels.selects(own)
+}
+
+fn alternative(one: &RequestMatch) -> Alternative {
+    let mut made = Alternative {
+        any_case: one.any_case,
+        ..Alternative::default()
+    };
+    let plain = [
+        (Subject::Uri, &one.uri),
+        (Subject::Scheme, &one.scheme),
+        (Subject::Method, &one.method),
+        (Subject::Authority, &one.authority),
+    ];
+    let plain = plain.into_iter();
+    let plain = plain.filter_map(|(subject, text)| Some((subject, Criterion::Is(text.clone()?))));
+    made.criteria.extend(plain);
+    let mut add = |list: &[(Arc<str>, TextMatch)], of: fn(Arc<str>) -> Subject| {
+        for (name, text) in list {
+            let criterion = match of(name.clone()) {
+                Subject::WithoutHeader(_) => Criterion::IsNot(text.clone()),
+                _ => Criterion::Is(text.clone()),
+            };
+            made.criteria.insert(of(name.clone()), criterion);
+        }
+    };
+    add(&one.headers, Subject::Header);
+    add(&one.without_headers, Subject::WithoutHeader);
+    add(&one.query, Subject::QueryParam);
+    made
+}
+
+fn retry(policy: &RetryPolicy) -> Retry<'_> {
+    Retry {
+        retries: policy.retries,
+        on: policy.on.iter().map(|word| &**word).collect(),
+        backoff: policy.backoff,
+    }
+}
+
+/// What of a way to try again gRPC does not hear.
+fn unheard(policy: &RetryPolicy) -> Option<String> {
+    if policy.per_try_timeout.is_some() {
+        return Some("gRPC gives attempts no time of their own (perTryTimeout)".to_owned());
+    }
+    let unheard = policy.on.iter().map(|word| &**word);
+    let unheard: Vec<&str> = unheard.filter(|word| !UNDERSTOOD.contains(word)).collect();
+    (policy.retries > 0 && !unheard.is_empty()).then(|| {
+        let words = unheard.join("`, `");
+        format!("gRPC does not try again after `{words}` (retryOn)")
+    })
+}

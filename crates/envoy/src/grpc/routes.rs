@@ -1,0 +1,251 @@
+//! Routes for a stock gRPC's calls (gRFCs A28, A31, A44): what of a VirtualService a client can decide by itself, in its words.
+//! A condition that it cannot ask is an error, since a route less would send its calls by the next one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use voile_model::mesh::{Criterion, Subject, TextMatch};
+
+use crate::json::{TYPES, duration};
+use crate::matching::{Criteria, header, matching};
+
+/// What gRPC retries after (A44); it takes no other of Envoy's words.
+const RETRIED: [&str; 5] = [
+    "cancelled",
+    "deadline-exceeded",
+    "internal",
+    "resource-exhausted",
+    "unavailable",
+];
+/// The method of every call.
+const METHOD: &str = "POST";
+/// Headers that gRPC adds when routes were asked already, or never shows them (A28).
+const UNSEEN: [&str; 5] = [
+    "host",
+    "te",
+    "user-agent",
+    "connection",
+    "transfer-encoding",
+];
+/// Beginnings and ends of names that routes are not shown.
+const UNSEEN_PREFIX: &str = "grpc-";
+const UNSEEN_SUFFIX: &str = "-bin";
+/// So many fields that must not have a value may be asked of one alternative: each doubles what gRPC is told, since it has no
+/// word for "missing, or another".
+const MAX_WITHOUT: usize = 4;
+
+/// One route.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Route<'a> {
+    /// Its name; may be empty.
+    pub name: &'a str,
+    /// One of these; none matches everything.
+    pub matches: Vec<Alternative>,
+    /// Clusters with their shares; never empty.
+    pub clusters: Vec<(String, u32)>,
+    /// How long a call may take.
+    pub timeout: Option<Duration>,
+    /// How it is tried again.
+    pub retry: Option<Retry<'a>>,
+}
+
+impl<'a> Route<'a> {
+    /// One that all calls take.
+    #[must_use]
+    pub fn to(cluster: &str) -> Self {
+        Self {
+            name: "",
+            matches: Vec::new(),
+            clusters: vec![(cluster.to_owned(), 1)],
+            timeout: None,
+            retry: None,
+        }
+    }
+}
+
+/// What a call must be: all of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Alternative {
+    /// By what is looked at.
+    pub criteria: BTreeMap<Subject, Criterion>,
+    /// Whether letters' case means nothing in `uri`.
+    pub any_case: bool,
+}
+
+/// How calls are tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retry<'a> {
+    /// Attempts after the first.
+    pub retries: u32,
+    /// Envoy's words; those that gRPC does not know are about connections, which it sees to by itself.
+    pub on: Vec<&'a str>,
+    /// The first pause.
+    pub backoff: Option<Duration>,
+}
+
+/// Routes in order.
+///
+/// # Errors
+/// One of them asks what gRPC cannot answer.
+pub fn routes(name: &str, routes: &[Route<'_>]) -> Result<Value, String> {
+    let mut made = Vec::new();
+    for (index, route) in routes.iter().enumerate() {
+        let all = matches(route).map_err(|why| match route.name {
+            "" => format!("route {index}: {why}"),
+            name => format!("route {name}: {why}"),
+        })?;
+        let action = action(route);
+        for one in all {
+            made.push(json!({ "name": route.name, "match": one, "route": action }));
+        }
+    }
+    Ok(json!({
+        "@type": format!("{TYPES}config.route.v3.RouteConfiguration"),
+        "name": name,
+        "virtual_hosts": [{
+            "name": name,
+            // The listener's name has chosen already.
+            "domains": ["*"],
+            "routes": made,
+        }],
+    }))
+}
+
+fn action(route: &Route<'_>) -> Value {
+    let mut action = match route.clusters.as_slice() {
+        [(only, _)] => json!({ "cluster": only }),
+        several => {
+            let clusters = several.iter();
+            let clusters = clusters.map(|(name, weight)| json!({ "name": name, "weight": weight }));
+            let clusters: Vec<Value> = clusters.collect();
+            json!({ "weighted_clusters": { "clusters": clusters } })
+        }
+    };
+    if let Some(limit) = route.timeout {
+        action["max_stream_duration"] = json!({ "max_stream_duration": duration(limit) });
+    }
+    if let Some(policy) = route.retry.as_ref().and_then(retry_policy) {
+        action["retry_policy"] = policy;
+    }
+    action
+}
+
+fn retry_policy(retry: &Retry<'_>) -> Option<Value> {
+    let on: Vec<&str> = retry
+        .on
+        .iter()
+        .copied()
+        .filter(|word| RETRIED.contains(word))
+        .collect();
+    if retry.retries == 0 || on.is_empty() {
+        return None;
+    }
+    let mut policy = json!({ "retry_on": on.join(","), "num_retries": retry.retries });
+    if let Some(backoff) = retry.backoff {
+        policy["retry_back_off"] = json!({ "base_interval": duration(backoff) });
+    }
+    Some(policy)
+}
+
+/// All that takes a route, in gRPC's words; empty where no call can.
+fn matches(route: &Route<'_>) -> Result<Vec<Value>, String> {
+    if route.matches.is_empty() {
+        return Ok(vec![json!({ "prefix": "" })]);
+    }
+    let mut made = Vec::new();
+    for one in &route.matches {
+        made.extend(alternative(one)?);
+    }
+    Ok(made)
+}
+
+fn alternative(one: &Alternative) -> Result<Vec<Value>, String> {
+    let mut asked = Criteria::new();
+    let mut without = Vec::new();
+    for (subject, criterion) in &one.criteria {
+        let cannot = |why: &str| Err(format!("`{subject}`: {why}"));
+        match (subject, criterion) {
+            (Subject::Method, Criterion::Is(text)) => match is_post(text) {
+                Some(true) => {}
+                Some(false) => return Ok(Vec::new()),
+                None => {
+                    return cannot(
+                        "gRPC is not told of methods, and an expression is not asked here",
+                    );
+                }
+            },
+            // A call has a path and nothing else.
+            (Subject::QueryParam(_), _) => return Ok(Vec::new()),
+            (Subject::Scheme | Subject::Authority, _) => {
+                return cannot("gRPC does not ask this of a call");
+            }
+            (Subject::Header(name) | Subject::WithoutHeader(name), _) if is_unseen(name) => {
+                return cannot("gRPC shows routes no such header");
+            }
+            (Subject::WithoutHeader(name), Criterion::IsNot(TextMatch::Regex(_))) => {
+                return cannot(&format!(
+                    "whether the expression takes a missing `{name}`, as it does in Istio, gRPC does not ask"
+                ));
+            }
+            (Subject::WithoutHeader(name), Criterion::IsNot(text))
+                if *text != TextMatch::Present =>
+            {
+                without.push((name, text));
+            }
+            _ => {
+                asked.insert(subject.clone(), criterion.clone());
+            }
+        }
+    }
+    if without.len() > MAX_WITHOUT {
+        return Err(format!(
+            "`withoutHeaders`: gRPC has no word for a header that is missing or another; of {MAX_WITHOUT} it can be told, not of {}",
+            without.len()
+        ));
+    }
+    Ok(each(&matching(&asked, one.any_case), &without))
+}
+
+/// A header that must not have a value is missing, or is there and is another: two matches for each.
+fn each(base: &Value, without: &[(&std::sync::Arc<str>, &TextMatch)]) -> Vec<Value> {
+    let mut made = vec![base.clone()];
+    for (name, text) in without {
+        let missing = header(name, &Criterion::IsNot(TextMatch::Present));
+        let mut another = header(name, &Criterion::IsNot((*text).clone()));
+        if let Some(another) = another.as_mut().and_then(Value::as_object_mut) {
+            another.remove("treat_missing_header_as_empty");
+        }
+        let both: Vec<Value> = missing.into_iter().chain(another).collect();
+        let with = |one: &Value| {
+            let with = |more: &Value| {
+                let mut one = one.clone();
+                let mut headers = one["headers"].take();
+                match headers.as_array_mut() {
+                    Some(headers) => headers.push(more.clone()),
+                    None => headers = json!([more]),
+                }
+                one["headers"] = headers;
+                one
+            };
+            both.iter().map(with).collect::<Vec<Value>>()
+        };
+        made = made.iter().flat_map(with).collect();
+    }
+    made
+}
+
+/// Whether the method of every call is what is wanted; `None` where that takes an expression.
+fn is_post(wanted: &TextMatch) -> Option<bool> {
+    match wanted {
+        TextMatch::Present => Some(true),
+        TextMatch::Exact(text) => Some(&**text == METHOD),
+        TextMatch::Prefix(text) => Some(METHOD.starts_with(&**text)),
+        TextMatch::Regex(_) => None,
+    }
+}
+
+fn is_unseen(name: &str) -> bool {
+    let known = UNSEEN.contains(&name);
+    known || name.starts_with(UNSEEN_PREFIX) || name.ends_with(UNSEEN_SUFFIX)
+}

@@ -1,0 +1,73 @@
+//! What a proxy would do with a request, for those who want to know without a proxy: the comparison of our routes with those of
+//! others. What decides is what decides in a proxy, from the bytes of a request's head to the table.
+
+use std::sync::Arc;
+
+use voile_http1::{Progress, RequestIndex};
+use voile_model::{Labels, Port};
+
+use crate::http::Head;
+use crate::registry::routes::{CompiledRoutes, HeldRoutes};
+use crate::worker::routes::Asked;
+
+/// The routes of a service's port, as a proxy of a workload with these labels obeys them.
+#[derive(Debug)]
+pub struct Foretold {
+    routes: Arc<CompiledRoutes>,
+    port: Port,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lot<'a> {
+    /// The name of the route that it takes.
+    pub route: &'a str,
+    /// Where it may go by that: clusters by Istio's names, or what is missing there.
+    pub to: Vec<Result<String, &'a str>>,
+}
+
+impl Foretold {
+    /// Reads routes as the control plane tells them.
+    ///
+    /// # Errors
+    /// A proxy would refuse them.
+    pub fn read(body: &[u8], port: Port, own: &Labels) -> Result<Self, String> {
+        let held = HeldRoutes::decode("".into(), body)?;
+        let routes = held.compiled(port, own);
+        Ok(Self { routes, port })
+    }
+
+    /// What becomes of a request with this HTTP/1.1 head; `None` where no route takes it.
+    ///
+    /// # Errors
+    /// It is no request.
+    pub fn of(&self, head: &[u8]) -> Result<Option<Lot<'_>>, String> {
+        let mut index = RequestIndex::default();
+        match index.parse(head) {
+            Ok(Progress::Complete) => {}
+            Ok(Progress::Partial) => return Err("it does not end".to_owned()),
+            Err(reject) => return Err(format!("{reject:?}")),
+        }
+        let head = Head::Http1(index.head(head));
+        let chosen = self.routes.table.choose(&Asked::new(&head, None));
+        Ok(chosen.map(|number| self.lot(number)))
+    }
+
+    fn lot(&self, number: usize) -> Lot<'_> {
+        let rule = &self.routes.rules[number];
+        let to = rule
+            .targets()
+            .map(|target| match &self.routes.targets[target] {
+                Ok(to) => {
+                    let port = to.port.unwrap_or(self.port);
+                    let subset = to.subset.as_deref().unwrap_or_default();
+                    Ok(format!("outbound|{port}|{subset}|{}", to.service.hostname))
+                }
+                Err(missing) => Err(&**missing),
+            });
+        Lot {
+            route: &rule.name,
+            to: to.collect(),
+        }
+    }
+}
