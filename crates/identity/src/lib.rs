@@ -17,6 +17,7 @@ mod csr;
 pub mod generated;
 pub mod join;
 pub mod keys;
+mod outside;
 pub mod refresh;
 pub mod revocation;
 pub mod service;
@@ -39,6 +40,7 @@ pub use client::{
 pub use csr::{CsrError, MAX_CSR_BYTES};
 pub use join::{JoinError, JoinTokens};
 pub use keys::{KeyError, Keys, WorkloadCertificate};
+pub use outside::{OutsideTls, OutsideTlsError};
 pub use refresh::{next_refresh, retry_delay};
 pub use revocation::{CertificateKey, RevocationError, Revocations};
 pub use service::CertificateService;

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use voile_identity::{Identity, Revocations, TrustDomain};
 use voile_model::{Port, mesh};
 use voile_telemetry::{Peer, Service};
@@ -115,9 +116,32 @@ pub(crate) struct GatewayPlan {
     pub(crate) servers: Vec<ServerPlan>,
 }
 
+/// How TLS ends at a gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct TlsPlan {
+    /// Where its certificate comes from, for people.
+    pub(crate) credential: Arc<str>,
+    /// None where there is nothing to show: nobody is let in.
+    pub(crate) config: Option<Arc<ServerConfig>>,
+}
+
+impl PartialEq for TlsPlan {
+    fn eq(&self, other: &Self) -> bool {
+        let same = match (&self.config, &other.config) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() == other.is_none(),
+        };
+        same && self.credential == other.credential
+    }
+}
+
 /// What takes some of its connections.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServerPlan {
+    /// Names that clients of TLS ask for; `*` is any, and none.
+    pub(crate) names: Vec<Arc<str>>,
+    /// How TLS ends; `None` is plaintext.
+    pub(crate) tls: Option<TlsPlan>,
     /// Where they lead: a service for each virtual host, all of which have routes and no endpoints.
     pub(crate) way: OutboundPlan,
     /// Virtual hosts whose clients in plaintext are sent to `https`.

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use voile_model::mesh::intent::{Gateway, Server};
-use voile_model::mesh::{Mesh, Place, TextMatch, Workload};
-use voile_model::{Hostname, Port};
+use voile_model::mesh::intent::{Gateway, Server, ServerTlsMode, TlsVersion};
+use voile_model::mesh::{Mesh, Place, Secret, TextMatch, Workload};
+use voile_model::{Hostname, Port, ResourceName};
 use voile_proto::proxy as wire;
 use voile_xds::wire::{
-    self as checked, GatewayListener, GatewayServer, RequestMatch, Route, Routes, VirtualHost,
+    self as checked, GatewayListener, GatewayServer, GatewayTls, RequestMatch, Route, Routes,
+    VirtualHost,
 };
 
 use super::routes::Answers;
@@ -19,7 +20,11 @@ use super::routes::Answers;
 /// Servers of one address and port, each with its Gateway; the oldest first.
 type Servers<'a> = Vec<(&'a Arc<Gateway>, &'a Server)>;
 
-pub(super) fn gateway(mesh: &Mesh, workload: &Workload) -> wire::Gateway {
+pub(super) fn gateway(
+    mesh: &Mesh,
+    workload: &Workload,
+    problems: &mut Vec<String>,
+) -> wire::Gateway {
     let answers = Answers::new(mesh);
     let mut listeners: BTreeMap<SocketAddr, (Port, Servers<'_>)> = BTreeMap::new();
     let own: Option<IpAddr> = workload.addresses.first().copied();
@@ -32,19 +37,133 @@ pub(super) fn gateway(mesh: &Mesh, workload: &Workload) -> wire::Gateway {
             }
         }
     }
-    let listeners = listeners.into_iter().map(|(bind, (port, servers))| {
-        let hosts = hosts(mesh, workload, &answers, &servers);
-        GatewayListener {
+    let listeners = listeners
+        .into_iter()
+        .map(|(bind, (port, servers))| GatewayListener {
             name: format!("gateway/{bind}").into(),
             bind,
             port,
-            servers: vec![GatewayServer { hosts }],
-        }
-    });
+            servers: told_apart(mesh, workload, &answers, servers, problems),
+        });
     let gateway = checked::Gateway {
         listeners: listeners.collect(),
     };
     gateway.encode()
+}
+
+fn speaks_tls(server: &Server) -> bool {
+    &*server.protocol == "HTTPS"
+}
+
+/// Servers of plaintext are one; those of TLS are told apart by the name that clients ask for, and each has its own hosts, so that
+/// nobody gets by one certificate to what is behind another.
+fn told_apart(
+    mesh: &Mesh,
+    workload: &Workload,
+    answers: &Answers<'_>,
+    mut servers: Servers<'_>,
+    problems: &mut Vec<String>,
+) -> Vec<GatewayServer> {
+    let in_tls = servers.first().is_some_and(|(_, first)| speaks_tls(first));
+    servers.retain(|(gateway, server)| {
+        let alike = speaks_tls(server) == in_tls;
+        if !alike {
+            problems.push(format!(
+                "{}: {}: port {} of {} is in plaintext for one Gateway and in TLS for another; the oldest counts",
+                server.source, gateway.name, server.port, workload.key
+            ));
+        }
+        alike
+    });
+    if !in_tls {
+        let hosts = hosts(mesh, workload, answers, &servers);
+        return vec![GatewayServer {
+            names: Vec::new(),
+            tls: None,
+            hosts,
+        }];
+    }
+    let one = |(gateway, server): &(&Arc<Gateway>, &Server)| {
+        let tls = tls(mesh, workload, server);
+        if let Err(missing) = &tls.certificate {
+            problems.push(format!(
+                "{}: {}: nobody is let in on port {} of {}: {missing}",
+                server.source, gateway.name, server.port, workload.key
+            ));
+        }
+        let names = server.hosts.iter().map(|one| one.host.as_str().into());
+        GatewayServer {
+            names: names.collect(),
+            tls: Some(tls),
+            hosts: hosts(mesh, workload, answers, &vec![(*gateway, *server)]),
+        }
+    };
+    servers.iter().map(one).collect()
+}
+
+/// What is shown to clients, from a Secret of the gateway's own namespace: nobody else's is ever told it.
+fn tls(mesh: &Mesh, workload: &Workload, server: &Server) -> GatewayTls {
+    let said = server.tls.as_ref();
+    let named = server.credentials.first().map(|(_, name, _)| &**name);
+    let named = named.unwrap_or_default();
+    let own = &workload.key.namespace;
+    let name = named.strip_prefix("kubernetes://").unwrap_or(named);
+    let name = match name.split_once('/') {
+        Some((namespace, name)) if namespace == own.as_str() => name,
+        _ => name,
+    };
+    let id = ResourceName::new(own.clone(), name);
+    let mode = said.map_or(ServerTlsMode::Simple, |tls| tls.mode);
+    let asks = matches!(mode, ServerTlsMode::Mutual | ServerTlsMode::OptionalMutual);
+    let certificate = match name.contains('/') {
+        true => {
+            Err(format!("the Secret {name} is not of the gateway's own namespace {own}").into())
+        }
+        false => certificate(mesh, &id),
+    };
+    let authorities = authorities(mesh, &id).filter(|_| asks);
+    let certificate = match asks && authorities.is_none() {
+        true => Err(format!("neither the Secret {id}-cacert nor {id} has `ca.crt`").into()),
+        false => certificate,
+    };
+    let spoken = |version| said.is_none_or(|tls| (tls.oldest..=tls.newest).contains(&version));
+    GatewayTls {
+        credential: id.to_string().into(),
+        anonymous: mode == ServerTlsMode::OptionalMutual && authorities.is_some(),
+        certificate,
+        authorities: authorities.unwrap_or_default(),
+        tls12: spoken(TlsVersion::V12),
+        tls13: spoken(TlsVersion::V13),
+        suites: said
+            .map(|tls| tls.cipher_suites.clone())
+            .unwrap_or_default(),
+    }
+}
+
+/// What one of these keys of a Secret holds.
+fn held(secret: &Secret, keys: [&str; 2]) -> Option<Vec<u8>> {
+    let found = keys.into_iter().find_map(|key| secret.data.get(key));
+    found
+        .map(|bytes| bytes.to_vec())
+        .filter(|bytes| !bytes.is_empty())
+}
+
+fn certificate(mesh: &Mesh, id: &ResourceName) -> Result<(Vec<u8>, Vec<u8>), Arc<str>> {
+    let secret = mesh.secrets.get(id);
+    let secret = secret.ok_or_else(|| format!("the Secret {id} is not there"))?;
+    let [certificate, key] = [["tls.crt", "cert"], ["tls.key", "key"]].map(|keys| {
+        held(secret, keys)
+            .ok_or_else(|| Arc::<str>::from(format!("the Secret {id} has no `{}`", keys[0])))
+    });
+    Ok((certificate?, key?))
+}
+
+/// Whose certificates of clients are believed: what is said beside is before what is said within.
+fn authorities(mesh: &Mesh, id: &ResourceName) -> Option<Vec<u8>> {
+    let beside = ResourceName::new(id.namespace.clone(), format!("{}-cacert", id.name));
+    let secrets = [&beside, id].map(|id| mesh.secrets.get(id));
+    let mut found = secrets.into_iter().flatten();
+    found.find_map(|secret| held(secret, ["ca.crt", "cacert"]))
 }
 
 /// What becomes of requests for one host.

@@ -311,7 +311,7 @@ fn configuration(
             true => Vec::new(),
             false => listeners::inbound(mesh, workload, sidecar, problems),
         },
-        gateway: gateway.then(|| gateways::gateway(mesh, workload)),
+        gateway: gateway.then(|| gateways::gateway(mesh, workload, problems)),
         outbound: listeners::outbound(mesh, workload, sidecar, problems),
         outbound_policy: match outbound_policy {
             voile_model::mesh::OutboundPolicy::AllowAny => wire::OutboundPolicy::AllowAny,

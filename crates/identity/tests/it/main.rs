@@ -10,6 +10,7 @@ mod authority;
 mod client;
 mod joins;
 mod mesh_tls;
+mod outside;
 mod requests;
 mod service;
 mod speed;

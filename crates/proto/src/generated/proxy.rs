@@ -1704,7 +1704,7 @@ pub struct GatewayListener {
     /// The port that Gateways call it by; routes may hold for some ports only.
     #[prost(uint32, tag = "3")]
     pub port: u32,
-    /// In plaintext there is one. Never empty.
+    /// In plaintext there is one; of several, all speak TLS and are told apart by the name that clients ask for. Never empty.
     #[prost(message, repeated, tag = "4")]
     pub servers: ::prost::alloc::vec::Vec<GatewayServer>,
 }
@@ -1720,6 +1720,12 @@ impl ::prost::Name for GatewayListener {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GatewayServer {
+    /// Names that clients of TLS ask for; may begin with `*.`, or be `*`, which is also for who asks for none. Lower case.
+    #[prost(string, repeated, tag = "1")]
+    pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Absent: plaintext.
+    #[prost(message, optional, tag = "2")]
+    pub tls: ::core::option::Option<GatewayTls>,
     /// What requests may ask for, by their authority; those that ask for none of these are answered 404.
     #[prost(message, repeated, tag = "3")]
     pub hosts: ::prost::alloc::vec::Vec<VirtualHost>,
@@ -1754,6 +1760,45 @@ impl ::prost::Name for VirtualHost {
     }
     fn type_url() -> ::prost::alloc::string::String {
         "type.googleapis.com/voile.proxy.v1.VirtualHost".into()
+    }
+}
+/// How TLS ends at a gateway. It is told to nobody but the gateway.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GatewayTls {
+    /// Where the certificate comes from, for people.
+    #[prost(string, tag = "1")]
+    pub credential: ::prost::alloc::string::String,
+    /// Not empty: why there is none; nobody is let in.
+    #[prost(string, tag = "2")]
+    pub missing: ::prost::alloc::string::String,
+    /// PEM, the server's own first.
+    #[prost(bytes = "vec", tag = "3")]
+    pub certificates: ::prost::alloc::vec::Vec<u8>,
+    /// PEM.
+    #[prost(bytes = "vec", tag = "4")]
+    pub private_key: ::prost::alloc::vec::Vec<u8>,
+    /// PEM. Empty: clients show no certificate.
+    #[prost(bytes = "vec", tag = "5")]
+    pub authorities: ::prost::alloc::vec::Vec<u8>,
+    /// Clients may come without one.
+    #[prost(bool, tag = "6")]
+    pub anonymous: bool,
+    #[prost(bool, tag = "7")]
+    pub tls12: bool,
+    #[prost(bool, tag = "8")]
+    pub tls13: bool,
+    /// Suites of TLS 1.2 by OpenSSL's names; none is all.
+    #[prost(string, repeated, tag = "9")]
+    pub suites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+impl ::prost::Name for GatewayTls {
+    const NAME: &'static str = "GatewayTls";
+    const PACKAGE: &'static str = "voile.proxy.v1";
+    fn full_name() -> ::prost::alloc::string::String {
+        "voile.proxy.v1.GatewayTls".into()
+    }
+    fn type_url() -> ::prost::alloc::string::String {
+        "type.googleapis.com/voile.proxy.v1.GatewayTls".into()
     }
 }
 /// How the path of a request is written before it is compared, and on its way to the application.

@@ -56,7 +56,11 @@ impl Shared {
                 .map(|l| (Direction::Outbound, l.bind, l.name.clone()));
             let outside = self.registry.gateway.binds();
             let outside = outside.map(|(bind, name)| (Direction::Gateway, bind, name));
-            let refusals = self.sockets.want(inbound.chain(outbound).chain(outside));
+            let mut refusals = self.sockets.want(inbound.chain(outbound).chain(outside));
+            for trouble in self.registry.gateway.troubles() {
+                tracing::error!(trouble, "a certificate cannot be used");
+                refusals.push(trouble);
+            }
             if let (false, Some(resource)) = (refusals.is_empty(), update.added.first()) {
                 rejections.push(Rejection {
                     name: resource.name.clone(),

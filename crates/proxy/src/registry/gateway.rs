@@ -5,14 +5,17 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rustls::ServerConfig;
+use voile_identity::OutsideTls;
 use voile_model::Port;
 use voile_telemetry as telemetry;
 use voile_traffic::{RetryBudget, RetryPolicy};
-use voile_xds::wire::{GatewayListener, Protocol, ProxyConfiguration};
+use voile_transport::alpn;
+use voile_xds::wire::{GatewayListener, GatewayServer, GatewayTls, Protocol, ProxyConfiguration};
 
 use super::Registry;
 use super::routes::HeldRoutes;
-use crate::plan::{GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan};
+use crate::plan::{GatewayPlan, Otherwise, OutboundPlan, ServerPlan, ServicePlan, TlsPlan};
 
 /// What stands for every host.
 const ANY: &str = "*";
@@ -33,7 +36,86 @@ struct Listener {
 
 #[derive(Debug)]
 struct Server {
+    /// Unique in its listener: what makes it the same one over edits.
+    key: Arc<str>,
+    names: Vec<Arc<str>>,
+    tls: Option<Tls>,
     hosts: Vec<Host>,
+}
+
+/// How TLS ends, as it was told and as it is.
+#[derive(Debug)]
+struct Tls {
+    said: GatewayTls,
+    config: Option<Arc<ServerConfig>>,
+    /// Why it is not as it was told.
+    trouble: Option<String>,
+}
+
+/// What is spoken inside, the better first.
+const ALPN: [&[u8]; 2] = [alpn::PLAIN_HTTP2, alpn::PLAIN_HTTP11];
+
+impl Tls {
+    fn new(said: &GatewayTls) -> Self {
+        let made = match &said.certificate {
+            Err(missing) => Err(missing.to_string()),
+            Ok((certificates, private_key)) => {
+                let tls = OutsideTls {
+                    certificates: certificates.clone(),
+                    private_key: private_key.clone(),
+                    authorities: said.authorities.clone(),
+                    anonymous: said.anonymous,
+                    tls12: said.tls12,
+                    tls13: said.tls13,
+                    suites: said.suites.clone(),
+                };
+                tls.server(&ALPN)
+                    .map_err(|error| format!("{}: {error}", said.credential))
+            }
+        };
+        let (config, trouble) = match made {
+            Ok(config) => (Some(config), None),
+            Err(trouble) => (None, Some(trouble)),
+        };
+        Self {
+            said: said.clone(),
+            config,
+            trouble,
+        }
+    }
+
+    /// Whether clients have to prove and speak the same.
+    fn asks_as(&self, before: &Self) -> bool {
+        let terms = |said: &GatewayTls| GatewayTls {
+            credential: "".into(),
+            certificate: Err("".into()),
+            ..said.clone()
+        };
+        terms(&self.said) == terms(&before.said)
+    }
+
+    /// Goes on with what was made of the same words. A certificate that cannot be used leaves the last good one of the same terms;
+    /// one that is taken away leaves nothing.
+    fn follow(&mut self, before: &Self) {
+        if self.said == before.said {
+            self.config.clone_from(&before.config);
+            self.trouble.clone_from(&before.trouble);
+        } else if self.config.is_none() && self.said.certificate.is_ok() && self.asks_as(before) {
+            self.config.clone_from(&before.config);
+        }
+    }
+}
+
+/// What must not change under a connection: the names of a server, and whether its clients prove who they are.
+fn key(listener: &str, server: &GatewayServer) -> Arc<str> {
+    let names: Vec<&str> = server.names.iter().map(|name| &**name).collect();
+    let clients = match &server.tls {
+        None => "plain",
+        Some(tls) if tls.authorities.is_empty() => "simple",
+        Some(tls) if tls.anonymous => "optional",
+        Some(_) => "mutual",
+    };
+    format!("{listener}/{clients}/{}", names.join(",")).into()
 }
 
 #[derive(Debug)]
@@ -53,9 +135,12 @@ impl Listener {
                 routes: routes.map_err(|error| format!("{}: {}: {error}", said.name, one.host))?,
             })
         };
-        let server = |one: &voile_xds::wire::GatewayServer| {
+        let server = |one: &GatewayServer| {
             let hosts = one.hosts.iter().map(host);
             Ok(Server {
+                key: key(&said.name, one),
+                names: one.names.clone(),
+                tls: one.tls.as_ref().map(Tls::new),
                 hosts: hosts.collect::<Result<_, String>>()?,
             })
         };
@@ -70,10 +155,25 @@ impl Listener {
 }
 
 impl Held {
+    fn servers(&self) -> impl Iterator<Item = &Server> {
+        self.listeners.iter().flat_map(|listener| &listener.servers)
+    }
+
+    /// Each with the key of its server.
     fn hosts(&self) -> impl Iterator<Item = (&Arc<str>, &Host)> {
-        self.listeners.iter().flat_map(|listener| {
-            let servers = listener.servers.iter();
-            servers.flat_map(|server| server.hosts.iter().map(|host| (&listener.name, host)))
+        self.servers()
+            .flat_map(|server| server.hosts.iter().map(|host| (&server.key, host)))
+    }
+
+    /// What of it cannot be as it was told.
+    pub(crate) fn troubles(&self) -> impl Iterator<Item = String> {
+        let all = self.servers().filter_map(|server| server.tls.as_ref());
+        all.filter_map(|tls| {
+            let trouble = tls.trouble.as_ref()?;
+            Some(match &tls.config {
+                Some(_) => format!("{trouble}; the certificate from before stays"),
+                None => format!("{trouble}; nobody is let in"),
+            })
         })
     }
 
@@ -98,13 +198,21 @@ impl Held {
     pub(super) fn turn_into(&mut self, mut new: Self, relabelled: bool) {
         let before = self.hosts().filter(|_| !relabelled);
         let before: HashMap<_, _> = before
-            .map(|(listener, old)| ((listener.clone(), old.host.clone()), &old.routes))
+            .map(|(server, old)| ((server.clone(), old.host.clone()), &old.routes))
             .collect();
-        for listener in &mut new.listeners {
-            for host in listener.servers.iter_mut().flat_map(|one| &mut one.hosts) {
-                if let Some(old) = before.get(&(listener.name.clone(), host.host.clone())) {
+        let shown = self
+            .servers()
+            .filter_map(|old| Some((&old.key, old.tls.as_ref()?)));
+        let shown: HashMap<_, _> = shown.collect();
+        let servers = new.listeners.iter_mut().flat_map(|one| &mut one.servers);
+        for server in servers {
+            for host in &mut server.hosts {
+                if let Some(old) = before.get(&(server.key.clone(), host.host.clone())) {
                     host.routes.follow(old);
                 }
+            }
+            if let (Some(tls), Some(old)) = (&mut server.tls, shown.get(&server.key)) {
+                tls.follow(old);
             }
         }
         *self = new;
@@ -167,9 +275,14 @@ impl Registry {
         let redirects = hosts.iter().filter(|host| host.https_redirect);
         let redirects: HashSet<_> = redirects.map(|host| host.host.clone()).collect();
         ServerPlan {
+            names: server.names.clone(),
+            tls: server.tls.as_ref().map(|tls| TlsPlan {
+                credential: tls.said.credential.clone(),
+                config: tls.config.clone(),
+            }),
             redirects,
             way: OutboundPlan {
-                name: listener.name.clone(),
+                name: server.key.clone(),
                 bind: listener.bind,
                 protocol: Protocol::Http,
                 services: hosts

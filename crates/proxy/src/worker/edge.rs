@@ -124,9 +124,17 @@ mod tests {
         seen
     }
 
+    /// What comes, of how many believed proxies, over what; what goes on.
+    type Row = (
+        &'static [(&'static str, &'static str)],
+        u32,
+        &'static str,
+        &'static [&'static str],
+    );
+
     #[test]
     fn what_is_told_of_a_client_is_what_is_true_and_nothing_that_it_says_of_the_mesh_goes_on() {
-        let table: [(&[(&str, &str)], u32, &'static str, &[&str]); 5] = [
+        let table: [Row; 5] = [
             (
                 &[("accept", "*/*")],
                 0,

@@ -6,27 +6,88 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tokio::net::TcpStream;
+use voile_model::mesh::telemetry::Side;
 use voile_telemetry::Service;
-use voile_transport::{self as transport, Detected, Stream, TcpIo};
+use voile_traffic::AuthorityTable;
+use voile_transport::alpn::{self, Inner};
+use voile_transport::{self as transport, Detected, Stream, TLS_HANDSHAKE_TIMEOUT, TcpIo};
 use voile_xds::wire::MutualTls;
 
-use super::gateway_http::{GatewayRole, PLAIN};
+use super::gateway_http::GatewayRole;
 use super::inbound::{Caller, behind};
+use super::logged::{self, TcpRecord};
 use super::slots::{Http, InboundSlot, OutboundSlot};
 use super::{Conversation, Worker, count};
 use crate::http::serve_connection;
 use crate::http2;
-use crate::plan::{GatewayPlan, InboundPlan, ServerPlan};
+use crate::plan::{GatewayPlan, InboundPlan, Otherwise, OutboundPlan, TlsPlan};
 
 /// A gateway's listener in force.
 pub(crate) struct GatewaySlot {
     pub(crate) plan: RefCell<Rc<GatewayPlan>>,
     /// The place that policies are asked about.
     pub(crate) inbound: InboundSlot,
-    /// In the order of the plan. Never empty.
-    servers: RefCell<Vec<Rc<OutboundSlot>>>,
+    servers: RefCell<Servers>,
     pub(crate) http: Http<GatewayRole>,
 }
+
+/// Who takes which connections.
+#[derive(Default)]
+struct Servers {
+    /// In the order of the plan. Never empty.
+    ways: Vec<Rc<OutboundSlot>>,
+    /// By the names that clients of TLS ask for.
+    by_name: AuthorityTable<usize>,
+    /// For those that ask for another, or for none.
+    any: Option<usize>,
+}
+
+impl Servers {
+    /// Those of a plan; a server that is there as before keeps its connections and endpoints. What is there no longer leads its
+    /// connections nowhere: their clients may have proved less, or something else, than who is served by another.
+    fn follow(self, worker: &Worker, plan: &GatewayPlan, renewed: bool) -> Self {
+        let mut made = Self::default();
+        let mut before = self.ways;
+        for (index, server) in plan.servers.iter().enumerate() {
+            let same = before
+                .iter()
+                .position(|slot| slot.plan.borrow().name == server.way.name);
+            let slot = match same {
+                Some(same) => {
+                    let slot = before.swap_remove(same);
+                    slot.follow(worker, &server.way, renewed);
+                    slot
+                }
+                None => Rc::new(OutboundSlot::new(worker, &server.way)),
+            };
+            made.ways.push(slot);
+            for name in &server.names {
+                match &**name {
+                    ANY => drop(made.any.get_or_insert(index)),
+                    name => drop(made.by_name.insert(name, index)),
+                }
+            }
+        }
+        for gone in before {
+            let nowhere = OutboundPlan {
+                services: Vec::new(),
+                otherwise: Otherwise::NoRoute,
+                ..OutboundPlan::clone(&gone.plan.borrow())
+            };
+            gone.follow(worker, &nowhere, renewed);
+        }
+        made
+    }
+
+    /// The one that a client means who asks for this name.
+    fn named(&self, name: Option<&str>) -> Option<usize> {
+        let named = name.and_then(|name| self.by_name.get(name.as_bytes()));
+        named.copied().or(self.any)
+    }
+}
+
+/// What stands for every name.
+const ANY: &str = "*";
 
 impl GatewaySlot {
     pub(crate) fn new(worker: &Worker, plan: &GatewayPlan) -> Self {
@@ -39,17 +100,15 @@ impl GatewaySlot {
             endpoint: plan.bind,
             service: Service::default(),
         };
-        let servers = plan.servers.iter();
-        let servers = servers.map(|server| Rc::new(OutboundSlot::new(worker, &server.way)));
         Self {
             plan: RefCell::new(Rc::new(plan.clone())),
             inbound: InboundSlot::new(worker, &inbound),
-            servers: RefCell::new(servers.collect()),
+            servers: RefCell::new(Servers::default().follow(worker, plan, false)),
             http: Http::new(worker, &worker.settings()),
         }
     }
 
-    /// Obeys its plan. A server that is there as before keeps its connections and endpoints.
+    /// Obeys its plan.
     pub(crate) fn follow(&self, worker: &Worker, plan: &GatewayPlan, renewed: bool) {
         if renewed {
             self.http.renew(worker, &worker.settings());
@@ -58,21 +117,28 @@ impl GatewaySlot {
             return;
         }
         let before = self.servers.take();
-        let follow = |(index, server): (usize, &ServerPlan)| match before.get(index) {
-            Some(slot) => {
-                slot.follow(worker, &server.way, renewed);
-                Rc::clone(slot)
-            }
-            None => Rc::new(OutboundSlot::new(worker, &server.way)),
-        };
-        let servers = plan.servers.iter().enumerate().map(follow);
-        *self.servers.borrow_mut() = servers.collect();
+        *self.servers.borrow_mut() = before.follow(worker, plan, renewed);
         *self.plan.borrow_mut() = Rc::new(plan.clone());
+    }
+
+    /// Whether it takes nothing but TLS.
+    fn is_encrypted(&self) -> bool {
+        let plan = self.plan.borrow();
+        plan.servers.iter().any(|server| server.tls.is_some())
     }
 
     /// Who takes what comes in plaintext.
     fn plain(&self) -> Option<Rc<OutboundSlot>> {
-        self.servers.borrow().first().cloned()
+        self.servers.borrow().ways.first().cloned()
+    }
+
+    /// Who takes what a client of TLS says that asks for this name, and how it is answered.
+    fn named(&self, name: Option<&str>) -> Option<(Rc<OutboundSlot>, TlsPlan)> {
+        let servers = self.servers.borrow();
+        let index = servers.named(name)?;
+        let way = servers.ways.get(index)?;
+        let tls = self.plan.borrow().servers.get(index)?.tls.clone()?;
+        Some((Rc::clone(way), tls))
     }
 }
 
@@ -97,6 +163,9 @@ async fn open(
     remote: SocketAddr,
 ) -> Option<Conversation> {
     let caller = introduced(&worker, &mut tcp, remote).await?;
+    if slot.is_encrypted() {
+        return in_tls(worker, slot, tcp, caller).await;
+    }
     let mut prefix = Vec::new();
     let limit = worker.settings.borrow().idle_timeout;
     let detected = tokio::select! {
@@ -109,6 +178,78 @@ async fn open(
     Some(http(worker, slot, server, stream, caller, detected))
 }
 
+/// Ends TLS as the server wants it that the client asks for.
+async fn in_tls(
+    worker: Rc<Worker>,
+    slot: Rc<GatewaySlot>,
+    mut tcp: TcpStream,
+    mut caller: Caller,
+) -> Option<Conversation> {
+    let mut prefix = Vec::new();
+    let heard = transport::read_prefix(&mut tcp, &mut prefix, Some(TLS_HANDSHAKE_TIMEOUT));
+    let Detected::Tls(hello) = heard.await.ok()? else {
+        refuse(
+            &worker,
+            &slot,
+            &caller,
+            "not TLS, on a port that takes nothing else",
+        );
+        transport::linger(Stream::Tcp(TcpIo::new(tcp, prefix))).await;
+        return None;
+    };
+    let name = hello.server_name.map(|name| name.to_ascii_lowercase());
+    let Some((server, tls)) = slot.named(name.as_deref()) else {
+        refuse(
+            &worker,
+            &slot,
+            &caller,
+            "no server has the name that was asked for",
+        );
+        transport::reset(&tcp);
+        return None;
+    };
+    let Some(config) = tls.config else {
+        let why = format!("there is no certificate to show: {}", tls.credential);
+        refuse(&worker, &slot, &caller, &why);
+        transport::reset(&tcp);
+        return None;
+    };
+    let io = TcpIo::new(tcp, prefix);
+    let stream = match transport::accept_tls(config, io, TLS_HANDSHAKE_TIMEOUT).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            count(&worker.counters.handshake_failures_downstream);
+            refuse(&worker, &slot, &caller, &error.to_string());
+            return None;
+        }
+    };
+    caller.suite = stream.cipher_suite();
+    if let Some(name) = name {
+        caller.tell(|told| told.server_name = Some(name.into()));
+    }
+    let detected = match alpn::inner(stream.alpn()) {
+        Inner::Http2 => Detected::Http2,
+        Inner::Http1 | Inner::Opaque | Inner::Unnamed => Detected::Http1,
+    };
+    Some(http(worker, slot, server, stream, caller, detected))
+}
+
+/// Counts a connection that got nowhere, and writes its line.
+fn refuse(worker: &Worker, slot: &GatewaySlot, caller: &Caller, why: &str) {
+    count(&worker.counters.refused);
+    tracing::debug!(remote = %caller.client(), why, "connection refused");
+    if logged::is_on(worker, Side::Client) {
+        let bind = slot.plan.borrow().bind;
+        let record = TcpRecord {
+            flags: "NR",
+            details: "filter_chain_not_found",
+            downstream_failure: why,
+            ..TcpRecord::new(Side::Client, caller.downstream(bind))
+        };
+        logged::tcp(worker, &record);
+    }
+}
+
 fn http(
     worker: Rc<Worker>,
     slot: Rc<GatewaySlot>,
@@ -118,7 +259,7 @@ fn http(
     detected: Detected,
 ) -> Conversation {
     let engine = slot.http.engine();
-    let role = GatewayRole::new(worker, slot, server, caller, PLAIN);
+    let role = GatewayRole::new(worker, slot, server, caller);
     match detected {
         Detected::Http2 => Box::pin(async move {
             http2::serve_connection(&engine, Rc::new(role), stream).await;

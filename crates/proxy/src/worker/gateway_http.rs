@@ -69,7 +69,9 @@ pub(crate) enum Question {
 }
 
 /// The scheme of what comes in plaintext.
-pub(super) const PLAIN: &str = "http";
+const PLAIN: &str = "http";
+/// The same in TLS.
+const ENCRYPTED: &str = "https";
 
 /// How a request ended, in the log, whose client did not wait for the external service.
 const UNDECIDED: &str = "ext_authz_undecided";
@@ -84,13 +86,16 @@ impl GatewayRole {
         slot: Rc<GatewaySlot>,
         server: Rc<OutboundSlot>,
         caller: Caller,
-        scheme: &'static str,
     ) -> Self {
         let client: SocketAddr = caller.client();
         let out = OutboundRole::new(Rc::clone(&worker), Rc::clone(&server), None, client);
         let edge = Edge {
             normalization: slot.plan.borrow().normalization.into(),
-            scheme,
+            scheme: match caller.suite {
+                None => PLAIN,
+                Some(_) => ENCRYPTED,
+            },
+            suite: caller.suite,
         };
         Self {
             out: out.of_gateway(edge),

@@ -85,7 +85,7 @@ impl Caller {
         said.unwrap_or(self.remote)
     }
 
-    fn tell(&mut self, change: impl FnOnce(&mut Told)) {
+    pub(super) fn tell(&mut self, change: impl FnOnce(&mut Told)) {
         change(self.told.get_or_insert_default());
     }
 

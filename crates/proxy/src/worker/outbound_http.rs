@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustls::CipherSuite;
 use voile_model::mesh::telemetry::Side;
 use voile_policy::authorization::{PathError, PathNormalization as Normalization};
 use voile_telemetry::access_log::Marks;
@@ -52,6 +53,8 @@ pub(super) struct Edge {
     pub(super) normalization: Normalization,
     /// `http` or `https`: what the connection is.
     pub(super) scheme: &'static str,
+    /// None in plaintext.
+    pub(super) suite: Option<CipherSuite>,
 }
 
 impl Edge {
@@ -557,7 +560,7 @@ impl HttpRole for OutboundRole {
                     local: self.slot.plan.borrow().bind,
                     remote: self.remote,
                     principal: "",
-                    suite: None,
+                    suite: self.edge.as_ref().and_then(|edge| edge.suite),
                 },
             };
             logged::http(worker, Side::Client, &exchange, notes, &context);

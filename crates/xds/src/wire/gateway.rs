@@ -1,6 +1,7 @@
 //! What a gateway takes from outside ⇄ `voile.proxy.v1.Gateway`. The control plane makes the checked type, which travels; what the
 //! proxy cannot read of it refuses the whole configuration, so that no host is ever served by half of what was said.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -33,8 +34,41 @@ pub struct GatewayListener {
 /// What takes some of a listener's connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayServer {
+    /// Names that clients of TLS ask for, lower case; `*` is any, and none.
+    pub names: Vec<Arc<str>>,
+    /// How TLS ends here; `None` is plaintext.
+    pub tls: Option<GatewayTls>,
     /// Who is served.
     pub hosts: Vec<VirtualHost>,
+}
+
+/// How TLS ends at a gateway. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GatewayTls {
+    /// Where the certificate comes from, for people.
+    pub credential: Arc<str>,
+    /// Certificate and key in PEM; or why there are none.
+    pub certificate: Result<(Vec<u8>, Vec<u8>), Arc<str>>,
+    /// Whose certificates of clients are believed, in PEM; empty where none is asked for.
+    pub authorities: Vec<u8>,
+    /// Whether clients may come without one, where they are asked.
+    pub anonymous: bool,
+    /// Whether TLS 1.2 is spoken.
+    pub tls12: bool,
+    /// Whether TLS 1.3 is.
+    pub tls13: bool,
+    /// Suites of TLS 1.2 by OpenSSL's names; none is all.
+    pub suites: Vec<Arc<str>>,
+}
+
+impl fmt::Debug for GatewayTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatewayTls")
+            .field("credential", &self.credential)
+            .field("missing", &self.certificate.as_ref().err())
+            .field("anonymous", &self.anonymous)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A host that requests may ask for.
@@ -80,6 +114,11 @@ impl GatewayListener {
         if servers.is_empty() {
             return Err(WireError::new("servers", "missing"));
         }
+        let plain = servers.iter().filter(|server| server.tls.is_none()).count();
+        if plain > 0 && servers.len() > 1 {
+            let reason = "one in plaintext has no others beside it";
+            return Err(WireError::new("servers", reason));
+        }
         Ok(Self {
             name: message.name.as_str().into(),
             bind: socket("bind", message.bind.as_ref())?,
@@ -106,11 +145,22 @@ impl GatewayServer {
             let host = VirtualHost::check(host).map_err(|error| error.within(&field))?;
             hosts.push(host);
         }
-        Ok(Self { hosts })
+        let tls = message.tls.as_ref().map(GatewayTls::check).transpose();
+        Ok(Self {
+            names: message
+                .names
+                .iter()
+                .map(|name| name.as_str().into())
+                .collect(),
+            tls: tls.map_err(|error| error.within("tls"))?,
+            hosts,
+        })
     }
 
     fn encode(&self) -> wire::GatewayServer {
         wire::GatewayServer {
+            names: self.names.iter().map(ToString::to_string).collect(),
+            tls: self.tls.as_ref().map(GatewayTls::encode),
             hosts: self.hosts.iter().map(VirtualHost::encode).collect(),
         }
     }
@@ -138,6 +188,50 @@ impl VirtualHost {
             host: self.host.to_string(),
             routes: Some(self.routes.encode()),
             https_redirect: self.https_redirect,
+        }
+    }
+}
+
+impl GatewayTls {
+    fn check(message: &wire::GatewayTls) -> Result<Self, WireError> {
+        if !message.tls12 && !message.tls13 {
+            return Err(WireError::new("tls13", "no version is spoken"));
+        }
+        // Never read as "nobody need show one".
+        if message.anonymous && message.authorities.is_empty() {
+            return Err(WireError::new("authorities", "missing"));
+        }
+        Ok(Self {
+            credential: message.credential.as_str().into(),
+            certificate: match message.missing.as_str() {
+                "" => Ok((message.certificates.clone(), message.private_key.clone())),
+                missing => Err(missing.into()),
+            },
+            authorities: message.authorities.clone(),
+            anonymous: message.anonymous,
+            tls12: message.tls12,
+            tls13: message.tls13,
+            suites: message
+                .suites
+                .iter()
+                .map(|name| name.as_str().into())
+                .collect(),
+        })
+    }
+
+    fn encode(&self) -> wire::GatewayTls {
+        let (certificates, private_key) = self.certificate.clone().unwrap_or_default();
+        let missing = self.certificate.as_ref().err();
+        wire::GatewayTls {
+            credential: self.credential.to_string(),
+            missing: missing.map(ToString::to_string).unwrap_or_default(),
+            certificates,
+            private_key,
+            authorities: self.authorities.clone(),
+            anonymous: self.anonymous,
+            tls12: self.tls12,
+            tls13: self.tls13,
+            suites: self.suites.iter().map(ToString::to_string).collect(),
         }
     }
 }

@@ -31,7 +31,7 @@ pub use configuration::{
     OutboundService, PathNormalization, PolicyReference, ProxyConfiguration,
 };
 pub use encode::{CLUSTER, encode_labels, encode_service, encode_workload, protocol_of};
-pub use gateway::{Gateway, GatewayListener, GatewayServer, VirtualHost};
+pub use gateway::{Gateway, GatewayListener, GatewayServer, GatewayTls, VirtualHost};
 pub use policy::{PortPolicy, RetryPolicy, ServicePolicy, Subset, SubsetPort};
 pub use routes::{Mirror, RequestMatch, Route, RouteDestination, RouteTarget, Routes};
 pub use telemetry::{AccessLog, Collector, GrpcLog, LogSink, MetricOverride, Telemetry, Tracing};

@@ -9,6 +9,7 @@ mod client;
 mod conversation;
 mod explored;
 mod explorer;
+mod gateway;
 mod server;
 mod sotw;
 mod wire;

@@ -1,8 +1,11 @@
 //! A gateway: what comes from outside, by plain sockets, through it into the mesh.
 
 mod plain;
+mod tls;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::mesh::{Answer, Client, HTTP_PORT, Mesh, Process, exchange, get, local, wait_until};
 
@@ -108,4 +111,40 @@ fn say(mesh: &Mesh, name: &str, text: &str) {
 
 fn body(answer: &Answer) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
+}
+
+/// Somebody who asks without a pause.
+struct Asking {
+    end: Arc<AtomicBool>,
+    /// Answers that were right, and that were not.
+    counts: Arc<[AtomicU64; 2]>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Asking {
+    fn start(edge: &Arc<Edge>, is_good: impl Fn(&Edge) -> bool + Send + 'static) -> Self {
+        let (end, counts): (_, Arc<[AtomicU64; 2]>) =
+            (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (edge, ending, counting) = (Arc::clone(edge), Arc::clone(&end), Arc::clone(&counts));
+        let thread = std::thread::spawn(move || {
+            while !ending.load(Ordering::Relaxed) {
+                counting[usize::from(!is_good(&edge))].fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self {
+            end,
+            counts,
+            thread,
+        }
+    }
+
+    /// Nothing was lost of as many as tell something.
+    fn lost_nothing(self) {
+        let count = |index: usize| self.counts[index].load(Ordering::Relaxed);
+        wait_until("enough to be asked", || count(0) + count(1) > 10);
+        self.end.store(true, Ordering::Relaxed);
+        self.thread.join().expect("a thread");
+        let [good, bad] = [0, 1].map(|index| self.counts[index].load(Ordering::Relaxed));
+        assert_eq!(bad, 0, "of {good}");
+    }
 }

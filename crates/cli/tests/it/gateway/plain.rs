@@ -1,9 +1,11 @@
 //! HTTP in plaintext at a gateway.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Edge, NETWORKING, TO_SERVER, body, http_server, routes, say, servers};
+use serde_json::json;
+
+use super::{Asking, Edge, NETWORKING, TO_SERVER, body, http_server, routes, say, servers};
+use crate::mesh::issuer::Issuer;
 use crate::mesh::{Client, HTTP_PORT, Mesh, application, exchange, get, local, series, wait_until};
 
 #[test]
@@ -217,17 +219,7 @@ fn no_request_is_lost_while_routes_are_edited() {
     ));
     application::reflect(edge.mesh.http_app());
     wait_until("a route", || edge.status("shop.example", "/") == 200);
-    let (end, counts): (_, Arc<[AtomicU64; 2]>) =
-        (Arc::new(AtomicBool::new(false)), Arc::default());
-    let asking = {
-        let (edge, end, counts) = (Arc::clone(&edge), Arc::clone(&end), Arc::clone(&counts));
-        std::thread::spawn(move || {
-            while !end.load(Ordering::Relaxed) {
-                let bad = usize::from(edge.status("shop.example", "/") != 200);
-                counts[bad].fetch_add(1, Ordering::Relaxed);
-            }
-        })
-    };
+    let asking = Asking::start(&edge, |edge| edge.status("shop.example", "/") == 200);
     for round in 0..10_u32 {
         let marked = format!(
             "{{match: [{{uri: {{exact: /round-{round}}}}}], route: [{{destination: {{host: nobody}}}}]}}, "
@@ -241,11 +233,7 @@ fn no_request_is_lost_while_routes_are_edited() {
         let path = format!("/round-{round}");
         wait_until("the edit", || edge.status("other.example", &path) == 503);
     }
-    end.store(true, Ordering::Relaxed);
-    asking.join().expect("a thread");
-    let [good, bad] = [0, 1].map(|index| counts[index].load(Ordering::Relaxed));
-    assert!(good > 50, "only {good} were asked");
-    assert_eq!(bad, 0, "of {good}");
+    asking.lost_nothing();
 }
 
 #[test]
@@ -262,4 +250,35 @@ fn a_proxy_obeys_nothing_that_is_for_another_role() {
     assert_eq!(ready.status, 503);
     let outside = mesh.address(super::POD, HTTP_PORT);
     assert!(std::net::TcpStream::connect(outside).is_err());
+}
+
+#[test]
+fn tokens_are_verified_at_the_door_and_say_what_goes_on() {
+    let issuer = Issuer::new("https://issuer.example", "one");
+    let rule = crate::tokens::rule(
+        &issuer,
+        ", outputClaimToHeaders: [{header: x-user, claim: sub}]",
+    );
+    let select = "selector: {matchLabels: {app: gateway}}";
+    let security = format!(
+        "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {{name: door, namespace: shop}}\nspec: {{{select}, jwtRules: [{rule}]}}\n---\n\
+         apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: door, namespace: shop}}\n\
+         spec: {{{select}, rules: [{{from: [{{source: {{requestPrincipals: [\"*\"]}}}}]}}]}}\n---\n"
+    );
+    let edge = Edge::start(
+        "",
+        &(security + &servers(&http_server("\"*\"")) + &routes("\"*\"", TO_SERVER)),
+    );
+    application::reflect(edge.mesh.http_app());
+    let token = issuer.token("anna", json!({}));
+    let ask = |token: &str| {
+        let fields = format!("Authorization: Bearer {token}\r\nx-user: forged\r\n");
+        edge.ask("GET", "shop.example", "/", &fields)
+    };
+    wait_until("a route", || ask(&token).status == 200);
+    let seen = body(&ask(&token)).to_ascii_lowercase();
+    assert!(seen.contains("\r\nx-user: anna\r\n"), "{seen}");
+    assert!(!seen.contains("forged"), "{seen}");
+    assert_eq!(ask("no.token.x").status, 401);
+    assert_eq!(edge.status("shop.example", "/"), 403);
 }

@@ -15,10 +15,18 @@ use crate::written::Text;
 
 /// What is spoken in plaintext, and taken apart here.
 const PLAIN: [&str; 3] = ["HTTP", "HTTP2", "GRPC"];
+/// The same in TLS.
+const HTTPS: &str = "HTTPS";
 /// What servers may speak in Istio and not yet here.
-const NOT_YET: [&str; 7] = ["HTTPS", "TLS", "TCP", "GRPC-WEB", "MONGO", "MYSQL", "REDIS"];
+const NOT_YET: [&str; 6] = ["TLS", "TCP", "GRPC-WEB", "MONGO", "MYSQL", "REDIS"];
 /// Servers of these need `tls`.
-const ENCRYPTED: [&str; 2] = ["HTTPS", "TLS"];
+const ENCRYPTED: [&str; 2] = [HTTPS, "TLS"];
+/// What becomes of TLS in ways that are not built.
+const MODES_NOT_YET: [ServerTlsMode; 3] = [
+    ServerTlsMode::Passthrough,
+    ServerTlsMode::IstioMutual,
+    ServerTlsMode::AutoPassthrough,
+];
 
 const MODES: [(&str, ServerTlsMode); 6] = [
     ("PASSTHROUGH", ServerTlsMode::Passthrough),
@@ -89,7 +97,7 @@ fn server(cursor: &Cursor<'_>, own: &Namespace, report: &Report) -> Option<Serve
     fields.not_yet(&["defaultEndpoint"]);
     fields.finish();
     let (number, protocol, port_name) = port??;
-    encryption(&protocol, tls.as_ref(), &at, report);
+    encryption(&protocol, tls.as_ref(), credentials.is_empty(), &at, report);
     let name = name.or(port_name);
     Some(Server {
         source: report.source(&at),
@@ -120,12 +128,12 @@ fn listener_port(mut port: Fields<'_>, report: &Report) -> Option<ServerPort> {
     if NOT_YET.contains(&&*said) {
         let message = format!("a server that speaks {said} is not yet supported");
         let help = format!(
-            "{} are; remove it, or wait for a later version",
+            "{} and {HTTPS} are; remove it, or wait for a later version",
             PLAIN.join(", ")
         );
         report.error(codes::NOT_YET, &protocol.at, message, help);
-    } else if !PLAIN.contains(&&*said) {
-        let words = PLAIN.iter().chain(&NOT_YET).copied();
+    } else if !PLAIN.contains(&&*said) && &*said != HTTPS {
+        let words = PLAIN.iter().chain(&[HTTPS]).chain(&NOT_YET).copied();
         let help = crate::text::suggest(&protocol.value, words);
         report.bad(&protocol, " as the protocol of a server", help);
     }
@@ -133,7 +141,7 @@ fn listener_port(mut port: Fields<'_>, report: &Report) -> Option<ServerPort> {
 }
 
 /// Whether what is said of TLS goes with the protocol.
-fn encryption(protocol: &str, tls: Option<&ServerTls>, at: &At, report: &Report) {
+fn encryption(protocol: &str, tls: Option<&ServerTls>, nameless: bool, at: &At, report: &Report) {
     let encrypted = ENCRYPTED.contains(&protocol);
     match tls {
         None if encrypted => drop(report.required(None::<()>, at, "tls")),
@@ -144,8 +152,28 @@ fn encryption(protocol: &str, tls: Option<&ServerTls>, at: &At, report: &Report)
             let help = "write protocol: HTTPS, or remove `tls`";
             report.error(codes::CONTRADICTION, at, message, help);
         }
+        Some(tls) if protocol == HTTPS && MODES_NOT_YET.contains(&tls.mode) => {
+            let message = format!(
+                "tls.mode {} of a server of HTTPS is not yet supported",
+                word(tls.mode)
+            );
+            let help = "write SIMPLE, MUTUAL or OPTIONAL_MUTUAL (the default is PASSTHROUGH)";
+            report.error(codes::NOT_YET, at, message, help);
+        }
+        Some(_) if protocol == HTTPS && nameless => {
+            let message = "a server of HTTPS needs a certificate";
+            let help = "name its Secret in tls.credentialName";
+            report.error(codes::MISSING, at, message, help);
+        }
         _ => {}
     }
+}
+
+fn word(mode: ServerTlsMode) -> &'static str {
+    let mut modes = MODES.iter();
+    modes
+        .find(|(_, known)| *known == mode)
+        .map_or("", |(word, _)| word)
 }
 
 type Credential = (Option<Namespace>, Arc<str>, Source);
@@ -157,6 +185,12 @@ fn server_tls(
 ) -> Option<ServerTls> {
     let at = tls.at().clone();
     if let Some(text) = tls.text("credentialName") {
+        let scheme = text.value.split_once("://").map(|(scheme, _)| scheme);
+        if scheme.is_some_and(|scheme| scheme != "kubernetes") {
+            let message = "only Secrets can be named here yet";
+            let help = "write the name of a Secret in the namespace of the gateway's Pods";
+            report.error(codes::NOT_YET, &text.at, message, help);
+        }
         credentials.push((None, text.value, report.source(&text.at)));
     }
     let mode = match tls.text("mode") {

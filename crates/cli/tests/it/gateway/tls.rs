@@ -1,0 +1,315 @@
+//! TLS that ends at a gateway, by curl and openssl, which share no code with us.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use super::{Asking, Edge, TO_SERVER, body, routes, say, servers};
+use crate::mesh::{application, exchange, get, local, wait_until};
+
+/// Where the gateway takes TLS.
+const PORT: u16 = 8443;
+
+/// Certificates and keys of a test.
+struct Keys {
+    folder: tempfile::TempDir,
+}
+
+impl Keys {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).expect("a file")
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let ran = Command::new("openssl")
+            .args(arguments.split(' '))
+            .current_dir(self.folder.path())
+            .output()
+            .expect("openssl");
+        assert!(
+            ran.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+    }
+
+    /// A certificate that is its own authority: NAME.crt and NAME.key.
+    fn own(&self, name: &str, host: &str) {
+        self.openssl(&format!(
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={name} -addext subjectAltName=DNS:{host} -keyout {name}.key -out {name}.crt"
+        ));
+    }
+
+    /// A client's certificate by an authority.
+    fn client(&self, name: &str, authority: &str) {
+        std::fs::write(self.path("client.ext"), "extendedKeyUsage=clientAuth\n").expect("written");
+        self.openssl(&format!(
+            "req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"
+        ));
+        self.openssl(&format!(
+            "x509 -req -in {name}.csr -CA {authority}.crt -CAkey {authority}.key -CAcreateserial -days 2 -extfile client.ext -out {name}.crt"
+        ));
+    }
+
+    /// A Secret that holds these files under these keys.
+    fn secret(&self, namespace: &str, name: &str, files: &[(&str, &str)]) -> String {
+        let mut text = format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {namespace}}}\ntype: kubernetes.io/tls\nstringData:\n"
+        );
+        for (key, file) in files {
+            text += &format!("  {key}: |\n");
+            for line in self.text(file).lines() {
+                text += &format!("    {line}\n");
+            }
+        }
+        text + "---\n"
+    }
+
+    fn pair(&self, name: &str) -> String {
+        let (crt, key) = (format!("{name}.crt"), format!("{name}.key"));
+        self.secret("shop", name, &[("tls.crt", &crt), ("tls.key", &key)])
+    }
+}
+
+fn https(hosts: &str, tls: &str) -> String {
+    format!(
+        "{{port: {{number: {PORT}, name: https, protocol: HTTPS}}, hosts: [{hosts}], tls: {{{tls}}}}}"
+    )
+}
+
+/// Status and body, or why there is none.
+fn curl(edge: &Edge, host: &str, arguments: &[&str]) -> Result<(String, String), String> {
+    let to = edge.at(PORT);
+    let ran = Command::new("curl")
+        .args([
+            "-sS",
+            "--max-time",
+            "20",
+            "-w",
+            "\n%{http_code} %{http_version}",
+        ])
+        .arg("--connect-to")
+        .arg(format!("{host}:443:{}:{}", to.ip(), to.port()))
+        .args(arguments)
+        .arg(format!("https://{host}/a"))
+        .output()
+        .expect("curl");
+    if !ran.status.success() {
+        return Err(String::from_utf8_lossy(&ran.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+    let (body, status) = text.rsplit_once('\n').expect("a status");
+    Ok((status.to_owned(), body.to_owned()))
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("a path")
+}
+
+#[test]
+fn each_name_has_its_own_certificate_and_its_own_hosts() {
+    let keys = Keys::new();
+    keys.own("first", "a.example");
+    keys.own("second", "*.b.example");
+    let all = servers(&format!(
+        "{}, {}",
+        https("a.example", "mode: SIMPLE, credentialName: first"),
+        https(
+            "\"*.b.example\"",
+            "mode: SIMPLE, credentialName: second, minProtocolVersion: TLSV1_3"
+        ),
+    ));
+    let edge = Edge::start(
+        "",
+        &(keys.pair("first") + &keys.pair("second") + &all + &routes("\"*\"", TO_SERVER)),
+    );
+    application::reflect(edge.mesh.http_app());
+    let [first, second] = ["first.crt", "second.crt"].map(|name| keys.path(name));
+    wait_until("a route", || {
+        curl(&edge, "a.example", &["--cacert", path(&first)])
+            .is_ok_and(|(status, _)| status == "200 2")
+    });
+    let (status, seen) =
+        curl(&edge, "a.example", &["--cacert", path(&first), "--http1.1"]).expect("an answer");
+    assert_eq!(status, "200 1.1");
+    assert!(
+        seen.to_ascii_lowercase()
+            .contains("x-forwarded-proto: https\r\n"),
+        "{seen}"
+    );
+    let second = ["--cacert", path(&second)];
+    assert_eq!(
+        curl(&edge, "x.b.example", &second).expect("an answer").0,
+        "200 2"
+    );
+    // By one certificate nobody gets to what is behind another.
+    let (status, _) = curl(
+        &edge,
+        "x.b.example",
+        &[&second[..], &["-H", "Host: a.example"]].concat(),
+    )
+    .expect("an answer");
+    assert_eq!(status, "404 2");
+    for (host, arguments) in [
+        ("x.b.example", vec!["--cacert", path(&first)]),
+        ("b.example", vec!["-k"]),
+        ("nobody.example", vec!["-k"]),
+        // The older version is spoken for the first only.
+        ("x.b.example", vec!["-k", "--tls-max", "1.2"]),
+    ] {
+        let refused = curl(&edge, host, &arguments);
+        assert!(refused.is_err(), "{host} {arguments:?}: {refused:?}");
+    }
+    let older = curl(
+        &edge,
+        "a.example",
+        &["--cacert", path(&first), "--tls-max", "1.2"],
+    );
+    assert_eq!(older.expect("an answer").0, "200 2");
+    // Plaintext is nobody's there.
+    let plain = exchange(edge.at(PORT), b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert!(plain.is_err(), "{plain:?}");
+}
+
+#[test]
+fn clients_show_a_certificate_where_one_is_demanded() {
+    let keys = Keys::new();
+    keys.own("server", "*.example");
+    keys.own("clients", "clients");
+    keys.own("others", "others");
+    keys.client("known", "clients");
+    keys.client("unknown", "others");
+    let beside = keys.secret("shop", "server-cacert", &[("ca.crt", "clients.crt")]);
+    let all = servers(&format!(
+        "{}, {}",
+        https("must.example", "mode: MUTUAL, credentialName: server"),
+        https(
+            "may.example",
+            "mode: OPTIONAL_MUTUAL, credentialName: server"
+        ),
+    ));
+    let edge = Edge::start(
+        "",
+        &(keys.pair("server") + &beside + &all + &routes("\"*\"", TO_SERVER)),
+    );
+    application::reflect(edge.mesh.http_app());
+    let show = |name: &str| {
+        let [crt, key] = ["crt", "key"].map(|kind| keys.path(&format!("{name}.{kind}")));
+        ["-k", "--cert", path(&crt), "--key", path(&key)]
+            .map(ToOwned::to_owned)
+            .to_vec()
+    };
+    let ask = |host: &str, arguments: &[String]| {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        curl(&edge, host, &arguments)
+    };
+    wait_until("a route", || {
+        ask("must.example", &show("known")).is_ok_and(|(status, _)| status == "200 2")
+    });
+    let nobody = vec!["-k".to_owned()];
+    for (host, arguments, welcome) in [
+        ("must.example", &nobody, false),
+        ("must.example", &show("unknown"), false),
+        ("may.example", &nobody, true),
+        ("may.example", &show("known"), true),
+        ("may.example", &show("unknown"), false),
+    ] {
+        let answer = ask(host, arguments);
+        assert_eq!(
+            answer.is_ok_and(|(status, _)| status == "200 2"),
+            welcome,
+            "{host} {arguments:?}"
+        );
+    }
+    // A host that demands one is not reached by the name of one that does not.
+    let by_another = [
+        &nobody[..],
+        &["-H".to_owned(), "Host: must.example".to_owned()],
+    ]
+    .concat();
+    assert_eq!(
+        ask("may.example", &by_another).expect("an answer").0,
+        "404 2"
+    );
+}
+
+#[test]
+fn a_certificate_is_renewed_without_a_lost_request_and_a_bad_one_leaves_the_last_good() {
+    let keys = Keys::new();
+    keys.own("first", "a.example");
+    keys.own("second", "a.example");
+    let server = https("a.example", "mode: SIMPLE, credentialName: edge");
+    let all = servers(&server) + &routes("a.example", TO_SERVER);
+    let secret = |name: &str| {
+        let (crt, key) = (format!("{name}.crt"), format!("{name}.key"));
+        keys.secret("shop", "edge", &[("tls.crt", &crt), ("tls.key", &key)])
+    };
+    let edge = Arc::new(Edge::start("", &all));
+    application::reflect(edge.mesh.http_app());
+    // Nobody is let in without a certificate, and no other namespace's is shown.
+    let (crt, key) = ("first.crt", "first.key");
+    let foreign = keys.secret("other", "edge", &[("tls.crt", crt), ("tls.key", key)]);
+    say(&edge.mesh, "secret.yaml", &foreign);
+    assert!(curl(&edge, "a.example", &["-k"]).is_err());
+    say(&edge.mesh, "secret.yaml", &secret("first"));
+    let [first, second] = ["first.crt", "second.crt"].map(|name| keys.path(name));
+    let shows = |which: &Path| {
+        curl(&edge, "a.example", &["--cacert", path(which)])
+            .is_ok_and(|(status, _)| status == "200 2")
+    };
+    wait_until("the first certificate", || shows(&first));
+    let asking = Asking::start(&edge, |edge| {
+        curl(edge, "a.example", &["-k"]).is_ok_and(|(status, _)| status == "200 2")
+    });
+    say(&edge.mesh, "secret.yaml", &secret("second"));
+    wait_until("the second certificate", || shows(&second));
+    // A key that is not the certificate's, and what is no certificate at all.
+    let status = || body(&get(edge.mesh.monitoring(), "/debug/status").expect("an answer"));
+    let mixed = keys.secret(
+        "shop",
+        "edge",
+        &[("tls.crt", "second.crt"), ("tls.key", "first.key")],
+    );
+    say(&edge.mesh, "secret.yaml", &mixed);
+    wait_until("the refusal", || {
+        status().contains("the private key is not the certificate's")
+    });
+    std::fs::write(keys.path("junk"), "junk\n").expect("written");
+    let junk = keys.secret(
+        "shop",
+        "edge",
+        &[("tls.crt", "junk"), ("tls.key", "first.key")],
+    );
+    say(&edge.mesh, "secret.yaml", &junk);
+    wait_until("the refusal", || {
+        status().contains("the certificate cannot be read")
+    });
+    assert!(status().contains("shop/edge"), "{}", status());
+    assert!(shows(&second));
+    say(&edge.mesh, "secret.yaml", &secret("first"));
+    wait_until("the first certificate again", || shows(&first));
+    asking.lost_nothing();
+    // What is secret is nowhere to be read.
+    let dump = body(&get(local(edge.ports[0]), "/config_dump").expect("a dump"));
+    let secret: String = keys.text("first.key").lines().skip(1).take(1).collect();
+    for text in [dump, status()] {
+        assert!(
+            !text.contains(&secret) && !text.contains("PRIVATE KEY"),
+            "{text}"
+        );
+    }
+    // One that is taken away is shown no longer.
+    std::fs::remove_file(edge.mesh.config().join("secret.yaml")).expect("removed");
+    wait_until("nobody to be let in", || {
+        curl(&edge, "a.example", &["-k"]).is_err()
+    });
+}

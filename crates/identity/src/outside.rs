@@ -1,0 +1,181 @@
+//! TLS with clients outside of the mesh: a certificate that somebody else made for a name of the world's, versions and suites as
+//! its owner wants them, and certificates of clients that are none of the mesh's. Nothing here says who anybody is in the mesh.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::keys::MAX_CHAIN_CERTIFICATES;
+
+/// Most authorities of clients' certificates.
+const MAX_AUTHORITIES: usize = 1_000;
+
+/// What is spoken with clients outside. `Debug` does not show the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct OutsideTls {
+    /// The certificate and those between it and its root, in PEM.
+    pub certificates: Vec<u8>,
+    /// Its key, in PEM.
+    pub private_key: Vec<u8>,
+    /// Whose certificates of clients are believed, in PEM; empty where none is asked for.
+    pub authorities: Vec<u8>,
+    /// Whether clients may come without one, where they are asked.
+    pub anonymous: bool,
+    /// Whether TLS 1.2 is spoken.
+    pub tls12: bool,
+    /// Whether TLS 1.3 is.
+    pub tls13: bool,
+    /// Suites of TLS 1.2 by OpenSSL's names; none is all that there are.
+    pub suites: Vec<Arc<str>>,
+}
+
+impl fmt::Debug for OutsideTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutsideTls")
+            .field("authorities", &!self.authorities.is_empty())
+            .field("anonymous", &self.anonymous)
+            .field("tls12", &self.tls12)
+            .field("tls13", &self.tls13)
+            .field("suites", &self.suites)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why that cannot be spoken. Says nothing of what is secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OutsideTlsError {
+    /// There is no certificate in the PEM, or more than any chain has.
+    #[error("the certificate cannot be read: {0}")]
+    Certificate(String),
+    /// There is no key in the PEM, or none of a kind that is known.
+    #[error("the private key cannot be read")]
+    Key,
+    /// They do not belong together.
+    #[error("the private key is not the certificate's")]
+    Mismatch,
+    /// The authorities of clients cannot be read.
+    #[error("the authorities of clients' certificates cannot be read: {0}")]
+    Authorities(String),
+    /// A suite that is not spoken.
+    #[error("there is no suite `{0}`")]
+    Suite(Arc<str>),
+    /// The TLS library refuses it.
+    #[error("it cannot be spoken: {0}")]
+    Refused(String),
+}
+
+impl OutsideTls {
+    /// The accepting side, offering these protocols in ALPN.
+    ///
+    /// # Errors
+    /// Something of it cannot be used.
+    pub fn server(&self, alpn: &[&[u8]]) -> Result<Arc<ServerConfig>, OutsideTlsError> {
+        let provider = Arc::new(self.provider()?);
+        let refused = |error: &dyn fmt::Display| OutsideTlsError::Refused(error.to_string());
+        let versions: Vec<&'static SupportedProtocolVersion> =
+            [(self.tls13, &TLS13), (self.tls12, &TLS12)]
+                .into_iter()
+                .filter_map(|(spoken, version)| spoken.then_some(version))
+                .collect();
+        let certified = self.certified(&provider)?;
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&versions)
+            .map_err(|error| refused(&error))?;
+        let builder = match self.authorities.is_empty() {
+            true => builder.with_no_client_auth(),
+            false => {
+                let roots = Arc::new(self.roots()?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let verifier = match self.anonymous {
+                    true => verifier.allow_unauthenticated(),
+                    false => verifier,
+                };
+                builder
+                    .with_client_cert_verifier(verifier.build().map_err(|error| refused(&error))?)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        // A new connection proves itself anew, so that a certificate that was taken away is of no use any more.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        Ok(Arc::new(config))
+    }
+
+    fn provider(&self) -> Result<CryptoProvider, OutsideTlsError> {
+        let mut provider = aws_lc_rs::default_provider();
+        if self.suites.is_empty() {
+            return Ok(provider);
+        }
+        let chosen = self
+            .suites
+            .iter()
+            .map(|name| suite(name).ok_or_else(|| OutsideTlsError::Suite(name.clone())));
+        let chosen: Vec<SupportedCipherSuite> = chosen.collect::<Result<_, _>>()?;
+        // Those of TLS 1.3 are not chosen among.
+        let newer = provider.cipher_suites.iter().copied();
+        let newer = newer.filter(|suite| suite.tls13().is_some());
+        provider.cipher_suites = newer.chain(chosen).collect();
+        Ok(provider)
+    }
+
+    fn certified(&self, provider: &CryptoProvider) -> Result<CertifiedKey, OutsideTlsError> {
+        let chain = certificates(&self.certificates, MAX_CHAIN_CERTIFICATES);
+        let chain = chain.map_err(OutsideTlsError::Certificate)?;
+        let key =
+            PrivateKeyDer::from_pem_slice(&self.private_key).map_err(|_| OutsideTlsError::Key)?;
+        let key = provider
+            .key_provider
+            .load_private_key(key)
+            .map_err(|_| OutsideTlsError::Key)?;
+        let certified = CertifiedKey::new(chain, key);
+        match certified.keys_match() {
+            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+                Ok(certified)
+            }
+            Err(rustls::Error::InconsistentKeys(_)) => Err(OutsideTlsError::Mismatch),
+            Err(error) => Err(OutsideTlsError::Certificate(error.to_string())),
+        }
+    }
+
+    fn roots(&self) -> Result<RootCertStore, OutsideTlsError> {
+        let mut roots = RootCertStore::empty();
+        let unreadable = OutsideTlsError::Authorities;
+        for root in certificates(&self.authorities, MAX_AUTHORITIES).map_err(unreadable)? {
+            roots
+                .add(root)
+                .map_err(|error| unreadable(error.to_string()))?;
+        }
+        Ok(roots)
+    }
+}
+
+fn certificates(pem: &[u8], most: usize) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).take(most + 1).collect();
+    match all.map_err(|error| error.to_string())? {
+        none if none.is_empty() => Err("there is none in it".to_owned()),
+        many if many.len() > most => Err(format!("there are more than {most} in it")),
+        some => Ok(some),
+    }
+}
+
+fn suite(name: &str) -> Option<SupportedCipherSuite> {
+    use aws_lc_rs::cipher_suite as suites;
+    Some(match name {
+        "ECDHE-ECDSA-AES128-GCM-SHA256" => suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        "ECDHE-ECDSA-AES256-GCM-SHA384" => suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        "ECDHE-ECDSA-CHACHA20-POLY1305" => suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        "ECDHE-RSA-AES128-GCM-SHA256" => suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        "ECDHE-RSA-AES256-GCM-SHA384" => suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        "ECDHE-RSA-CHACHA20-POLY1305" => suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        _ => return None,
+    })
+}

@@ -1,0 +1,87 @@
+//! What a gateway is told: all of it or nothing, and nothing secret is shown.
+
+use voile_proto::proxy;
+use voile_xds::wire::Gateway;
+
+fn tls() -> proxy::GatewayTls {
+    proxy::GatewayTls {
+        credential: "shop/edge".to_owned(),
+        certificates: b"a certificate".to_vec(),
+        private_key: b"very secret".to_vec(),
+        tls13: true,
+        ..proxy::GatewayTls::default()
+    }
+}
+
+/// A good one, of one server.
+fn gateway(tls: Option<proxy::GatewayTls>) -> proxy::Gateway {
+    let host = proxy::VirtualHost {
+        host: "*.shop.example".to_owned(),
+        ..proxy::VirtualHost::default()
+    };
+    let server = proxy::GatewayServer {
+        names: tls.iter().map(|_| "*.shop.example".to_owned()).collect(),
+        tls,
+        hosts: vec![host],
+    };
+    let bind = proxy::SocketAddress {
+        address: vec![127, 0, 0, 1],
+        port: 8080,
+    };
+    proxy::Gateway {
+        listeners: vec![proxy::GatewayListener {
+            bind: Some(bind),
+            name: "gateway/127.0.0.1:8080".to_owned(),
+            port: 80,
+            servers: vec![server],
+        }],
+    }
+}
+
+#[test]
+fn what_a_gateway_is_told_comes_back_as_it_was_and_what_is_not_understood_is_refused_whole() {
+    for good in [gateway(None), gateway(Some(tls()))] {
+        let read = Gateway::check(&good).expect("good");
+        assert_eq!(Gateway::check(&read.encode()), Ok(read));
+    }
+    type Change = fn(&mut proxy::GatewayListener);
+    let table: [(&str, Change); 8] = [
+        ("listeners[0].servers: missing", |one| one.servers.clear()),
+        ("listeners[0].port", |one| one.port = 70_000),
+        ("listeners[0].bind", |one| one.bind = None),
+        ("listeners[0].name: missing", |one| one.name.clear()),
+        ("listeners[0].servers[0].hosts[0].host", |one| {
+            one.servers[0].hosts[0].host = "SHOP".to_owned()
+        }),
+        ("listeners[0].servers: one in plaintext", |one| {
+            let mut plain = one.servers[0].clone();
+            plain.tls = None;
+            one.servers.push(plain);
+        }),
+        // Never read as "nobody need show a certificate".
+        ("listeners[0].servers[0].tls.authorities: missing", |one| {
+            one.servers[0].tls.as_mut().expect("TLS").anonymous = true;
+        }),
+        ("listeners[0].servers[0].tls.tls13: no version", |one| {
+            one.servers[0].tls.as_mut().expect("TLS").tls13 = false;
+        }),
+    ];
+    for (expected, change) in table {
+        let mut message = gateway(Some(tls()));
+        change(&mut message.listeners[0]);
+        let found = Gateway::check(&message).expect_err(expected).to_string();
+        assert!(found.starts_with(expected), "{found:?}, not {expected:?}");
+    }
+}
+
+#[test]
+fn a_key_is_not_shown() {
+    let read = Gateway::check(&gateway(Some(tls()))).expect("good");
+    let shown = format!("{read:?}");
+    let bytes = format!("{:?}", b"very secret".to_vec());
+    assert!(shown.contains("shop/edge"), "{shown}");
+    assert!(
+        !shown.contains("secret") && !shown.contains(&bytes[1..bytes.len() - 1]),
+        "{shown}"
+    );
+}
