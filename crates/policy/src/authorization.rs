@@ -12,6 +12,7 @@ pub mod experiment;
 mod facts;
 mod glob;
 pub mod index;
+mod lines;
 mod model;
 pub mod naive;
 mod paths;

@@ -7,6 +7,7 @@ use crate::claims::Claim;
 
 use super::attribute::Attribute;
 use super::facts::{Facts, Http, without_query};
+use super::lines;
 use super::pattern::{Pattern, RequestPrincipal, Text};
 use super::policy::{Policy, Rule, Term, Terms};
 use super::verdict::{Outcome, RuleRef};
@@ -157,8 +158,8 @@ fn text_or_present(text: &Text, value: &[u8]) -> bool {
     *text == Text::Present || text.matches(value)
 }
 
-/// Whether one of a header's lines matches: each is compared by itself, as a stock Envoy 1.40 does, never joined. The
-/// pseudo-headers are headers too, and `Host` is `:authority`.
+/// Whether one of a header's lines matches: each is compared by itself, unless all are one value ([`lines`]). The pseudo-headers
+/// are headers too, and `Host` is `:authority`.
 fn header(name: &str, text: &Text, http: &Http<'_>) -> bool {
     match name {
         ":authority" | "host" => {
@@ -170,11 +171,16 @@ fn header(name: &str, text: &Text, http: &Http<'_>) -> bool {
         ":path" => return text_or_present(text, http.path),
         _ => {}
     }
-    let mut found = false;
+    let mut values = Vec::new();
     http.headers.each(&mut |line, value| {
-        found |= line.eq_ignore_ascii_case(name.as_bytes()) && text_or_present(text, value);
+        if line.eq_ignore_ascii_case(name.as_bytes()) {
+            values.push(value);
+        }
     });
-    found
+    if values.len() > 1 && lines::are_joined(name) {
+        return text_or_present(text, &lines::joined(&values));
+    }
+    values.iter().any(|value| text_or_present(text, value))
 }
 
 fn request_principal(principal: &RequestPrincipal, http: &Http<'_>) -> bool {

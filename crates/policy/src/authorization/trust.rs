@@ -1,6 +1,8 @@
 //! Aliases of the mesh's trust domain: a principal of one of them means the principals of all of them, as Istio rewrites
 //! policies before it compiles them.
 
+use std::collections::HashSet;
+
 use super::attribute::Attribute;
 use super::pattern::Pattern;
 use super::policy::Policy;
@@ -25,32 +27,28 @@ impl TrustDomains {
         let namespace = policy.name.namespace.clone();
         for rule in &mut policy.rules {
             let parts = rule.from.iter_mut().chain(&mut rule.to);
-            for term in parts.flatten().chain(&mut rule.when) {
-                let attribute = &term.attribute;
+            let terms = parts.flatten().chain(&mut rule.when);
+            for term in terms.filter(|term| names_a_domain(&term.attribute)) {
                 for list in [&mut term.any, &mut term.none] {
-                    let expanded = list.iter().flat_map(|pattern| {
-                        let values = self.expand(attribute, &pattern.to_string());
-                        let read =
-                            |value: &String| Pattern::parse(attribute, &namespace, value).ok();
-                        // What cannot be read again has not changed.
-                        let read: Option<Vec<_>> = values.iter().map(read).collect();
-                        read.unwrap_or_else(|| vec![pattern.clone()])
-                    });
-                    if matches!(
-                        attribute,
-                        Attribute::SourcePrincipal | Attribute::SourceTrustDomain
-                    ) {
-                        let mut all: Vec<Pattern> = Vec::new();
-                        for pattern in expanded {
-                            if !all.contains(&pattern) {
-                                all.push(pattern);
-                            }
-                        }
-                        *list = all;
-                    }
+                    *list = self.multiplied(&term.attribute, &namespace, list);
                 }
             }
         }
+    }
+
+    /// The patterns of a list in every domain, each once.
+    fn multiplied(&self, attribute: &Attribute, namespace: &str, list: &[Pattern]) -> Vec<Pattern> {
+        let expanded = list.iter().flat_map(|pattern| {
+            let values = self.expand(attribute, &pattern.to_string());
+            let read = |value: &String| Pattern::parse(attribute, namespace, value).ok();
+            // What cannot be read again has not changed.
+            let read: Option<Vec<_>> = values.iter().map(read).collect();
+            read.unwrap_or_else(|| vec![pattern.clone()])
+        });
+        let mut known = HashSet::new();
+        expanded
+            .filter(|pattern| known.insert(pattern.clone()))
+            .collect()
     }
 
     fn expand(&self, attribute: &Attribute, value: &str) -> Vec<String> {
@@ -85,6 +83,14 @@ impl TrustDomains {
         }
         Some(all)
     }
+}
+
+/// Whether its values may be of one domain or another.
+fn names_a_domain(attribute: &Attribute) -> bool {
+    matches!(
+        attribute,
+        Attribute::SourcePrincipal | Attribute::SourceTrustDomain
+    )
 }
 
 /// Istio's comparison of domains: either may be a pattern of the other.

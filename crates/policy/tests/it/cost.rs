@@ -108,6 +108,53 @@ fn subject() {
     }
 }
 
+/// Sets that are compiled: policies, and rules of all of them.
+fn compiled() -> [(usize, usize); 4] {
+    [
+        (1, many()),
+        (1, 4 * many()),
+        (many(), many()),
+        (4 * many(), 4 * many()),
+    ]
+}
+
+const COMPILES: &str = "cost::compiles";
+
+/// A change of one policy compiles all of its workload's anew, which is bearable as long as it costs no more for each when there
+/// are more of them.
+#[test]
+fn compiling_costs_as_much_for_each_rule_however_many_there_are() {
+    let Some(counts) = count(COMPILES, compiled().len()) else {
+        return;
+    };
+    let counts: Vec<u64> = counts.iter().map(|count| count * COUNTED).collect();
+    for ((policies, rules), count) in compiled().into_iter().zip(&counts) {
+        println!("{rules} rules in {policies} policies are compiled in {count} instructions");
+    }
+    for pair in counts.chunks(2) {
+        let bound = 4 * pair[0] * GROWTH_PERCENT / 100;
+        assert!(pair[1] <= bound, "{pair:?}");
+    }
+    let bound = 2 * counts[1];
+    assert!(counts[3] <= bound, "policies of one rule: {counts:?}");
+}
+
+/// The process that is counted.
+#[test]
+#[ignore = "the test above runs it under valgrind"]
+fn compiles() {
+    if env::var(ORDERS).is_err() {
+        return;
+    }
+    for (policies, rules) in compiled() {
+        let set = Kind::Path.policies(rules, policies, &Action::Allow);
+        begin_counting();
+        let engine = Engine::new(std::hint::black_box(&set));
+        end_counting();
+        assert!(!engine.is_empty());
+    }
+}
+
 #[test]
 fn ten_thousand_path_rules_take_less_than_two_megabytes() {
     for kind in [

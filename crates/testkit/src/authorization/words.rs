@@ -8,7 +8,8 @@ pub(super) const ACCOUNTS: &[&str] = &["web", "api", "sa"];
 pub(super) const PORTS: &[u16] = &[80, 8080, 15006];
 pub(super) const METHODS: &[&str] = &["GET", "POST", "PUT", "DELETE"];
 pub(super) const SERVER_NAMES: &[&str] = &["a.example.com", "outbound_.80_._.a.b", "B.Example.com"];
-pub(super) const HEADERS: &[&str] = &["x-a", "x-b", "x-long-name-of-a-header"];
+/// The last one's lines are one value.
+pub(super) const HEADERS: &[&str] = &["x-a", "x-b", "x-long-name-of-a-header", "user-agent"];
 pub(super) const HEADER_VALUES: &[&str] = &["", "one", "two", "one-two", "one,two", "ONE"];
 pub(super) const ISSUERS: &[&str] = &[
     "https://issuer.example",

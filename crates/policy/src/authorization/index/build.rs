@@ -12,6 +12,7 @@ use super::store::{DECIDED, HeaderNames, NUMBER, Node, Posting, Run, SINGLE, Sto
 use super::table::{How, NOTHING, Slots, TextTable};
 use super::templates::TemplateTable;
 use super::texts::TextId;
+use crate::authorization::lines::are_joined;
 
 /// Lists longer than this, of values or of parts, are tables of their own; up to it, each is compared.
 pub(super) const LONG_LIST: usize = 8;
@@ -99,6 +100,9 @@ impl Compiler {
             headers.longest = headers.longest.max(name.len());
             names.push((self.interner.id(name.as_bytes()), number));
         }
+        let joined = self.header_numbers();
+        let joined = joined.filter(|(name, _)| are_joined(name));
+        headers.joined = joined.map(|(_, number)| number).collect();
         let texts = self.interner.texts();
         let slots = names.iter().map(|(text, number)| {
             (

@@ -9,6 +9,7 @@ use voile_model::Identity;
 use super::rules::{Dim, DimKind};
 use super::store::Store;
 use crate::authorization::facts::{Facts, Http, without_query};
+use crate::authorization::lines::joined;
 use crate::claims::Claim;
 
 /// Room for texts that are written together, in bytes: identities and hosts are shorter as a rule; longer ones allocate.
@@ -47,6 +48,8 @@ pub(super) struct Prepared<'a> {
     path: Option<&'a [u8]>,
     /// Each line by itself.
     headers: SmallVec<[(u16, &'a [u8]); NAMED]>,
+    /// What several lines are together, where they are one value.
+    joined: Vec<(u16, Vec<u8>)>,
     claims: SmallVec<[(u16, Claim<'a>); NAMED]>,
     pub(super) issuer: Option<&'a [u8]>,
     pub(super) subject: Option<&'a [u8]>,
@@ -68,6 +71,7 @@ impl<'a> Prepared<'a> {
             port: facts.destination.port().to_be_bytes(),
             path: facts.http.map(|http| without_query(http.path)),
             headers: SmallVec::new(),
+            joined: Vec::new(),
             claims: SmallVec::new(),
             issuer: None,
             subject: None,
@@ -164,6 +168,13 @@ impl<'a> Prepared<'a> {
                 self.headers.push((number, value));
             }
         });
+        for number in &store.headers.joined {
+            let lines = self.headers.iter().filter(|known| known.0 == *number);
+            if lines.clone().nth(1).is_some() {
+                let lines: Vec<&[u8]> = lines.map(|(_, value)| *value).collect();
+                self.joined.push((*number, joined(&lines)));
+            }
+        }
     }
 
     /// The headers and claims it has that some rule asks for.
@@ -223,6 +234,10 @@ impl<'a> Prepared<'a> {
         let number = match dim.kind() {
             DimKind::Fixed => return self.text(dim).into_iter().for_each(found),
             DimKind::Header(number) => {
+                let mut joined = self.joined.iter();
+                if let Some((_, whole)) = joined.find(|known| known.0 == number) {
+                    return found(whole);
+                }
                 let lines = self.headers.iter().filter(|known| known.0 == number);
                 return lines.for_each(|(_, value)| found(value));
             }

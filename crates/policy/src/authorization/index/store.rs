@@ -152,6 +152,8 @@ pub(super) struct HeaderNames {
     /// Which lengths occur; the last bit stands for all longer ones.
     pub(super) lengths: u64,
     pub(super) longest: usize,
+    /// Numbers of those whose lines are one value.
+    pub(super) joined: Box<[u16]>,
 }
 
 impl Store {
@@ -161,6 +163,7 @@ impl Store {
             table,
             lengths,
             longest,
+            joined: _,
         } = &self.headers;
         if name.len() > *longest || lengths >> name.len().min(63) & 1 == 0 {
             return None;
