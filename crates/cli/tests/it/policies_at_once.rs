@@ -282,3 +282,68 @@ fn many_policies_change_at_once_and_nobody_is_judged_by_half_of_them() {
     println!("{requests} requests meanwhile, none judged wrongly, the slowest took {slowest:?}");
     assert!(mesh.proxies.len() == proxies && requests > 0);
 }
+
+/// Policies of some rules each, of which the first also allows what its generation is called.
+fn all_but_one_the_same(count: usize, rules: usize, generation: u32) -> String {
+    let mut text = String::new();
+    for number in 0..count {
+        let _ = write!(
+            text,
+            "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: p-{number}, namespace: shop}}\n\
+             spec: {{selector: {{matchLabels: {{app: server}}}}, rules: ["
+        );
+        for rule in 0..rules {
+            let _ = write!(
+                text,
+                "{{to: [{{operation: {{paths: [\"/kept/{number}/{rule}\"]}}}}]}}, "
+            );
+        }
+        if number == 0 {
+            let _ = write!(
+                text,
+                "{{to: [{{operation: {{paths: [\"/generation/{generation}\"]}}}}]}}, "
+            );
+        }
+        text.push_str("]}\n");
+    }
+    text
+}
+
+/// In release at the size that 0014 speaks of: `VOILE_POLICIES=1000` and `VOILE_POLICIES=1 VOILE_RULES=10000`.
+#[test]
+fn one_policy_of_many_changes_and_what_the_others_say_holds_meanwhile() {
+    let (count, rules) = (asked("VOILE_POLICIES", 40), asked("VOILE_RULES", 1));
+    let net = own_net();
+    let mesh = start(net, 1, &all_but_one_the_same(count, rules, 0));
+    let to = SocketAddr::new(pod_address(net, 0), HTTP_PORT);
+    // One for each worker.
+    let mut callers: Vec<Caller> = (0..WATCHERS).map(|_| Caller::new(to)).collect();
+    let kept = format!("/kept/{}/{}", count - 1, rules - 1);
+    wait_until("the first generation is in force", || {
+        let statuses = callers
+            .iter_mut()
+            .map(|caller| caller.status("/generation/0"));
+        statuses.filter(|status| *status == 200).count() == WATCHERS
+    });
+    for generation in 1..=CHANGES {
+        let text = all_but_one_the_same(count, rules, generation);
+        let (old, new) = (generation - 1, generation);
+        let set_at = Instant::now();
+        set(&mesh.config.path().join("config"), &text);
+        for caller in &mut callers {
+            let new = format!("/generation/{new}");
+            wait_until("the change is in force", || {
+                assert_eq!(caller.status(&kept), 200, "another policy's rule");
+                caller.status(&new) == 200
+            });
+        }
+        println!(
+            "one of {count} policies of {rules} rules changed: in force after {:?}",
+            set_at.elapsed()
+        );
+        let before = format!("/generation/{old}");
+        for caller in &mut callers {
+            assert_eq!(caller.status(&before), 403, "what it allowed before");
+        }
+    }
+}

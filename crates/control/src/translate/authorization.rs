@@ -150,3 +150,49 @@ pub(super) fn normalization(mode: PathNormalization) -> wire::PathNormalization 
         PathNormalization::DecodeAndMergeSlashes => wire::PathNormalization::DecodeAndMergeSlashes,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::sync::Arc;
+
+    use voile_model::SourceFile;
+
+    use super::super::translate;
+
+    const WORKLOADS: usize = 50;
+
+    #[test]
+    fn a_policy_is_held_once_whoever_obeys_it() {
+        let mut text = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: many, namespace: shop}\nspec: {rules: ["
+            .to_owned();
+        for rule in 0..1_000 {
+            // Writing into a String cannot fail.
+            let _ = write!(text, "{{to: [{{operation: {{paths: [/api/{rule}]}}}}]}}, ");
+        }
+        text += "]}\n";
+        for workload in 0..WORKLOADS {
+            let _ = write!(
+                text,
+                "---\napiVersion: v1\nkind: Pod\n\
+                 metadata: {{name: w{workload}, namespace: shop, labels: {{sidecar.istio.io/inject: \"true\"}}}}\n\
+                 spec: {{serviceAccountName: a{}, containers: [{{name: app, image: none}}]}}\nstatus: {{podIP: 127.1.0.{}}}\n",
+                workload % 5,
+                workload + 1
+            );
+        }
+        let (mesh, problems) = voile_model::check(&[SourceFile::new("all.yaml", text)], None);
+        let wrong = problems.iter().find(|problem| problem.is_error());
+        assert!(wrong.is_none(), "{wrong:?}");
+        let (snapshot, _) = translate(&mesh, None);
+        let policy = snapshot.authorization.get("shop/many").expect("a policy");
+        assert_eq!(snapshot.configurations.len(), WORKLOADS);
+        for private in snapshot.configurations.values() {
+            let own = private.resource.body.len();
+            assert!(own * 10 < policy.body.len(), "{own} bytes: {private:?}");
+            let names = private.obeys.values().flatten();
+            let mut shared = names.filter(|name| Arc::ptr_eq(name, &policy.name));
+            assert!(shared.next().is_some(), "{private:?}");
+        }
+    }
+}
